@@ -79,7 +79,7 @@ ROOMS: Mapping[str, Room] = {
     ),
     "pipelines": Room(
         "what users write with: flows, processes, rows",
-        "format quantities state state/columns state/expiry",
+        "format quantities state state/columns state/expiry state/values",
         "flow.py",
     ),
     "operators": Room(
@@ -94,7 +94,7 @@ ROOMS: Mapping[str, Room] = {
     ),
     "operators/joins": Room(
         "joins and enrichment: rows that wait as blocks, partners found by sorting, answers that are kept",
-        "operators operators/ready pipelines state/keys",
+        "operators operators/ready pipelines state/keys state/values",
         "interval.py",
     ),
     "compatibility": Room(

@@ -15,8 +15,9 @@ from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.graph import KeyedNode
 from stateflow.pipelines.ready import ReadyOperator
 from stateflow.state.declare import OperatorState as DeclaredOperatorState
-from stateflow.state.values.declared_types import Change, DeclaredType, evolved, readers
+from stateflow.state.values.declared_types import RULES, Change, DeclaredType, evolved, readers
 from stateflow.state.values.evolution import RefusedError
+from stateflow.state.values.evolved_columns import columns_evolution
 from stateflow.state.values.serializers import serializer_for
 
 FIRST_STATE_ID = 1
@@ -48,9 +49,36 @@ def check_flow(flow: Flow, record: Record | None, *, allow_non_restored_state: b
 
 
 def fixed_options(node: KeyedNode) -> dict[str, str]:
-    """The kind of a ready-made operator and the options that its state is made with; empty for other operators."""
+    """The kind of a ready-made operator, the options that its state is made with and the columns of rows in its blocks; empty
+    for other operators."""
     declared = node.columnar
-    return {KIND: type(declared).__name__, **declared.fixed} if isinstance(declared, ReadyOperator) else {}
+    if not isinstance(declared, ReadyOperator):
+        return {}
+    return {KIND: type(declared).__name__, **declared.fixed, **_columns_of_blocks(declared)}
+
+
+def _columns_of_blocks(declared: ReadyOperator) -> dict[str, str]:
+    return {f"rows of {state}": layout.schema().value for state, layout in declared.blocks.items()}
+
+
+def changed_blocks(node: KeyedNode, before: OperatorState) -> dict[str, Change]:
+    """By state, what has become of the columns of rows in its blocks. Raises IncompatibleError for what does not fit."""
+    declared, changes = node.columnar, {}
+    if not isinstance(declared, ReadyOperator) or _is_empty(before):
+        return {}
+    for state, now in zip(declared.blocks, _columns_of_blocks(declared).values(), strict=True):
+        was = before.options.get(f"rows of {state}", now)
+        if was == now:
+            continue
+        try:
+            change = columns_evolution(was, now, declared.renamed)
+        except RefusedError as refusal:
+            raise IncompatibleError(
+                f"operator {node.uid!r}: the rows that state {state!r} keeps do not fit ({refusal}): put it back, or {_ANEW}"
+            ) from None
+        if change.changes:  # not only other places
+            changes[state] = Change(was, now, change.changes, change.losses, RULES)
+    return changes
 
 
 def check_options(node: KeyedNode, before: OperatorState) -> None:
@@ -59,12 +87,12 @@ def check_options(node: KeyedNode, before: OperatorState) -> None:
     if not isinstance(declared, ReadyOperator) or _is_empty(before):
         return
     _check_another_key(node, before)
-    now = fixed_options(node)
-    if now[KIND] != before.options.get(KIND, now[KIND]):
+    kind = type(declared).__name__
+    if kind != before.options.get(KIND, kind):
         raise IncompatibleError(
-            f"operator {node.uid!r} was a {before.options[KIND]} and is a {now[KIND]} now, which cannot read its state: {_ANEW}"
+            f"operator {node.uid!r} was a {before.options[KIND]} and is a {kind} now, which cannot read its state: {_ANEW}"
         )
-    for name, value in now.items():
+    for name, value in declared.fixed.items():
         was = before.options.get(name, value)
         if was != value and not declared.reads_as(name, was):
             other = _ANEW
@@ -258,7 +286,8 @@ def compared_states(
     declared = declared_states(node)
     names = _names_in(declared, before) if before else {}
     resolved: dict[str, StateSchema] = {}
-    changes: dict[str, Change] = {}
+    blocks = changed_blocks(node, before) if before else {}
+    changes = {name: change for name, change in blocks.items() if name not in given}
     for name, schema in declared.items():
         old = recorded.pop(names[name]) if name in names else None
         if old is None or (name in given and old.kind != schema.kind):

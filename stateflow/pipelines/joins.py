@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, get_type_hints
 
 from stateflow.errors import UsageError
-from stateflow.pipelines.aggregates import fits
+from stateflow.pipelines.aggregates import fits, kept_as
 from stateflow.pipelines.fixed_options import NONE, duration, listed, waits_no_longer, windowing
 from stateflow.pipelines.fixed_options import signed as signed_text
 from stateflow.pipelines.ready import WINDOW_END, WINDOW_START, KeyedRows, ReadyOperator
@@ -84,6 +84,24 @@ class JoinOperator(ReadyOperator):
         return {"how": self.how, "event time": f"{self.left.time} and {self.right.time}"}
 
     @property
+    def blocks(self) -> Mapping[str, ColumnLayout]:
+        return {state: _columns(**sides) for state, sides in self.sides_of.items() if state in self.states}
+
+    @property
+    def sides_of(self) -> Mapping[str, Mapping[str, Side]]:
+        """By state, the sides whose rows its blocks have."""
+        return {WAITING: {LEFT: self.left}, VERSIONS: {RIGHT: self.right}}
+
+    @property
+    def renamed(self) -> Mapping[str, tuple[str, ...]]:
+        sides = {LEFT: self.left, RIGHT: self.right}
+        return {
+            f"{name}.{field.name}": tuple(f"{name}.{alias}" for alias in field.aliases)
+            for name, side in sides.items()
+            for field in side.kept
+        }
+
+    @property
     def sides(self) -> Mapping[str, RowType]:
         return {LATE_LEFT: self.left.rows, LATE_RIGHT: self.right.rows}
 
@@ -118,6 +136,10 @@ class IntervalJoin(JoinOperator):
 
     least: int = 0
     most: int = 0
+
+    @property
+    def sides_of(self) -> Mapping[str, Mapping[str, Side]]:
+        return {WAITING: {LEFT: self.left, RIGHT: self.right}}
 
     @property
     def fixed(self) -> Mapping[str, str]:
@@ -181,6 +203,10 @@ class WindowJoin(JoinOperator):
 
     window: Window = field(default_factory=Window)
     lateness: int = 0
+
+    @property
+    def sides_of(self) -> Mapping[str, Mapping[str, Side]]:
+        return {LEFT: {LEFT: self.left}, RIGHT: {RIGHT: self.right}}
 
     @property
     def fixed(self) -> Mapping[str, str]:
@@ -397,6 +423,17 @@ def _prefixed(
     have = left.known().names if alone else (*left.known().names, *right.known().names)
     raise UsageError(
         f"join {uid!r} does not know what to put into {out.name}.{name}: its rows have {', '.join(dict.fromkeys(have))}"
+    )
+
+
+def _columns(**sides: Side) -> ColumnLayout:
+    """The columns of rows in blocks, each behind its side, as if a state had them: they evolve by the same rules."""
+    return ColumnLayout(
+        {
+            f"{name}.{field.name}": kept_as(field.type) or str
+            for name, side in sides.items()
+            for field in side.kept
+        }
     )
 
 

@@ -79,6 +79,16 @@ class ReadyOperator(ColumnarOperator):
         """By name, as text: the options that its state was made with, and that another value could not read."""
         return {}
 
+    @property
+    def blocks(self) -> Mapping[str, ColumnLayout]:
+        """By state whose entries are blocks of rows: the columns of these rows, which the state's own type does not tell."""
+        return {}
+
+    @property
+    def renamed(self) -> Mapping[str, tuple[str, ...]]:
+        """What columns of such rows were called before."""
+        return {}
+
     def reads_as(self, option: str, before: str) -> bool:
         """Whether it reads state that was made with `before` of such an option, which it has another value of."""
         return False

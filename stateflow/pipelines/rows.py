@@ -19,6 +19,7 @@ import msgspec
 from stateflow.errors import UsageError
 from stateflow.format.scalars import BY_TYPE, KEYS
 from stateflow.pipelines.defaults import Default, defaults_of
+from stateflow.state.values.schema import FieldAliases
 
 _KEYS_OF_SPARK = {spark: scalar.name for scalar in KEYS for spark in (scalar.spark, *scalar.other_spark)}
 _ALIASES = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint", "real": "float"}
@@ -34,6 +35,12 @@ class Field:
     nullable: bool = True
     default: Default | None = field(default=None, compare=False)
     """What stands for a null; None when the type allows None, or when there is no default."""
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        """What it was called before, by `sf.field(aliases=[...])`."""
+        extras = get_args(self.hint)[1:] if get_origin(self.hint) is Annotated else ()
+        return tuple(name for extra in extras if isinstance(extra, FieldAliases) for name in extra.names)
 
 
 @dataclass(frozen=True, slots=True)

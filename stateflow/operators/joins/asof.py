@@ -37,9 +37,7 @@ class AsofJoined(ColumnarOperator):
     def __init__(self, declared: AsofJoin, read: Set[str]) -> None:
         self.states = declared.states
         self._declared = declared
-        left, right = (
-            RowBlocks([(f.name, f.type) for f in side.kept]) for side in (declared.left, declared.right)
-        )
+        left, right = (RowBlocks.of_side(side) for side in (declared.left, declared.right))
         self._arriving = Arriving(declared, (left, right))
         self._lefts, self._rights = RowState(declared.where, left), RowState(declared.where, right)
         self._joined = JoinedRows(declared)

@@ -106,10 +106,11 @@ def _objects(
     columns = []
     for field in side.rows.fields:
         if field.name in key:
-            column = keys[named[key.index(field.name)]]
-        else:
-            column = _column_of(rows, side, field.name).take(indices)
-        columns.append(column.to_pylist())
+            columns.append(keys[named[key.index(field.name)]].to_pylist())
+            continue
+        values = _column_of(rows, side, field.name).take(indices).to_pylist()
+        # Rows that were kept before the class had the field have a null there.
+        columns.append(values if field.default is None else field.default.fill(values))
     there = indices.is_valid().to_pylist()
     values = zip(*columns, strict=True)
     return [side.rows.make(*each) if is_there else None for each, is_there in zip(values, there, strict=True)]

@@ -8,9 +8,10 @@ Both are written and read for all blocks at once: a block is a slice of what num
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,8 @@ import pyarrow as pa
 from stateflow.errors import IncompatibleError
 from stateflow.operators.arrow_types import arrow_type
 from stateflow.operators.ready.groups import whole
+from stateflow.pipelines.joins import Side
+from stateflow.state.values.evolved_columns import earlier_name
 
 _AT, _MATCHED, _NULLS = "at", "matched", "nulls"
 
@@ -60,7 +63,13 @@ class Blocks:
 class RowBlocks:
     """Writes and reads rows with these columns, of which each is a name and the text of its Spark type."""
 
-    def __init__(self, columns: Sequence[tuple[str, str]]) -> None:
+    def __init__(
+        self,
+        columns: Sequence[tuple[str, str]],
+        aliases: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    ) -> None:
+        """`aliases` are what columns were called before, by name."""
+        self.aliases = aliases
         self.text = ",".join(f"{name}:{kind}" for name, kind in columns)
         """The columns, as a block has them beside it: who reads it later may have others."""
         self.schema = pa.schema([(name, arrow_type(kind)) for name, kind in columns])
@@ -73,6 +82,10 @@ class RowBlocks:
         if kinds:
             forms.append((_NULLS, "u1", (-(-len(kinds) // 8),)))
         self._record = np.dtype([(_AT, "<i8"), *forms, (_MATCHED, "u1")])
+
+    @classmethod
+    def of_side(cls, side: Side) -> RowBlocks:
+        return cls([(f.name, f.type) for f in side.kept], {f.name: f.aliases for f in side.kept})
 
     @classmethod
     def of_text(cls, text: str) -> RowBlocks:
@@ -121,17 +134,18 @@ class RowBlocks:
     def read_as(self, blocks: Blocks, where: str, now: RowBlocks) -> tuple[Rows, Any]:
         """The rows with the columns that they have now."""
         rows, counts = self.read(blocks)
-        columns = []
+        columns, names = [], self.schema.names
         for field in now.schema:
-            place = self.schema.get_field_index(field.name)
-            if place < 0:
+            source = earlier_name(field.name, now.aliases.get(field.name, ()), names, now.schema.names)
+            if source is None:
                 columns.append(pa.nulls(len(rows), field.type))
                 continue
+            place = self.schema.get_field_index(source)
             try:
                 columns.append(rows.columns.column(place).cast(field.type))
             except pa.ArrowException as error:
                 raise IncompatibleError(
-                    f"{where}: rows that wait have column {field.name!r} as {self.schema.types[place]}, and the pipeline has it "
+                    f"{where}: rows that wait have column {source!r} as {self.schema.types[place]}, and the pipeline has it "
                     f"as {field.type} ({error}): keep the type until they are joined, or give the operator a new uid"
                 ) from error
         return Rows(rows.at, rows.matched, pa.table(columns, schema=now.schema)), counts

@@ -44,7 +44,7 @@ class WaitingRows:
         self, where: str, left: Side, right: Side, width: int, due_of: Callable[[int, Any], Any]
     ) -> None:
         self._where = where
-        self.layouts = tuple(RowBlocks([(f.name, f.type) for f in side.kept]) for side in (left, right))
+        self.layouts = tuple(RowBlocks.of_side(side) for side in (left, right))
         self._text = _BETWEEN.join(layout.text for layout in self.layouts)
         self._width = width
         self._due_of = due_of

@@ -34,9 +34,7 @@ class WindowJoined(ColumnarOperator):
         self.waits = declared.lateness
         self._declared = declared
         self._window = declared.window
-        layouts = tuple(
-            RowBlocks([(f.name, f.type) for f in side.kept]) for side in (declared.left, declared.right)
-        )
+        layouts = tuple(RowBlocks.of_side(side) for side in (declared.left, declared.right))
         self._arriving = Arriving(declared, layouts, lambda times: newest_end(declared.window, times))
         self._stored = tuple(RowState(declared.where, layout) for layout in layouts)
         self._joined = JoinedRows(declared)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from struct import Struct
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -18,21 +19,36 @@ from stateflow.state.values.schema_text import ScalarText, UnreadableText, read_
 from stateflow.state.values.serializers import RAW_CODE
 
 
-def columns_evolution(old: str, new: str) -> Evolution:
+def columns_evolution(
+    old: str, new: str, aliases: Mapping[str, Sequence[str]] = MappingProxyType({})
+) -> Evolution:
     """Columns are told by name: those that are new are null, and those that are gone are lost. Raises RefusedError."""
     before, now = _columns(old), _columns(new)
-    changes = [f"column {name} is new" for name in now if name not in before]
-    losses = [f"column {name} is gone" for name in before if name not in now]
-    for name in now:
-        if name in before and before[name] != now[name]:
+    found = {name: earlier_name(name, aliases.get(name, ()), before, now) for name in now}
+    changes = [
+        f"column {name} was {source}" if source else f"column {name} is new"
+        for name, source in found.items()
+        if source != name
+    ]
+    losses = [f"column {name} is gone" for name in before if name not in found.values()]
+    for name, source in found.items():
+        if source and before[source] != now[name]:
             try:
-                evolution(before[name], now[name])
+                evolution(before[source], now[name])
             except RefusedError:
                 raise RefusedError(
-                    f"column {name}: {before[name]} cannot become {now[name]} by itself, because values could be lost"
+                    f"column {name}: {before[source]} cannot become {now[name]} by itself, because values could be lost"
                 ) from None
-            changes.append(f"column {name}: {before[name]} becomes {now[name]}")
+            changes.append(f"column {name}: {before[source]} becomes {now[name]}")
     return Evolution(lambda value: value, False, (*changes, *losses), tuple(losses))
+
+
+def earlier_name(
+    name: str, aliases: Sequence[str], before: Collection[str], now: Collection[str]
+) -> str | None:
+    """What a column was called: its own name comes first, then an alias that is no other column's name today."""
+    names = (name, *(alias for alias in aliases if alias not in now))
+    return next((each for each in names if each in before), None)
 
 
 def columns_converter(old: str, new: str) -> Callable[[bytes], bytes] | None:
