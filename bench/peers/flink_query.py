@@ -82,7 +82,8 @@ def rows(tables: TableEnvironment, query: str, keys: list[str]) -> list[list[Any
             if keys:
                 # Flink may leave out what a row replaces where the key tells it.
                 key = json.dumps([values[names.index(name)] for name in keys])
-                left[of_key.pop(key, text)] -= 1
+                if key in of_key:
+                    left[of_key.pop(key)] -= 1
                 if more:
                     of_key[key] = text
             if more:
