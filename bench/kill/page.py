@@ -48,10 +48,10 @@ The figures above are those of all seeds.
 
 Most of what a driver costs is the start of its JVM. So most kills take the driver's Python only. The loop then stops the dead run's
 queries and tasks, and lends the JVM to the next run; what the JVM was about to write to a table it may still write meanwhile. A whole
-driver dies in the victims *driver* and *everything* alone.
+driver dies once in every round, as *driver* or as *everything*.
 
-Killed elsewhere: Airflow's scheduler and worker, in a real Airflow (`make test-airflow`, `tests/airflow/test_story.py`). Not killed: Airflow's triggerer; HDFS,
-whose DataNodes and writers die in `tests/protocol/test_crash_hdfs.py`. The clock jumps in the driver's Python, not
+Killed elsewhere: Airflow's scheduler, triggerer and worker, in a real Airflow (`tests/airflow/test_story.py`); HDFS's DataNodes and writers
+(`tests/protocol/test_crash_hdfs.py`). The clock jumps in the driver's Python, not
 in Spark's JVM and not in the Python workers.
 """
 

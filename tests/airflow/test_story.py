@@ -245,8 +245,9 @@ def test_who_waits_for_a_table_runs_once_for_each_run_that_wrote_to_it(
 
 
 def test_a_deferred_task_waits_for_a_busy_job_without_a_slot_and_goes_on_when_it_is_idle(
-    client: AirflowClient, folder: Path
+    server: AirflowServer, client: AirflowClient, folder: Path
 ) -> None:
+    """Also when the triggerer dies while both tasks are with it."""
     stage = Stage(folder, "patient")
     stage.orders.add(1, ROWS)
     stage.shut()
@@ -258,6 +259,7 @@ def test_a_deferred_task_waits_for_a_busy_job_without_a_slot_and_goes_on_when_it
     client.await_task(second, "run", states=["deferred"])
     assert f"is run by DAG run 'patient/{first.run_id}'" in client.log(second, "run")
     assert "waiting for its end in the triggerer" in client.log(second, "run")
+    server.restart("triggerer", kill=True)
     stage.open()
     for run in (first, second):
         succeeded(client, run)
