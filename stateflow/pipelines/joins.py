@@ -382,10 +382,14 @@ def _source(
     name, where = field.name, f"{out.name}.{field.name}"
     of_left, of_right = left.known().field(name), right.known().field(name)
     alone = how in ("semi", "anti")
-    if name in left.columns and (alone or of_right is None or name in right.columns):
+    if name in left.columns and (alone or name in right.columns):
         source = Filled(name, KEY, name), of_left
+    elif name in left.columns and of_right is None:
+        # Under a name that only one row has, the key is null where that row is not there.
+        source = Filled(name, KEY if how in ("inner", "left") else f"{LEFT}_{KEY}", name), of_left
     elif name in right.columns and of_left is None and not alone:
-        source = Filled(name, KEY, left.columns[right.columns.index(name)]), of_right
+        own = left.columns[right.columns.index(name)]
+        source = Filled(name, KEY if how in ("inner", "right") else f"{RIGHT}_{KEY}", own), of_right
     elif of_left is not None and (of_right is None or alone):
         source = Filled(name, LEFT, name), of_left
     elif of_right is not None and of_left is None and not alone:

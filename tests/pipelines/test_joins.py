@@ -92,7 +92,7 @@ def test_fields_are_filled_from_the_key_from_either_row_and_by_prefix() -> None:
     node = made(lambda left, right: left.join("paid", right, Both, within=WITHIN, how="left"))
     operator: Any = node.columnar
     assert [(each.field, each.of, each.column) for each in operator.filled] == [
-        ("ad_id", "key", "ad"),
+        ("ad_id", "right_key", "ad"),
         ("left_who", "left", "who"),
         ("right_who", "right", "who"),
         ("left_ts", "left", "ts"),
@@ -101,6 +101,28 @@ def test_fields_are_filled_from_the_key_from_either_row_and_by_prefix() -> None:
     ]
     assert operator.left.needed.names == ("ad", "who", "ts"), "columns that nobody asks for do not travel"
     assert (operator.least, operator.most) == (-600_000_000, 0)
+
+
+@dataclass
+class Keys:
+    ad: int
+    ad_id: int
+
+
+@pytest.mark.parametrize(
+    ("how", "of"),
+    [
+        ("inner", ["key", "key"]),
+        ("left", ["key", "right_key"]),
+        ("right", ["left_key", "key"]),
+        ("full", ["left_key", "right_key"]),
+    ],
+)
+def test_a_key_under_a_name_of_its_own_is_null_where_its_row_is_not_there(how: str, of: list[str]) -> None:
+    """Else an order without a payment would have the payment's key."""
+    node = made(lambda left, right: left.join("paid", right, Keys, within=WITHIN, how=how))
+    operator: Any = node.columnar
+    assert [each.of for each in operator.filled] == of
 
 
 def test_a_function_gets_whole_rows() -> None:

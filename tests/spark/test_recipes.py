@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import stateflow as sf
 from scripts.recipes.stories import STORIES
 from scripts.recipes.story import Batch, Story, loaded, told
 from stateflow.spark.session.shipping import by_value
+from stateflow.testing import FlowHarness
 from tests.spark.pipelines import Workbench
 
 TRIED = ("windows", "idle", "current", "top")
@@ -64,3 +65,33 @@ def _plain(row: dict[str, Any]) -> Any:
             for name, value in row.items()
         )
     )
+
+
+def test_a_chain_does_what_its_page_says(spark: SparkSession, tmp_path: Path) -> None:
+    page, file = Path("docs/recipes/chains.md"), Path("examples/recipes/chains.py")
+    assert f"```python\n{file.read_text(encoding='utf-8')}```\n" in page.read_text(encoding="utf-8")
+    module = loaded("chains")
+    by_value([module])
+    noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    harness = FlowHarness(module.chains, tmp_path)
+
+    def order(id: str, minutes: int) -> dict[str, Any]:
+        return {"id": id, "shop": "tea", "ts": noon + timedelta(minutes=minutes)}
+
+    def payment(order_id: str, minutes: int) -> dict[str, Any]:
+        return {"order_id": order_id, "ts": noon + timedelta(minutes=minutes)}
+
+    harness.add("orders", order("a", 0), order("b", 5), order("a", 0))
+    harness.add("payments", payment("a", 10))
+    harness.run()
+    harness.add("orders", order("c", 60), order("b", 5))
+    harness.add("payments", payment("c", 61))
+    harness.run()
+    harness.add("orders", order("d", 300), order("e", 1))
+    harness.add("payments", payment("x", 300))
+    harness.run()
+    day = {"shop": "tea", "day": noon.date()}
+    assert harness.table("rate") == [{**day, "orders": 3, "paid": 2}]
+    assert [row["id"] for row in harness.table("late")] == ["e"]
+    harness.run(final=True)
+    assert harness.table("rate") == [{**day, "orders": 4, "paid": 2}]

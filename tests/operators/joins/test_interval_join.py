@@ -37,10 +37,7 @@ OUT = (
     "ad string, site int, right_name string, price decimal(9,2), note string, left_ts timestamp, is_new boolean, day date, "
     "score float, page string, raw binary, right_ts timestamp"
 )
-SELECTED = (
-    "coalesce(ad, name) as ad, coalesce(site, place) as site, name, price, note, l.ts as left_ts, is_new, day, score, page, raw, "
-    "r.ts as right_ts"
-)
+SELECTED = "ad, site, name, price, note, l.ts as left_ts, is_new, day, score, page, raw, r.ts as right_ts"
 
 
 def declared(how: str, least: int, most: int, out: Any = OUT) -> IntervalJoin:
