@@ -119,10 +119,10 @@ def kept(flow: sf.Flow, *, input: str) -> None:
     files = sf.files(input, "json", options={"columnNameOfCorruptRecord": "broken"})
     readings = flow.source("in", files, Reading)
     fits = "broken is null and user is not null"
-    readings.transform(lambda rows: rows.where(f"not ({fits})")).collect("bad", sf.memory("bad"))
+    readings.transform(lambda rows: rows.where(f"not ({fits})")).collect("bad", sf.memory("broken-lines"))
     good = readings.transform(lambda rows: rows.where(fits), type=Reading)
     good.key_by("user").aggregate("sum", "user long, amount long", amount=sf.sum("amount")).collect(
-        "good", sf.memory("good")
+        "good", sf.memory("whole-lines")
     )
 
 
@@ -139,7 +139,7 @@ def test_lines_that_do_not_fit_can_be_kept(spark: SparkSession, tmp_path: Path) 
         "\n".join(['{"user": 1, "amount": 2}', '{"amount": 4}', *bad, '{"user": 1, "amount": 3}', ""])
     )
     bench.run(kept, {"input": str(folder)})
-    put_aside = [(row["broken"], row["user"], row["amount"]) for row in sf.memory("bad").rows]
+    put_aside = [(row["broken"], row["user"], row["amount"]) for row in sf.memory("broken-lines").rows]
     assert sorted(text for text, _, _ in put_aside if text is not None) == sorted(bad)
     assert [row for row in put_aside if row[0] is None] == [(None, None, 4)]
-    assert [(row["user"], row["amount"]) for row in sf.memory("good").rows] == [(1, 5)]
+    assert [(row["user"], row["amount"]) for row in sf.memory("whole-lines").rows] == [(1, 5)]
