@@ -23,6 +23,8 @@ from bytewax.testing import cluster_main
 
 START = datetime(1970, 1, 1, tzinfo=UTC)
 ROWS_AT_ONCE = 1000
+SKEW = timedelta(hours=1)
+"""How far one reader may be ahead of the other: rows that come later than so are dropped."""
 
 
 class OneFile(StatefulSourcePartition):
@@ -91,7 +93,7 @@ def main(request: dict[str, object]) -> None:
     flow = Dataflow("windows")
     rows = op.input("in", flow, Files(Path(str(request["input"]))))
     keyed = op.key_on("channel", rows, lambda row: row[0])
-    clock = EventClock(ts_getter=lambda row: row[2], wait_for_system_duration=timedelta(0))
+    clock = EventClock(ts_getter=lambda row: row[2], wait_for_system_duration=SKEW)
     windower = TumblingWindower(length=timedelta(seconds=10), align_to=START)
     sums = windowing.fold_window("sums", keyed, clock, windower, lambda: (0, 0.0), added, merged)
     op.output("out", op.flat_map("lines", sums.down, lines), Written(str(request["output"])))
