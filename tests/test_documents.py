@@ -104,7 +104,8 @@ def test_every_page_is_in_the_menu_of_the_site() -> None:
         re.findall(r"(?:: |- )([\w/-]+\.md)$", (REPOSITORY / "mkdocs.yml").read_text(encoding="utf-8"), re.M)
     )
     pages = {str(page.relative_to(REPOSITORY / "docs")) for page in PAGES[1:]}
-    assert pages - menu == set(), "add them to `nav` in mkdocs.yml"
+    # What `make bench-quick` has written here is nobody's page.
+    assert pages - menu - {"benchmarks-quick.md"} == set(), "add them to `nav` in mkdocs.yml"
 
 
 def test_every_picture_is_shown_somewhere() -> None:
