@@ -10,6 +10,8 @@ from pathlib import Path
 
 import msgspec
 
+from tests.whole_lines import whole_lines
+
 ROOT = Path(__file__).absolute().parents[2]
 
 
@@ -49,11 +51,7 @@ class Journal:
     def open(cls, folder: Path) -> Journal:
         folder.mkdir(parents=True, exist_ok=True)
         journal = cls(folder)
-        if journal._lines.exists():
-            whole, _, half = journal._lines.read_bytes().rpartition(b"\n")
-            if half:  # the loop died while it wrote it
-                journal._lines.write_bytes(whole + b"\n" * bool(whole))
-            journal.rounds = [msgspec.json.decode(line, type=Round) for line in whole.split(b"\n") if line]
+        journal.rounds = [msgspec.json.decode(line, type=Round) for line in whole_lines(journal._lines)]
         return journal
 
     @classmethod

@@ -6,21 +6,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from bench.nexmark.queries import RANKS
+from bench.nexmark.ranks import by_rank
 
-
-def _by_rank() -> str:
-    conditions = {"all": "true", **RANKS}
-    counts = [f"count(*) filter (where {where}) as bids_{rank}" for rank, where in conditions.items()]
-    for column in ("bidder", "auction"):
-        counts += [
-            f"count(distinct {column}) filter (where {where}) as {column}s_{rank}"
-            for rank, where in conditions.items()
-        ]
-    return ", ".join(counts)
-
-
-_BIDS_BY_RANK = _by_rank().partition(", count(distinct")[0]
 _TENS = "time_bucket(interval 10 seconds, ts)"
 
 _WINNERS = """(
@@ -65,10 +52,10 @@ SQL = {
                            > 10000000)::int as new
                 from (select *, row_number() over () as number from bid)))
         group by bidder, session""",
-    "q15": f"select ts::date as day, {_by_rank()} from bid group by day",
-    "q16": f"select channel, ts::date as day, {_by_rank()} from bid group by all",
+    "q15": f"select ts::date as day, {by_rank('bidder', 'auction')} from bid group by day",
+    "q16": f"select channel, ts::date as day, {by_rank('bidder', 'auction')} from bid group by all",
     "q17": f"""
-        select auction, ts::date as day, {_BIDS_BY_RANK}, min(price) as least, max(price) as most, sum(price)::bigint as total,
+        select auction, ts::date as day, {by_rank()}, min(price) as least, max(price) as most, sum(price)::bigint as total,
                avg(price) as average
         from bid group by auction, day""",
     "q18": """

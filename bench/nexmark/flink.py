@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from bench.nexmark.queries import RANKS
+from bench.nexmark.ranks import by_rank
 
 COLUMNS = {
     "person": "id bigint, name string, city string, state string, ts timestamp_ltz(3)",
@@ -52,17 +52,6 @@ def tables(folder: Path) -> list[str]:
         f"with ('connector' = 'filesystem', 'path' = 'file://{folder / kind}', 'format' = 'parquet')"
         for kind, columns in COLUMNS.items()
     ]
-
-
-def _by_rank(*columns: str) -> str:
-    conditions = {"all": "true", **RANKS}
-    counts = [f"count(*) filter (where {where}) as bids_{rank}" for rank, where in conditions.items()]
-    for column in columns:
-        counts += [
-            f"count(distinct {column}) filter (where {where}) as {column}s_{rank}"
-            for rank, where in conditions.items()
-        ]
-    return ", ".join(counts)
 
 
 _DAY = "cast(ts as date) as `day`"
@@ -115,11 +104,11 @@ SQL = {
     "q12": """
         select bidder, window_start, count(*) as n from table(tumble(table bid, descriptor(p), interval '10' second))
         group by bidder, window_start, window_end""",
-    "q15": f"select `day`, {_by_rank('bidder', 'auction')} from (select *, {_DAY} from bid) group by `day`",
+    "q15": f"select `day`, {by_rank('bidder', 'auction')} from (select *, {_DAY} from bid) group by `day`",
     "q16": f"""
-        select channel, `day`, {_by_rank("bidder", "auction")} from (select *, {_DAY} from bid) group by channel, `day`""",
+        select channel, `day`, {by_rank("bidder", "auction")} from (select *, {_DAY} from bid) group by channel, `day`""",
     "q17": f"""
-        select auction, `day`, {_by_rank()}, min(price) as `least`, max(price) as most, sum(price) as total,
+        select auction, `day`, {by_rank()}, min(price) as `least`, max(price) as most, sum(price) as total,
                avg(cast(price as double)) as average
         from (select *, {_DAY} from bid) group by auction, `day`""",
     "q18": """

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.nexmark.events import TABLES
-from bench.nexmark.queries import RANKS
+from bench.nexmark.ranks import by_rank
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -28,14 +28,8 @@ UPSERTED: Mapping[str, tuple[str, ...]] = {
 
 
 def _by_rank(*columns: str) -> str:
-    conditions = {"all": "true", **RANKS}
-    counts = [f"count_if({where}) as bids_{rank}" for rank, where in conditions.items()]
-    for column in columns:
-        counts += [
-            f"cast(size(collect_set(if({where}, {column}, null))) as bigint) as {column}s_{rank}"
-            for rank, where in conditions.items()
-        ]
-    return ", ".join(counts)
+    values = "cast(size(collect_set(if({where}, {column}, null))) as bigint)"
+    return by_rank(*columns, bids="count_if({where})", values=values)
 
 
 SQL = {

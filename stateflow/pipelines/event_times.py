@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from stateflow.errors import UsageError
 from stateflow.pipelines.columnar import ColumnarOperator
@@ -17,7 +17,10 @@ def has_event_time(stream: NodeRows) -> bool:
 
 def time_column(uid: str, stream: NodeRows, named: str = "") -> str:
     """The column of a stream that has its event time. Refuses a stream whose rows are late for what follows."""
-    return _column(uid, stream, named, _ready(stream.node))
+    for before, operator in _ready(stream.node):
+        if operator.holds_back:
+            refuse_what_is_held_back(uid, before, operator.holds_back)
+    return _column(uid, stream, named)
 
 
 def known_time(uid: str, stream: NodeRows) -> str:
@@ -38,7 +41,7 @@ def ordering_time(uid: str, stream: NodeRows, order_by: Sequence[str]) -> str:
                 f"operator {uid!r}: which of the {operator.holds_back} of operator {before!r} is newer does not show: say "
                 "key_by(..., order_by=...), such as order_by='window_end'"
             )
-    return _column(uid, stream, "", ())
+    return _column(uid, stream)
 
 
 def splitting_source(node: Node) -> str:
@@ -71,10 +74,7 @@ def _waits(node: Node) -> bool:
     return declared is not None and any(timer.time == "event" for timer in declared.timers.values())
 
 
-def _column(uid: str, stream: NodeRows, named: str, judged: Iterable[tuple[str, ReadyOperator]]) -> str:
-    for uid_before, operator in judged:
-        if operator.holds_back:
-            refuse_what_is_held_back(uid, uid_before, operator.holds_back)
+def _column(uid: str, stream: NodeRows, named: str = "") -> str:
     names = {
         node.event_time for node in _before(stream.node) if isinstance(node, SourceNode) and node.event_time
     }

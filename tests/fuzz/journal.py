@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from tests.fuzz.part import Part
+from tests.whole_lines import whole_lines
 
 DIGEST = 8
 
@@ -24,12 +25,7 @@ class Journal:
     def open(cls, folder: Path) -> Journal:
         folder.mkdir(parents=True, exist_ok=True)
         journal = cls(folder)
-        if journal._lines.exists():
-            whole, _, half = journal._lines.read_bytes().rpartition(b"\n")
-            if half:  # the loop died while it wrote it
-                journal._lines.write_bytes(whole + b"\n" * bool(whole))
-            lines = whole.split(b"\n") if whole else []
-            journal.parts = [msgspec.json.decode(line, type=Part) for line in lines]
+        journal.parts = [msgspec.json.decode(line, type=Part) for line in whole_lines(journal._lines)]
         if journal._digests.exists():
             digests = journal._digests.read_bytes()
             journal.seen = {digests[at : at + DIGEST] for at in range(0, len(digests) - DIGEST + 1, DIGEST)}
