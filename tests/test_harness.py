@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 import pytest
@@ -387,6 +388,61 @@ def test_a_single_column_takes_bare_values() -> None:
 def test_rows_that_a_run_would_refuse_are_refused(rows: Any, output: Any, message: str) -> None:
     with pytest.raises(sf.UsageError, match=f"operator 'Putting' {message}|operator 'Putting' .*{message}"):
         put_out(rows, output=output)
+
+
+class Misfits(sf.KeyedProcess[int, Order, int]):
+    """Puts out what does not fit, from rows, timers and to the side, for the users that it is told of."""
+
+    seen = sf.ValueState(int, default=0)
+    later = sf.Timer("event")
+
+    def process(self, key: int, rows: Iterator[Order], ctx: sf.Context) -> Iterator[int]:
+        self.seen.value += 1
+        for row in rows:
+            if row.sku == "later":
+                self.later.set(at(60))
+            elif row.sku == "side":
+                ctx.emit(LARGE, Order(1 << 70, "too much", 1.0))
+            yield 1 << 70 if row.sku == "much" else key
+
+    @later.fires
+    def too_much(self, key: int, when: datetime, ctx: sf.Context) -> Iterator[int]:
+        self.seen.value += 1
+        yield 1 << 70
+
+
+def test_rows_that_do_not_fit_make_their_key_a_dead_letter_and_no_other() -> None:
+    harness = KeyedHarness(Misfits, output="n long", outputs=[LARGE], on_error="dead_letter")
+    out = harness.rows(
+        Order(1, "fits", 1.0), Order(2, "much", 1.0), Order(3, "side", 1.0), Order(4, "later", 1.0, at(1))
+    )
+    assert out == [1, 4]
+    assert harness.side(LARGE) == []
+    assert harness.advance(at(60)) == []
+    assert [harness.snapshot(user).get("seen") for user in (1, 2, 3, 4)] == [1, None, None, 1]
+    assert [(letter[1], letter[2].split(":")[1]) for letter in harness.dead_letters] == [
+        ("2", " operator 'Misfits' put out 1180591620717411303424 in column 'n', which is a int64"),
+        ("3", " operator 'Misfits', side output 'large' put out 1180591620717411303424 in column 'user', which is a int64"),
+        ("4", " operator 'Misfits' put out 1180591620717411303424 in column 'n', which is a int64"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "declared", ["long", "int", "string", "double", "boolean", "timestamp", "date", "decimal(4,2)", "array<long>"]
+)
+@pytest.mark.parametrize(
+    "value",
+    [None, True, 1, -(1 << 31), 1 << 31, -(1 << 63), 1 << 63, 2.0, 2.5, 1 << 70, "a", "\xe4", "\ud800", b"a", b"\xff", at(1),
+     datetime(2026, 1, 1), START.date(), Decimal("1.5"), Decimal("100"), [1], ["a"], [1 << 63]],
+    ids=ascii,
+)  # fmt: skip
+def test_what_is_a_dead_letter_is_what_fails_a_batch_otherwise(declared: str, value: Any) -> None:
+    try:
+        fits = put_out([value], output=f"c {declared}")
+    except sf.UsageError as error:
+        assert "convert the value in the code, or declare a type that holds it" in str(error)
+        fits = []
+    assert put_out([value], output=f"c {declared}", on_error="dead_letter") == fits
 
 
 def test_a_batch_whose_rows_do_not_fit_changes_nothing() -> None:

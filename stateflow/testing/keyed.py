@@ -226,7 +226,7 @@ class KeyedHarness(KeyedStateHarness):
     def _new_engine(self) -> KeyedEngine:
         mark = None if self.watermark is None else _micros(self.watermark)
         moment = Moment(self._slot, _micros(self.now), self._slot, mark, self._parameters)
-        engine = KeyedEngine(self._spec, moment, 0)
+        engine = KeyedEngine(self._spec, moment, 0, writers=self._writers)
         engine.attach(self._backend)
         return engine
 
