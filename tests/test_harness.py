@@ -428,7 +428,8 @@ def test_rows_that_do_not_fit_make_their_key_a_dead_letter_and_no_other() -> Non
 
 
 @pytest.mark.parametrize(
-    "declared", ["long", "int", "string", "double", "boolean", "timestamp", "date", "decimal(4,2)", "array<long>"]
+    "declared",
+    ["long", "int", "string", "double", "boolean", "timestamp", "date", "decimal(4,2)", "array<long>"],
 )
 @pytest.mark.parametrize(
     "value",

@@ -25,7 +25,7 @@ from stateflow.compatibility.states import (
 )
 from stateflow.errors import IncompatibleError, UsageError
 from stateflow.format.records import OperatorState, Record
-from stateflow.pipelines.event_times import splitting_source
+from stateflow.pipelines.event_times import splitting_operator, splitting_source
 from stateflow.pipelines.fixed_options import duration
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.graph import KeyedNode, SourceNode
@@ -169,6 +169,11 @@ def _warnings(flow: Flow, node: KeyedNode) -> Iterator[str]:
             yield (
                 f"operator {node.uid!r} has lateness={duration(lateness)!r}, but source {source!r} splits off its late rows (late=) "
                 "before, so that none can come to it: leave late= of the source out, and read .side('late') of the operator"
+            )
+        elif lateness and (before := splitting_operator(node)):
+            yield (
+                f"operator {node.uid!r} has lateness={duration(lateness)!r}, but operator {before!r} takes out late rows before, so that "
+                "none can come to it and its rows only come later: leave lateness= out"
             )
     if DEAD_LETTERS in flow.unread_sides(node):
         yield (

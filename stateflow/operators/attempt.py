@@ -39,9 +39,7 @@ class Attempt:
         for state in self._states:
             state.check_current()
         for name, writer in self._writers.items():
-            rows, begin = (
-                (self._out, mark[0]) if name == MAIN else (self._context.sides[name], mark[2][name])
-            )
+            rows, begin = (self._out, mark[0]) if name == MAIN else (self._context.sides[name], mark[2][name])
             if len(rows) > begin:
                 writer.check(rows[begin:])
 

@@ -57,7 +57,13 @@ class Firing:
         """`failed` raises, or makes the key a dead letter."""
         self._uid = spec.uid
         self._careful = spec.on_error == "dead_letter"
-        self._context, self._cursor, self._out, self._attempt, self._failed = context, cursor, out, attempt, failed
+        self._context, self._cursor, self._out, self._attempt, self._failed = (
+            context,
+            cursor,
+            out,
+            attempt,
+            failed,
+        )
         self._chunked = binding.chunked
         self._names = sorted(binding.timers)
         self._timers: list[AnyTimer] = [binding.timers[name] for name in self._names]

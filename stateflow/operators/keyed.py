@@ -89,7 +89,11 @@ class KeyedEngine(ProcessEngine):
         self._diverted = 0
         self._prefetch: list[Any] = []
         self._attempt = Attempt(
-            self.out, self.context, self.binding.chunked, writers or {}, checked=spec.on_error == "dead_letter"
+            self.out,
+            self.context,
+            self.binding.chunked,
+            writers or {},
+            checked=spec.on_error == "dead_letter",
         )
         self._firing = Firing(
             spec,

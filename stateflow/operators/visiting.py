@@ -41,7 +41,13 @@ class Visiting:
     ) -> None:
         """`failed` raises, or makes the key a dead letter."""
         self._uid = spec.uid
-        self._context, self._cursor, self._out, self._attempt, self._failed = context, cursor, out, attempt, failed
+        self._context, self._cursor, self._out, self._attempt, self._failed = (
+            context,
+            cursor,
+            out,
+            attempt,
+            failed,
+        )
         self._chunked = binding.chunked
         self._codec = KeyCodec(spec.key_types, spec.key_columns if len(spec.key_columns) > 1 else ())
         self._prefetch: list[Any] = []

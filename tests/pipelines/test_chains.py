@@ -178,11 +178,33 @@ def test_a_lateness_that_no_row_can_use_is_warned_of(late: bool, lateness: str, 
     assert (expected in warnings) is warned
 
 
+@pytest.mark.parametrize(("lateness", "warned"), [("2 hours", True), ("0 seconds", False)])
+def test_a_lateness_behind_a_deduplicate_is_warned_of(lateness: str, warned: bool) -> None:
+    def declare(flow: sf.Flow) -> Stream:
+        rows = sales(flow).deduplicate("once", by="shop", within="1 day")
+        per_hour = rows.key_by("shop").window(HOUR, lateness=lateness)
+        return per_hour.aggregate("hours", PerHour, amount=sf.sum("amount"))
+
+    warnings = compare(built(declare), "chain", None).warnings
+    expected = (
+        "operator 'hours' has lateness='2 hours', but operator 'once' takes out late rows before, so that none can come to it and "
+        "its rows only come later: leave lateness= out"
+    )
+    assert (expected in warnings) is warned
+
+
 MISPLACED: list[tuple[Callable[[sf.Flow], Any], str]] = [
     (lambda f: sales(f).key_by("shop").deduplicate("once", by="shop"), "deduplicate is a step of a stream, and this is a keyed stream: ask it before .key_by()"),
     (lambda f: sales(f).aggregate("sum", PerShop), "aggregate is a step of a keyed stream, and this is a stream: ask it after .key_by(...)"),
     (lambda f: sales(f).key_by("shop").window(HOUR).top("best", 3, by="amount"), "top is a step of a keyed stream, and this is a windowed stream: ask it after .key_by(...)"),
-    (lambda f: sales(f).key_by("shop").group_by("shop"), "a keyed stream has no 'group_by'"),
+    (lambda f: sales(f).key_by("shop").group_by("shop"), "a keyed stream has no 'group_by': that is .key_by('column')"),
+    (lambda f: sales(f).where("amount > 1"), "a stream has no 'where': that is .transform(lambda rows: ...), where `rows` is a DataFrame"),
+    (lambda f: sales(f).withWatermark("ts", "1 hour"), "a stream has no 'withWatermark': that is flow.source(..., event_time='column', watermark='10 minutes')"),
+    (lambda f: sales(f).dropDuplicates("shop"), "a stream has no 'dropDuplicates': that is .deduplicate('uid', by='column', within='1 day')"),
+    (lambda f: sales(f).writeStream, "a stream has no 'writeStream': that is .append('uid', sf.delta(path)) or another sink"),
+    (lambda f: sales(f).key_by("shop").agg("amount"), "a keyed stream has no 'agg': that is .key_by('column').aggregate('uid', Output, total=sf.sum('column'))"),
+    (lambda f: sales(f).transformWithState, "a stream has no 'transformWithState': that is .key_by('column').process('uid', KeyedProcessClass)"),
+    (lambda f: sales(f).no_such_step, "a stream has no 'no_such_step'"),
 ]  # fmt: skip
 
 
