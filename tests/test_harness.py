@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any, NamedTuple
@@ -379,7 +380,11 @@ def test_a_single_column_takes_bare_values() -> None:
 @pytest.mark.parametrize(
     ("rows", "output", "message"),
     [
-        (["abc"], "price double", "put out 'abc' in column 'price', which is a double"),
+        (
+            ["abc"],
+            "price double",
+            "put out 'abc' in column 'price', which is a double: .*: convert the value in the code",
+        ),
         ([2.5], "user long, price double", r"put out 2\.5, which is not 2 values \(user, price\)"),
         ([(1, 2.5)], "price double", r"put out \(1, 2\.5\), which is not one value \(price\)"),
         ([Order(1, "a", 1.0)], Total, "which is no Total: yield Total"),
@@ -438,11 +443,9 @@ def test_rows_that_do_not_fit_make_their_key_a_dead_letter_and_no_other() -> Non
     ids=ascii,
 )  # fmt: skip
 def test_what_is_a_dead_letter_is_what_fails_a_batch_otherwise(declared: str, value: Any) -> None:
-    try:
+    fits: list[Any] = []
+    with suppress(sf.UsageError):
         fits = put_out([value], output=f"c {declared}")
-    except sf.UsageError as error:
-        assert "convert the value in the code, or declare a type that holds it" in str(error)
-        fits = []
     assert put_out([value], output=f"c {declared}", on_error="dead_letter") == fits
 
 

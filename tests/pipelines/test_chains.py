@@ -120,17 +120,77 @@ def test_nor_a_window() -> None:
     )
 
 
+KEPT = {
+    "min": sf.min("amount"), "max": sf.max("amount"), "first": sf.first("amount"), "count_distinct": sf.count_distinct("amount"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KEPT)
+def test_what_would_keep_a_value_that_was_replaced_is_refused(kind: str) -> None:
+    output = "shop long, total long" if kind == "count_distinct" else "shop long, total double"
+    expected = (
+        "operator 'shops': its rows replaced each other by shop, window_start before .changes_as_rows(), and 'total' "
+        f"({kind}) would keep what has been replaced since: aggregate the rows from which the changes come, or windows with "
+        "emit='final'; to count the changes themselves say .changes_as_rows(..., counted=True)"
+    )
+    assert (
+        refusal(
+            lambda f: (
+                rows_of_changes(f)
+                .key_by("shop", order_by="window_end")
+                .aggregate("shops", output, total=KEPT[kind])
+            )
+        )
+        == expected
+    )
+
+
 @pytest.mark.parametrize(
-    "aggregate", [sf.min("amount"), sf.max("amount"), sf.last("amount"), sf.first("amount")]
+    ("aggregate", "kind"),
+    [
+        (sf.last("amount"), "double"),
+        (sf.min("window_start"), "timestamp"),
+        (sf.max("window_start"), "timestamp"),
+        (sf.first("window_start"), "timestamp"),
+        (sf.count_distinct("window_start"), "long"),
+    ],
 )
-def test_what_is_the_same_when_a_row_comes_again_is_taken(aggregate: Any) -> None:
+def test_what_is_the_same_when_a_row_comes_again_is_taken(aggregate: Any, kind: str) -> None:
     built(
         lambda f: (
             rows_of_changes(f)
             .key_by("shop", order_by="window_end")
-            .aggregate("shops", PerShop, amount=aggregate)
+            .aggregate("shops", f"shop long, found {kind}", found=aggregate)
         )
     )
+
+
+@pytest.mark.parametrize(
+    ("over", "of", "taken"),
+    [
+        (sf.max, sf.count(), True),
+        (sf.max, sf.count(where="amount > 1"), True),
+        (sf.max, sf.max("amount"), True),
+        (sf.max, sf.sum("amount"), False),
+        (sf.max, sf.min("amount"), False),
+        (sf.min, sf.min("amount"), True),
+        (sf.min, sf.max("amount"), False),
+        (sf.min, sf.count(), False),
+    ],
+)
+def test_an_extreme_of_what_only_goes_its_way_is_taken(over: Any, of: Any, taken: bool) -> None:
+    kind = "long" if of.kind == "count" else "double"
+
+    def declare(flow: sf.Flow) -> Stream:
+        output = f"shop long, window_start timestamp, of {kind}"
+        changes = sales(flow).key_by("shop").window(HOUR).aggregate("hours", output, emit="changes", of=of)
+        rows = changes.changes_as_rows(op="op")
+        return rows.key_by("shop").aggregate("found", f"shop long, found {kind}", found=over("of"))
+
+    if taken:
+        built(declare)
+    else:
+        assert "would keep what has been replaced since" in refusal(declare)
 
 
 def test_the_advice_holds() -> None:
