@@ -164,8 +164,8 @@ def test_a_mutable_default_is_a_factory(default: Any) -> None:
         sf.ValueState(list[int], default=default)
 
 
-@pytest.mark.parametrize("ttl", ["7 parsecs", "soon", "", "7", "-", "1 month", "10m"])
-def test_a_duration_that_is_none_is_refused(ttl: str) -> None:
+@pytest.mark.parametrize("ttl", ["7 parsecs", "soon", "", "7", "-", "1 month", "10m", 86400])
+def test_a_duration_that_is_none_is_refused(ttl: Any) -> None:
     with pytest.raises(
         sf.UsageError,
         match=r"ttl: .* is not a duration: write a number and a unit with a space between, .* units are .* hours, days and weeks",

@@ -77,7 +77,7 @@ def micros(duration: str | timedelta) -> int:
     """A duration such as `"7 days"` or a timedelta, in microseconds."""
     if isinstance(duration, timedelta):
         return int(duration / timedelta(microseconds=1))
-    words = duration.split()
+    words = duration.split() if isinstance(duration, str) else []
     if len(words) == 2 and words[1] not in _UNITS:
         words[1] = words[1].removesuffix("s")
     try:
