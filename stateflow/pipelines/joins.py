@@ -84,6 +84,10 @@ class JoinOperator(ReadyOperator):
         return {"how": self.how, "event time": f"{self.left.time} and {self.right.time}"}
 
     @property
+    def told(self) -> Mapping[str, str]:
+        return {"how": self.how}
+
+    @property
     def blocks(self) -> Mapping[str, ColumnLayout]:
         return {state: _columns(**sides) for state, sides in self.sides_of.items() if state in self.states}
 
