@@ -89,8 +89,13 @@ class Check:
     """Of outputs that do not fit their tables, as far as it can be told without Spark."""
 
     def refuse_evolution(self) -> None:
-        """Raises IncompatibleError when any state's type changes, also by rule."""
-        if evolving := [f"{o.uid}.{name}" for o in self.operators for name in o.evolution]:
+        """Raises IncompatibleError when any state's type changes, also by rule. One that is only written another way does not."""
+        if evolving := [
+            f"{o.uid}.{name}"
+            for o in self.operators
+            for name, change in o.evolution.items()
+            if change.changes
+        ]:
             raise IncompatibleError(
                 f"the type of state {', '.join(evolving)} changes: leave out --strict to let its values be converted as they are read"
             )
@@ -232,15 +237,16 @@ def _operator(
     states |= _elements(node, before)
     for name, change in evolution.items():
         states[name] = f"{states.get(name, 'kept')}, {_evolves(change)}"
+    converted = [name for name, change in evolution.items() if change.changes]
     entries = sum(shard.entries for subtask in before.shards for shard in subtask)
     names = recorded_names(node, before)
     counted = {
         name: counts[node.uid, names[name]]
-        for name in evolution
+        for name in converted
         if name in names and (node.uid, names[name]) in counts
     }
     return OperatorCheck(
-        node.uid, "compatible", states, evolution=evolution, entries=entries or None if evolution else None,
+        node.uid, "compatible", states, evolution=evolution, entries=entries or None if converted else None,
         counts=counted,
     )  # fmt: skip
 
@@ -260,7 +266,7 @@ def _elements(node: KeyedNode, before: OperatorState) -> dict[str, str]:
 def _evolves(change: Change) -> str:
     """One line: who converts the values, what changes, and what is lost."""
     rest = [one for one in change.changes if one not in change.losses]
-    told = ", ".join(rest) or ("" if change.losses else "classes are renamed")
+    told = ", ".join((*rest, *change.alike))
     what = f"evolves by {change.by}{told and f': {told}'}"
     if change.by != RULES:
         what += "; until a run has written a value anew, tables, queries and canonical savepoints refuse it"
