@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from stateflow.checkpoint.rescale import rescaled
@@ -20,11 +20,13 @@ from stateflow.compatibility.states import (
     declared_elements,
     declared_states,
     element_names,
+    fixed_options,
     forgets,
     recorded_names,
 )
 from stateflow.errors import IncompatibleError, UsageError
 from stateflow.format.records import OperatorState, Record
+from stateflow.operators.combining import combining_of
 from stateflow.pipelines.event_times import splitting_source
 from stateflow.pipelines.fixed_options import duration
 from stateflow.pipelines.flow import Flow
@@ -52,6 +54,10 @@ class OperatorCheck:
     """About how many entries all its states have together, if any evolves and the record says it."""
     counts: Mapping[str, int] = field(default_factory=dict)
     """Of keyed states whose type has changed: how many entries each has, if somebody has counted them."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Of a ready-made operator: what it is and what its state is made with, as its records will have it."""
+    combines: bool = False
+    """Whether batches may be summed up before the exchange."""
 
     @property
     def conversion(self) -> str:
@@ -83,8 +89,13 @@ class Check:
     """Of outputs that do not fit their tables, as far as it can be told without Spark."""
 
     def refuse_evolution(self) -> None:
-        """Raises IncompatibleError when any state's type changes, also by rule."""
-        if evolving := [f"{o.uid}.{name}" for o in self.operators for name in o.evolution]:
+        """Raises IncompatibleError when any state's type changes, also by rule. One that is only written another way does not."""
+        if evolving := [
+            f"{o.uid}.{name}"
+            for o in self.operators
+            for name, change in o.evolution.items()
+            if change.changes
+        ]:
             raise IncompatibleError(
                 f"the type of state {', '.join(evolving)} changes: leave out --strict to let its values be converted as they are read"
             )
@@ -111,7 +122,13 @@ def compare(
     before = record.operators if record else {}
     nodes = {node.uid: node for node in flow.operators}
     operators = [
-        _operator(node, before.get(uid), parallelism, allow_non_restored_state, checkpoints, counts or {})
+        replace(
+            _operator(
+                node, before.get(uid), parallelism, allow_non_restored_state, checkpoints, counts or {}
+            ),
+            options=fixed_options(node),
+            combines=combining_of(node.columnar, flow.read_outputs(node)) is not None,
+        )
         for uid, node in nodes.items()
     ]
     for uid in sorted(set(before) - set(nodes)):
@@ -220,15 +237,16 @@ def _operator(
     states |= _elements(node, before)
     for name, change in evolution.items():
         states[name] = f"{states.get(name, 'kept')}, {_evolves(change)}"
+    converted = [name for name, change in evolution.items() if change.changes]
     entries = sum(shard.entries for subtask in before.shards for shard in subtask)
     names = recorded_names(node, before)
     counted = {
         name: counts[node.uid, names[name]]
-        for name in evolution
+        for name in converted
         if name in names and (node.uid, names[name]) in counts
     }
     return OperatorCheck(
-        node.uid, "compatible", states, evolution=evolution, entries=entries or None if evolution else None,
+        node.uid, "compatible", states, evolution=evolution, entries=entries or None if converted else None,
         counts=counted,
     )  # fmt: skip
 
@@ -248,7 +266,7 @@ def _elements(node: KeyedNode, before: OperatorState) -> dict[str, str]:
 def _evolves(change: Change) -> str:
     """One line: who converts the values, what changes, and what is lost."""
     rest = [one for one in change.changes if one not in change.losses]
-    told = ", ".join(rest) or ("" if change.losses else "classes are renamed")
+    told = ", ".join((*rest, *change.alike))
     what = f"evolves by {change.by}{told and f': {told}'}"
     if change.by != RULES:
         what += "; until a run has written a value anew, tables, queries and canonical savepoints refuse it"

@@ -6,7 +6,7 @@ The page on changing state has the same table.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, make_dataclass
 from datetime import datetime
 from typing import Any
 
@@ -352,6 +352,28 @@ def test_an_operator_without_entries_may_change_its_options() -> None:
 
 def test_a_record_from_before_options_were_kept_says_nothing() -> None:
     assert problem(windows(MINUTE), windows(HOUR), options=False) == ""
+
+
+def test_columns_of_the_newest_rows_may_change_places_under_strict_too() -> None:
+    def newest_of(*names: str) -> Declare:
+        rows = make_dataclass("Rows", [("user", int), ("at", int), *((name, str) for name in names)])
+        return lambda s: (
+            s.flow.source("rows", sf.delta("/rows"), rows).key_by("user", order_by="at").latest("op")
+        )
+
+    made = recorded(node_of(newest_of("sku", "shop"))[0])
+    moved = compare(node_of(newest_of("shop", "sku"))[1], "options", made, allow_non_restored_state=True)
+    [operator] = moved.operators
+    assert operator.states == {"newest": "kept, evolves by rules: columns change places"}
+    assert operator.conversion == "", "nothing is converted that a reader could see"
+    moved.refuse_evolution()
+    renamed = compare(node_of(newest_of("sku", "store"))[1], "options", made, allow_non_restored_state=True)
+    [operator] = renamed.operators
+    assert operator.states == {
+        "newest": "kept, evolves by rules: column row_store is new; loses values: column row_shop is gone"
+    }
+    with pytest.raises(IncompatibleError, match=r"the type of state op\.newest changes: leave out --strict"):
+        renamed.refuse_evolution()
 
 
 def test_every_option_of_every_operator_is_in_the_table() -> None:

@@ -100,6 +100,8 @@ class Change:
     losses: tuple[str, ...]
     by: str
     """rules, or the names of the functions that convert."""
+    alike: tuple[str, ...] = ()
+    """What is written another way and means the same."""
 
 
 def evolved(old: StateSchema, declared: DeclaredType, slot: int) -> tuple[StateSchema, Change | None]:
@@ -131,7 +133,7 @@ def evolved(old: StateSchema, declared: DeclaredType, slot: int) -> tuple[StateS
         versions=(*(v for v in old.versions if v.number != number), edge),
     )
     readers(declared, schema)
-    return schema, Change(old.value, declared.schema, change.changes, change.losses, by)
+    return schema, Change(old.value, declared.schema, change.changes, change.losses, by, change.alike)
 
 
 def _change(old: str, declared: DeclaredType) -> tuple[str, Evolution, bool]:

@@ -8,7 +8,7 @@ and scalars. `schema_text` reads the texts; a field's aliases stand in that of t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +32,8 @@ class Evolution:
     changes: tuple[str, ...] = ()
     losses: tuple[str, ...] = ()
     """Those of the changes that lose a part of stored values."""
+    alike: tuple[str, ...] = ()
+    """What is written another way and means the same: the name of a class, the places of fields."""
 
 
 SAME = Evolution()
@@ -182,7 +184,10 @@ class _Comparison:
             )
         before = [(type(value), value) for value in old.values]
         added = [name or repr(value) for name, value in new.members if (type(value), value) not in before]
-        return Evolution(changes=tuple(_note(path, f"{what} has {name} as well") for name in added))
+        return Evolution(
+            changes=tuple(_note(path, f"{what} has {name} as well") for name in added),
+            alike=_renamed("enum", old.name, new.name, path),
+        )
 
     def record(self, old: text.StructText, new: text.StructText, path: str) -> Evolution:
         if old.name != new.name and new.name in self.tagged:
@@ -221,10 +226,17 @@ class _Comparison:
             if before.name != now.name:
                 notes.append(f"field {at} was {before.name}")
             steps.append(self.step(before, now, source, index, at))
-        kept = set(sources)
+        kept = [source for source in sources if source is not None]
+        moved = kept != sorted(kept)
         gone = [f"field {_joined(path, f.name)} is gone" for n, f in enumerate(old.fields) if n not in kept]
         parts = [step.evolution for step in steps]
-        found = _together([*parts, Evolution(changes=(*notes, *gone), losses=tuple(gone))], None)
+        alike = [
+            *_renamed("class", old.name, new.name, path),
+            *(_note(path, s) for s in _rewritten(steps, moved)),
+        ]
+        found = _together(
+            [*parts, Evolution(changes=(*notes, *gone), losses=tuple(gone), alike=tuple(alike))], None
+        )
         if old.by_position:
             _check_positions(old, new, sources, path)
             convert = _by_position(steps, bool(gone))
@@ -233,7 +245,7 @@ class _Comparison:
             convert = _by_name(steps, bool(gone))
             direct = all(step.before == step.now for step in steps)
         direct = direct and found.direct and not any(step.drops_none for step in steps)
-        return Evolution(convert, direct, found.changes, found.losses)
+        return Evolution(convert, direct, found.changes, found.losses, found.alike)
 
     def step(self, before: text.FieldText, now: text.FieldText, source: int, target: int, at: str) -> _Step:
         drops = (
@@ -249,7 +261,9 @@ class _Comparison:
             )
         else:
             found = self.of(before.type, now.type, at)
-        return _Step(before.name, now.name, source, target, found, drops)
+        return _Step(
+            before.name, now.name, source, target, found, drops, now.defaulted and not before.defaulted
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +277,8 @@ class _Step:
     evolution: Evolution
     drops_none: bool
     """None is left out, so that the default stands in."""
+    defaulted: bool
+    """It has a default now."""
 
 
 def _sources(old: text.StructText, new: text.StructText) -> list[int | None]:
@@ -276,6 +292,19 @@ def _sources(old: text.StructText, new: text.StructText) -> list[int | None]:
         taken.add(name or "")
         sources.append(None if name is None else places[name])
     return sources
+
+
+def _renamed(what: str, old: str, new: str, path: str) -> tuple[str, ...]:
+    return (_note(path, f"{what} {old} is {new} now"),) if old != new else ()
+
+
+def _rewritten(steps: Sequence[_Step], moved: bool) -> Iterator[str]:
+    """What changes in the text of a record, and in none of its values."""
+    if moved:
+        yield "fields change places"
+    for step in steps:
+        if step.defaulted and not step.drops_none:
+            yield f"{step.now} has a default now"
 
 
 def _check_positions(
@@ -335,7 +364,7 @@ def _late(made: Sequence[Evolution], value: Any) -> Any:
 
 def _mapped(item: Evolution, over: Callable[[Convert], Convert]) -> Evolution:
     convert = None if item.convert is None else over(item.convert)
-    return Evolution(convert, item.direct, item.changes, item.losses)
+    return Evolution(convert, item.direct, item.changes, item.losses, item.alike)
 
 
 def _pairs(convert: Convert) -> Convert:
@@ -362,11 +391,12 @@ def _together(parts: Iterable[Evolution], convert: Convert | None) -> Evolution:
         all(part.direct for part in parts),
         tuple(change for part in parts for change in part.changes),
         tuple(loss for part in parts for loss in part.losses),
+        tuple(one for part in parts for one in part.alike),
     )
 
 
 def _with(found: Evolution, change: str) -> Evolution:
-    return Evolution(found.convert, found.direct, (*found.changes, change), found.losses)
+    return Evolution(found.convert, found.direct, (*found.changes, change), found.losses, found.alike)
 
 
 def _changed(path: str, what: str) -> Evolution:

@@ -40,7 +40,9 @@ def columns_evolution(
                     f"column {name}: {before[source]} cannot become {now[name]} by itself, because values could be lost"
                 ) from None
             changes.append(f"column {name}: {before[source]} becomes {now[name]}")
-    return Evolution(lambda value: value, False, (*changes, *losses), tuple(losses))
+    places = [list(before).index(source) for source in found.values() if source]
+    alike = ("columns change places",) if places != sorted(places) else ()
+    return Evolution(lambda value: value, False, (*changes, *losses), tuple(losses), alike)
 
 
 def earlier_name(

@@ -241,6 +241,32 @@ def _without_none(value: Any) -> Any:
     return _Told({"value": value})
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "alike"),
+    [
+        (record(("a", int), ("b", int)), record(("b", int), ("a", int)), ("fields change places",)),
+        (record(("a", int)), record(("a", int), name="S"), ("class R is S now",)),
+        (record(("a", int)), record(default("a", int, 1)), ("a has a default now",)),
+        (Old, Enum("Later", {"LOW": "l"}), ("enum Old is Later now",)),
+        (
+            record(("a", record(("x", int), ("y", int)))),
+            record(("a", record(("y", int), ("x", int)))),
+            ("field a: fields change places",),
+        ),
+    ],
+    ids=["places", "class", "default", "enum", "nested"],
+)
+def test_what_is_only_written_another_way_is_no_change(old: Any, new: Any, alike: tuple[str, ...]) -> None:
+    found = evolution(serializer_for(old).schema, serializer_for(new).schema)
+    assert (found.changes, found.losses, found.alike) == ((), (), alike)
+
+
+def test_what_is_new_beside_fields_that_change_places_is_told_apart() -> None:
+    old, new = record(("a", int), ("b", int)), record(("b", int), ("a", int), default("c", int, 1))
+    found = evolution(serializer_for(old).schema, serializer_for(new).schema)
+    assert (found.changes, found.alike) == (("field c is new",), ("fields change places",))
+
+
 @pytest.mark.parametrize("rule", RULES, ids=[rule[0] for rule in RULES])
 def test_what_a_rule_allows_is_read_as_the_new_type(rule: Any) -> None:
     _, old, new, pairs, back = rule
