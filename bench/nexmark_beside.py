@@ -218,11 +218,11 @@ MEASUREMENT = Measurement(
     "nexmark",
     "Nexmark beside Spark and Flink",
     SIDES,
-    {"full": Size(1_000_000, 2, 4), "quick": Size(50_000, 1, 1)},
+    {"full": Size(400_000, 1, 3), "quick": Size(50_000, 1, 1)},
     run,
     section,
     repeats=1,
-    minutes={"full": 40.0, "quick": 18.0},
+    minutes={"full": 26.0, "quick": 18.0},
     named_only=True,
     whole=False,
 )
