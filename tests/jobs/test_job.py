@@ -108,8 +108,10 @@ def test_outputs_are_known_after_a_record_that_writes_none(tmp_path: Path) -> No
     moved = job.check(orders(), {"output": "/data/elsewhere"})
     assert moved.sinks == {"totals": "continues"}
     assert moved.warnings == (
-        "sink 'totals' has written to /data/totals and goes on in /data/elsewhere: a run refuses a table that is not that one, moved as a "
-        "whole; give a new table a new uid",
+        (
+            "sink 'totals' has written to /data/totals and goes on in /data/elsewhere: a run refuses a table that is not that one, moved as a "
+            "whole; give a new table a new uid"
+        ),
     )
 
 
