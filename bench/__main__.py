@@ -96,12 +96,12 @@ def _measure(
         console=console,
     ) as progress:  # fmt: skip
         task = progress.add_task("", total=len(trials))
-        given_up: set[str] = set()
+        given_up: set[tuple[str, str]] = set()
         for measurement, trial in trials:
             name = f"{trial.measurement}, {trial.side}, repeat {trial.repeat + 1}"
             progress.update(task, description=name)
             late = trial.repeat > 0 and time.monotonic() > last_begin
-            due = not late and trial.measurement not in given_up
+            due = not late and (trial.measurement, trial.side) not in given_up
             if due and store.read(trial, version) is None:
                 load = os.getloadavg()[0]
                 began = time.monotonic()
@@ -115,7 +115,8 @@ def _measure(
                     progress.console.print(f"{name}: {time.monotonic() - began:.0f} s")
                 except TrialFailed as error:
                     progress.console.print(str(error), style="red", highlight=False)
-                    given_up.add(trial.measurement)
+                    # The other sides' results are kept, so that the next run has this one alone to try.
+                    given_up.add((trial.measurement, trial.side))
                     failed = True
                 if fingerprint() != version:
                     progress.console.print(

@@ -61,6 +61,22 @@ def versions() -> Iterator[Sequence[str]]:
     yield from _lines(joins, steps)
 
 
+def in_windows() -> Iterator[Sequence[str]]:
+    """Clicks and views of one window."""
+    output = "left_name string, right_name string, window_start timestamp, window_end timestamp"
+    joins: list[Join] = [
+        lambda left, right, window=window: left.window(window).join("op", right, output)  # type: ignore[misc]
+        for window in WINDOWS.values()
+    ]
+    steps = [
+        Step({"c1": 2}, {"v1": 8}, 0),
+        Step({"c2": 5}, {}, 10),
+        Step({"c3": 30}, {"v2": 14}, 18),
+        Step({}, {"v3": 31}, 36),
+    ]
+    yield from _lines(joins, steps)
+
+
 def _lines(joins: Sequence[Join], steps: Sequence[Step]) -> Iterator[Sequence[str]]:
     """What goes into all joins, and what comes out of each."""
     harnesses = [_harness(join) for join in joins]
@@ -99,14 +115,25 @@ def _said(row: dict[str, Any]) -> str:
     """`c1 + v1`, or `c2 + none`; of a semi or anti join the left row alone."""
     if "name" in row:
         return str(row["name"])
-    return f"{row['left_name'] or 'none'} + {row['right_name'] or 'none'}"
+    pair = f"{row['left_name'] or 'none'} + {row['right_name'] or 'none'}"
+    return (
+        f"{pair} ({row['window_start']:%H:%M} to {row['window_end']:%H:%M})"
+        if "window_start" in row
+        else pair
+    )
 
 
 ROWS = "key string, name string, ts timestamp"
+WINDOWS = {
+    'sf.tumbling("10 minutes")': sf.tumbling("10 minutes"),
+    'sf.hopping("10 minutes", "5 minutes")': sf.hopping("10 minutes", "5 minutes"),
+    'sf.session("4 minutes")': sf.session("4 minutes"),
+}
 PAIRS = ("inner", "left", "full", "semi", "anti")
 PICTURES: Mapping[str, tuple[Sequence[str], Callable[[], Iterator[Sequence[str]]]]] = {
     "pairs": (("clicks", "views", "watermark", *(f"`{how}`" for how in PAIRS)), pairs),
     "versions": (("views", "prices", "watermark", "`join_asof`", "with `wait=False`", "`join_latest`"), versions),
+    "windows": (("clicks", "views", "watermark", *(f"`{window}`" for window in WINDOWS)), in_windows),
 }  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 
+from bench import __main__ as bench_main
 from bench import (
     airflow_parsing,
     beside,
@@ -159,6 +160,25 @@ def test_a_run_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
     assert store.read(done, "v1") is not None
     assert store.read(replace(done, repeat=1), "v1") is None
     assert store.read(done, "v2") is None, "another version of the code is measured anew"
+
+
+def test_a_side_that_fails_keeps_no_other_from_being_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[tuple[str, int]] = []
+
+    def run_trial(measurement: Measurement, trial: Trial, say: Any) -> dict[str, object]:
+        tried.append((trial.side, trial.repeat))
+        if trial.side == "ours":
+            raise bench_main.TrialFailed("ours: ended with code 1")
+        return {"value": 1.0}
+
+    monkeypatch.setattr(bench_main, "run_trial", run_trial)
+    monkeypatch.setattr(bench_main, "fingerprint", lambda: "v1")
+    store = ResultStore(tmp_path)
+    assert bench_main._measure(store, "full", [INVENTED], 2)
+    assert tried == [("ours", 0), ("theirs", 0), ("theirs", 1)]
+    assert store.read(Trial("invented", "theirs", 0, "full"), "v1") is not None
 
 
 def test_figures_of_two_versions_never_mix(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +36,11 @@ SETTINGS: Mapping[str, Mapping[str, str]] = dict.fromkeys(
 )
 
 
-def lanes(events: Path, folder: Path, count: int = 2) -> None:
-    """The same events in as many files as there are readers, each over the whole time, as the partitions of a topic are. Of files
-    that follow each other in time a reader could take a later one first, which makes the rows of the others late."""
+def lanes(events: Path, folder: Path, files: int, count: int = 2) -> None:
+    """The first files of events in as many files as there are readers, each over the whole time, as the partitions of a topic are. Of
+    files that follow each other in time a reader could take a later one first, which makes the rows of the others late."""
     for kind in COLUMNS:
-        table = pq.read_table(sorted((events / kind).glob("*.parquet")))
+        table = pq.read_table(sorted((events / kind).glob("*.parquet"))[:files])
         (folder / kind).mkdir(parents=True)
         for lane in range(count):
             pq.write_table(table.take(np.arange(lane, len(table), count)), folder / kind / f"{lane}.parquet")
@@ -128,14 +128,17 @@ SQL = {
 }
 
 
-def request(query: str, folder: Path, work: Path, asked: str, jars: list[str]) -> dict[str, Any]:
+def request(query: str, passes: Sequence[Mapping[str, Any]], jars: list[str]) -> dict[str, Any]:
     """What `flink_query.py` is asked."""
     return {
-        "tables": tables(folder),
         "query": SQL[query],
         "keys": list(KEYS.get(query, ())),
         "settings": dict(SETTINGS.get(query, {})),
         "jars": jars,
-        "checkpoints": str(work / "checkpoints"),
-        "asked": asked,
+        "passes": list(passes),
     }
+
+
+def one_pass(folder: Path, checkpoints: Path, asked: str) -> dict[str, Any]:
+    """Over the lanes of a folder."""
+    return {"tables": tables(folder), "checkpoints": str(checkpoints), "asked": asked}

@@ -51,15 +51,16 @@ def flink_jars() -> list[str]:
     return [*map(str, jars), *map(str, sorted((Path(spark_home()) / "jars").glob("hadoop-client-*.jar")))]
 
 
-def asked(name: str, script: str, request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """What a script of this folder answers in a peer's environment: its last line, in JSON."""
+def asked(name: str, script: str, request: Mapping[str, Any], folder: Path) -> Any:
+    """What a script of this folder answers in a peer's environment: its last line, in JSON. What else it says goes to the log."""
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     command = [str(python_of(name)), str(LOCKS / script), json.dumps(request)]
     done = subprocess.run(
         command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=False, stdin=subprocess.DEVNULL
     )  # fmt: skip
-    sys.stderr.write(done.stdout)
+    *said, last = done.stdout.strip().splitlines() or [""]
+    sys.stderr.write("\n".join(said) + "\n")
     if done.returncode:
+        sys.stderr.write(f"{last}\n")
         raise SystemExit(f"{script} of {name} ended with code {done.returncode}; its output is above")
-    answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return answer
+    return json.loads(last)

@@ -10,6 +10,7 @@ from typing import Any
 from stateflow.checkpoint.statistics import HistoryLine
 from stateflow.format.records import OperatorState, Outcome, Record, SourceState
 from stateflow.format.references import state_bytes
+from stateflow.observe.operator_words import combiner_text, operator_text
 from stateflow.observe.status import decoded_offsets, owner_document, position_of
 from stateflow.savepoints.format import ListedSavepoint, expected_files, expired
 from stateflow_ui.documents import acts, masked, millis
@@ -45,7 +46,7 @@ def checkpoint(
     record, outcome = body
     return {
         **document_of_line,
-        "operators": [operator(uid, state) for uid, state in record.operators.items()],
+        "operators": [operator(uid, state, record.statistics) for uid, state in record.operators.items()],
         "sources": [source(uid, state) for uid, state in record.sources.items()],
         "sinks": _sinks(record, outcome),
         "owner": owner_document(record.owner),
@@ -55,7 +56,8 @@ def checkpoint(
     }
 
 
-def operator(uid: str, state: OperatorState) -> dict[str, Any]:
+def operator(uid: str, state: OperatorState, statistics: Mapping[str, Any]) -> dict[str, Any]:
+    notes = statistics.get("combiner")
     shards = [
         {
             "subtask": subtask,
@@ -72,6 +74,8 @@ def operator(uid: str, state: OperatorState) -> dict[str, Any]:
     ]
     return {
         "uid": uid,
+        "what": operator_text(state.options),
+        "combiner": combiner_text(notes.get(uid) if isinstance(notes, dict) else None),
         "key": ", ".join(f"{name} {kind}" for name, kind in state.key),
         "parallelism": len(state.assignment),
         "max_parallelism": state.max_parallelism,

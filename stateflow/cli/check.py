@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,7 @@ from stateflow.cli.options import (
     pairs,
     root_of,
 )
-from stateflow.cli.output import Table
+from stateflow.cli.output import Piece, Table
 from stateflow.cli.sizes import counted
 from stateflow.errors import IncompatibleError
 
@@ -80,6 +81,7 @@ def check(
         {**body, "problems": result.problems},
         f"pipeline {result.pipeline}, compared with {against}",
         Table(("", "uid", "verdict", "states"), rows),
+        *_ready_made((o.uid, o.options, o.combines) for o in result.operators),
     )
     for warning in result.warnings:
         call.output.log(f"warning: {warning}")
@@ -92,3 +94,18 @@ def check(
         for problem in result.problems[1:]:
             call.output.log(problem)
         raise IncompatibleError(result.problems[0])
+
+
+def _ready_made(operators: Iterable[tuple[str, Mapping[str, str], bool]]) -> Iterator[Piece]:
+    """What each ready-made operator is, by its options and by whether batches may be combined."""
+    from stateflow.observe.operator_words import operator_text
+
+    summed = "; a batch is summed up before the shuffle if that pays"
+    rows = [
+        (uid, f"{text}{summed if combines else ''}")
+        for uid, options, combines in operators
+        if (text := operator_text(options))
+    ]
+    if rows:
+        yield ""
+        yield Table(("operator", "what it is"), rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from stateflow.checkpoint.rescale import rescaled
@@ -20,11 +20,13 @@ from stateflow.compatibility.states import (
     declared_elements,
     declared_states,
     element_names,
+    fixed_options,
     forgets,
     recorded_names,
 )
 from stateflow.errors import IncompatibleError, UsageError
 from stateflow.format.records import OperatorState, Record
+from stateflow.operators.combining import combining_of
 from stateflow.pipelines.event_times import splitting_source
 from stateflow.pipelines.fixed_options import duration
 from stateflow.pipelines.flow import Flow
@@ -52,6 +54,10 @@ class OperatorCheck:
     """About how many entries all its states have together, if any evolves and the record says it."""
     counts: Mapping[str, int] = field(default_factory=dict)
     """Of keyed states whose type has changed: how many entries each has, if somebody has counted them."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Of a ready-made operator: what it is and what its state is made with, as its records will have it."""
+    combines: bool = False
+    """Whether batches may be summed up before the exchange."""
 
     @property
     def conversion(self) -> str:
@@ -124,7 +130,13 @@ def compare(
     before = record.operators if record else {}
     nodes = {node.uid: node for node in flow.operators}
     operators = [
-        _operator(node, before.get(uid), parallelism, allow_non_restored_state, checkpoints, counts or {})
+        replace(
+            _operator(
+                node, before.get(uid), parallelism, allow_non_restored_state, checkpoints, counts or {}
+            ),
+            options=fixed_options(node),
+            combines=combining_of(node.columnar, flow.read_outputs(node)) is not None,
+        )
         for uid, node in nodes.items()
     ]
     for uid in sorted(set(before) - set(nodes)):

@@ -9,10 +9,18 @@ import msgspec
 
 from stateflow.errors import IncompatibleError, StateflowError
 from stateflow.format.expiry_blocks import AT_ONCE
-from stateflow.format.records import OperatorListState, OperatorState, Record, Shard, StateSchema
+from stateflow.format.records import (
+    OPTION_INPUTS,
+    OPTION_KIND,
+    OperatorListState,
+    OperatorState,
+    Record,
+    Shard,
+    StateSchema,
+)
 from stateflow.operators.binding import TIMER_IDS, schemas, type_of
 from stateflow.pipelines.flow import Flow
-from stateflow.pipelines.graph import KeyedNode
+from stateflow.pipelines.graph import KeyedNode, origin
 from stateflow.pipelines.ready import ReadyOperator
 from stateflow.state.declare import OperatorState as DeclaredOperatorState
 from stateflow.state.values.declared_types import RULES, Change, DeclaredType, evolved, readers
@@ -21,7 +29,6 @@ from stateflow.state.values.evolved_columns import columns_evolution
 from stateflow.state.values.serializers import serializer_for
 
 FIRST_STATE_ID = 1
-KIND = "operator"
 _ANEW = "give the operator another uid, under which it begins anew, and let the old state go with --allow-non-restored-state"
 
 
@@ -49,12 +56,18 @@ def check_flow(flow: Flow, record: Record | None, *, allow_non_restored_state: b
 
 
 def fixed_options(node: KeyedNode) -> dict[str, str]:
-    """The kind of a ready-made operator, the options that its state is made with and the columns of rows in its blocks; empty
-    for other operators."""
+    """The kind of a ready-made operator, the options that its state is made with, what a join is of and the columns of rows in its
+    blocks; empty for other operators."""
     declared = node.columnar
     if not isinstance(declared, ReadyOperator):
         return {}
-    return {KIND: type(declared).__name__, **declared.fixed, **_columns_of_blocks(declared)}
+    inputs = (
+        {OPTION_INPUTS: " and ".join(origin(keyed.stream) for keyed in node.keyed)}
+        if len(node.keyed) > 1
+        else {}
+    )
+    told = {OPTION_KIND: type(declared).__name__, **declared.told, **declared.fixed, **inputs}
+    return {**told, **_columns_of_blocks(declared)}
 
 
 def _columns_of_blocks(declared: ReadyOperator) -> dict[str, str]:
@@ -88,9 +101,9 @@ def check_options(node: KeyedNode, before: OperatorState) -> None:
         return
     _check_another_key(node, before)
     kind = type(declared).__name__
-    if kind != before.options.get(KIND, kind):
+    if kind != before.options.get(OPTION_KIND, kind):
         raise IncompatibleError(
-            f"operator {node.uid!r} was a {before.options[KIND]} and is a {kind} now, which cannot read its state: {_ANEW}"
+            f"operator {node.uid!r} was a {before.options[OPTION_KIND]} and is a {kind} now, which cannot read its state: {_ANEW}"
         )
     for name, value in declared.fixed.items():
         was = before.options.get(name, value)

@@ -198,6 +198,10 @@ class StateSchema(msgspec.Struct, frozen=True, omit_defaults=True):
         return msgspec.structs.replace(self, version=0, since=0, versions=())
 
 
+OPTION_KIND, OPTION_INPUTS = "operator", "inputs"
+"""Of a ready-made operator's options: what it is, and the uids of what comes in, for people."""
+
+
 class OperatorState(msgspec.Struct, frozen=True, omit_defaults=True):
     """Everything one operator has at this record."""
 

@@ -25,6 +25,7 @@ from stateflow.format.records import (
     total_size,
 )
 from stateflow.format.references import references
+from stateflow.observe.operator_words import combiner_text, operator_text
 from stateflow.quantities import written_duration
 
 Status = Literal["CREATED", "RUNNING", "IDLE", "LOST"]
@@ -53,6 +54,10 @@ class OperatorStatus:
     """By name of the state that expires: about how many bytes of it live on. Before compression, without the index."""
     expired_bytes: dict[str, int] = field(default_factory=dict)
     """The same of what has expired by the time of the head and is still stored."""
+    what: str = ""
+    """Of a ready-made operator: what it is."""
+    combiner: str = ""
+    """Of an operator whose batches may be summed up before the exchange: what the newest batch did, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +245,7 @@ def _operator(uid: str, head: Record) -> OperatorStatus:
     of_batch = head.statistics.get("operators")
     figures = of_batch.get(uid) if isinstance(of_batch, dict) else None
     expired = figures.get("expired") if isinstance(figures, dict) else None
+    notes = head.statistics.get("combiner")
     shards = [shard for subtask in state.shards for shard in subtask]
     sizes = {
         name: _expiring_sizes(s, shards, head)
@@ -269,6 +275,8 @@ def _operator(uid: str, head: Record) -> OperatorStatus:
         expiring=any(_is_expiring(shard, head) for shard in shards),
         live_bytes={name: live for name, (live, _) in sizes.items()},
         expired_bytes={name: gone for name, (_, gone) in sizes.items()},
+        what=operator_text(state.options),
+        combiner=combiner_text(notes.get(uid) if isinstance(notes, dict) else None),
     )
 
 

@@ -179,10 +179,21 @@ class Graph:
         """The nodes that read an output of `node`, each with the output."""
         return [(reader, stream) for reader in self.nodes for stream in reader.inputs if stream.node is node]
 
+    def read_outputs(self, node: Node) -> frozenset[str]:
+        """The outputs of a node that somebody reads."""
+        return frozenset(stream.output for _, stream in self.consumers(node))
+
     def unread_sides(self, node: SourceNode | KeyedNode) -> list[str]:
         """The side outputs of a source or an operator that nobody reads."""
-        read = {stream.output for _, stream in self.consumers(node)}
+        read = self.read_outputs(node)
         sides = (
             node.sides if isinstance(node, KeyedNode) else [node.late.name] if node.late is not None else []
         )
         return [name for name in sides if name not in read]
+
+
+def origin(stream: NodeRows) -> str:
+    """The uids of the sources and operators that rows come from, without the steps between."""
+    if stream.node.kind:
+        return stream.node.uid
+    return " + ".join(origin(each) for each in stream.node.inputs)

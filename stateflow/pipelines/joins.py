@@ -11,7 +11,14 @@ from stateflow.errors import UsageError
 from stateflow.pipelines.aggregates import fits, kept_as
 from stateflow.pipelines.fixed_options import NONE, duration, listed, waits_no_longer, windowing
 from stateflow.pipelines.fixed_options import signed as signed_text
-from stateflow.pipelines.ready import WINDOW_END, WINDOW_START, KeyedRows, ReadyOperator
+from stateflow.pipelines.ready import (
+    SESSION_END,
+    SESSION_START,
+    WINDOW_END,
+    WINDOW_START,
+    KeyedRows,
+    ReadyOperator,
+)
 from stateflow.pipelines.rows import Field, RowType, row_type
 from stateflow.pipelines.windows import Counted, Session, Window, not_negative, signed
 from stateflow.state.columns.layout import ColumnLayout
@@ -82,6 +89,10 @@ class JoinOperator(ReadyOperator):
     @property
     def fixed(self) -> Mapping[str, str]:
         return {"how": self.how, "event time": f"{self.left.time} and {self.right.time}"}
+
+    @property
+    def told(self) -> Mapping[str, str]:
+        return {"how": self.how}
 
     @property
     def blocks(self) -> Mapping[str, ColumnLayout]:
@@ -230,17 +241,20 @@ def window_join(
     if isinstance(window, Counted):
         raise UsageError(
             f"join {left.uid!r}: windows of a count are those of one input: join with left.join(..., within=...), or cut both into "
-            "sf.tumbling() or sf.hopping() windows"
-        )
-    if isinstance(window, Session):
-        raise UsageError(
-            f"join {left.uid!r}: the sessions of two inputs grow together in ways that no window tells beforehand: join them with "
-            "left.join(..., within=...), or cut both into sf.tumbling() or sf.hopping() windows"
+            "sf.tumbling(), sf.hopping() or sf.session() windows"
         )
     _refuse_order(left, right, "every pair of a window comes out")
     bounds = {name: Field(name, "timestamp") for name in (WINDOW_START, WINDOW_END)}
     common = _common(left, right, output, times, how, HOWS, bounds)
     states = {LEFT: ColumnLayout(ROWS, timed=True), RIGHT: ColumnLayout(ROWS, timed=True)}
+    if isinstance(window, Session):
+        by = {SESSION_START: datetime}
+        states = {
+            LEFT: ColumnLayout(ROWS, by=by),
+            RIGHT: ColumnLayout(ROWS, by=by),
+            "sessions": ColumnLayout({SESSION_END: datetime}, by=by),
+            "ends": ColumnLayout(by=by, timed=True),
+        }
     return WindowJoin(**common, states=states, window=window, lateness=lateness)
 
 

@@ -80,6 +80,11 @@ class ReadyOperator(ColumnarOperator):
         return {}
 
     @property
+    def told(self) -> Mapping[str, str]:
+        """The same of options that people want to know and that any state goes with."""
+        return {}
+
+    @property
     def blocks(self) -> Mapping[str, ColumnLayout]:
         """By state whose entries are blocks of rows: the columns of these rows, which the state's own type does not tell."""
         return {}

@@ -246,7 +246,7 @@ class Batch:
         """Plans the operator's task over its exchanged rows. Spark has not run it yet."""
         settings = self.settings
         before = self.parent.operators.get(node.uid) if self.parent else None
-        read = self._read_outputs(node)
+        read = self.settings.flow.read_outputs(node)
         inputs = [
             KeyedInput(frame := self._frame(k.stream), k.columns, k.order_by, rows or _untyped(frame))
             for k, rows in zip(node.keyed, _needed(node, read), strict=True)
@@ -281,9 +281,6 @@ class Batch:
     def _groups_before(self, node: KeyedNode) -> Combined | None:
         return noted(self.parent.statistics, node.uid) if self.parent else None
 
-    def _read_outputs(self, node: KeyedNode) -> frozenset[str]:
-        return frozenset(stream.output for _, stream in self.settings.flow.consumers(node))
-
     def _max_parallelism(self, before: OperatorState | None) -> int:
         return before.max_parallelism if before else self.settings.max_parallelism
 
@@ -315,7 +312,7 @@ class Batch:
         assert node.output is not None
         main = _arrow(node.output)
         sides = {name: _arrow(rows) for name, rows in node.sides.items()}
-        read_outputs = self._read_outputs(node)
+        read_outputs = self.settings.flow.read_outputs(node)
         if node.columnar is not None:
             columnar = ColumnarSpec(
                 uid=node.uid,

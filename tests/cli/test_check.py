@@ -47,6 +47,8 @@ def test_the_code_that_made_the_state_fits_and_its_parameters_are_known(
                 "evolution": {},
                 "entries": None,
                 "counts": {},
+                "options": {},
+                "combines": False,
             }
         ],
         "sources": {"events": "continues"},
@@ -305,3 +307,21 @@ def test_the_column_that_says_what_is_deleted_is_no_column_of_the_table(
     assert command(*arguments).code == 0
     commit(tmp_path / "totals", 1, "user")
     assert "has no column 'orders'" in command(*arguments).err
+
+
+def test_it_is_told_what_each_ready_made_operator_is(command: Command, tmp_path: Path) -> None:
+    file = tmp_path / "joined.py"
+    file.write_text(
+        """import stateflow as sf
+
+@sf.pipeline("joined")
+def joined(flow: sf.Flow) -> None:
+    def read(uid):
+        return flow.source(uid, sf.delta(f"/{uid}"), "id long, ts timestamp", event_time="ts", watermark="1 minute").key_by("id")
+    read("lefts").join("pairs", read("rights"), "id long", within=("0 minutes", "5 minutes")).append("out", sf.delta("/out"))
+    read("rows").aggregate("counts", "id long, n long", n=sf.count()).upsert("counted", sf.delta("/counted"))
+"""
+    )
+    said = command("check", f"{file}:joined").out
+    assert "inner interval join of lefts with rights, within 0 to 5 minutes" in said
+    assert "running aggregate n; a batch is summed up before the shuffle if that pays" in said

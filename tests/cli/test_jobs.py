@@ -18,6 +18,7 @@ from stateflow.format.records import END_OF_TIME, ExpiryShare, SchemaVersion
 from tests.cli.conftest import Command
 from tests.jobs.made import OFFSET, MadeJob, made_job
 from tests.jobs.queried import QueriedJob, entries_of, filled
+from tests.jobs.state import operator_of
 
 
 def test_jobs_lists_every_job_with_its_state(command: Command, root: Path) -> None:
@@ -91,6 +92,26 @@ def test_show_estimates_the_bytes_of_states_that_expire(command: Command, root: 
     assert operator["expired_bytes"] == {"brief": 2048, "carts": 0, "last": 0}
     line = next(line for line in command(*arguments).out.splitlines() if "1 hour after" in line)
     assert line.split()[-4:] == ["~4.0", "KB", "~2.0", "KB"]
+
+
+def test_show_tells_what_an_operator_is_and_whether_its_batch_was_summed_up(
+    command: Command, root: Path
+) -> None:
+    job = QueriedJob(root)
+    operator = operator_of(
+        [job.shard(entries_of(filled(1, 2)), 0, 127)], key=job.key, states=job.states, next_state_id=100
+    )
+    options = {"operator": "RunningAggregate", "aggregate 'n'": "count()"}
+    job.decide(
+        operators={"balance": msgspec.structs.replace(operator, options=options)},
+        statistics={"combiner": {"balance": {"rows": 900, "groups": 10, "combined": True}}},
+    )
+    arguments = ("show", "orders", "--checkpoint-dir", root)
+    assert (
+        "running aggregate n; the newest batch was summed up before the shuffle: 90.0 rows per group"
+        in command(*arguments).out
+    )
+    assert command(*arguments, "-o", "json").json["operators"][0]["what"] == "running aggregate n"
 
 
 def test_show_counts_the_bytes_of_every_state(command: Command, root: Path) -> None:

@@ -30,6 +30,8 @@ class Came:
     rows: Rows
     owners: Any
     """For each row the number of its key."""
+    places: Any = None
+    """Where each row is in the input, as it came."""
 
 
 @dataclass(frozen=True)
@@ -50,20 +52,24 @@ class Arriving:
         declared: JoinOperator,
         layouts: tuple[RowBlocks, ...],
         lasts: Callable[[Any], Any] | None = None,
+        lasts_alone: Callable[[Any], Any] | None = None,
     ) -> None:
-        """`lasts` gives for times the instants up to which such rows are not late; without it the times themselves."""
+        """`lasts` gives for times the instants up to which such rows are not late; without it the times themselves. `lasts_alone`
+        gives them for rows without a key, where that is another time."""
         self._declared = declared
         self._lasts = lasts or (lambda times: times)
+        self._lasts_alone = lasts_alone
         self._layouts = layouts
 
     def of(self, left: pa.Table, right: pa.Table, closed: int) -> Arrivals:
         """Rows whose time is after `closed` are not late."""
         declared, key = self._declared, self._declared.key
-        tables, times, late, bare = [], [], [], []
+        tables, times, places, late, bare = [], [], [], [], []
         for side, layout, table in zip(
             (declared.left, declared.right), self._layouts, (left, right), strict=True
         ):
             at, in_time = self._times(side, table, closed)
+            place = np.flatnonzero(in_time)
             if not bool(in_time.all()):
                 late.append(table.filter(pa.array(~in_time)))
                 table, at = table.filter(pa.array(in_time)), at[in_time]
@@ -79,10 +85,15 @@ class Arriving:
             rows = Rows(at, np.zeros(len(at), dtype=bool), _kept(table, layout))
             keys = pa.table({name: column for (name, _), column in zip(key, columns, strict=True)})
             without = np.flatnonzero(~has_key)
+            if self._lasts_alone is not None and len(without):
+                over = self._lasts_alone(at[without]) <= closed
+                late[-1] = pa.concat_tables([late[-1], table.take(pa.array(without[over]))])
+                without = without[~over]
             bare.append((keys.take(pa.array(without)), rows.take(without)))
-            if len(without):
+            if not bool(has_key.all()):
                 there = np.flatnonzero(has_key)
-                keys, rows = keys.take(pa.array(there)), rows.take(there)
+                keys, rows, place = keys.take(pa.array(there)), rows.take(there), place[there]
+            places.append(place)
             tables.append(keys)
             times.append(rows)
         together = pa.concat_tables(tables)
@@ -91,7 +102,8 @@ class Arriving:
         keys = one_of_each(columns, key, groups.firsts)
         split = len(times[0])
         return Arrivals(
-            keys, Came(times[0], groups.ids[:split]), Came(times[1], groups.ids[split:]), (bare[0], bare[1]), (late[0], late[1])
+            keys, Came(times[0], groups.ids[:split], places[0]), Came(times[1], groups.ids[split:], places[1]),
+            (bare[0], bare[1]), (late[0], late[1]),
         )  # fmt: skip
 
     def _times(self, side: Side, table: pa.Table, closed: int) -> tuple[Any, Any]:

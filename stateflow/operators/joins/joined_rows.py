@@ -11,8 +11,9 @@ import pyarrow as pa
 from stateflow.errors import StateflowError, UserCodeError, placed
 from stateflow.operators.arrow_types import arrow_schema_of
 from stateflow.operators.joins.arrivals import Came
-from stateflow.operators.joins.pairs import MOST
+from stateflow.operators.joins.pairs import MOST, Times, pairs
 from stateflow.operators.joins.row_blocks import Rows
+from stateflow.operators.joins.row_state import SideOfBlocks
 from stateflow.operators.ready.assigning import instants
 from stateflow.operators.ready.groups import whole
 from stateflow.pipelines.joins import KEY, LEFT, RIGHT, Filled, JoinOperator, Side
@@ -59,6 +60,26 @@ class JoinedRows:
         if len(right) and self._declared.puts_out_right:
             places = np.arange(len(right))
             yield self.rows(right_keys, left.take(nothing), nobody(len(right)), right, places)
+
+    def of_windows(self, keys: pa.Table, left: SideOfBlocks, right: SideOfBlocks) -> Iterator[pa.Table]:
+        """What comes out of closed windows, of which each side has a block; `keys` is the key and the bounds of each."""
+        declared = self._declared
+        matched = np.zeros(len(left.blocks), dtype=bool), np.zeros(len(right.blocks), dtype=bool)
+        # In a window all rows of a key are partners, as if they had one time.
+        times = [Times(side.blocks, np.zeros(len(side.blocks), dtype=np.int64)) for side in (left, right)]
+        for at_left, at_right in pairs(times[0], times[1], 0, 0):
+            matched[0][at_left], matched[1][at_right] = True, True
+            if not declared.is_of_left_alone:
+                owners = pa.array(left.blocks[at_left])
+                yield self.rows(keys.take(owners), left.rows, at_left, right.rows, at_right)
+        if declared.puts_out_left or declared.how == "semi":
+            places = np.flatnonzero(matched[0] if declared.how == "semi" else ~matched[0])
+            owners = pa.array(left.blocks[places])
+            yield self.rows(keys.take(owners), left.rows, places, right.rows, nobody(len(places)))
+        if declared.puts_out_right:
+            places = np.flatnonzero(~matched[1])
+            owners = pa.array(right.blocks[places])
+            yield self.rows(keys.take(owners), left.rows, nobody(len(places)), right.rows, places)
 
     def _column(self, each: Filled, keys: pa.Table, at: dict[str, tuple[Rows, Any]]) -> Any:
         if each.of == KEY:

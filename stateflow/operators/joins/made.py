@@ -6,6 +6,7 @@ from collections.abc import Set
 
 from stateflow.operators.joins.asof import AsofJoined
 from stateflow.operators.joins.enriched import Enriched
+from stateflow.operators.joins.in_sessions import JoinedInSessions
 from stateflow.operators.joins.interval import IntervalJoined
 from stateflow.operators.joins.latest import LatestJoined
 from stateflow.operators.joins.windowed import WindowJoined
@@ -13,6 +14,7 @@ from stateflow.operators.ready import made
 from stateflow.pipelines.columnar import ColumnarOperator
 from stateflow.pipelines.enrichment import Enrich
 from stateflow.pipelines.joins import AsofJoin, IntervalJoin, LatestJoin, WindowJoin
+from stateflow.pipelines.windows import Session
 
 
 def runnable(operator: ColumnarOperator, read: Set[str]) -> ColumnarOperator:
@@ -26,6 +28,8 @@ def runnable(operator: ColumnarOperator, read: Set[str]) -> ColumnarOperator:
             return Enriched(operator)
         case LatestJoin():
             return LatestJoined(operator)
+        case WindowJoin(window=Session()):
+            return JoinedInSessions(operator, read)
         case WindowJoin():
             return WindowJoined(operator, read)
     return made.runnable(operator, read)

@@ -9,8 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from stateflow.operators.joins.arrivals import Arriving, Came, LateSides, Produced, watermark_of
-from stateflow.operators.joins.joined_rows import JoinedRows, nobody
-from stateflow.operators.joins.pairs import Times, pairs
+from stateflow.operators.joins.joined_rows import JoinedRows
 from stateflow.operators.joins.row_blocks import RowBlocks, both
 from stateflow.operators.joins.row_state import RowState, SideOfBlocks, empty_rows
 from stateflow.operators.ready.assigning import assigned, instants, newest_end, starts
@@ -80,7 +79,9 @@ class WindowJoined(ColumnarOperator):
         for entries in left.due(closed):
             keys, at = entries.select(self._key), entries[AT]
             partners = self._stored[1].read(right.get(keys, at=whole(at)))
-            yield from self._close(self._bounded(keys, micros(at)), self._stored[0].read(entries), partners)
+            yield from self._joined.of_windows(
+                self._bounded(keys, micros(at)), self._stored[0].read(entries), partners
+            )
         if self._declared.puts_out_right:
             for entries in right.due(closed):
                 keys, at = entries.select(self._key), entries[AT]
@@ -88,29 +89,9 @@ class WindowJoined(ColumnarOperator):
                 entries = entries.filter(alone)
                 nothing = SideOfBlocks(empty_rows(self._stored[0].layout), np.zeros(0, dtype=np.int64))
                 bounded = self._bounded(entries.select(self._key), micros(entries[AT]))
-                yield from self._close(bounded, nothing, self._stored[1].read(entries))
+                yield from self._joined.of_windows(bounded, nothing, self._stored[1].read(entries))
         left.delete_due(closed)
         right.delete_due(closed)
-
-    def _close(self, keys: pa.Table, left: SideOfBlocks, right: SideOfBlocks) -> Produced:
-        """What comes out of windows; `keys` is the key and the bounds of each."""
-        declared = self._declared
-        matched = np.zeros(len(left.blocks), dtype=bool), np.zeros(len(right.blocks), dtype=bool)
-        # In a window all rows of a key are partners, as if they had one time.
-        times = [Times(side.blocks, np.zeros(len(side.blocks), dtype=np.int64)) for side in (left, right)]
-        for at_left, at_right in pairs(times[0], times[1], 0, 0):
-            matched[0][at_left], matched[1][at_right] = True, True
-            if not declared.is_of_left_alone:
-                owners = pa.array(left.blocks[at_left])
-                yield self._joined.rows(keys.take(owners), left.rows, at_left, right.rows, at_right)
-        if declared.puts_out_left or declared.how == "semi":
-            places = np.flatnonzero(matched[0] if declared.how == "semi" else ~matched[0])
-            owners = pa.array(left.blocks[places])
-            yield self._joined.rows(keys.take(owners), left.rows, places, right.rows, nobody(len(places)))
-        if declared.puts_out_right:
-            places = np.flatnonzero(~matched[1])
-            owners = pa.array(right.blocks[places])
-            yield self._joined.rows(keys.take(owners), left.rows, nobody(len(places)), right.rows, places)
 
     def _bounded(self, keys: pa.Table, ends: Any) -> pa.Table:
         return keys.append_column(WINDOW_START, instants(starts(self._window, ends))).append_column(

@@ -17,6 +17,7 @@ from stateflow.operators.ready.assigning import event_times, instants
 from stateflow.operators.ready.groups import Groups, grouped, whole
 from stateflow.operators.ready.keys import key_columns, one_of_each
 from stateflow.operators.ready.late_rows import LateRows
+from stateflow.operators.ready.spans import Merged, Spans
 from stateflow.operators.ready.windowed import NEVER, Produced, later, micros
 from stateflow.pipelines.columnar import ColumnarContext, ColumnarOperator
 from stateflow.pipelines.ready import (
@@ -57,10 +58,10 @@ class SessionAggregates(ColumnarOperator):
         columns = key_columns(rows, self._key)
         by_key = grouped(columns, rows.num_rows)
         keys = one_of_each(columns, self._key, by_key.firsts)
-        new = _Spans.among(by_key.ids, times, self._gap)
+        new = Spans.among(by_key.ids, times, self._gap)
         stored = states["sessions"].entries(keys, row=_ROW)
-        old = _Spans(micros(stored[_ROW]), micros(stored[SESSION_START]), micros(stored[SESSION_END]))
-        merged = _Merged(old, new)
+        old = Spans(micros(stored[_ROW]), micros(stored[SESSION_START]), micros(stored[SESSION_END]))
+        merged = Merged(old, new)
         is_open = merged.ends > closed
         is_of_batch = np.zeros(len(merged.ends), dtype=bool)
         is_of_batch[merged.of_new] = True
@@ -76,8 +77,8 @@ class SessionAggregates(ColumnarOperator):
         self._write(states, keys, merged, touched, number, stored, old, rows, taken)
 
     def _write(
-        self, states: Mapping[str, Any], keys: pa.Table, merged: _Merged, touched: Any, number: Any,
-        stored: pa.Table, old: _Spans, rows: pa.Table, taken: Any,
+        self, states: Mapping[str, Any], keys: pa.Table, merged: Merged, touched: Any, number: Any,
+        stored: pa.Table, old: Spans, rows: pa.Table, taken: Any,
     ) -> None:  # fmt: skip
         owners = keys.take(pa.array(merged.keys[touched]))
         counted = np.flatnonzero(taken >= 0)
@@ -140,52 +141,3 @@ class SessionAggregates(ColumnarOperator):
         columns = dict(zip(keys.column_names, keys.columns, strict=True))
         columns[WINDOW_START], columns[WINDOW_END] = by[SESSION_START], found[SESSION_END]
         return pa.table({**columns, **self._accumulator.results(found, keys)})
-
-
-class _Spans:
-    """Spans of time of keys, sorted by key and start. `keys` are indices into the keys of a batch."""
-
-    def __init__(self, keys: Any, starts: Any, ends: Any, of_rows: Any = None) -> None:
-        self.keys, self.starts, self.ends = keys, starts, ends
-        self.of_rows = of_rows
-        """For spans of rows: the span of each row."""
-
-    @classmethod
-    def among(cls, keys: Any, times: Any, gap: int) -> _Spans:
-        order = np.lexsort((times, keys))
-        sorted_keys, sorted_times = keys[order], times[order]
-        begins = np.ones(len(order), dtype=bool)
-        begins[1:] = (sorted_keys[1:] != sorted_keys[:-1]) | (sorted_times[1:] - sorted_times[:-1] > gap)
-        of_rows = np.empty(len(order), dtype=np.int64)
-        of_rows[order] = np.cumsum(begins) - 1
-        first = np.flatnonzero(begins)
-        last = np.append(first[1:], len(order)) - 1
-        return cls(sorted_keys[first], sorted_times[first], sorted_times[last] + gap, of_rows)
-
-
-class _Merged:
-    """The spans of two sides; those of a key that touch are one."""
-
-    def __init__(self, old: _Spans, new: _Spans) -> None:
-        keys = np.concatenate((old.keys, new.keys))
-        starts = np.concatenate((old.starts, new.starts))
-        ends = np.concatenate((old.ends, new.ends))
-        order = np.lexsort((starts, keys))
-        keys, starts, ends = keys[order], starts[order], ends[order]
-        reach = _reach(keys, ends)
-        begins = np.ones(len(order), dtype=bool)
-        begins[1:] = (keys[1:] != keys[:-1]) | (starts[1:] > reach[:-1])
-        first = np.flatnonzero(begins)
-        last = np.append(first[1:], len(order)) - 1
-        self.keys, self.starts, self.ends = keys[first], starts[first], reach[last]
-        of = np.empty(len(order), dtype=np.int64)
-        of[order] = np.cumsum(begins) - 1
-        self.of_old, self.of_new = of[: len(old.keys)], of[len(old.keys) :]
-
-
-def _reach(keys: Any, ends: Any) -> Any:
-    """The latest end of the spans of a key so far."""
-    different, ranks = np.unique(ends, return_inverse=True)
-    # Keys ascend, so a key's first span outranks all spans of the key before.
-    highest = np.maximum.accumulate(keys * len(different) + ranks)
-    return different[highest - keys * len(different)]

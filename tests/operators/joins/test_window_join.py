@@ -13,7 +13,7 @@ import stateflow as sf
 from stateflow.pipelines.joins import HOWS, WindowJoin, window_join
 from stateflow.pipelines.ready import KeyedRows
 from stateflow.pipelines.rows import row_type
-from stateflow.pipelines.windows import Sliding, Window
+from stateflow.pipelines.windows import Session, Sliding, Window
 from tests.operators.joins.driving import SECOND, DrivenJoin, run
 
 INSTANT = pa.timestamp("us", "UTC")
@@ -105,8 +105,95 @@ def test_a_pair_comes_out_when_the_watermark_has_closed_its_window() -> None:
     assert len(driven.both(LEFT.empty_table(), RIGHT.empty_table(), 15 * SECOND)) == 1
 
 
-def test_sessions_of_two_inputs_are_refused() -> None:
+def of_sessions(rows: list[dict[str, Any]], schema: Any, ends: list[tuple[str, int, int]]) -> pa.Table:
+    """Each row with the session that it is in, which is a row's own where it has no key."""
+    made = []
+    for row in rows:
+        begin, end = next(
+            ((b, e) for key, b, e in ends if key == row["k"] and b <= row["ts"] < e),
+            (row["ts"], row["ts"] + GAP),
+        )
+        made.append({**row, "s": begin, "w": end})
+    return pa.Table.from_pylist(
+        made, schema.append(pa.field("s", pa.int64())).append(pa.field("w", pa.int64()))
+    )
+
+
+GAP = 3 * SECOND
+SESSIONS = f"""
+    select k, min(epoch_us(ts)), max(epoch_us(ts)) + {GAP} from (
+        select *, sum(new) over (partition by k order by ts) as number from (
+            select *, (coalesce(epoch_us(ts) - epoch_us(lag(ts) over (partition by k order by ts)), 1e9) > {GAP})::int as new
+            from (select k, ts from lefts where k is not null union all select k, ts from rights where k is not null)))
+    group by k, number"""
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("seed", range(4))
+def test_rows_of_the_same_session_come_out_together_however_the_input_is_cut(seed: int, how: str) -> None:
+    chance = random.Random(f"session{seed}{how}")
+    left, right = (
+        [
+            {**row, "ts": row["ts"] * chance.choice((1, 3))}
+            for row in rows(chance, chance.randrange(1, 60), name)
+        ]
+        for name in ("a", "b")
+    )
+    declared_join = declared(how, Session(GAP), chance.choice((0, 5)) * SECOND)
+    # With this delay no row is late.
+    driven = run(declared_join, left, right, (LEFT, RIGHT), chance, 200 * SECOND)
+    selected = "coalesce(l.k, r.k), coalesce(l.w, r.w), a, epoch_us(l.ts), b, epoch_us(r.ts)"
+    if how in ("semi", "anti"):
+        selected = "l.k, l.w, a, epoch_us(l.ts)"
+    with duckdb.connect() as engine:
+        engine.register("lefts", pa.Table.from_pylist(left, LEFT))
+        engine.register("rights", pa.Table.from_pylist(right, RIGHT))
+        ends = engine.sql(SESSIONS).fetchall()
+        engine.register("in_lefts", of_sessions(left, LEFT, ends))
+        engine.register("in_rights", of_sessions(right, RIGHT, ends))
+        word = {"full": "full outer"}.get(how, how)
+        found = engine.sql(
+            f"select {selected} from in_lefts l {word} join in_rights r on l.k = r.k and l.s = r.s"
+        ).fetchall()
+    assert sorted(map(plain, (row.values() for row in driven.rows))) == sorted(map(repr, map(list, found)))
+    assert driven.counters.get("late_rows", 0) == 0
+    assert driven.entries() == 0
+
+
+@pytest.mark.parametrize("seed", (0, 3, 4, 5, 8))
+def test_no_row_of_a_session_join_gets_lost_when_rows_are_late(seed: int) -> None:
+    chance = random.Random(f"late{seed}")
+    left, right = ([{**row, "ts": row["ts"] * 3} for row in rows(chance, 60, name)] for name in ("a", "b"))
+    driven = run(declared("full", Session(GAP), SECOND), left, right, (LEFT, RIGHT), chance, 0)
+    late = {side: driven.sides.get(f"late_{side}", []) for side in ("left", "right")}
+    for name, given, side in (("a", left, "left"), ("b", right, "right")):
+        out = {row[name] for row in driven.rows if row[name] is not None}
+        came_late = [row[name] for row in late[side]]
+        assert len(came_late) == len(set(came_late))
+        assert sorted(map(str, (*out, *came_late))) == sorted(str(row[name]) for row in given)
+    assert driven.counters.get("late_rows", 0) == sum(map(len, late.values())) > 0
+    # A row is late only when its own session, that of itself alone, is closed.
+    by_number = {**{row["a"]: row for row in left}, **{row["b"]: row for row in right}}
+    for row in (*late["left"], *late["right"]):
+        given = by_number[row.get("a", row.get("b"))]
+        assert given["ts"] + GAP <= given["mark"] - SECOND
+    assert driven.entries() == 0
+
+
+def test_a_row_between_two_sessions_makes_one_of_them() -> None:
+    driven = DrivenJoin(declared("inner", Session(GAP), 0))
+    nobody = RIGHT.empty_table()
+    two = pa.Table.from_pylist([{"k": "x", "a": 1, "ts": 0}, {"k": "x", "a": 2, "ts": 5 * SECOND}], LEFT)
+    between = pa.Table.from_pylist([{"k": "x", "b": "b", "ts": 3 * SECOND}], RIGHT)
+    assert driven.both(two, nobody, None) == []
+    assert driven.both(LEFT.empty_table(), between, None) == []
+    assert driven.both(LEFT.empty_table(), nobody, 8 * SECOND - 1) == []
+    assert sorted(row["a"] for row in driven.both(LEFT.empty_table(), nobody, 8 * SECOND)) == [1, 2]
+    assert driven.entries() == 0
+
+
+def test_windows_of_a_count_are_refused() -> None:
     with pytest.raises(
-        sf.UsageError, match=r"join 'together': the sessions of two inputs grow together .* within="
+        sf.UsageError, match=r"windows of a count are those of one input: .*sf.session\(\) windows"
     ):
-        declared("inner", sf.session("1 minute"), 0)
+        declared("inner", sf.count_window(3), 0)

@@ -111,6 +111,8 @@ function Operator({ operator, statistics }) {
     <div class="section-head">
       <h2>${operator.uid}</h2>
       <p class="counted">
+        ${operator.what && html`<span>${operator.what}</span>`}
+        ${operator.combiner && html`<span>${operator.combiner}</span>`}
         <span>keyed by <code>${operator.key}</code></span>
         <span>parallelism <b>${whole(operator.parallelism)}</b> of ${whole(operator.max_parallelism)}</span>
         <span><b>${bytes(total)}</b> in ${plural(shards.length, "shard")}</span>

@@ -11,7 +11,7 @@ const SOURCES = [
 ];
 
 const OPERATORS = [
-  { key: "uid", name: "Operator", cell: (o) => html`<b>${o.uid}</b>` },
+  { key: "uid", name: "Operator", cell: (o) => html`<b>${o.uid}</b>${o.what && html`<br /><small title=${o.combiner}>${o.what}</small>`}` },
   { key: "key", name: "Key", cell: (o) => (o.key ? html`<code class="clip" title=${o.key}>${o.key}</code>` : "–") },
   { key: "states", name: "States", wide: true, cell: (o) => html`<span title=${Object.entries(o.states ?? {}).map(([name, type]) => `${name}: ${type}`).join("\n")}>${Object.keys(o.states ?? {}).join(", ") || "–"}</span>` },
   { key: "parallelism", name: "Parallelism", right: true, cell: (o) => html`${whole(o.parallelism)}<small> of ${whole(o.max_parallelism)}</small>` },

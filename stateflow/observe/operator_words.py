@@ -1,0 +1,69 @@
+"""What a ready-made operator is, in words for people: made of the options that a record has of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from stateflow.format.records import OPTION_INPUTS, OPTION_KIND
+
+_NONE = "none"
+_AGGREGATE = "aggregate "
+
+
+def operator_text(options: Mapping[str, str]) -> str:
+    """One line, such as "left interval join of clicks with views, within -10 minutes to 0"; empty for other operators."""
+    match options.get(OPTION_KIND, ""):
+        case "IntervalJoin":
+            return _with(options, f"{_join(options, 'interval ')}, within {options.get('within', '?')}")
+        case "AsofJoin":
+            waits = "; takes the version known now" if options.get("wait") == "False" else ""
+            return f"{_with(options, _join(options, 'as-of '), 'keep')}{waits}"
+        case "LatestJoin":
+            return _join(options, "latest-version ")
+        case "WindowJoin":
+            return _with(options, f"{_join(options, '')} in {options.get('window', '?')}", "lateness")
+        case "RunningAggregate":
+            return f"running {_aggregates(options)}"
+        case "WindowAggregate":
+            what = f"{_aggregates(options)} in {options.get('window', '?')}"
+            return _with(options, what, "lateness", "emit")
+        case "WindowCode":
+            return _with(options, f"code for each {options.get('window', '?')}", "lateness")
+        case "Deduplicate":
+            return _with(options, f"deduplication, keeps the {options.get('keep', '?')}", "within")
+        case "Top":
+            return _with(options, f"first {options.get('n', '?')} by {options.get('by', '?')}", "per")
+        case "Latest":
+            return f"last row by {options.get('order_by of the key', '?')}"
+        case "Enrich":
+            return "enrichment"
+        case kind:
+            return kind
+
+
+def combiner_text(note: Any) -> str:
+    """What the newest batch of an operator that can be combined measured; empty for any other. `note` is what a record's
+    statistics have of it, where other programs may have written anything."""
+    match note:
+        case {"rows": int(rows), "groups": int(groups), "combined": bool(combined)} if groups:
+            did = "was summed up" if combined else "was not summed up"
+            return f"the newest batch {did} before the shuffle: {rows / groups:,.1f} rows per group"
+    return ""
+
+
+def _join(options: Mapping[str, str], kind: str) -> str:
+    left, _, right = options.get(OPTION_INPUTS, "").partition(" and ")
+    how = f"{options['how']} " if "how" in options else ""
+    return f"{how}{kind}join{f' of {left} with {right}' if right else ''}"
+
+
+def _aggregates(options: Mapping[str, str]) -> str:
+    names = [name.removeprefix(_AGGREGATE).strip("'") for name in options if name.startswith(_AGGREGATE)]
+    return f"aggregate{'s' if len(names) != 1 else ''} {', '.join(names)}"
+
+
+def _with(options: Mapping[str, str], text: str, *names: str) -> str:
+    """The text with the options that are set."""
+    told = [f"{name} {value}" for name in names if (value := options.get(name, _NONE)) not in (_NONE, "0")]
+    return ", ".join([text, *told])

@@ -1,0 +1,181 @@
+"""Rows of a key that are in the same session, which the rows of both inputs make together.
+
+`sessions` has the open sessions of each key by their start, and `left` and `right` have the rows of each input by the same.
+`ends` finds sessions when they close, at times too early, as it does for aggregates per session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from stateflow.operators.joins.arrivals import Arriving, Came, LateSides, Produced, watermark_of
+from stateflow.operators.joins.joined_rows import JoinedRows
+from stateflow.operators.joins.row_blocks import RowBlocks, both
+from stateflow.operators.joins.row_state import RowState, SideOfBlocks
+from stateflow.operators.ready.assigning import instants
+from stateflow.operators.ready.groups import whole
+from stateflow.operators.ready.spans import Merged, Spans
+from stateflow.operators.ready.windowed import NEVER, later, micros
+from stateflow.pipelines.columnar import ColumnarContext, ColumnarOperator
+from stateflow.pipelines.joins import LEFT, RIGHT, WindowJoin
+from stateflow.pipelines.ready import FOREVER, SESSION_END, SESSION_START, WINDOW_END, WINDOW_START
+from stateflow.pipelines.windows import Session
+
+_SIDES = (LEFT, RIGHT)
+_ROW = "_sf_row"
+
+
+class JoinedInSessions(ColumnarOperator):
+    null_keys = True
+    chunk_rows = 500_000
+
+    def __init__(self, declared: WindowJoin, read: Set[str]) -> None:
+        assert isinstance(declared.window, Session)
+        self.states = declared.states
+        self.waits = declared.lateness
+        self._gap = gap = declared.window.gap
+        self._lateness = declared.lateness
+        layouts = tuple(RowBlocks.of_side(side) for side in (declared.left, declared.right))
+        # Whether a row is late shows when its session is known; that of a row without a key is its own.
+        self._arriving = Arriving(
+            declared,
+            layouts,
+            lambda times: np.full(len(times), FOREVER),
+            lambda times: times + gap,
+        )
+        self._stored = tuple(RowState(declared.where, layout) for layout in layouts)
+        self._joined = JoinedRows(declared)
+        self._late = LateSides(frozenset(read))
+        self._key = list(declared.key_columns)
+        self._closed_to = NEVER
+        """Until when the sessions of the shard are closed. They are before rows come: a late row must not go into a session
+        whose end has come."""
+
+    def process_both(
+        self, left: pa.Table, right: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext
+    ) -> Produced:
+        yield from self._close(states, ctx)
+        closed = self._closed(ctx)
+        came = self._arriving.of(left, right, closed)
+        yield from self._late.put(came.late, ctx)
+        bare = [(self._bounded(keys, rows.at, rows.at + self._gap), rows) for keys, rows in came.without_key]
+        yield from self._joined.without_key((bare[0], bare[1]))
+        if not len(came.keys):
+            return
+        sides = came.left, came.right
+        owners, times = (
+            np.concatenate(parts)
+            for parts in ([side.owners for side in sides], [side.rows.at for side in sides])
+        )
+        new = Spans.among(owners, times, self._gap)
+        stored = states["sessions"].entries(came.keys, row=_ROW)
+        old = Spans(micros(stored[_ROW]), micros(stored[SESSION_START]), micros(stored[SESSION_END]))
+        merged = Merged(old, new)
+        touched = np.zeros(len(merged.ends), dtype=bool)
+        touched[merged.of_new] = True
+        touched &= merged.ends > closed
+        number = np.where(touched, np.cumsum(touched) - 1, -1)
+        into = number[merged.of_new][new.of_rows]
+        split = len(came.left.owners)
+        of_sides = into[:split], into[split:]
+        if bool((into < 0).any()):
+            late = [
+                table.take(pa.array(side.places[mine < 0]))
+                for table, side, mine in zip((left, right), sides, of_sides, strict=True)
+            ]
+            yield from self._late.put((late[0], late[1]), ctx)
+        if bool(touched.any()):
+            self._write(
+                states, came.keys, merged, touched, number[merged.of_old], stored, old, sides, of_sides
+            )
+
+    def _write(
+        self, states: Mapping[str, Any], keys: pa.Table, merged: Merged, touched: Any, into: Any, stored: pa.Table, old: Spans,
+        sides: tuple[Came, Came], of_sides: tuple[Any, Any],
+    ) -> None:  # fmt: skip
+        """Writes the touched sessions. `into` says of each stored session, and `of_sides` of each row that came, in which of them it
+        is, below zero in none."""
+        owners = keys.take(pa.array(merged.keys[touched]))
+        starts, ends = merged.starts[touched], merged.ends[touched]
+        by = pa.table({SESSION_START: instants(starts)})
+        takes = np.flatnonzero(into >= 0)
+        stays = old.starts[takes] == starts[into[takes]]
+        before, moved = stored.take(pa.array(takes)), np.flatnonzero(~stays)
+        gone = before.take(pa.array(moved))
+        gone_keys, gone_by = gone.select(self._key), gone.select([SESSION_START])
+        for name, stored_rows, came, mine in zip(_SIDES, self._stored, sides, of_sides, strict=True):
+            written = np.zeros(len(starts), dtype=bool)
+            written[mine[mine >= 0]] = True
+            # Of a session that begins earlier now, or that another one goes into, the rows lie elsewhere.
+            written[into[takes[moved]]] = True
+            again = np.flatnonzero(written[into[takes]])
+            some = before.take(pa.array(again))
+            blocks = stored_rows.read(
+                states[name].get(some.select(self._key), by=some.select([SESSION_START]))
+            )
+            there = np.flatnonzero(mine >= 0)
+            rows = both(blocks.rows, came.rows.take(there))
+            of_rows = np.concatenate((into[takes[again]][blocks.blocks], mine[there]))
+            filled = np.zeros(len(starts), dtype=bool)
+            filled[of_rows] = True
+            if len(moved):
+                states[name].delete(gone_keys, by=gone_by)
+            places = np.flatnonzero(filled)
+            if len(places):
+                numbers = (np.cumsum(filled) - 1)[of_rows]
+                values = stored_rows.values(SideOfBlocks(rows, numbers), len(places))
+                states[name].put(owners.take(pa.array(places)), values, by=by.take(pa.array(places)))
+        if len(moved):
+            states["sessions"].delete(gone_keys, by=gone_by)
+        states["sessions"].put(owners, pa.table({SESSION_END: instants(ends)}), by=by)
+        known = np.zeros(len(starts), dtype=bool)
+        known[into[takes[stays]]] = True
+        fresh = pa.array(np.flatnonzero(~known))
+        if len(fresh):
+            states["ends"].put(owners.take(fresh), by=by.take(fresh), at=instants(ends).take(fresh))
+
+    def fire(self, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
+        yield from self._close(states, ctx)
+        self._closed_to = NEVER
+
+    def _close(self, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
+        closed = self._closed(ctx)
+        if closed <= self._closed_to:
+            return
+        self._closed_to = closed
+        for entries in states["ends"].due(closed):
+            keys, by = entries.select(self._key), entries.select([SESSION_START])
+            found = states["sessions"].get(keys, by=by)
+            # Without an end: the session has become part of an earlier one.
+            there = whole(found[SESSION_END]).is_valid()
+            keys, by, found = keys.filter(there), by.filter(there), found.filter(there)
+            ends = micros(found[SESSION_END])
+            still = pa.array(ends > closed)
+            states["ends"].put(keys.filter(still), by=by.filter(still), at=instants(ends).filter(still))
+            over = pa.array(ends <= closed)
+            keys, by, ends = keys.filter(over), by.filter(over), ends[ends <= closed]
+            if len(keys):
+                left, right = (
+                    stored.read(states[name].get(keys, by=by))
+                    for name, stored in zip(_SIDES, self._stored, strict=True)
+                )
+                yield from self._joined.of_windows(
+                    self._bounded(keys, micros(by[SESSION_START]), ends), left, right
+                )
+                for name in ("sessions", *_SIDES):
+                    states[name].delete(keys, by=by)
+        states["ends"].delete_due(closed)
+
+    def _bounded(self, keys: pa.Table, starts: Any, ends: Any) -> pa.Table:
+        return keys.append_column(WINDOW_START, instants(starts)).append_column(WINDOW_END, instants(ends))
+
+    def next_due(self, states: Mapping[str, Any]) -> int | None:
+        return later(states["ends"].next_due(), self._lateness)
+
+    def _closed(self, ctx: ColumnarContext) -> int:
+        watermark = watermark_of(ctx)
+        return NEVER if watermark == NEVER else watermark - self._lateness
