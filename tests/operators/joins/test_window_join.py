@@ -160,7 +160,7 @@ def test_rows_of_the_same_session_come_out_together_however_the_input_is_cut(see
     assert driven.entries() == 0
 
 
-@pytest.mark.parametrize("seed", (0, 3, 4, 5, 8))
+@pytest.mark.parametrize("seed", [0, 3, 4, 5, 8])
 def test_no_row_of_a_session_join_gets_lost_when_rows_are_late(seed: int) -> None:
     chance = random.Random(f"late{seed}")
     left, right = ([{**row, "ts": row["ts"] * 3} for row in rows(chance, 60, name)] for name in ("a", "b"))
