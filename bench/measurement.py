@@ -98,6 +98,8 @@ class Measurement:
     """About how long one repeat of all sides takes on a quiet machine with two cores."""
     named_only: bool = False
     """Whether it runs only when it is named, for it fetches other engines or takes too long for every time."""
+    whole: bool = True
+    """Whether its section needs every side. Of many sides one that fails must not hide the others."""
     patience: float = 20
     """Minutes after which one trial has failed."""
 

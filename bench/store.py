@@ -84,9 +84,13 @@ def _complete(folder: Path, measurement: Measurement) -> Found | None:
     for side in measurement.sides:
         paths = sorted(folder.glob(f"{side}-[0-9].json"))
         if not paths:
-            return None
+            if measurement.whole:
+                return None
+            continue
         bodies = [json.loads(path.read_text()) for path in paths]
         measured = max(measured, *(path.stat().st_mtime for path in paths))
         load = max(load, *(float(body["load"]) for body in bodies))
         by_side[side] = [body["result"] for body in bodies]
+    if not by_side:
+        return None
     return Found(Results(by_side), folder.name, min(map(len, by_side.values())), measured, load)

@@ -460,7 +460,14 @@ def test_nexmark_counts_where_we_are_ahead_and_names_where_not() -> None:
     of_q8 = {"spark-q8": 0.5, "flink-q8": 3.0}
     results = Results(
         {
-            side: [{"batch": of_q8.get(side, batch[side.split("-")[0]]), "peak": 2**30, "written": 2**20}]
+            side: [
+                {
+                    "batch": of_q8.get(side, batch[side.split("-")[0]]),
+                    "events": 1000,
+                    "peak": 2**30,
+                    "written": 2**20,
+                }
+            ]
             for side in nexmark_beside.SIDES
         }
     )
@@ -469,8 +476,27 @@ def test_nexmark_counts_where_we_are_ahead_and_names_where_not() -> None:
         ("10 of 11; behind: q8", False),
         ("1.00", False),
     ]
-    assert ["q8", "Flink", "3.00 s", "333", "0.33x", "1.00 GiB", "1.0 MiB"] in section.rows
+    assert ["q8", "Flink", "1,000", "3.00 s", "333", "0.33x", "1.00 GiB", "1.0 MiB"] in section.rows
     assert not {"spark-q6", "flink-q6"} & set(nexmark_beside.SIDES)
+    assert "Not measured" not in section.text
+
+
+def test_nexmark_shows_what_was_measured_when_a_side_has_failed(tmp_path: Path) -> None:
+    store = ResultStore(tmp_path)
+    for side in ("ours-q8", "flink-q8", "spark-q3"):
+        trial = Trial("nexmark", side, 0, "quick")
+        store.write(trial, "v1", 0.1, {"batch": 1.0, "events": 1000, "peak": 1, "written": 1})
+    measurement = MEASUREMENTS["nexmark"]
+    found = store.newest("quick", measurement, "v1")
+    assert found is not None
+    section = measurement.section(found.results, measurement.sizes["quick"])
+    assert [(row[0], row[1], row[5]) for row in section.rows] == [
+        ("q3", "Spark", "-"),
+        ("q8", "Stateflow", "1.00x"),
+        ("q8", "Flink", "1.00x"),
+    ]
+    assert "Not measured: ours-q3, flink-q3," in section.text
+    assert ResultStore(tmp_path / "none").newest("quick", measurement, "v1") is None
 
 
 def test_python_engines_are_compared_at_both_numbers_of_keys() -> None:

@@ -59,7 +59,7 @@ def plain(value: Any) -> Any:
 
 
 def without_instants(tables: TableEnvironment, query: str) -> str:
-    """The query with instants as timestamps of UTC: Python cannot be given instants."""
+    """The query with instants as timestamps of UTC, which are no event time any more: Python cannot be given instants."""
     schema = tables.sql_query(query).get_schema()
     columns = [
         f"cast(`{name}` as timestamp(3)) as `{name}`"
@@ -97,8 +97,10 @@ def rows(tables: TableEnvironment, query: str, keys: list[str]) -> list[list[Any
 
 def seconds(tables: TableEnvironment, query: str, keys: list[str]) -> float:
     """How long the query takes to the end of its input. Its rows go nowhere, which is the fastest sink."""
+    # A sink takes one column of event time at most, and a join has two.
+    plain_columns = tables.sql_query(without_instants(tables, query))
     began = time.perf_counter()
-    tables.sql_query(query).execute_insert(TableDescriptor.for_connector("blackhole").build()).wait()
+    plain_columns.execute_insert(TableDescriptor.for_connector("blackhole").build()).wait()
     return time.perf_counter() - began
 
 
