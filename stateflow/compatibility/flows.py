@@ -63,9 +63,17 @@ class OperatorCheck:
     def conversion(self) -> str:
         """How much there is to convert, for people; empty when no type changes or the record does not say it."""
         if self.counts:
-            each = ", ".join(f"{name} has {count:,} entries" for name, count in self.counts.items())
-            return f"{each}, which are converted as they are read"
-        return f"about {self.entries:,} entries, which are converted as they are read" if self.entries else ""
+            each = ", ".join(f"{name} has {_entries(count)}" for name, count in self.counts.items())
+            return f"{each}, {_read(sum(self.counts.values()))}"
+        return f"about {_entries(self.entries)}, {_read(self.entries)}" if self.entries else ""
+
+
+def _entries(count: int) -> str:
+    return "1 entry" if count == 1 else f"{count:,} entries"
+
+
+def _read(count: int) -> str:
+    return f"which {'is' if count == 1 else 'are'} converted as {'it is' if count == 1 else 'they are'} read"
 
 
 @dataclass(frozen=True, slots=True)

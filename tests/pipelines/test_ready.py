@@ -300,6 +300,14 @@ DEDUPLICATED: list[tuple[dict[str, Any], dict[str, Any] | None, str]] = [
         "deduplicate: within is '-7 days': give it zero or more, such as '5 minutes'",
     ),
     (
+        {"by": "sku", "ttl": "7 days"},
+        None,
+        (
+            "operator 'once': deduplicate takes no ttl=: say within='7 days', after which a row's copy counts as new and its key is "
+            "forgotten"
+        ),
+    ),
+    (
         {"by": "sku", "within": "7 days"},
         {},
         (

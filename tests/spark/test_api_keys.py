@@ -160,7 +160,7 @@ def test_a_null_key_and_a_float_key_are_refused(bench: Workbench) -> None:
     with pytest.raises(sf.UsageError) as caught:
         bench.run(nulls, {"column": "small"})
     assert str(caught.value) == (
-        "operator 'counted': 1 rows have a null in key column 'small': leave such rows out before, with "
+        "operator 'counted': 1 row has a null in key column 'small': leave such rows out before, with "
         ".transform(lambda rows: rows.where('small is not null')), or give them a value"
     )
     assert sf.memory("nulls").rows == []
