@@ -46,6 +46,29 @@ def refuse_filtered(uid: str, stream: NodeRows) -> None:
         refuse_filtered(uid, before)
 
 
+_ONE_BY_THE_OTHER = {"window_end": "window_start"}
+"""Columns of which one says what the other is."""
+
+
+def refuse_other_keys(uid: str, stream: NodeRows, keys: Sequence[str]) -> None:
+    """Whether changes replace each other in the table as they do in the stream, as far as its columns are known."""
+    if not stream.changes or stream.rows is None:
+        return
+    there = {name.lower() for name in stream.rows.names}
+
+    def alike(names: Sequence[str]) -> set[str]:
+        return {_ONE_BY_THE_OTHER.get(name.lower(), name.lower()) for name in names}
+
+    if not there.issuperset(name.lower() for name in (*stream.changes, *keys)):
+        return
+
+    if alike(keys) != alike(stream.changes):
+        raise UsageError(
+            f"sink {uid!r} (upsert): the rows of {stream.node.named} replace each other by {', '.join(stream.changes)}, and the table would "
+            f"replace them by {', '.join(keys)}, so that it keeps or loses others: leave keys= out"
+        )
+
+
 def upserted_by(graph: Graph, node: Node) -> str:
     """The sink that upserts the changes that a step puts out; empty when there is none."""
     for reader, stream in graph.consumers(node):

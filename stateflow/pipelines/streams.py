@@ -20,6 +20,7 @@ from stateflow.pipelines.changes import (
     refuse_counted_again,
     refuse_filtered,
     refuse_mixed,
+    refuse_other_keys,
     refuse_stale,
     with_operation,
 )
@@ -211,6 +212,7 @@ class Stream(NodeRows, Steps, called="a stream", comes="before .key_by()"):
         """
         names = (keys,) if isinstance(keys, str) else tuple(keys or self.changes or ())
         refuse_filtered(uid, self)
+        refuse_other_keys(uid, self, names)
         given = {"keys": names, "order_by": order_by, "delete_when": delete_when, **options}
         if self.operation:
             given["operation"] = self.operation

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import pytest
@@ -47,9 +48,9 @@ def sales(flow: sf.Flow, uid: str = "in", **options: Any) -> Stream:
     )
 
 
-def hours(flow: sf.Flow, emit: str = "changes") -> Stream:
-    per_hour = sales(flow).key_by("shop").window(HOUR)
-    return per_hour.aggregate("hours", PerHour, emit=emit, amount=sf.sum("amount"))
+def hours(flow: sf.Flow, emit: str = "changes", source: str = "in", uid: str = "hours") -> Stream:
+    per_hour = sales(flow, source).key_by("shop").window(HOUR)
+    return per_hour.aggregate(uid, PerHour, emit=emit, amount=sf.sum("amount"))
 
 
 def built(declare: Callable[[sf.Flow], Stream]) -> sf.Flow:
@@ -118,6 +119,47 @@ def test_nor_a_window() -> None:
             .aggregate("days", PerHour, amount=sf.sum("amount"))
         )
     )
+
+
+def top(flow: sf.Flow, **options: Any) -> Stream:
+    return sales(flow).key_by("shop").top("best", 2, by="-amount", **options)
+
+
+@pytest.mark.parametrize(
+    ("changes", "keys", "own"),
+    [
+        (hours, "shop", "shop, window_start"),
+        (hours, ["shop", "window_start", "amount"], "shop, window_start"),
+        (top, "ts", "shop, rank"),
+        (lambda f: top(f, per="ts"), ["shop", "rank"], "shop, ts"),
+    ],
+)
+def test_a_table_replaces_rows_as_the_stream_does(changes: Any, keys: Any, own: str) -> None:
+    def declare(flow: sf.Flow, **given: Any) -> None:
+        changes(flow).upsert("out", sf.delta("/out"), **given)
+
+    names = keys if isinstance(keys, str) else ", ".join(keys)
+    with pytest.raises(
+        sf.UsageError,
+        match=f"replace each other by {own}, and the table would replace them by {names}, .*: leave keys= out",
+    ):
+        sf.pipeline("own")(partial(declare, keys=keys)).build()
+    [sink] = sf.pipeline("own")(declare).build().sinks
+    assert ", ".join(sink.options["keys"]) == own
+
+
+def test_the_same_keys_may_be_said_in_other_words() -> None:
+    def declare(flow: sf.Flow) -> None:
+        hours(flow).upsert("again", sf.delta("/a"), keys=["WINDOW_START", "shop"])
+        hours_of = hours(flow, "changes", "more", "others")
+        hours_of.upsert("ends", sf.delta("/b"), keys=["shop", "window_start", "window_end"])
+        renamed = hours(flow, "changes", "most", "third").transform(
+            lambda frame: frame.withColumnRenamed("shop", "store"),
+            "store long, window_start timestamp, amount double",
+        )
+        renamed.upsert("stores", sf.delta("/c"), keys=["store", "window_start"])
+
+    assert len(sf.pipeline("same")(declare).build().sinks) == 3
 
 
 KEPT = {
