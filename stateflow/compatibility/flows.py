@@ -27,10 +27,11 @@ from stateflow.compatibility.states import (
 from stateflow.errors import IncompatibleError, UsageError
 from stateflow.format.records import OperatorState, Record
 from stateflow.operators.combining import combining_of
-from stateflow.pipelines.event_times import splitting_operator, splitting_source
+from stateflow.pipelines.event_times import has_event_time, splitting_operator, splitting_source
+from stateflow.pipelines.files import Files
 from stateflow.pipelines.fixed_options import duration
 from stateflow.pipelines.flow import Flow
-from stateflow.pipelines.graph import KeyedNode, SourceNode
+from stateflow.pipelines.graph import KeyedNode, SourceNode, UnionNode, origin
 from stateflow.pipelines.operators import DEAD_LETTERS
 from stateflow.pipelines.ready import ReadyOperator
 from stateflow.pipelines.rows import key_type
@@ -126,9 +127,10 @@ def compare(
     counts: Counts | None = None,
     misfits: Mapping[str, str] | None = None,
     written: Mapping[str, str] | None = None,
+    read: Mapping[str, str] | None = None,
 ) -> Check:
     """Reports every problem, not only the first. `checkpoints` are those that can be restored, as far as known; `misfits` says
-    by the uid of a sink what its table lacks, and `written` where the job has written to, if not the record alone tells it."""
+    by the uid of a sink what its table lacks, and `written` where the job has written to, if not the record alone tells it; `read` which folders of files it has read."""
     before = record.operators if record else {}
     nodes = {node.uid: node for node in flow.operators}
     operators = [
@@ -178,6 +180,13 @@ def compare(
             *(warning for source in flow.sources for warning in _lost_late_rows(flow, source)),
             *(warning for node in flow.operators for warning in _warnings(flow, node)),
             *_moved(flow, written),
+            *_other_folders(flow, read or {}),
+            *(
+                warning
+                for node in flow.nodes
+                if isinstance(node, UnionNode)
+                for warning in _without_time(node)
+            ),
         ),
         misfits=tuple(misfits.values()),
     )
@@ -199,6 +208,31 @@ def _moved(flow: Flow, written: Mapping[str, str]) -> Iterator[str]:
                 f"sink {sink.uid!r} has written to {before} and goes on in {sink.target.path}: a run refuses a table that is not that one, "
                 "moved as a whole; give a new table a new uid"
             )
+
+
+def folders(flow: Flow) -> dict[str, str]:
+    """Of sources of files, by uid."""
+    return {source.uid: source.factory.path for source in flow.sources if isinstance(source.factory, Files)}
+
+
+def _other_folders(flow: Flow, read: Mapping[str, str]) -> Iterator[str]:
+    for uid, path in folders(flow).items():
+        if uid in read and read[uid] != path:
+            yield (
+                f"source {uid!r} has read {read[uid]} and reads {path} now, on top of what the job has: give another input another uid, "
+                "unless the folder was moved"
+            )
+
+
+def _without_time(union: UnionNode) -> Iterator[str]:
+    timed = {origin(stream): has_event_time(stream) for stream in union.inputs}
+    if any(timed.values()):
+        for name, has_time in timed.items():
+            if not has_time:
+                yield (
+                    f"union: {name!r} has no event time, so that its rows are judged by the watermark of the others and do not hold it back: "
+                    "give its source event_time= and watermark="
+                )
 
 
 def _warnings(flow: Flow, node: KeyedNode) -> Iterator[str]:

@@ -461,6 +461,11 @@ def _changed(
         if what == "type" and node.columnar is None
         else ""
     )
+    if isinstance(node.columnar, ReadyOperator):
+        return IncompatibleError(
+            f"operator {node.uid!r} keeps {before} in its {name!r}, and is to keep {now} now{why}: put the {what} of its rows back, or give the "
+            "operator another uid, under which it begins anew"
+        )
     return IncompatibleError(
         f"operator {node.uid!r}, state {name!r}: its {what} was {before} and is {now} now{why}: put the {what} back{migrate}; "
         f"or, if its values may go, give the changed state another name and {_let_go(node, name)}"

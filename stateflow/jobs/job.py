@@ -129,7 +129,7 @@ class Job(JobHandle):
         counts: Counts | None = None,
     ) -> Check:
         """Whether a run of the pipeline would fit the newest state. Missing parameters are those of the last run."""
-        from stateflow.jobs.checking import checked
+        from stateflow.jobs.checking import checked, folders_read
 
         record: Record | None = None
         checkpoints: tuple[int, ...] = ()
@@ -140,7 +140,8 @@ class Job(JobHandle):
             record = decided if decided is not None and decided.carries_state else log.head
             # A restore or a rescale writes nothing, and the record of one has no outputs.
             written = {uid: prepared.target for uid, prepared in newest_sinks(log).items()}
-        values = {**known_parameters(pipeline.function, record), **(parameters or {})}
+        before = known_parameters(pipeline.function, record)
+        values = {**before, **(parameters or {})}
         return checked(
             pipeline.build(values),
             self.name,
@@ -150,6 +151,7 @@ class Job(JobHandle):
             checkpoints=checkpoints,
             counts=counts,
             written=written,
+            read=folders_read(pipeline, before) if parameters else {},
         )
 
     def run(

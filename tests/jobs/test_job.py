@@ -115,6 +115,28 @@ def test_outputs_are_known_after_a_record_that_writes_none(tmp_path: Path) -> No
     )
 
 
+def test_another_folder_of_files_is_warned_of(tmp_path: Path) -> None:
+    made_job(tmp_path)
+
+    @sf.pipeline("orders")
+    def of_files(flow: sf.Flow, *, input: str, output: str) -> None:
+        flow.source("events", sf.files(input, "json"), "user int").append("totals", sf.delta(output))
+
+    job = sf.Job(str(tmp_path), "orders")
+
+    def warnings(**given: str) -> list[str]:
+        check = job.check(of_files, given, allow_non_restored_state=True)
+        return [warning for warning in check.warnings if warning.startswith("source")]
+
+    assert warnings() == warnings(input="/data/orders") == []
+    assert warnings(input="/data/other") == [
+        (
+            "source 'events' has read /data/orders and reads /data/other now, on top of what the job has: give another input another uid, "
+            "unless the folder was moved"
+        )
+    ]
+
+
 def test_only_parameters_that_the_pipeline_still_takes_are_known(tmp_path: Path) -> None:
     record = sf.Job(made_job(tmp_path).root, "orders").checkpoints()[-1]
     assert known_parameters(orders().function, record) == PARAMETERS

@@ -121,6 +121,23 @@ def test_nor_a_window() -> None:
     )
 
 
+@pytest.mark.parametrize("timed", [True, False])
+def test_a_union_with_rows_that_have_no_event_time_is_warned_of(timed: bool) -> None:
+    def declare(flow: sf.Flow) -> Stream:
+        times = {} if timed else {"event_time": None, "watermark": None}
+        more = sales(flow, "more", **times).transform(lambda frame: frame, Sale)
+        return sales(flow).union(more).key_by("shop").aggregate("sum", PerShop, amount=sf.sum("amount"))
+
+    expected = (
+        "union: 'more' has no event time, so that its rows are judged by the watermark of the others and do not hold it back: "
+        "give its source event_time= and watermark="
+    )
+    found = [
+        warning for warning in compare(built(declare), "chain", None).warnings if "event time" in warning
+    ]
+    assert found == ([] if timed else [expected])
+
+
 def top(flow: sf.Flow, **options: Any) -> Stream:
     return sales(flow).key_by("shop").top("best", 2, by="-amount", **options)
 
