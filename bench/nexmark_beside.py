@@ -107,7 +107,12 @@ def _spark(query: str, size: Size, events: Path, work: Path) -> dict[str, Any]:
 
 
 def _steady(batches: list[float], size: Size) -> dict[str, Any]:
-    return {"batch": median(batches[size.warm_up : size.batches])}
+    measured = batches[size.warm_up : size.batches]
+    if not measured:
+        sys.exit(
+            f"Spark told how long {len(batches)} of {size.batches} batches took, and none behind the warm-up: run again"
+        )
+    return {"batch": median(measured)}
 
 
 def _flink(query: str, size: Size, events: Path, work: Path) -> dict[str, Any]:
