@@ -223,11 +223,11 @@ MEASUREMENT = Measurement(
     "nexmark",
     "Nexmark beside Spark and Flink",
     SIDES,
-    {"full": Size(400_000, 1, 3), "quick": Size(50_000, 1, 1)},
+    {"full": Size(400_000, 1, 2), "quick": Size(50_000, 1, 1)},
     run,
     section,
     repeats=1,
-    minutes={"full": 26.0, "quick": 18.0},
+    minutes={"full": 25.0, "quick": 18.0},
     named_only=True,
     whole=False,
 )
