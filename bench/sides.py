@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import pyarrow as pa
@@ -27,6 +28,7 @@ from stateflow.spark.exchange import PLACE, KeyedInput, carried_by, exchanged
 from stateflow.spark.loop import BatchReport
 from stateflow.spark.runner import RunReport, RunRequest, run
 from stateflow.spark.session.build import build_session
+from stateflow.spark.task.placed import PlacedRows
 
 ROOT = Path(__file__).resolve().parents[1]
 SETTINGS = {
@@ -161,7 +163,7 @@ def _limit(spark: SparkSession, data: Dataset, work: Path, *, ordered: bool) -> 
 
 def first_of_each_key(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     last = None
-    for batch in batches:
+    for batch in PlacedRows(lambda: Path(mkdtemp())).of(batches):
         if not batch.num_rows:
             continue
         users = batch["user"].to_numpy()

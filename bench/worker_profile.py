@@ -2,7 +2,7 @@
 
     python -m bench.worker_profile process [--rows 2000000] [--keys 1000000] [--batches 4] [--functions]
 
-It does what a Python worker does with half of each batch: sorted Arrow batches in, user code, state, upload, Arrow out.
+It does what a Python worker does with half of each batch: Arrow batches in, user code, state, upload, Arrow out.
 Times are CPU seconds of the worker's main thread; what is indented is part of what stands above it. `--functions` adds
 cProfile's view of the last batch, whose own cost falls on small functions: compare phases, not those.
 """
@@ -55,6 +55,7 @@ _KEYED = (
     ("stateflow.state.single_values", "StoredState.collect", "  state gathered"),
     ("stateflow.state.backends.rocksdb", "RocksBackend.get_many", "  RocksDB get_many"),
     ("stateflow.state.backends.rocksdb", "RocksBackend.write", "  RocksDB write"),
+    ("stateflow.spark.task.placed", "_order", "rows sorted"),
     ("stateflow.spark.task.blocks", "Block.__init__", "keys found and rows made"),
     ("stateflow.spark.task.columns", "RowReader.read", "  rows made"),
     ("stateflow.operators.output", "RowWriter.write", "output made"),
@@ -184,8 +185,9 @@ def _arrow_batches(side: str, rows: int, keys: int, number: int) -> Iterator[pa.
             **fields,
         }
     ).filter(pa.array(group < GROUPS // 2))
-    order = [(next(iter(first)), "ascending"), *((name, "ascending") for name in key)]
-    yield from table.sort_by(order).combine_chunks().to_batches(max_chunksize=ARROW_ROWS)
+    if side == "process_arrow":
+        table = table.sort_by([(next(iter(first)), "ascending"), *((name, "ascending") for name in key)])
+    yield from table.combine_chunks().to_batches(max_chunksize=ARROW_ROWS)
 
 
 def _worker(

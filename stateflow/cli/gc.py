@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from stateflow.checkpoint.collection import ANNOUNCED
 from stateflow.cli.options import Invocation, JobName, Yes, command, flag, job_of
 from stateflow.cli.output import Table
-from stateflow.cli.text import number, size
+from stateflow.cli.text import several, size
 from stateflow.errors import NotFoundError
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def gc(
         gone += [(url, f"{reason}, {size(count)}") for url, count in urls.items()]
     call.output.answer(
         body,
-        f"deleted {len(done.removed)} records and {done.files} files ({sizes or 'no bytes'})",
+        f"deleted {several(len(done.removed), 'record')} and {several(done.files, 'file')} ({sizes or 'no bytes'})",
         *(f"deleted {url}: {why}" for url, why in gone),
     )
 
@@ -110,7 +110,7 @@ def _table(plan: Plan, expired: list[str], unfinished: list[str]) -> Table:
     rows += [(f"record {slot}", "delete", reason) for slot, reason in plan.records.items()]
     for reason, count in sorted(plan.bytes_by_reason.items()):
         files = sum(file.reason == reason for file in plan.files)
-        rows.append((f"{number(files)} files, {size(count)}", "delete", reason))
+        rows.append((f"{several(files, 'file')}, {size(count)}", "delete", reason))
     rows += [(url, "delete", _CLAIMED) for url in plan.savepoints]
     rows += [(url, "delete", _OVER) for url in expired]
     rows += [(url, "delete", _HALF) for url in unfinished]

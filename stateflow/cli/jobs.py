@@ -12,7 +12,7 @@ import typer
 from stateflow.cli.options import Invocation, JobName, command, flag, job_of, root_of
 from stateflow.cli.output import Facts, Heading, Piece, Table
 from stateflow.cli.sizes import counted
-from stateflow.cli.text import moment, number, seconds, size
+from stateflow.cli.text import moment, number, seconds, several, size
 from stateflow.errors import StateflowError, UsageError
 from stateflow.masking import all_masked
 from stateflow.quantities import age_text
@@ -226,7 +226,7 @@ def _shown(status: JobStatus, life: str) -> Iterator[Piece]:
             ("last sign of life", moment(status.heartbeat_at)),
             ("timeline", status.timeline),
             ("watermark", f"{moment(status.watermark)}{_holder(status.watermark_held)}"),
-            ("state", f"{size(status.state_size)} in {status.num_files} files"),
+            ("state", f"{size(status.state_size)} in {several(status.num_files, 'file')}"),
             ("checkpoints", f"{status.checkpoints.get('numberOfCompletedCheckpoints', 0)} completed"),
             ("tags", ", ".join(f"{name} -> {slot}" for name, slot in status.tags.items())),
             ("other pins", ", ".join(f"{p['kind']} on {p['checkpoint']}" for p in status.pins)),

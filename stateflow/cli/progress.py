@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from stateflow.cli.text import harmless, moment, number, seconds, size
+from stateflow.cli.text import harmless, moment, number, seconds, several, size
 from stateflow.masking import all_masked
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def full_line(body: dict[str, Any]) -> str:
     phases = ", ".join(f"{name} {seconds(body[field] / 1000)}" for name, field in named)
     parts = [
         *_begun(body),
-        f"{number(body['keys'])} keys",
+        several(body["keys"], "key"),
         f"state {size(body['state_size'])}",
         f"new {size(new)} ({written})",
         f"{seconds(body['end_to_end_duration'] / 1000)} ({phases})",
@@ -102,7 +102,7 @@ def full_line(body: dict[str, Any]) -> str:
 
 
 def _begun(body: dict[str, Any]) -> tuple[str, str, str]:
-    rows = "timers" if body["input_free"] else f"{number(body['processed_rows'])} rows"
+    rows = "timers" if body["input_free"] else several(body["processed_rows"], "row")
     return f"chk {body['id']}", rows, f"{number(body['rows_per_second'])}/s"
 
 
@@ -174,8 +174,8 @@ def run_document(report: RunReport) -> dict[str, Any]:
 def run_line(report: RunReport) -> str:
     at = f"at checkpoint {report.checkpoint}" if report.checkpoint is not None else "without a checkpoint"
     return (
-        f"{report.job}: {report.stopped} {at} after {report.batches} "
-        f"batch{'' if report.batches == 1 else 'es'} and {number(report.rows)} rows{_holder(report)}{_lost(report)}"
+        f"{report.job}: {report.stopped} {at} after {several(report.batches, 'batch', 'batches')} "
+        f"and {several(report.rows, 'row')}{_holder(report)}{_lost(report)}"
     )
 
 

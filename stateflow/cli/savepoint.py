@@ -232,6 +232,10 @@ def described(url: str, savepoint: Savepoint) -> dict[str, Any]:
                     name: {"kind": s.kind, "type": s.value, "map_key": s.map_key or None}
                     for name, s in operator.states.items()
                 },
+                "operator_states": {
+                    name: {"kind": s.kind, "type": s.schema, "elements": sum(map(len, s.parts))}
+                    for name, s in operator.operator_states.items()
+                },
             }
             for uid, operator in record.operators.items()
         },
@@ -270,6 +274,11 @@ def _shown(url: str, savepoint: Savepoint) -> Iterator[Piece]:
         )
         for uid, operator in record.operators.items()
         for name, s in operator.states.items()
+    ]
+    rows += [
+        (uid, name, f"operator {s.kind}", s.schema, number(sum(map(len, s.parts))))
+        for uid, operator in record.operators.items()
+        for name, s in operator.operator_states.items()
     ]
     if rows:
         yield ""

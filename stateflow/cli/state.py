@@ -31,7 +31,7 @@ from stateflow.cli.options import (
 )
 from stateflow.cli.output import Facts
 from stateflow.cli.savepoint import Kind, described
-from stateflow.cli.text import number, size
+from stateflow.cli.text import several, size
 from stateflow.errors import UsageError
 
 app = typer.Typer(no_args_is_help=True, help="State as tables, and keys that are to be forgotten.")
@@ -80,7 +80,7 @@ def export(
     )
     call.output.answer(
         {"of": job, "operator": operator, "state": state, "to": to, "format": form, "rows": rows},
-        f"{number(rows)} rows of {operator}.{state} are in {to}",
+        f"{several(rows, 'row')} of {operator}.{state} {'is' if rows == 1 else 'are'} in {to}",
     )
 
 
@@ -230,7 +230,9 @@ def erase(
         return
     done = plan.apply(this_process(note=note), takeover=takeover)
     new = {"erased": True, "record": done.checkpoint, "entries": done.entries, "savepoints": done.savepoints}
-    told = [f"record {done.checkpoint}: {number(done.entries)} entries of the key are gone"]
+    told = [
+        f"record {done.checkpoint}: {several(done.entries, 'entry', 'entries')} of the key {'is' if done.entries == 1 else 'are'} gone"
+    ]
     if made := sorted(set(done.savepoints) - set(plan.savepoints)):
         told.append(f"made meanwhile, and may hold it: {', '.join(made)}")
     call.output.answer({**body, **new}, *told)

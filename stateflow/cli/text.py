@@ -27,3 +27,8 @@ def seconds(length: float) -> str:
 
 def number(count: float) -> str:
     return f"{count:,.0f}"
+
+
+def several(count: int, one: str, more: str = "") -> str:
+    """`1 row`, `2 rows`; `more` is the plural of a word that does not only take an s."""
+    return f"{number(count)} {one if count == 1 else more or f'{one}s'}"

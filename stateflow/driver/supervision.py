@@ -415,4 +415,4 @@ class Supervision:
         if progress is not None and progress.slot > self._reported:
             self._reported = progress.slot
             rows = int(progress.statistics.get("processed_rows", 0))
-            self.say(f"{self.job.name}: checkpoint {progress.slot}, {rows:,} rows")
+            self.say(f"{self.job.name}: checkpoint {progress.slot}, {rows:,} row{'' if rows == 1 else 's'}")

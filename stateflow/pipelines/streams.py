@@ -105,12 +105,19 @@ class Stream(NodeRows, Steps, called="a stream", comes="before .key_by()"):
         by: str | Sequence[str],
         within: str | timedelta | None = None,
         keep: str = "first",
+        ttl: None = None,
     ) -> Stream:
         """Of the rows that are alike in the columns `by`, the first by event time and none of those up to `within` after it;
         with `keep="last"` the last of these. A row comes out when the watermark makes sure that it is the one.
 
-        Without `within` a key is remembered for ever, else for so long and no `ttl` is needed. Without event time the first row that comes counts.
+        Without `within` a key is remembered for ever, else for so long. Without event time the first row that comes counts.
+        `ttl` is there to be refused: `within` is how long a key is remembered.
         """
+        if ttl is not None:
+            raise UsageError(
+                f"operator {uid!r}: deduplicate takes no ttl=: say within={ttl!r}, after which a row's copy counts as new and its "
+                "key is forgotten"
+            )
         keyed = self.key_by(*((by,) if isinstance(by, str) else by))
         length = None if within is None else not_negative("deduplicate", "within", within)
         declared = deduplicate(keyed._rows(uid), time=known_time(uid, self), within=length, keep=keep)

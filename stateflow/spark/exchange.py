@@ -1,11 +1,11 @@
-"""Brings the rows of a key together: key group, subtask, one shuffle, one sort.
+"""Brings the rows of a key together: key group, subtask, one shuffle, one sort, by Spark or by the task.
 
     _sf_group   pmod(xxhash64(key), max parallelism)
     _sf_place   one long that decides nearly all comparisons: the key group, then the key's low bits or a hash of it
 
 If the sort began with the key group alone, it would compare whole rows for all but the first key of a group. Where the rows
-of a key need no order, Spark sorts by the place and nothing else: then it is a radix sort, which compares no rows. The task
-tells keys apart that share a place (`spark/task/shared_places.py`).
+of a key need no order, Spark does not sort at all: the task sorts them by the place and nothing else
+(`spark/task/placed.py`), and tells keys apart that share one (`spark/task/shared_places.py`).
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def exchanged(
     ordered: bool = True,
     carry: Carried | None = None,
 ) -> DataFrame:
-    """The operator's rows, partition by subtask, sorted by key group, key, side and order; or by place alone, as `carry` says.
+    """The operator's rows, partition by subtask, sorted by key group, key, side and order; or not sorted, as `carry` says.
 
     `carry` says which columns there are; without it all. Built as SQL text: every Column built in Python costs a dozen
     calls into the JVM, which slows small batches down.
@@ -143,9 +143,9 @@ def exchanged(
     names_kept = [name for name in frame.columns if not name.startswith("_sf_by")]
     of_row = f"cast(shiftright({PLACE}, {GROUP_AT}) as int)" if carry.place else GROUP
     frame = frame.repartitionById(len(assignment), F.expr(subtask_of(assignment, max_parallelism, of_row)))
-    if ordered:
+    if ordered and not carry.mixed:
         first = PLACE if carry.place else _place(GROUP, key_types, names)
-        by = [first] if carry.mixed else [first, *names, *([SIDE] if connected else [])]
+        by = [first, *names, *([SIDE] if connected else [])]
         frame = frame.sortWithinPartitions(*(F.expr(e) for e in by), *_directions(inputs))
     return frame.selectExpr(*map(quoted, names_kept)) if len(names_kept) < len(frame.columns) else frame
 

@@ -31,6 +31,12 @@ def test_the_last_line_names_the_source_that_holds_the_watermark() -> None:
     assert run_document(held)["watermarkHeld"] == {"source": "clicks", "since": SINCE}
 
 
+def test_the_last_line_counts_one_of_each() -> None:
+    assert run_line(RunReport("orders", 1, 1, 1, 3, "input drained")) == (
+        "orders: input drained at checkpoint 3 after 1 batch and 1 row"
+    )
+
+
 def test_the_last_line_names_late_rows_that_nobody_reads_and_what_to_read() -> None:
     lost = (LostRows("per-minute", ("late",), 1_200), LostRows("paid", ("late_left", "late_right"), 3))
     report = RunReport("orders", 1, 2, 1801, 3, "input drained", lost=lost)

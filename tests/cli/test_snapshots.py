@@ -11,6 +11,7 @@ import pytest
 
 from stateflow.checkpoint.log import read_log
 from stateflow.format.layout import JobLayout
+from stateflow.format.records import OperatorListState
 from stateflow.jobs.job import Job
 from stateflow.storage.local import LocalStore
 from tests.cli.conftest import Command
@@ -51,6 +52,24 @@ def test_a_savepoint_is_made_listed_shown_and_disposed_of(command: Command, root
         command("savepoint", "list", "orders", "--checkpoint-dir", root, "-o", "json").json["savepoints"]
         == []
     )
+
+
+def test_a_savepoint_is_shown_with_the_state_that_has_no_key(
+    command: Command, root: Path, job: MadeJob
+) -> None:
+    balance = msgspec.structs.replace(
+        job.head().operators["balance"],
+        operator_states={"pages": OperatorListState("list", "int", ((b"\x02", b"\x03"), (), (b"\x04",)))},
+    )
+    job.decide(operators={"balance": balance})
+    said = command("savepoint", "create", "orders", "--checkpoint-dir", root)
+    assert said.code == 0, said.err
+    [row] = [line.split() for line in said.out.splitlines() if "pages" in line]
+    assert row == ["balance", "pages", "operator", "list", "int", "3"]
+    shown = created(command, root, "--to", str(root / "elsewhere"))
+    assert shown["operators"]["balance"]["operator_states"] == {
+        "pages": {"kind": "list", "type": "int", "elements": 3}
+    }
 
 
 def test_what_somebody_wrote_into_a_note_does_not_command_the_terminal(

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 import stateflow as sf
-from stateflow.compatibility.flows import compare
+from stateflow.compatibility.flows import OperatorCheck, compare
 from stateflow.compatibility.states import check_flow, check_key, resolve_states, state_ids
 from stateflow.format.records import OperatorListState, OperatorState, Owner, Record, SourceState
 from stateflow.pipelines.flow import Flow
@@ -232,6 +232,26 @@ def bare(groups: int, *names: str) -> Record:
             operator_states=elements,
         )
     )
+
+
+@pytest.mark.parametrize(
+    ("entries", "counts", "told"),
+    [
+        (1, {}, "about 1 entry, which is converted as it is read"),
+        (1_200, {}, "about 1,200 entries, which are converted as they are read"),
+        (9, {"seen": 1}, "seen has 1 entry, which is converted as it is read"),
+        (
+            9,
+            {"seen": 1, "all": 2},
+            "seen has 1 entry, all has 2 entries, which are converted as they are read",
+        ),
+        (None, {}, ""),
+    ],
+)
+def test_what_is_converted_is_counted_in_a_sentence(
+    entries: int | None, counts: dict[str, int], told: str
+) -> None:
+    assert OperatorCheck("op", "compatible", {}, entries=entries, counts=counts).conversion == told
 
 
 def test_operator_state_is_told_with_what_becomes_of_it() -> None:

@@ -17,9 +17,15 @@ import stateflow as sf
 from stateflow.format.encoding import split
 from stateflow.format.records import END_OF_TIME
 from stateflow.operators.expiry import TURNS
+from stateflow.state.expiry.index import in_order
 from tests.operators.expiring import GROUPS, SECOND, Expiring, Rows, full_key
 
 TTL = 10 * SECOND
+
+
+@given(st.lists(st.binary(max_size=3)))
+def test_keys_that_come_nearly_in_order_are_each_named_once(keys: list[bytes]) -> None:
+    assert in_order(keys) == in_order(sorted(keys)) == sorted(set(keys))
 
 
 @dataclass

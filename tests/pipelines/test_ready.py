@@ -92,8 +92,8 @@ REFUSED: list[tuple[Callable[[KeyedStream], Any], dict[str, Any] | None, str]] =
     (
         lambda k: k.aggregate("op", Total, n=sf.count(where="upper(sku) = 'A'")),
         None,
-        ("operator 'op', 'n': the condition \"upper(sku) = 'A'\" needs column 'upper', but Order has none; it has user, sku, "
-        "amount, tags, paid, ts"),
+        ("operator 'op', 'n': the condition \"upper(sku) = 'A'\" calls 'upper', and conditions have no functions: compute a boolean "
+         "column with transform()"),
     ),
     (
         lambda k: k.aggregate("op", Total, n=sf.count(where="amount > 1 AND")),
@@ -298,6 +298,14 @@ DEDUPLICATED: list[tuple[dict[str, Any], dict[str, Any] | None, str]] = [
         {"by": "sku", "within": "-7 days"},
         None,
         "deduplicate: within is '-7 days': give it zero or more, such as '5 minutes'",
+    ),
+    (
+        {"by": "sku", "ttl": "7 days"},
+        None,
+        (
+            "operator 'once': deduplicate takes no ttl=: say within='7 days', after which a row's copy counts as new and its key is "
+            "forgotten"
+        ),
     ),
     (
         {"by": "sku", "within": "7 days"},

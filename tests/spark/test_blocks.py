@@ -242,7 +242,7 @@ def test_a_composite_key_is_a_named_tuple() -> None:
 @pytest.mark.parametrize("keys", [[(0, None, 1)], [(0, 1, 1), (0, None, 2)]])
 def test_a_null_key_is_refused_with_its_operator_and_column(keys: list[Given]) -> None:
     with pytest.raises(
-        UsageError, match=r"operator 'op': 1 rows have a null in key column 'k0': leave such rows out before"
+        UsageError, match=r"operator 'op': 1 row has a null in key column 'k0': leave such rows out before"
     ):
         keys_of([batch(keys)])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,31 @@ def test_an_instant_finer_than_a_microsecond_is_refused_and_not_cut(
 ) -> None:
     pq.write_table(pa.table({"value": pa.array([1_500], NANOS)}), tmp_path / "fine.parquet")
     with pytest.raises(Exception, match="an instant is finer: round it; in nanoseconds it is 1500"):
+        rows_of(spark, tmp_path / "fine.parquet")
+
+
+@pytest.mark.parametrize("kind", [pa.time64("ns"), pa.time64("us"), pa.time32("ms")], ids=str)
+def test_times_of_day_are_text_in_every_unit(spark: SparkSession, tmp_path: Path, kind: Any) -> None:
+    values = [time(12, 34, 56, 789_000), None, time(0, 0), time(23, 59, 59, 1_000)]
+    deep = pa.struct({"at": kind, "all": pa.list_(kind)})
+    nested = [{"at": value, "all": [value, None]} for value in values]
+    pq.write_table(
+        pa.table({"value": pa.array(values, kind), "deep": pa.array(nested, deep)}),
+        tmp_path / "times.parquet",
+    )
+    types, rows = rows_of(spark, tmp_path / "times.parquet")
+    assert types == {"value": "string", "deep": "struct<at:string,all:array<string>>"}
+    texts = ["12:34:56.789000", None, "00:00:00.000000", "23:59:59.001000"]
+    assert [row["value"] for row in rows] == texts
+    assert [row["deep"] for row in rows] == [{"at": text, "all": [text, None]} for text in texts]
+
+
+def test_times_of_day_of_polars_are_read_and_cut_by_nobody(spark: SparkSession, tmp_path: Path) -> None:
+    day = pl.DataFrame({"value": [time(1, 2, 3, 4)]})
+    day.write_parquet(tmp_path / "day.parquet")
+    assert rows_of(spark, tmp_path / "day.parquet")[1] == [{"value": "01:02:03.000004"}]
+    pq.write_table(pa.table({"value": pa.array([1_500], pa.time64("ns"))}), tmp_path / "fine.parquet")
+    with pytest.raises(Exception, match="a time of day is finer: round it; in nanoseconds it is 1500"):
         rows_of(spark, tmp_path / "fine.parquet")
 
 

@@ -1,9 +1,9 @@
-"""Keys that share a place come whole: fabricated batches sorted by place alone, beside a plain model."""
+"""Keys that share a place come whole: fabricated batches in any order, beside a plain model."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -15,11 +15,11 @@ import pytest
 
 from stateflow.errors import UsageError
 from stateflow.operators.context import Moment, OperatorContext
-from stateflow.operators.keyed import StreamError
 from stateflow.pipelines.rows import row_type
-from stateflow.spark.task import set_aside, shared_places
+from stateflow.spark.task import placed, set_aside, shared_places
 from stateflow.spark.task.blocks import Blocks, Shape
 from stateflow.spark.task.carried import GROUP_AT, carried
+from stateflow.spark.task.placed import PlacedRows
 from stateflow.spark.task.set_aside import SetAside
 from stateflow.spark.task.shared_places import WholeKeys
 from stateflow.state.cursor import Cursor
@@ -43,7 +43,7 @@ Got = list[tuple[int, Any, list[tuple[int, bool]]]]
 
 
 class Cut:
-    """Rows as a task gets them, sorted by place and cut into batches."""
+    """Rows as a task gets them, cut into batches."""
 
     def __init__(self, kinds: tuple[str, ...], scratch: Path, *, late: bool = False) -> None:
         self.kinds, self.late, self.scratch = kinds, late, scratch
@@ -108,7 +108,7 @@ def rows_at_random(random_: random.Random, kinds: tuple[str, ...]) -> list[Given
         key = tuple(KINDS[kind][2](number if i == len(kinds) - 1 else 3) for i, kind in enumerate(kinds))
         place = crc32(repr(key).encode()) % places
         given.append(((place % 3 << GROUP_AT) | place, key, n))
-    return sorted(given, key=lambda row: row[0])
+    return given
 
 
 def cut_at_random(random_: random.Random, given: list[Given], cut: Cut) -> Iterator[pa.RecordBatch]:
@@ -128,12 +128,14 @@ def test_keys_that_share_places_come_whole_and_in_order(
     kinds: tuple[str, ...], memory: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(set_aside, "BYTES_IN_MEMORY", memory)
+    monkeypatch.setattr(placed, "BYTES_IN_MEMORY", memory)
     spilled = 0
     for seed in range(12):
         random_ = random.Random(f"{kinds} {seed}")
         rows = random_.choice((1, 3, 1000))
         monkeypatch.setattr(set_aside, "ROWS", rows)
         monkeypatch.setattr(shared_places, "ROWS", rows)
+        monkeypatch.setattr(placed, "BLOCK_BYTES", random_.choice((1, 200, 1 << 20)))
         late = random_.random() < 0.3
         at_most = random_.choice((1, 2, 1000, 1000))
         cut = Cut(kinds, tmp_path, late=late)
@@ -151,10 +153,9 @@ def test_keys_that_share_places_come_whole_and_in_order(
     assert bool(spilled) == (memory < 1 << 20)
 
 
-def hot(cut: Cut, rows: int, pulled: list[int]) -> Iterator[pa.RecordBatch]:
+def hot(cut: Cut, rows: int) -> Iterator[pa.RecordBatch]:
     """Two keys that take turns at one place, and a third one behind them."""
     for n in range(rows):
-        pulled.append(n)
         yield cut.batch([(9, ("a",), 2 * n), (9, ("b",), 2 * n + 1)])
     yield cut.batch([(10, ("c",), -1)])
 
@@ -163,15 +164,22 @@ def test_the_first_key_of_a_place_streams_and_the_others_wait_in_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(set_aside, "BYTES_IN_MEMORY", 1000)
-    cut, pulled = Cut(("str",), tmp_path), []  # type: ignore[var-annotated]
-    blocks = cut.blocks(hot(cut, 100, pulled))
+    cut, pulled, in_places = Cut(("str",), tmp_path), [], PlacedRows.of
+
+    def counted(self: PlacedRows, batches: Iterator[pa.RecordBatch]) -> Generator[pa.RecordBatch]:
+        for batch in in_places(self, batches):
+            pulled.append(batch.num_rows)
+            yield batch
+
+    monkeypatch.setattr(PlacedRows, "of", counted)
+    blocks = cut.blocks(hot(cut, 100))
     found = {}
     for _, chunk in blocks.chunks(OperatorContext(Cursor(1, 0), Moment(1, 0, 0, None), 0, {}), (0,)):
         for i, key in enumerate(chunk.keys):
             (rows,) = chunk.rows(i)
             found[key] = [next(rows).n]
             if key == "a":
-                assert len(pulled) == 2
+                assert pulled == [2, 2]
             for row in rows:
                 found[key].append(row.n)
                 if row.n == 150:
@@ -194,25 +202,28 @@ def test_the_file_is_removed_when_the_rows_fail_or_user_code_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(set_aside, "BYTES_IN_MEMORY", 100)
+    monkeypatch.setattr(placed, "BYTES_IN_MEMORY", 100)
     cut = Cut(("str",), tmp_path)
 
     def broken() -> Iterator[pa.RecordBatch]:
-        yield from list(hot(cut, 10, []))[:-1]
+        yield from list(hot(cut, 10))[:-1]
         assert cut.folders[0].exists()
         raise ConnectionError("the executor is gone")
 
     context = OperatorContext(Cursor(1, 0), Moment(1, 0, 0, None), 0, {})
-    with pytest.raises(StreamError, match="the executor is gone"):
+    with pytest.raises(ConnectionError, match="the executor is gone"):
         cut.read(broken())
     assert not cut.folders[0].exists()
-    blocks = cut.blocks(hot(cut, 10, []))
+    blocks = cut.blocks(hot(cut, 10))
     for _, chunk in blocks.chunks(context, (0,)):
         (rows,) = chunk.rows(0)
         assert len([row for row, _ in zip(rows, range(5), strict=False)]) == 5
         break
-    assert cut.folders[1].exists()
+    rows_in_order, set_aside_rows = cut.folders[1:]
+    assert rows_in_order.exists()
+    assert set_aside_rows.exists()
     blocks.close()
-    assert not cut.folders[1].exists()
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("place", [1, 2])

@@ -132,6 +132,6 @@ class _Thread(threading.Thread):
 
     def _finished(self, report: BatchReport) -> None:
         self._lines.put(
-            f"checkpoint {report.slot}: {report.rows:,} rows in {report.duration:.1f} s"
+            f"checkpoint {report.slot}: {report.rows:,} row{'' if report.rows == 1 else 's'} in {report.duration:.1f} s"
             + (" (timers)" if report.input_free else "")
         )

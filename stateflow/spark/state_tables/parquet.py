@@ -1,7 +1,8 @@
 """Parquet that other programs wrote, read by the types that its files have.
 
 Spark believes the notes that it left in a file, and PyArrow copies them into the next one, whatever its columns have become.
-Nor does Spark read nanoseconds, in which pandas has its instants.
+Nor does Spark read nanoseconds, in which pandas has its instants, or times of day, which polars has in nanoseconds and DuckDB in
+microseconds: a table of ours has these as text.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
     DataType,
+    IntegerType,
     LongType,
     MapType,
     StructType,
@@ -34,7 +36,11 @@ _AT_ONCE = 16
 """Footers that are read at once: each is a question to a store."""
 
 Types = tuple[StructType, StructType]
-"""As Spark reads the columns, and as they are meant: they differ where nanoseconds are numbers to Spark."""
+"""As Spark reads the columns, and as they are meant: they differ where nanoseconds and times of day are numbers to Spark."""
+
+_DAY_PARTS = {"MILLIS": 10**3, "MICROS": 10**6, "NANOS": 10**9}
+"""Of a second, in Parquet's times of day."""
+_TIME_OF_DAY = "time of day in "
 
 
 def parquet_frame(spark: SparkSession, path: str, what: str) -> DataFrame:
@@ -89,27 +95,43 @@ def _footer(spark: SparkSession, file: str) -> Types:
     converter = jvm.org.apache.spark.sql.execution.datasources.parquet.ParquetToSparkSchemaConverter(
         session.conf()
     )
-    read = _converted(converter, schema)
-    fields = _in_micros(jvm, schema)
-    return read, _converted(converter, parquet.schema.MessageType(schema.getName(), fields))
+    read, meant = (
+        parquet.schema.MessageType(schema.getName(), _fields(jvm, schema, meant=kind))
+        for kind in (False, True)
+    )
+    return _converted(converter, read), _converted(converter, meant)
 
 
-def _in_micros(jvm: Any, group: Any) -> Any:
-    """The fields of a group of Parquet's, with microseconds where they have nanoseconds."""
+def _fields(jvm: Any, group: Any, *, meant: bool) -> Any:
+    """The fields of a group of Parquet's, with times of day as numbers; as they are meant, with microseconds where they have
+    nanoseconds, and with times of day as groups that tell their unit."""
     made = jvm.java.util.ArrayList()
     for field in group.getFields():
+        annotated = "" if not field.isPrimitive() else str(field.getLogicalTypeAnnotation())
         if not field.isPrimitive():
-            field = field.asGroupType().withNewFields(_in_micros(jvm, field.asGroupType()))
-        elif str(field.getLogicalTypeAnnotation()).startswith("TIMESTAMP(NANOS,"):
+            field = field.asGroupType().withNewFields(_fields(jvm, field.asGroupType(), meant=meant))
+        elif annotated.startswith("TIME("):
+            field = _time_of_day(jvm, field, annotated[5:].split(",")[0], meant=meant)
+        elif meant and annotated.startswith("TIMESTAMP(NANOS,"):
             annotation = jvm.org.apache.parquet.schema.LogicalTypeAnnotation
             utc = field.getLogicalTypeAnnotation().isAdjustedToUTC()
-            builder = jvm.org.apache.parquet.schema.Types.primitive(
-                field.getPrimitiveTypeName(), field.getRepetition()
-            )
             micros = annotation.timestampType(utc, annotation.TimeUnit.MICROS)
-            field = getattr(builder, "as")(micros).named(field.getName())
+            field = getattr(_plain(jvm, field), "as")(micros).named(field.getName())
         made.add(field)
     return made
+
+
+def _plain(jvm: Any, field: Any) -> Any:
+    """A builder of the field as what it is stored as."""
+    return jvm.org.apache.parquet.schema.Types.primitive(field.getPrimitiveTypeName(), field.getRepetition())
+
+
+def _time_of_day(jvm: Any, field: Any, unit: str, *, meant: bool) -> Any:
+    if not meant:
+        return _plain(jvm, field).named(field.getName())
+    number = jvm.java.util.ArrayList()
+    number.add(_plain(jvm, field).named(f"{_TIME_OF_DAY}{unit}"))
+    return jvm.org.apache.parquet.schema.GroupType(field.getRepetition(), field.getName(), number)
 
 
 def _converted(converter: Any, schema: Any) -> StructType:
@@ -125,9 +147,11 @@ def _named(name: str) -> Column:
 
 
 def _meant(column: Column, read: DataType, meant: DataType) -> Column:
-    """The column with instants where Spark has read nanoseconds as numbers."""
+    """The column with instants and times of day where Spark has read numbers."""
     if read == meant:
         return column
+    if isinstance(read, LongType | IntegerType) and isinstance(meant, StructType):
+        return _text_of_day(column, _DAY_PARTS[meant[0].name.removeprefix(_TIME_OF_DAY)])
     if isinstance(read, LongType) and isinstance(meant, TimestampType | TimestampNTZType):
         micros = F.timestamp_micros(F.call_function("div", column, F.lit(1000)))
         return (
@@ -149,4 +173,21 @@ def _meant(column: Column, read: DataType, meant: DataType) -> Column:
     return F.when(column.isNotNull(), F.struct(*fields))
 
 
+def _text_of_day(column: Column, parts: int) -> Column:
+    """A time of day as tables have it, from parts of a second since midnight."""
+    seconds, rest = F.call_function("div", column, F.lit(parts)), F.pmod(column, F.lit(parts))
+    micros = F.call_function("div", rest * 10**6, F.lit(parts))
+    hours, minutes = (
+        F.call_function("div", seconds, F.lit(3600)),
+        F.call_function("div", seconds, F.lit(60)) % 60,
+    )
+    text = F.format_string("%02d:%02d:%02d.%06d", hours, minutes, seconds % 60, micros)
+    finer = F.raise_error(F.concat(F.lit(_FINER_TIME), column.cast("string")))
+    # Of nothing format_string would make the text "null".
+    return F.when(column.isNull(), F.lit(None).cast("string")).otherwise(
+        F.when(micros * parts == rest * 10**6, text).otherwise(finer)
+    )
+
+
 _FINER = "state has microseconds, and an instant is finer: round it; in nanoseconds it is "
+_FINER_TIME = "state has microseconds, and a time of day is finer: round it; in nanoseconds it is "

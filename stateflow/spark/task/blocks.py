@@ -1,7 +1,7 @@
-"""From sorted Arrow batches to chunks of whole keys, with at most two batches in memory.
+"""From Arrow batches to chunks of whole keys, with at most two sorted batches as Python's objects.
 
 Keys that end inside their batch form one chunk. A key that goes on in the next batch is a chunk of its own: it pulls
-rows from Spark as user code asks for them, so that a key of any size fits.
+rows as user code asks for them, so that a key of any size fits.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from stateflow.pipelines.rows import RowType
 from stateflow.spark.task.carried import Carried, everything, groups_of
 from stateflow.spark.task.columns import RowReader, values_of
 from stateflow.spark.task.key_columns import KeyColumns, key_starts
+from stateflow.spark.task.placed import PlacedRows
 from stateflow.spark.task.shared_places import WholeKeys
 from stateflow.state.keys.codec import KeyCodec
 
@@ -149,9 +150,12 @@ class Blocks:
         remember: int = 0,
         scratch: Callable[[], Path] = _temporary_folder,
     ) -> None:
-        self._batches = _with_starts(batches, shape.keys)
+        self._placed: Generator[Any] | None = None
         if shape.mixed:
-            self._batches = WholeKeys(shape.keys, scratch).of(batches)
+            self._placed = PlacedRows(scratch).of(batches)
+            self._batches = WholeKeys(shape.keys, scratch).of(self._placed)
+        else:
+            self._batches = _with_starts(batches, shape.keys)
         self._remember = remember
         """How many rows of a spanning key to remember, in case user code fails on it."""
         self._shape = shape
@@ -162,6 +166,8 @@ class Blocks:
     def close(self) -> None:
         """Removes what lies on disk, also after an error."""
         self._batches.close()
+        if self._placed is not None:
+            self._placed.close()
 
     def peek(self) -> Block | None:
         if self._failed is not None:

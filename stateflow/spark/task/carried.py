@@ -26,7 +26,8 @@ class Carried:
     """Whether the first column is the number by which rows are sorted, with the key group in its upper bits, and not the
     group alone. Otherwise Spark computes that number anew whenever it compares two rows of a key."""
     mixed: bool = False
-    """Whether Spark sorts by the place alone, so that the rows of keys that share a place come mixed."""
+    """Whether Spark leaves the rows as they come: the task sorts them by the place alone, so that the rows of keys that share
+    a place are mixed."""
 
     @property
     def own_keys(self) -> int:

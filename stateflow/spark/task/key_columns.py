@@ -15,9 +15,8 @@ from stateflow.pipelines.rows import without_nulls
 
 def refuse_nulls(uid: str, name: str, column: Any) -> None:
     if column.null_count:
-        raise UsageError(
-            f"operator {uid!r}: {column.null_count} rows have a null in key column {name!r}: {without_nulls(name)}"
-        )
+        rows = "1 row has" if column.null_count == 1 else f"{column.null_count} rows have"
+        raise UsageError(f"operator {uid!r}: {rows} a null in key column {name!r}: {without_nulls(name)}")
 
 
 class KeyColumns:

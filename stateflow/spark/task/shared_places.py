@@ -1,4 +1,4 @@
-"""Keys that share a place: Spark sorts by the place alone, so their rows come mixed, and here they are told apart.
+"""Keys that share a place: rows are sorted by the place alone, so those of these keys come mixed, and here they are told apart.
 
 Hardly any two keys share a place. Whether some do shows in two counts: there are more changes of the key than of the place.
 A place that ends inside its batch is reordered there. A place that goes on can be as large as its largest key, so the rows of

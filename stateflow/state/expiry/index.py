@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from operator import lt
 from typing import Any
 
 from stateflow.format.encoding import (
@@ -133,7 +134,7 @@ class Expiry:
     def settle(self, backend: Backend, changes: list[Change]) -> None:
         """Before `changes` are written: finds out which entries are new to the index, and may add blocks."""
         if self._unknown:
-            keys, self._unknown = sorted(set(self._unknown)), []
+            keys, self._unknown = in_order(self._unknown), []
             raws = backend.get_many(keys)
             self._fresh.extend(key for key, raw in zip(keys, raws, strict=True) if not expires(raw))
         if len(self._fresh) > GATHERED:
@@ -150,8 +151,7 @@ class Expiry:
         self._moved = {}
 
     def _named(self, due: int, keys: Iterable[bytes]) -> Iterator[Change]:
-        # Keys come nearly in order, and sorting what is in order costs little: a set would shuffle them.
-        ordered = sorted(dict.fromkeys(keys))
+        ordered = in_order(keys)
         self._named_since.append((due, len(ordered)))
         self._sample += ordered[:: len(ordered) // SAMPLE + 1]
         begin = 0
@@ -228,7 +228,7 @@ class Expiry:
         """What becomes of entries whose block is due: those that were renewed get another block."""
         if not keys or self.clock is None:
             return (), changes
-        keys = sorted(dict.fromkeys(keys))
+        keys = in_order(keys)
         gone, later = told_apart(keys, backend.get_many(keys), self.clock)
         self.expired += len(gone)
         for key, raw in later:
@@ -285,6 +285,14 @@ class Expiry:
         if len(entries) < budget:
             return changes, Progress(progress.sweep, True, b""), len(entries)
         return changes, Progress(progress.sweep, False, entries[-1][0][PREFIX_WIDTH:]), len(entries)
+
+
+def in_order(keys: Iterable[bytes]) -> list[bytes]:
+    """Each key once. Keys come nearly in order, and sorting them then costs less than looking for their twins in a dict."""
+    ordered = sorted(keys)
+    if all(map(lt, ordered, islice(ordered, 1, None))):
+        return ordered
+    return list(dict.fromkeys(ordered))
 
 
 def expiry_of_schema(schema: StateSchema, now: int, watermark: int | None, slot: int) -> Expiry | None:
