@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 import pytest
@@ -334,6 +337,15 @@ def test_a_timer_that_raises_becomes_a_dead_letter_and_is_gone() -> None:
     assert harness.advance(at(91)) == []
 
 
+def test_a_side_output_is_no_text() -> None:
+    class Emitting(sf.KeyedProcess[int, Order, Total]):
+        def process(self, key: int, rows: Iterator[Order], ctx: sf.Context) -> None:
+            ctx.emit("large", next(rows))  # type: ignore[arg-type]
+
+    with pytest.raises(sf.UsageError, match=r"ctx\.emit takes an output and a row, .*, not 'large'"):
+        KeyedHarness(Emitting, outputs=[LARGE]).rows(Order(1, "a", 1.0))
+
+
 def test_a_side_output_that_is_not_listed_is_refused() -> None:
     with pytest.raises(sf.UsageError, match=r"side output 'large' .* list it in outputs"):
         KeyedHarness(Fragile).rows(Order(1, "a", 1.0))
@@ -378,7 +390,11 @@ def test_a_single_column_takes_bare_values() -> None:
 @pytest.mark.parametrize(
     ("rows", "output", "message"),
     [
-        (["abc"], "price double", "put out 'abc' in column 'price', which is a double"),
+        (
+            ["abc"],
+            "price double",
+            "put out 'abc' in column 'price', which is a double: .*: convert the value in the code",
+        ),
         ([2.5], "user long, price double", r"put out 2\.5, which is not 2 values \(user, price\)"),
         ([(1, 2.5)], "price double", r"put out \(1, 2\.5\), which is not one value \(price\)"),
         ([Order(1, "a", 1.0)], Total, "which is no Total: yield Total"),
@@ -387,6 +403,60 @@ def test_a_single_column_takes_bare_values() -> None:
 def test_rows_that_a_run_would_refuse_are_refused(rows: Any, output: Any, message: str) -> None:
     with pytest.raises(sf.UsageError, match=f"operator 'Putting' {message}|operator 'Putting' .*{message}"):
         put_out(rows, output=output)
+
+
+class Misfits(sf.KeyedProcess[int, Order, int]):
+    """Puts out what does not fit, from rows, timers and to the side, for the users that it is told of."""
+
+    seen = sf.ValueState(int, default=0)
+    later = sf.Timer("event")
+
+    def process(self, key: int, rows: Iterator[Order], ctx: sf.Context) -> Iterator[int]:
+        self.seen.value += 1
+        for row in rows:
+            if row.sku == "later":
+                self.later.set(at(60))
+            elif row.sku == "side":
+                ctx.emit(LARGE, Order(1 << 70, "too much", 1.0))
+            yield 1 << 70 if row.sku == "much" else key
+
+    @later.fires
+    def too_much(self, key: int, when: datetime, ctx: sf.Context) -> Iterator[int]:
+        self.seen.value += 1
+        yield 1 << 70
+
+
+def test_rows_that_do_not_fit_make_their_key_a_dead_letter_and_no_other() -> None:
+    harness = KeyedHarness(Misfits, output="n long", outputs=[LARGE], on_error="dead_letter")
+    out = harness.rows(
+        Order(1, "fits", 1.0), Order(2, "much", 1.0), Order(3, "side", 1.0), Order(4, "later", 1.0, at(1))
+    )
+    assert out == [1, 4]
+    assert harness.side(LARGE) == []
+    assert harness.advance(at(60)) == []
+    assert [harness.snapshot(user).get("seen") for user in (1, 2, 3, 4)] == [1, None, None, 1]
+    assert [(letter[1], letter[2].split(":")[1]) for letter in harness.dead_letters] == [
+        ("2", " operator 'Misfits' put out 1180591620717411303424 in column 'n', which is a int64"),
+        ("3", " operator 'Misfits', side output 'large' put out 1180591620717411303424 in column 'user', which is a int64"),
+        ("4", " operator 'Misfits' put out 1180591620717411303424 in column 'n', which is a int64"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "declared",
+    ["long", "int", "string", "double", "boolean", "timestamp", "date", "decimal(4,2)", "array<long>"],
+)
+@pytest.mark.parametrize(
+    "value",
+    [None, True, 1, -(1 << 31), 1 << 31, -(1 << 63), 1 << 63, 2.0, 2.5, 1 << 70, "a", "\xe4", "\ud800", b"a", b"\xff", at(1),
+     datetime(2026, 1, 1), START.date(), Decimal("1.5"), Decimal("100"), [1], ["a"], [1 << 63]],
+    ids=ascii,
+)  # fmt: skip
+def test_what_is_a_dead_letter_is_what_fails_a_batch_otherwise(declared: str, value: Any) -> None:
+    fits: list[Any] = []
+    with suppress(sf.UsageError):
+        fits = put_out([value], output=f"c {declared}")
+    assert put_out([value], output=f"c {declared}", on_error="dead_letter") == fits
 
 
 def test_a_batch_whose_rows_do_not_fit_changes_nothing() -> None:
@@ -405,6 +475,96 @@ def test_a_side_output_takes_rows_of_its_type_only() -> None:
         KeyedHarness(Emitting, outputs=[LARGE]).rows(Order(1, "a", 1.0))
     with pytest.raises(sf.UsageError, match="two side outputs have one name"):
         KeyedHarness(Emitting, outputs=[LARGE, LARGE])
+
+
+# ---- what user code takes for a value, and for a list ----
+
+
+class Handled(sf.KeyedProcess[int, Order, Any]):
+    """Does with its states what a test says."""
+
+    n = sf.ValueState(int, default=0)
+    most = sf.ReducingState(int, max)
+    mean = sf.AggregatingState(int, create=list, add=lambda made, value: [*made, value], result=len)
+    one = sf.Timer("event")
+    many = sf.Timer("event", many=True)
+    does: Any = None
+
+    def process(self, key: int, rows: Iterator[Order], ctx: sf.Context) -> Any:
+        return [Handled.does(self, rows)]
+
+    @one.fires
+    def fired(self, key: int, when: datetime, ctx: sf.Context) -> None: ...
+
+    @many.fires
+    def fired_too(self, key: int, when: datetime, ctx: sf.Context) -> None: ...
+
+
+def handled(does: Callable[[Any, Any], Any]) -> Any:
+    Handled.does = staticmethod(does)
+    [got] = KeyedHarness(Handled).rows(Order(1, "a", 1.0), Order(1, "b", 2.0))
+    return got
+
+
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [("n", ".value"), ("most", ".get()"), ("mean", ".get()"), ("one", ".at"), ("many", ".all()")],
+)
+@pytest.mark.parametrize(
+    ("does", "what"),
+    [
+        (lambda state: 1 if state else 2, "tested"),
+        (lambda state: not state, "tested"),
+        (lambda state: state == 0, "compared"),
+        (lambda state: state != "x", "compared"),
+        (lambda state: state in (None, 1), "compared"),
+    ],
+)
+def test_a_state_that_is_taken_for_its_value_says_how_it_is_read(
+    name: str, read: str, does: Any, what: str
+) -> None:
+    message = f"{name!r} is a state, which is {what} as if it were its value: write self.{name}{read}"
+    with pytest.raises(sf.UsageError, match=re.escape(message)):
+        handled(lambda self, rows: does(getattr(self, name)))
+
+
+def test_a_state_is_itself() -> None:
+    assert handled(
+        lambda self, rows: self.n == self.n and self.n in [self.one, self.n] and len({self.n, self.one}) == 2
+    )
+
+
+def test_a_part_that_a_state_lacks_is_told_with_those_that_it_has() -> None:
+    parts = {
+        "n": "value, at, exists, clear", "most": "get, add, at, exists, clear", "one": "set, at, clear, under",
+        "many": "set, all, clear, clear_all, under",
+    }  # fmt: skip
+    for name, has in parts.items():
+        with pytest.raises(sf.UsageError, match=f"state '{name}' has no 'update': it has {has}"):
+            handled(lambda self, rows, name=name: getattr(self, name).update(1))
+        assert handled(lambda self, rows, name=name: hasattr(getattr(self, name), "update")) is False
+
+
+def test_a_default_that_fails_is_not_taken_for_a_missing_part() -> None:
+    class Failing(sf.KeyedProcess[int, Order, int]):
+        made = sf.ValueState(list[int], default=lambda: None.nothing)  # type: ignore[attr-defined]
+
+        def process(self, key: int, rows: Iterator[Order], ctx: sf.Context) -> Iterator[int]:
+            yield len(self.made.value)
+
+    with pytest.raises(sf.StateflowError, match="'NoneType' object has no attribute 'nothing'"):
+        KeyedHarness(Failing).rows(Order(1, "a", 1.0))
+
+
+def test_rows_that_are_gone_through_twice_are_told() -> None:
+    with pytest.raises(sf.UsageError, match=r"come only once: begin with rows = list\(rows\)"):
+        handled(lambda self, rows: (sum(row.amount for row in rows), sum(1 for row in rows)))
+    assert handled(lambda self, rows: (next(rows).sku, [row.sku for row in rows], next(rows, None))) == (
+        "a",
+        ["b"],
+        None,
+    )
+    assert handled(lambda self, rows: len(list(iter(rows)))) == 2
 
 
 # ---- keys ----

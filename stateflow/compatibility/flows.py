@@ -27,13 +27,14 @@ from stateflow.compatibility.states import (
 from stateflow.errors import IncompatibleError, UsageError
 from stateflow.format.records import OperatorState, Record
 from stateflow.operators.combining import combining_of
-from stateflow.pipelines.event_times import splitting_source
+from stateflow.pipelines.event_times import splitting_operator, splitting_source
 from stateflow.pipelines.fixed_options import duration
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.graph import KeyedNode, SourceNode
 from stateflow.pipelines.operators import DEAD_LETTERS
 from stateflow.pipelines.ready import ReadyOperator
 from stateflow.pipelines.rows import key_type
+from stateflow.pipelines.tables import DeltaTable
 from stateflow.state.values.declared_types import RULES, Change
 
 Counts = Mapping[tuple[str, str], int]
@@ -124,9 +125,10 @@ def compare(
     checkpoints: Collection[int] = (),
     counts: Counts | None = None,
     misfits: Mapping[str, str] | None = None,
+    written: Mapping[str, str] | None = None,
 ) -> Check:
     """Reports every problem, not only the first. `checkpoints` are those that can be restored, as far as known; `misfits` says
-    by the uid of a sink what its table lacks."""
+    by the uid of a sink what its table lacks, and `written` where the job has written to, if not the record alone tells it."""
     before = record.operators if record else {}
     nodes = {node.uid: node for node in flow.operators}
     operators = [
@@ -159,7 +161,9 @@ def compare(
     compatible = not problem and not any(each.problem for each in operators)
     if compatible:
         check_flow(flow, record, allow_non_restored_state=allow_non_restored_state)
-    sinks = _compared([n.uid for n in flow.sinks], list(record.sinks) if record else [])
+    if written is None:
+        written = {uid: prepared.target for uid, prepared in record.sinks.items()} if record else {}
+    sinks = _compared([n.uid for n in flow.sinks], list(written))
     misfits = misfits or {}
     return Check(
         pipeline=flow.name,
@@ -173,6 +177,7 @@ def compare(
         warnings=(
             *(warning for source in flow.sources for warning in _lost_late_rows(flow, source)),
             *(warning for node in flow.operators for warning in _warnings(flow, node)),
+            *_moved(flow, written),
         ),
         misfits=tuple(misfits.values()),
     )
@@ -186,6 +191,16 @@ def _lost_late_rows(flow: Flow, source: SourceNode) -> Iterator[str]:
         )
 
 
+def _moved(flow: Flow, written: Mapping[str, str]) -> Iterator[str]:
+    for sink in flow.sinks:
+        before = written.get(sink.uid)
+        if isinstance(sink.target, DeltaTable) and before is not None and sink.target.path != before:
+            yield (
+                f"sink {sink.uid!r} has written to {before} and goes on in {sink.target.path}: a run refuses a table that is not that one, "
+                "moved as a whole; give a new table a new uid"
+            )
+
+
 def _warnings(flow: Flow, node: KeyedNode) -> Iterator[str]:
     if isinstance(node.columnar, ReadyOperator):
         yield from node.columnar.warnings
@@ -194,6 +209,11 @@ def _warnings(flow: Flow, node: KeyedNode) -> Iterator[str]:
             yield (
                 f"operator {node.uid!r} has lateness={duration(lateness)!r}, but source {source!r} splits off its late rows (late=) "
                 "before, so that none can come to it: leave late= of the source out, and read .side('late') of the operator"
+            )
+        elif lateness and (before := splitting_operator(node)):
+            yield (
+                f"operator {node.uid!r} has lateness={duration(lateness)!r}, but operator {before!r} takes out late rows before, so that "
+                "none can come to it and its rows only come later: leave lateness= out"
             )
     if DEAD_LETTERS in flow.unread_sides(node):
         yield (

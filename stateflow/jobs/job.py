@@ -42,7 +42,7 @@ from stateflow.liveness.processes import has_ended
 from stateflow.observe.status import JobStatus, status_of
 from stateflow.pipelines.parameters import known_parameters
 from stateflow.savepoints.dispose import dispose_claimed
-from stateflow.savepoints.origin import find_origin
+from stateflow.savepoints.origin import find_origin, newest_sinks
 from stateflow.storage.roots import open_recorded, open_store
 
 if TYPE_CHECKING:
@@ -133,10 +133,13 @@ class Job(JobHandle):
 
         record: Record | None = None
         checkpoints: tuple[int, ...] = ()
+        written: dict[str, str] = {}
         if self.exists:
             log = read_log(self.store, self.layout)
             decided, checkpoints = log.decided, tuple(kept.slot for kept in log.checkpoints)
             record = decided if decided is not None and decided.carries_state else log.head
+            # A restore or a rescale writes nothing, and the record of one has no outputs.
+            written = {uid: prepared.target for uid, prepared in newest_sinks(log).items()}
         values = {**known_parameters(pipeline.function, record), **(parameters or {})}
         return checked(
             pipeline.build(values),
@@ -146,6 +149,7 @@ class Job(JobHandle):
             allow_non_restored_state=allow_non_restored_state,
             checkpoints=checkpoints,
             counts=counts,
+            written=written,
         )
 
     def run(

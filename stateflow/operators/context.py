@@ -114,6 +114,10 @@ class OperatorContext:
     def emit(self, output: Output[Any], row: Any) -> None:
         try:
             self.sides[output.name].append(row)
+        except AttributeError:
+            raise UsageError(
+                f"ctx.emit takes an output and a row, such as ctx.emit(LATE, row) with LATE = sf.output('late', Order), not {output!r}"
+            ) from None
         except KeyError:
             raise UsageError(
                 f"side output {output.name!r} is not known to this operator: list it in outputs=[...] of .process()"

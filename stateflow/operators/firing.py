@@ -13,6 +13,7 @@ from typing import Any
 
 from stateflow.format.encoding import EMPTY_NAMESPACE, SIGN, split, split_timer, state_range, timer_range
 from stateflow.format.instants import instant
+from stateflow.operators.attempt import Attempt
 from stateflow.operators.binding import Binding
 from stateflow.operators.context import Moment, OperatorContext
 from stateflow.operators.decoded import decoded_keys
@@ -50,12 +51,19 @@ class Firing:
         binding: Binding,
         cursor: Cursor,
         out: list[Any],
+        attempt: Attempt,
         failed: Callable[[Exception, Any], None],
     ) -> None:
         """`failed` raises, or makes the key a dead letter."""
         self._uid = spec.uid
         self._careful = spec.on_error == "dead_letter"
-        self._context, self._cursor, self._out, self._failed = context, cursor, out, failed
+        self._context, self._cursor, self._out, self._attempt, self._failed = (
+            context,
+            cursor,
+            out,
+            attempt,
+            failed,
+        )
         self._chunked = binding.chunked
         self._names = sorted(binding.timers)
         self._timers: list[AnyTimer] = [binding.timers[name] for name in self._names]
@@ -258,24 +266,18 @@ class Firing:
 
     def _call_carefully(self, handler: Callable[..., Any], timer: AnyTimer, at: int) -> Sequence[_News]:
         """If it fails, nothing that it did has happened."""
-        out, changes, sides = self._out, self._changes, self._context.sides
-        mark = len(out), len(changes), {name: len(rows) for name, rows in sides.items()}
+        changes, mark = self._changes, self._attempt.mark(self._changes)
         try:
             produced = handler(self._cursor.key, instant(at), self._context)
             if produced is not None:
-                out.extend(returned(self._uid, produced))
-            for state in self._chunked:
-                state.check_current()
+                self._out.extend(returned(self._uid, produced))
+            self._attempt.check(mark)
             news = self._news(timer, at)
             timer.fired(at)
             self._cursor.flush(changes)
             return news
         except Exception:
-            del out[mark[0] :], changes[mark[1] :]
-            for name, length in mark[2].items():
-                del sides[name][length:]
-            for state in self._chunked:
-                state.discard()
+            self._attempt.undo(mark, changes)
             raise
 
     def _news(self, timer: AnyTimer, at: int) -> Sequence[_News]:

@@ -6,7 +6,7 @@ It knows neither Spark nor Arrow: a Spark task and the test harness drive it ali
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import GeneratorType
 from typing import Any
@@ -26,11 +26,12 @@ from stateflow.errors import (
     placed,
 )
 from stateflow.format.records import ExpiryShare
+from stateflow.operators.attempt import Attempt
 from stateflow.operators.context import Moment
 from stateflow.operators.engine import REPEATED, ProcessEngine
 from stateflow.operators.expiry import OperatorExpiry
 from stateflow.operators.firing import PREFETCH_SHARE, Firing
-from stateflow.operators.output import returned
+from stateflow.operators.output import RowWriter, returned
 from stateflow.operators.visiting import Visiting
 from stateflow.pipelines.operators import DEAD_LETTERS, OperatorSpec
 from stateflow.pipelines.process import ConnectedProcess
@@ -71,7 +72,15 @@ class Chunk:
 class KeyedEngine(ProcessEngine):
     """One keyed operator in one task. `attach` a shard's backend, `run` chunks, `fire` timers."""
 
-    def __init__(self, spec: OperatorSpec, moment: Moment, subtask: int, parallelism: int = 1) -> None:
+    def __init__(
+        self,
+        spec: OperatorSpec,
+        moment: Moment,
+        subtask: int,
+        parallelism: int = 1,
+        writers: Mapping[str, RowWriter] | None = None,
+    ) -> None:
+        """`writers` are those that its rows go to: a key whose rows they refuse can be a dead letter."""
         super().__init__(spec, moment, subtask, parallelism)
         self.context.keyed = self.binding.keyed
         self.expiry = OperatorExpiry(self.binding.expiring)
@@ -79,6 +88,13 @@ class KeyedEngine(ProcessEngine):
         self.dead_letters = 0
         self._diverted = 0
         self._prefetch: list[Any] = []
+        self._attempt = Attempt(
+            self.out,
+            self.context,
+            self.binding.chunked,
+            writers or {},
+            checked=spec.on_error == "dead_letter",
+        )
         self._firing = Firing(
             spec,
             moment,
@@ -86,6 +102,7 @@ class KeyedEngine(ProcessEngine):
             self.binding,
             self.cursor,
             self.out,
+            self._attempt,
             lambda error, key: self._failed(error, key, ()),
         )
         self.visiting = Visiting(
@@ -94,6 +111,7 @@ class KeyedEngine(ProcessEngine):
             self.binding,
             self.cursor,
             self.out,
+            self._attempt,
             lambda error, key: self._failed(error, key, ()),
         )
         self._handlers = self._steps()
@@ -178,29 +196,22 @@ class KeyedEngine(ProcessEngine):
             self._failed(error, key, ())
 
     def _run_keys(self, chunk: Chunk, changes: list[Change]) -> None:
-        cursor, context, rows_of = self.cursor, self.context, chunk.rows
-        careful = self.spec.on_error == "dead_letter"
+        cursor, context, rows_of, attempt = self.cursor, self.context, chunk.rows, self._attempt
         for i, key in enumerate(chunk.keys):
             cursor.i = i
             cursor.key = key
             cursor.serial += 1
             context.late = False
-            mark = (len(self.out), len(changes), {name: len(rows) for name, rows in context.sides.items()})
+            mark = attempt.mark(changes)
             try:
                 for step, rows in zip(self._handlers, rows_of(i), strict=True):
                     produced = step(key, rows, context)
                     if produced is not None:
                         self.out.extend(returned(self.spec.uid, produced))
-                if careful:
-                    for state in self.binding.chunked:
-                        state.check_current()
+                attempt.check(mark)
                 cursor.flush(changes)
             except Exception as error:
-                del self.out[mark[0] :], changes[mark[1] :]
-                for name, length in mark[2].items():
-                    del context.sides[name][length:]
-                for state in self.binding.chunked:
-                    state.discard()
+                attempt.undo(mark, changes)
                 self._failed(error, key, rows_of(i))
 
     def _failed(self, error: Exception, key: Any, inputs: tuple[Iterator[Any], ...]) -> None:

@@ -8,6 +8,7 @@ from types import GeneratorType
 from typing import Any
 
 from stateflow.format.encoding import EMPTY_NAMESPACE, PREFIX_WIDTH, prefix, state_range
+from stateflow.operators.attempt import Attempt
 from stateflow.operators.binding import Binding
 from stateflow.operators.context import OperatorContext, Visit
 from stateflow.operators.firing import PREFETCH_SHARE
@@ -35,12 +36,18 @@ class Visiting:
         binding: Binding,
         cursor: Cursor,
         out: list[Any],
+        attempt: Attempt,
         failed: Callable[[Exception, Any], None],
     ) -> None:
         """`failed` raises, or makes the key a dead letter."""
         self._uid = spec.uid
-        self._careful = spec.on_error == "dead_letter"
-        self._context, self._cursor, self._out, self._failed = context, cursor, out, failed
+        self._context, self._cursor, self._out, self._attempt, self._failed = (
+            context,
+            cursor,
+            out,
+            attempt,
+            failed,
+        )
         self._chunked = binding.chunked
         self._codec = KeyCodec(spec.key_types, spec.key_columns if len(spec.key_columns) > 1 else ())
         self._prefetch: list[Any] = []
@@ -89,7 +96,9 @@ class Visiting:
                 yield head + key + EMPTY_NAMESPACE, None
 
     def _visit(self, visit: Visit, block: list[_Key]) -> None:
-        cursor, out, function, context = self._cursor, self._out, visit.function, self._context
+        cursor, out, attempt, function, context = (
+            self._cursor, self._out, self._attempt, visit.function, self._context,
+        )  # fmt: skip
         bases = [base for base, _ in block]
         keys = [self._codec.decode(base, PREFIX_WIDTH)[0] for base in bases]
         cursor.base, cursor.keys = bases, keys
@@ -105,22 +114,16 @@ class Visiting:
         for i, key in enumerate(keys):
             cursor.i, cursor.key = i, key
             cursor.serial += 1
-            mark = len(out), len(changes), {name: len(rows) for name, rows in context.sides.items()}
+            mark = attempt.mark(changes)
             try:
                 produced = function(key, context)
                 if produced is not None:
                     out.extend(produced if type(produced) is GeneratorType else returned(self._uid, produced))
-                if self._careful:
-                    for state in self._chunked:
-                        state.check_current()
+                attempt.check(mark)
                 if cursor.dirty:
                     cursor.flush(changes)
             except Exception as error:
-                del out[mark[0] :], changes[mark[1] :]
-                for name, length in mark[2].items():
-                    del context.sides[name][length:]
-                for state in self._chunked:
-                    state.discard()
+                attempt.undo(mark, changes)
                 self._failed(error, key)
         for state in self._chunked:
             state.collect(None, changes)

@@ -104,22 +104,40 @@ def _falls(aggregates: Mapping[str, Aggregate], order_by: Sequence[str]) -> str:
     return ties
 
 
-_ONCE = {"min", "max", "first", "last", "count_distinct", "approximate_count_distinct"}
-"""Aggregates that are the same when a row comes again."""
+_OF_KEYS = {"min", "max", "first", "count_distinct", "approximate_count_distinct"}
+"""Aggregates that are the same when a row comes again with the same value, as it has in the columns of its key."""
+_GROWS = {"count", "count_distinct", "approximate_count_distinct", "max"}
+"""Aggregates whose value never falls while rows are only added."""
 
 
 def refuse_counted_again(uid: str, former: FormerChanges | None, aggregates: Mapping[str, Aggregate]) -> None:
-    """Whether rows that were changes can be aggregated: a sum would add to a value the one that replaces it."""
+    """Whether rows that were changes can be aggregated: a sum would add to a value the one that replaces it, and a minimum keep it."""
     if former is None or former.counted:
         return
+    keys = f" by {', '.join(former.keys)}" if former.keys else ""
     for name, aggregate in aggregates.items():
-        if isinstance(aggregate, Aggregate) and aggregate.kind not in _ONCE:
-            keys = f" by {', '.join(former.keys)}" if former.keys else ""
-            raise UsageError(
-                f"operator {uid!r}: its rows replaced each other{keys} before .changes_as_rows(), and {name!r} ({aggregate.kind}) would "
-                "take each of them for one more: aggregate the rows from which the changes come, or windows with emit='final'; to "
-                "count the changes themselves say .changes_as_rows(..., counted=True)"
+        if isinstance(aggregate, Aggregate) and not _holds(aggregate, former):
+            kind = aggregate.kind
+            outcome = (
+                "keep what has been replaced since" if kind in _OF_KEYS else "take each of them for one more"
             )
+            raise UsageError(
+                f"operator {uid!r}: its rows replaced each other{keys} before .changes_as_rows(), and {name!r} ({kind}) would {outcome}: "
+                "aggregate the rows from which the changes come, or windows with emit='final'; to count the changes themselves say "
+                ".changes_as_rows(..., counted=True)"
+            )
+
+
+def _holds(aggregate: Aggregate, former: FormerChanges) -> bool:
+    """Whether an aggregate over all changes is the one over the rows that are left."""
+    if aggregate.kind == "last":
+        return True
+    if aggregate.kind in _OF_KEYS and aggregate.column in former.keys:
+        return True
+    found = former.aggregates.get(aggregate.column)
+    if found is None or former.deletes:
+        return False
+    return (aggregate.kind == "max" and found.kind in _GROWS) or aggregate.kind == found.kind == "min"
 
 
 def operation_rows(rows: RowType, op: str, operation: str) -> RowType:

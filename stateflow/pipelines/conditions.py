@@ -234,6 +234,11 @@ class _Parser:
     def _column(self, name: str) -> Expression:
         column = self._rows.field(name)
         if column is None:
+            if self._at < len(self._tokens) and self._tokens[self._at][1] == "(":
+                raise UsageError(
+                    f"{self._where}: the condition {self._text!r} calls {name!r}, and conditions have no functions: compute a boolean column "
+                    "with transform()"
+                )
             raise UsageError(
                 f"{self._where}: the condition {self._text!r} needs column {name!r}, but {self._rows.name} has none; it has "
                 f"{', '.join(self._rows.names)}"

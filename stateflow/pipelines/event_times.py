@@ -50,6 +50,12 @@ def splitting_source(node: Node) -> str:
     return next((source.uid for source in sources), "")
 
 
+def splitting_operator(node: Node) -> str:
+    """An operator before the node that keeps late rows from it; empty when there is none."""
+    before = (each for stream in node.inputs for each in _ready(stream.node))
+    return next((uid for uid, each in before if isinstance(each, Deduplicate) and each.sides), "")
+
+
 def time_columns(
     uid: str, left: GroupedRows, right: GroupedRows, left_time: str, right_time: str
 ) -> tuple[str, str]:

@@ -50,6 +50,10 @@ class Flow(Graph):
                 raise UsageError(
                     f"source {uid!r}: event-time column {event_time!r} is a {column.type}, not a datetime"
                 )
+        if late is not None and not isinstance(late, Output):
+            raise UsageError(
+                f"source {uid!r}: late is {late!r}: give it an output, such as sf.output('late', Order)"
+            )
         if late is not None and event_time is None:
             raise UsageError(f"source {uid!r}: late rows need event_time and watermark")
         bound = None if watermark is None else not_negative(f"source {uid!r}", "watermark", watermark)

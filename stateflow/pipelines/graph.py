@@ -154,6 +154,10 @@ class Graph:
 
     def claim(self, kind: str, uid: str) -> str:
         """Takes a uid for a source, an operator or a sink."""
+        if not isinstance(uid, str):
+            raise UsageError(
+                f"{kind} uid {uid!r} is no text: give the uid first, such as 'totals', and then the rest"
+            )
         checked_name(kind, uid)
         if (kind, uid) in self._taken:
             raise UsageError(

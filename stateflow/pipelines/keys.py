@@ -30,7 +30,15 @@ def check_columns(step: str, rows: RowType | None, names: Sequence[str]) -> None
     """Whether the rows have these columns, as far as their type is known."""
     for name in names:
         if rows is not None and rows.field(name) is None:
-            raise UsageError(f"{step}: {rows.name} has no column {name!r}; it has {', '.join(rows.names)}")
+            raise UsageError(no_column(step, rows, name))
+
+
+def no_column(step: str, rows: RowType, name: str) -> str:
+    column, _, order = name.rpartition(" ")
+    if rows.field(column) is not None and order.lower() in ("asc", "desc"):
+        written = column if order.lower() == "asc" else f"-{column}"
+        return f"{step}: write {written!r} in place of {name!r}"
+    return f"{step}: {rows.name} has no column {name!r}; it has {', '.join(rows.names)}"
 
 
 def check_same_key(what: str, left: GroupedRows, right: GroupedRows) -> None:

@@ -1,10 +1,31 @@
-"""A step that is asked of the wrong kind of stream: the error says where it belongs."""
+"""A step that is asked of the wrong kind of stream, or that has another name elsewhere: the error says what it is here."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from stateflow.errors import UsageError
+
+_ROWS = ".transform(lambda rows: ...), where `rows` is a DataFrame"
+_KEYS = ".key_by('column')"
+_ONCE = ".deduplicate('uid', by='column', within='1 day')"
+_TIME = "flow.source(..., event_time='column', watermark='10 minutes')"
+_SINK = ".append('uid', sf.delta(path)) or another sink"
+_HERE = {
+    **dict.fromkeys(
+        ("filter", "where", "select", "selectExpr", "withColumn", "withColumnRenamed", "drop", "map", "flat_map", "flatMap",
+         "mapInArrow", "mapInPandas", "explode", "alias", "cast", "apply"),
+        _ROWS,
+    ),
+    **dict.fromkeys(("groupBy", "group_by", "groupby", "keyBy", "key"), _KEYS),
+    **dict.fromkeys(("dropDuplicates", "drop_duplicates", "dropDuplicatesWithinWatermark", "distinct"), _ONCE),
+    **dict.fromkeys(("withWatermark", "with_watermark", "assign_timestamps_and_watermarks"), _TIME),
+    **dict.fromkeys(("write", "writeStream", "write_stream", "sink_to", "add_sink", "foreachBatch", "to_topic"), _SINK),
+    **dict.fromkeys(("agg", "sum", "count", "reduce"), f"{_KEYS}.aggregate('uid', Output, total=sf.sum('column'))"),
+    **dict.fromkeys(("transformWithState", "transformWithStateInPandas", "applyInPandasWithState", "update"),
+                    f"{_KEYS}.process('uid', KeyedProcessClass)"),
+}  # fmt: skip
+"""What Spark, Flink and others call a step, and what it is here."""
 
 
 class NoSuchStep(UsageError, AttributeError):
@@ -33,4 +54,5 @@ def _misplaced(kind: type[Steps], name: str) -> str:
     for other, comes in Steps._kinds:
         if not name.startswith("_") and callable(getattr(other, name, None)):
             return f"{name} is a step of {other._called}, and this is {kind._called}: ask it {comes}"
-    return f"{kind._called} has no {name!r}"
+    here = f": that is {_HERE[name]}" if name in _HERE else ""
+    return f"{kind._called} has no {name!r}{here}"

@@ -81,6 +81,8 @@ def from_text(pipeline: str, parameter: signatures.Parameter, value: Any) -> Any
     except (KeyError, ValueError):  # msgspec's own are ValueErrors
         raise UsageError(
             f"pipeline {pipeline!r}: parameter {parameter.name!r} is {masked(parameter.name, value)!r}, which is no {_named(wanted)}"
+            + (": write it as JSON, such as '[1, 2]'" if get_origin(wanted) in (list, tuple, set) else "")
+            + (": write it as JSON, such as '{\"a\": 1}'" if get_origin(wanted) is dict else "")
         ) from None
     except TypeError:
         return value  # no type at all

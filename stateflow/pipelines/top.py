@@ -9,6 +9,7 @@ from datetime import timedelta
 from stateflow.errors import UsageError
 from stateflow.pipelines.changes import OPERATION
 from stateflow.pipelines.fixed_options import listed
+from stateflow.pipelines.keys import no_column
 from stateflow.pipelines.ready import ROW_THERE, KeyedRows, ReadyOperator, stored_columns
 from stateflow.pipelines.rows import row_type
 from stateflow.state.columns.layout import ColumnLayout
@@ -71,7 +72,7 @@ def top(
         raise UsageError(f"{where}: say what the list is ordered by, such as by='-revenue'")
     for name in (*(each.removeprefix("-") for each in order), *alike):
         if rows.field(name) is None:
-            raise UsageError(f"{where}: {rows.name} has no column {name!r}; it has {', '.join(rows.names)}")
+            raise UsageError(no_column(where, rows, name))
         if name in keyed.columns:
             raise UsageError(
                 f"{where}: column {name!r} is the key, the same in the whole list: leave it out of by= and per="

@@ -173,4 +173,7 @@ def _shift(window: str, given: Duration, length: int) -> int:
 def _micros(window: str, name: str, given: Duration) -> int:
     if not isinstance(given, str | timedelta):
         raise UsageError(f"{window}: {name} is {given!r}: write it like '10 minutes', or as a timedelta")
-    return micros(given)
+    try:
+        return micros(given)
+    except UsageError as error:
+        raise UsageError(f"{window}: {name}: {error}") from None

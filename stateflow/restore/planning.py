@@ -80,7 +80,7 @@ def make_plan(request: RestoreRequest) -> Plan:
     if request.rewind_sinks and (origin.owner is None or not same_job(origin.owner, job)):
         raise UsageError(
             f"--rewind-sinks takes the outputs of job {job.name!r} back to one of its own checkpoints, and {origin.label} is "
-            "not one"
+            "not one: leave it out, and what follows is written once more, or restore a checkpoint or a tag that `stateflow show` lists"
         )
     shared = list(_shared_outputs(flow, origin, own, job))
     parallelism = request.parallelism

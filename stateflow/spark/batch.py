@@ -74,6 +74,7 @@ from stateflow.spark.task.columns import RowReader
 from stateflow.spark.task.partition_worker import partition_worker
 from stateflow.spark.task.storage import TaskStorage
 from stateflow.spark.task.worker import KeyedTask, keyed_worker
+from stateflow.spark.unmeasured import stays_small, unmeasured
 from stateflow.state.backends.base import OpenShard
 from stateflow.state.values.serializers import serializer_for
 
@@ -142,10 +143,12 @@ class Batch:
                 stream = sink.inputs[0]
                 prev = self.last_commits.get(sink.uid)
                 frame = self._visible(self._frame(stream))
-                prepared[sink.uid] = self.settings.sinks[sink.uid].prepare(
-                    frame, self._sink_slot(sink), prev, self.settings.stager
-                )
-                if isinstance(stream.node, KeyedNode) and self._direct(stream.node):
+                direct = isinstance(stream.node, KeyedNode) and self._direct(stream.node)
+                with unmeasured(frame, direct and self._running[stream.node.uid].small):
+                    prepared[sink.uid] = self.settings.sinks[sink.uid].prepare(
+                        frame, self._sink_slot(sink), prev, self.settings.stager
+                    )
+                if isinstance(stream.node, KeyedNode) and direct:
                     self._collect(stream.node)
                 self.timings[f"prepare {sink.uid}"] = time.perf_counter() - began
         finally:
@@ -274,6 +277,7 @@ class Batch:
             frame = exchanged(node.uid, inputs, types, groups, assignment, ordered=ordered, carry=carry)
         else:
             frame = spread(node.uid, inputs[0], len(assignment))
+        running.small = stays_small(frame)
         frame = settings.placement.pin(frame, before.hosts if before else ())
         worker = self._worker(node, running, inputs, shards, before, stage, carry)
         return frame.mapInArrow(worker, node.output.ddl)
@@ -396,7 +400,8 @@ class Batch:
         """Runs the operator in a job of its own; its outputs go to files that the acks list."""
         began = time.perf_counter()
         frame = self._start(node, partial(_staged_writer, self._staging_target(), uuid.uuid4().hex))
-        frame.write.format("noop").mode("overwrite").save()
+        with unmeasured(frame, self._running[node.uid].small):
+            frame.write.format("noop").mode("overwrite").save()
         acks = self._collect(node)
         outputs: dict[str, RowType] = {MAIN: node.output, **node.sides}  # type: ignore[dict-item]
         for name in {stream.output for _, stream in self.settings.flow.consumers(node)}:
@@ -460,7 +465,7 @@ def _splits(node: Node) -> bool:
     return isinstance(node, SourceNode) and node.late is not None
 
 
-@dataclass(frozen=True)
+@dataclass
 class _RunningOperator:
     node: KeyedNode
     key_types: tuple[str, ...]
@@ -470,6 +475,8 @@ class _RunningOperator:
     accumulator: Any
     combined: bool | None
     """Whether its rows were combined before the exchange; None: they cannot be."""
+    small: bool = False
+    """Whether no Arrow batch of its rows can become too large."""
 
 
 def _left_alone(node: KeyedNode, before: OperatorState | None) -> dict[str, OperatorListState]:

@@ -23,6 +23,7 @@ class BoundTimers(TimerState):
     __slots__ = ("_former", "_put_times", "_turns")
 
     many = True
+    _read_by = ".all()"
 
     def __init__(self, cursor: Cursor, operator: str, name: str, state_id: int, time: str) -> None:
         super().__init__(cursor, operator, name, state_id, time)

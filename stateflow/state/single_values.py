@@ -10,6 +10,7 @@ from stateflow.errors import StateflowError
 from stateflow.format.scalars import SCALARS
 from stateflow.state.cursor import ABSENT, UNREAD, Change, Cursor, ValuesState
 from stateflow.state.expiry.index import Expiry
+from stateflow.state.handles import Handle
 from stateflow.state.keys.siblings import siblings
 from stateflow.state.namespaces import Namespaced
 from stateflow.state.values.bulk import bulk, bulk_until
@@ -25,7 +26,7 @@ _IMMUTABLE = frozenset({"tuple", "optional", *(scalar.name for scalar in SCALARS
 _WORDS = re.compile(r"[^<>,.]+")
 
 
-class StoredState(ValuesState, Namespaced, Generic[T]):
+class StoredState(Handle, ValuesState, Namespaced, Generic[T]):
     """A state with one entry per key. It holds the values of a whole chunk of keys: those read for all keys at once, those
     read one by one, and those that user code has set."""
 
@@ -292,6 +293,7 @@ class StoredState(ValuesState, Namespaced, Generic[T]):
 class BoundValueState(StoredState[T]):
     """`value` is read and set."""
 
+    _read_by = ".value"
     __slots__ = ("_default", "_factory")
 
     def __init__(self, *arguments: Any, default: Any = None) -> None:
@@ -320,6 +322,7 @@ class BoundValueState(StoredState[T]):
 
 
 class BoundReducingState(StoredState[T]):
+    _read_by = ".get()"
     __slots__ = ("_reduce",)
 
     def __init__(self, *arguments: Any, reduce: Callable[[T, T], T]) -> None:
@@ -337,6 +340,7 @@ class BoundReducingState(StoredState[T]):
 
 
 class BoundAggregatingState(StoredState[Any], Generic[V, R]):
+    _read_by = ".get()"
     __slots__ = ("_add", "_create", "_result")
 
     def __init__(

@@ -10,13 +10,14 @@ from typing import Any, Self
 from stateflow.errors import StateflowError, UsageError
 from stateflow.format.instants import instant, micros_since_epoch
 from stateflow.state.cursor import Change, Cursor
+from stateflow.state.handles import Handle
 from stateflow.state.keys.siblings import queued, siblings
 from stateflow.state.namespaces import Namespaced
 
 _UNREAD: Any = object()
 
 
-class TimerState(Namespaced):
+class TimerState(Handle, Namespaced):
     """What timers with one time per key and those with many have in common: an entry per time in a queue ordered by time,
     and entries per key, which find those of the queue.
 
@@ -110,6 +111,7 @@ class BoundTimer(TimerState):
     __slots__ = ("_changed", "_stored", "_times")
 
     _one_entry = True
+    _read_by = ".at"
 
     def __init__(self, cursor: Cursor, operator: str, name: str, state_id: int, time: str) -> None:
         super().__init__(cursor, operator, name, state_id, time)

@@ -8,13 +8,14 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 
+from stateflow.compatibility.states import check_options, check_replaced, fixed_options, resolve_states
 from stateflow.errors import UsageError
 from stateflow.format.instants import micros_since_epoch
 from stateflow.format.keygroups import DEFAULT_MAX_PARALLELISM
+from stateflow.format.records import OperatorState
 from stateflow.operators.arrow_types import arrow_schema_of
 from stateflow.operators.columnar import ColumnarEngine, ColumnarSpec
 from stateflow.operators.context import Moment
@@ -23,6 +24,7 @@ from stateflow.operators.lateness import is_late
 from stateflow.operators.output import MISFITS, array_of
 from stateflow.pipelines.columnar import ALONE, ColumnarOperator, columnar_operator
 from stateflow.pipelines.flow import Flow
+from stateflow.pipelines.graph import KeyedNode
 from stateflow.pipelines.operators import DEAD_LETTERS, MAIN, side_outputs
 from stateflow.pipelines.process import Output
 from stateflow.pipelines.rows import RowType, key_type, row_type, without_nulls
@@ -48,9 +50,11 @@ class ColumnarHarness(KeyedStateHarness):
         parameters: Mapping[str, Any] | None = None,
         max_parallelism: int = DEFAULT_MAX_PARALLELISM,
         event_time: str | None = None,
+        after: ColumnarHarness | None = None,
     ) -> None:
         """`rows` is the type of the input's rows, or of both inputs': a class or a schema string. The rest are arguments of
-        the pipeline. `event_time` names the column of the rows' times: a row at or behind the watermark is late then."""
+        the pipeline. `event_time` names the column of the rows' times: a row at or behind the watermark is late then.
+        `after` is a harness of an earlier release of the code: this one goes on with its state, or is refused as a run would be."""
         if not 1 <= len(rows) <= 2:
             raise UsageError(f"an operator has one input or two, but {len(rows)} row types were given")
         super().__init__(now, max_parallelism)
@@ -69,20 +73,40 @@ class ColumnarHarness(KeyedStateHarness):
             operator,
             tuple(zip(keys[0], types, strict=True)),
             max_parallelism,
-            {
-                name: msgspec.structs.replace(layout.schema(), id=number)
-                for number, (name, layout) in enumerate(operator.states.items(), 1)
-            },
+            {},
             {name: arrow_schema_of(of) for name, of in self._outputs.items()},
             tuple(of.defaults_but(names) for of, names in zip(self._rows, keys, strict=True)),
         )
         self._operator: Callable[[], ColumnarOperator] = lambda: operator
         self._earliest: int | None = None
+        self._release(KeyedNode(where, columnar=operator), after)
+
+    def _release(self, node: KeyedNode, after: ColumnarHarness | None) -> None:
+        """Begins with the state of an earlier release, if there is one, as far as a run would."""
+        before = after._recorded if after is not None else None
+        if before is not None:
+            check_options(node, before)
+            check_replaced(node, before)
+        states, next_id = resolve_states(node, before, after._slot + 1 if after is not None else 0)
+        self._recorded: OperatorState = OperatorState(
+            key=self._spec.key, max_parallelism=self._max, assignment=(), shards=(), states=states,
+            next_state_id=next_id, options=fixed_options(node),
+        )  # fmt: skip
+        self._spec = replace(
+            self._spec,
+            states={name: schema for name, schema in states.items() if name in self._spec.operator.states},
+        )
+        if after is not None:
+            self.now, self.watermark, self._slot = after.now, after.watermark, after._slot
+            self._earliest = after._earliest
+            self._backend.write(after._backend.scan(b"", END))
 
     @classmethod
-    def of(cls, flow: Flow, uid: str, **arguments: Any) -> ColumnarHarness:
+    def of(
+        cls, flow: Flow, uid: str, *, after: ColumnarHarness | None = None, **arguments: Any
+    ) -> ColumnarHarness:
         """A columnar operator of a pipeline, such as an aggregate or a window:
-        `ColumnarHarness.of(pipeline.build({...}), "per-minute")`. The arguments are `now` and `parameters`."""
+        `ColumnarHarness.of(pipeline.build({...}), "per-minute")`. The further arguments are `now`, `parameters` and `after`."""
         node = next((node for node in flow.operators if node.uid == uid), None)
         if node is None or node.columnar is None or node.output is None or None in node.rows:
             columnar = [node.uid for node in flow.operators if node.columnar is not None]
@@ -102,6 +126,7 @@ class ColumnarHarness(KeyedStateHarness):
         schemas = {name: arrow_schema_of(of) for name, of in harness._outputs.items()}
         harness._spec = replace(harness._spec, uid=uid, outputs=schemas)
         harness._operator = operator
+        harness._release(node, after)
         return harness
 
     def rows(self, *rows: Any, late: Sequence[bool] | None = None) -> list[Any]:

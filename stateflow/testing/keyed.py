@@ -226,7 +226,7 @@ class KeyedHarness(KeyedStateHarness):
     def _new_engine(self) -> KeyedEngine:
         mark = None if self.watermark is None else _micros(self.watermark)
         moment = Moment(self._slot, _micros(self.now), self._slot, mark, self._parameters)
-        engine = KeyedEngine(self._spec, moment, 0)
+        engine = KeyedEngine(self._spec, moment, 0, writers=self._writers)
         engine.attach(self._backend)
         return engine
 
@@ -308,7 +308,7 @@ def _as_key(codec: KeyCodec, key: Any) -> Any:
 def _inputs(
     lists: tuple[list[Any], ...], context: OperatorContext, judge: Callable[[Any], bool], i: int
 ) -> tuple[Iterator[Any], ...]:
-    return tuple(_judged(rows, context, judge) for rows in lists)
+    return tuple(_Once(_judged(rows, context, judge)) for rows in lists)
 
 
 def _judged(rows: list[Any], context: OperatorContext, judge: Callable[[Any], bool]) -> Iterator[Any]:
@@ -316,6 +316,27 @@ def _judged(rows: list[Any], context: OperatorContext, judge: Callable[[Any], bo
         context.late = judge(row)
         yield row
     context.late = False
+
+
+class _Once:
+    """The rows of a key, which can be gone through once: in a run a second pass finds none, without a word."""
+
+    def __init__(self, rows: Iterator[Any]) -> None:
+        self._rows = rows
+        self._over = False
+
+    def __iter__(self) -> _Once:
+        if self._over:
+            raise UsageError(
+                "these rows have been gone through, and come only once: begin with rows = list(rows)"
+            )
+        return self
+
+    def __next__(self) -> Any:
+        for row in self._rows:
+            return row
+        self._over = True
+        raise StopIteration
 
 
 def _under(base: bytes, state_id: int) -> list[bytes]:

@@ -96,6 +96,25 @@ def test_the_newest_state_is_compared_even_when_it_is_still_pending(tmp_path: Pa
     assert sf.Job(str(tmp_path), "orders").check(orders()).checkpoint == slot
 
 
+def test_outputs_are_known_after_a_record_that_writes_none(tmp_path: Path) -> None:
+    made_job(tmp_path)
+    job = sf.Job(str(tmp_path), "orders")
+    assert job.check(orders()).sinks == {"totals": "continues"}
+    job.rescale(2)
+    again = job.check(orders())
+    assert again.checkpoint == 6
+    assert again.sinks == {"totals": "continues"}
+    assert again.warnings == ()
+    moved = job.check(orders(), {"output": "/data/elsewhere"})
+    assert moved.sinks == {"totals": "continues"}
+    assert moved.warnings == (
+        (
+            "sink 'totals' has written to /data/totals and goes on in /data/elsewhere: a run refuses a table that is not that one, moved as a "
+            "whole; give a new table a new uid"
+        ),
+    )
+
+
 def test_only_parameters_that_the_pipeline_still_takes_are_known(tmp_path: Path) -> None:
     record = sf.Job(made_job(tmp_path).root, "orders").checkpoints()[-1]
     assert known_parameters(orders().function, record) == PARAMETERS

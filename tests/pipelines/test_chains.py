@@ -120,17 +120,77 @@ def test_nor_a_window() -> None:
     )
 
 
+KEPT = {
+    "min": sf.min("amount"), "max": sf.max("amount"), "first": sf.first("amount"), "count_distinct": sf.count_distinct("amount"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KEPT)
+def test_what_would_keep_a_value_that_was_replaced_is_refused(kind: str) -> None:
+    output = "shop long, total long" if kind == "count_distinct" else "shop long, total double"
+    expected = (
+        "operator 'shops': its rows replaced each other by shop, window_start before .changes_as_rows(), and 'total' "
+        f"({kind}) would keep what has been replaced since: aggregate the rows from which the changes come, or windows with "
+        "emit='final'; to count the changes themselves say .changes_as_rows(..., counted=True)"
+    )
+    assert (
+        refusal(
+            lambda f: (
+                rows_of_changes(f)
+                .key_by("shop", order_by="window_end")
+                .aggregate("shops", output, total=KEPT[kind])
+            )
+        )
+        == expected
+    )
+
+
 @pytest.mark.parametrize(
-    "aggregate", [sf.min("amount"), sf.max("amount"), sf.last("amount"), sf.first("amount")]
+    ("aggregate", "kind"),
+    [
+        (sf.last("amount"), "double"),
+        (sf.min("window_start"), "timestamp"),
+        (sf.max("window_start"), "timestamp"),
+        (sf.first("window_start"), "timestamp"),
+        (sf.count_distinct("window_start"), "long"),
+    ],
 )
-def test_what_is_the_same_when_a_row_comes_again_is_taken(aggregate: Any) -> None:
+def test_what_is_the_same_when_a_row_comes_again_is_taken(aggregate: Any, kind: str) -> None:
     built(
         lambda f: (
             rows_of_changes(f)
             .key_by("shop", order_by="window_end")
-            .aggregate("shops", PerShop, amount=aggregate)
+            .aggregate("shops", f"shop long, found {kind}", found=aggregate)
         )
     )
+
+
+@pytest.mark.parametrize(
+    ("over", "of", "taken"),
+    [
+        (sf.max, sf.count(), True),
+        (sf.max, sf.count(where="amount > 1"), True),
+        (sf.max, sf.max("amount"), True),
+        (sf.max, sf.sum("amount"), False),
+        (sf.max, sf.min("amount"), False),
+        (sf.min, sf.min("amount"), True),
+        (sf.min, sf.max("amount"), False),
+        (sf.min, sf.count(), False),
+    ],
+)
+def test_an_extreme_of_what_only_goes_its_way_is_taken(over: Any, of: Any, taken: bool) -> None:
+    kind = "long" if of.kind == "count" else "double"
+
+    def declare(flow: sf.Flow) -> Stream:
+        output = f"shop long, window_start timestamp, of {kind}"
+        changes = sales(flow).key_by("shop").window(HOUR).aggregate("hours", output, emit="changes", of=of)
+        rows = changes.changes_as_rows(op="op")
+        return rows.key_by("shop").aggregate("found", f"shop long, found {kind}", found=over("of"))
+
+    if taken:
+        built(declare)
+    else:
+        assert "would keep what has been replaced since" in refusal(declare)
 
 
 def test_the_advice_holds() -> None:
@@ -178,11 +238,33 @@ def test_a_lateness_that_no_row_can_use_is_warned_of(late: bool, lateness: str, 
     assert (expected in warnings) is warned
 
 
+@pytest.mark.parametrize(("lateness", "warned"), [("2 hours", True), ("0 seconds", False)])
+def test_a_lateness_behind_a_deduplicate_is_warned_of(lateness: str, warned: bool) -> None:
+    def declare(flow: sf.Flow) -> Stream:
+        rows = sales(flow).deduplicate("once", by="shop", within="1 day")
+        per_hour = rows.key_by("shop").window(HOUR, lateness=lateness)
+        return per_hour.aggregate("hours", PerHour, amount=sf.sum("amount"))
+
+    warnings = compare(built(declare), "chain", None).warnings
+    expected = (
+        "operator 'hours' has lateness='2 hours', but operator 'once' takes out late rows before, so that none can come to it and "
+        "its rows only come later: leave lateness= out"
+    )
+    assert (expected in warnings) is warned
+
+
 MISPLACED: list[tuple[Callable[[sf.Flow], Any], str]] = [
     (lambda f: sales(f).key_by("shop").deduplicate("once", by="shop"), "deduplicate is a step of a stream, and this is a keyed stream: ask it before .key_by()"),
     (lambda f: sales(f).aggregate("sum", PerShop), "aggregate is a step of a keyed stream, and this is a stream: ask it after .key_by(...)"),
     (lambda f: sales(f).key_by("shop").window(HOUR).top("best", 3, by="amount"), "top is a step of a keyed stream, and this is a windowed stream: ask it after .key_by(...)"),
-    (lambda f: sales(f).key_by("shop").group_by("shop"), "a keyed stream has no 'group_by'"),
+    (lambda f: sales(f).key_by("shop").group_by("shop"), "a keyed stream has no 'group_by': that is .key_by('column')"),
+    (lambda f: sales(f).where("amount > 1"), "a stream has no 'where': that is .transform(lambda rows: ...), where `rows` is a DataFrame"),
+    (lambda f: sales(f).withWatermark("ts", "1 hour"), "a stream has no 'withWatermark': that is flow.source(..., event_time='column', watermark='10 minutes')"),
+    (lambda f: sales(f).dropDuplicates("shop"), "a stream has no 'dropDuplicates': that is .deduplicate('uid', by='column', within='1 day')"),
+    (lambda f: sales(f).writeStream, "a stream has no 'writeStream': that is .append('uid', sf.delta(path)) or another sink"),
+    (lambda f: sales(f).key_by("shop").agg("amount"), "a keyed stream has no 'agg': that is .key_by('column').aggregate('uid', Output, total=sf.sum('column'))"),
+    (lambda f: sales(f).transformWithState, "a stream has no 'transformWithState': that is .key_by('column').process('uid', KeyedProcessClass)"),
+    (lambda f: sales(f).no_such_step, "a stream has no 'no_such_step'"),
 ]  # fmt: skip
 
 

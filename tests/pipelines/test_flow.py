@@ -164,11 +164,11 @@ def test_a_mutable_default_is_a_factory(default: Any) -> None:
         sf.ValueState(list[int], default=default)
 
 
-@pytest.mark.parametrize("ttl", ["7 parsecs", "soon", "", "7", "-", "1 month", "10m"])
-def test_a_duration_that_is_none_is_refused(ttl: str) -> None:
+@pytest.mark.parametrize("ttl", ["7 parsecs", "soon", "", "7", "-", "1 month", "10m", 86400])
+def test_a_duration_that_is_none_is_refused(ttl: Any) -> None:
     with pytest.raises(
         sf.UsageError,
-        match=r"is not a duration: write a number and a unit with a space between, .* units are .* hours, days and weeks",
+        match=r"ttl: .* is not a duration: write a number and a unit with a space between, .* units are .* hours, days and weeks",
     ):
         sf.ValueState(int, ttl=ttl)
 
@@ -191,6 +191,14 @@ def test_keys_are_columns_that_can_be_keys() -> None:
     refused(lambda f: source(f).key_by("usr"), "key_by: Order has no column 'usr'; it has user, amount, ts")
     refused(lambda f: source(f).key_by("user", order_by="when"), "has no column 'when'")
     refused(lambda f: source(f).key_by("user", order_by="-when"), "has no column 'when'")
+    refused(
+        lambda f: source(f).key_by("user", order_by="ts desc"), "key_by: write '-ts' in place of 'ts desc'"
+    )
+    refused(lambda f: source(f).key_by("user", order_by="ts ASC"), "key_by: write 'ts' in place of 'ts ASC'")
+    refused(
+        lambda f: source(f).append(sf.delta("x"), "x"),
+        "sink uid .* is no text: give the uid first, such as 'totals'",
+    )
     refused(
         lambda f: source(f).key_by("amount"), "column 'amount' is a double, which cannot be a key: use bool"
     )
@@ -223,6 +231,14 @@ def test_event_time_needs_a_watermark_and_a_time() -> None:
     refused(lambda f: source(f, event_time="when", watermark="1 hour"), "no event-time column 'when'")
     refused(lambda f: source(f, event_time="user", watermark="1 hour"), "'user' is a bigint, not a datetime")
     refused(lambda f: source(f, late=LATE), "late rows need event_time and watermark")
+    refused(
+        lambda f: source(f, event_time="ts", watermark="1 hour", late="late"),  # type: ignore[arg-type]
+        r"late is 'late': give it an output, such as sf\.output\('late', Order\)",
+    )
+    refused(
+        lambda f: source(f, event_time="ts", watermark="soon"),
+        "source 'in': watermark: 'soon' is not a duration",
+    )
 
 
 def test_processes_are_what_the_operator_takes() -> None:
@@ -402,8 +418,8 @@ def test_text_becomes_what_a_parameter_is_annotated_as_and_back() -> None:
     )
     for name, wrong, wanted in (
         ("day", "yesterday", "date"),
-        ("countries", "a, b", r"list\[str\]"),
-        ("limits", '{"x": "many"}', r"dict\[str, int\]"),
+        ("countries", "a, b", r"list\[str\]: write it as JSON, such as '\[1, 2\]'"),
+        ("limits", '{"x": "many"}', r"dict\[str, int\]: write it as JSON, such as '{\"a\": 1}'"),
         ("kind", "c", "Literal"),
     ):
         with pytest.raises(sf.UsageError, match=f"parameter '{name}' is .*, which is no .*{wanted}"):

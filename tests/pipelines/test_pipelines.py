@@ -78,7 +78,7 @@ def test_modules_beside_the_file_can_be_imported_and_are_known(folder: Path) -> 
 def test_an_error_deep_in_a_library_is_told_with_the_users_own_line(folder: Path) -> None:
     (folder / "p.py").write_text("import stateflow as sf\n\nsf.ValueState(int, ttl='soon')\n")
     before = set(sys.modules)
-    with pytest.raises(UsageError, match=r"p\.py, line 3: 'soon' is not a duration"):
+    with pytest.raises(UsageError, match=r"p\.py, line 3: ttl: 'soon' is not a duration"):
         load_pipeline("p.py", folder)
     assert not [name for name in set(sys.modules) - before if name.startswith("_stateflow_pipeline_")]
 

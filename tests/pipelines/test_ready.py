@@ -92,8 +92,8 @@ REFUSED: list[tuple[Callable[[KeyedStream], Any], dict[str, Any] | None, str]] =
     (
         lambda k: k.aggregate("op", Total, n=sf.count(where="upper(sku) = 'A'")),
         None,
-        ("operator 'op', 'n': the condition \"upper(sku) = 'A'\" needs column 'upper', but Order has none; it has user, sku, "
-        "amount, tags, paid, ts"),
+        ("operator 'op', 'n': the condition \"upper(sku) = 'A'\" calls 'upper', and conditions have no functions: compute a boolean "
+         "column with transform()"),
     ),
     (
         lambda k: k.aggregate("op", Total, n=sf.count(where="amount > 1 AND")),

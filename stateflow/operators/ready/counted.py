@@ -48,7 +48,7 @@ class CountedAggregates(ColumnarOperator):
         self._n = declared.window.n
         self._accumulator = Accumulator(declared.where, declared.aggregates)
         kept = tuple(n for n in declared.reads if n not in (*declared.key_columns, declared.time))
-        self._stored = StoredRows(declared.needed(frozenset()), kept, declared.time)
+        self._stored = StoredRows(declared.uid, declared.needed(frozenset()), kept, declared.time)
 
     def process(self, rows: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
         times, valid = event_times(rows, self._declared.time)

@@ -35,7 +35,7 @@ class FirstToCome(ColumnarOperator):
     def __init__(self, declared: Deduplicate) -> None:
         self.states = declared.states
         self._key = declared.key
-        self._stored = StoredRows(declared.rows, declared.kept, declared.time)
+        self._stored = StoredRows(declared.uid, declared.rows, declared.kept, declared.time)
 
     def process(self, rows: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
         columns = key_columns(rows, self._key)
@@ -55,7 +55,7 @@ class LastSoFar(ColumnarOperator):
         self.states = declared.states
         self._key = declared.key
         self._time = declared.time
-        self._stored = StoredRows(declared.rows, declared.kept, declared.time)
+        self._stored = StoredRows(declared.uid, declared.rows, declared.kept, declared.time)
         self._latest = LatestRows(declared.key, declared.key_columns)
 
     def process(self, rows: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
@@ -83,7 +83,7 @@ class Deduplicated(ColumnarOperator):
         self._late = late
         self._key = declared.key
         self._is_last = declared.keep == "last"
-        self._stored = StoredRows(declared.rows, declared.kept, declared.time)
+        self._stored = StoredRows(declared.uid, declared.rows, declared.kept, declared.time)
         self._ordered = _largest if self._is_last else _smallest
 
     def process(self, rows: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:

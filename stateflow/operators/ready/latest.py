@@ -22,7 +22,7 @@ class LatestOfEach(ColumnarOperator):
         self.states = declared.states
         self._key = declared.key
         self._state = declared.state
-        self._stored = StoredRows(declared.rows, declared.kept)
+        self._stored = StoredRows(declared.uid, declared.rows, declared.kept)
         order = [(stored_name(by.removeprefix("-")), by.startswith("-")) for by in declared.order]
         # Of rows at the same place the one with the largest values is the last, column after column.
         self._order = [*order, *((name, False) for name in self._stored.names)]

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from stateflow.operators.arrow_types import arrow_type
+from stateflow.operators.filled import filled
 from stateflow.operators.ready.assigning import INSTANT, instants
 from stateflow.operators.ready.decimals import decimals, stored
 from stateflow.operators.ready.groups import whole
@@ -19,8 +20,10 @@ from stateflow.pipelines.rows import RowType
 class StoredRows:
     """Rows as state columns: without the key and the time, which an entry is found by."""
 
-    def __init__(self, rows: RowType, kept: Sequence[str], time: str = "") -> None:
+    def __init__(self, uid: str, rows: RowType, kept: Sequence[str], time: str = "") -> None:
+        self._uid = uid
         self._fields = rows.fields
+        self._defaults = rows.defaults_but({time})
         self._time = time
         self._kept = kept
         self.names = [ROW_THERE, *map(stored_name, kept)]
@@ -33,7 +36,9 @@ class StoredRows:
         return pa.table(columns)
 
     def rows(self, entries: pa.Table, times: Any = None) -> pa.Table:
-        """The rows of entries, which have the key columns and the state columns; `times` are those that are not kept."""
+        """The rows of entries, which have the key columns and the state columns; `times` are those that are not kept.
+
+        What was kept before its class had a field has the field's default, as a row from the source."""
         columns: dict[str, Any] = {}
         for field in self._fields:
             if field.name == self._time:
@@ -43,7 +48,7 @@ class StoredRows:
                 columns[field.name] = _as_it_was(column, field.type)
             else:
                 columns[field.name] = entries[field.name]
-        return pa.table(columns)
+        return filled(self._uid, pa.table(columns), self._defaults)
 
 
 def _kept(column: Any) -> Any:

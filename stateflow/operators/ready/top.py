@@ -30,7 +30,7 @@ class TopRows(ColumnarOperator):
         self.states = declared.states
         self._declared = declared
         self._key = declared.key
-        self._stored = StoredRows(declared.rows, declared.kept)
+        self._stored = StoredRows(declared.uid, declared.rows, declared.kept)
         self._by = [_column(by) for by in declared.by]
         self._last_by = [_column(by) for by in declared.last_by if by.removeprefix("-") in declared.kept]
         assert declared.changes is not None

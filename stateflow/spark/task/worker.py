@@ -106,7 +106,7 @@ class Outputs:
     def __init__(self, task: KeyedTask) -> None:
         schemas = {MAIN: task.main, **task.sides}
         self._staging = task.stage is not None
-        self._writers = writers(task.spec, schemas)
+        self.writers = writers(task.spec, schemas)
         self._files: dict[str, Any] = {}
         if task.stage is not None:
             self._files = {name: task.stage(name, schemas[name]) for name in sorted(task.read_outputs)}
@@ -119,14 +119,14 @@ class Outputs:
             self.rows += len(out)
             if not self._staging:
                 for begin in range(0, len(out), OUTPUT_ROWS):
-                    yield self._writers[MAIN].write(out[begin : begin + OUTPUT_ROWS])
+                    yield self.writers[MAIN].write(out[begin : begin + OUTPUT_ROWS])
             elif MAIN in self._files:
-                self._files[MAIN].write(self._writers[MAIN].write(out))
+                self._files[MAIN].write(self.writers[MAIN].write(out))
             out.clear()
         for name, rows in engine.context.sides.items():
             if rows and (all_of_it or len(rows) >= OUTPUT_ROWS):
                 if name in self._files:
-                    self._files[name].write(self._writers[name].write(rows))
+                    self._files[name].write(self.writers[name].write(rows))
                 rows.clear()
 
     def close(self) -> dict[str, FileRef | None]:
@@ -156,8 +156,8 @@ class _Subtask:
 
     def run(self, batches: Iterator[Any], acks: Any) -> Iterator[Any]:
         task = self.task
-        engine = KeyedEngine(task.spec, task.moment, self.index, len(task.shards))
         outputs = Outputs(task)
+        engine = KeyedEngine(task.spec, task.moment, self.index, len(task.shards), outputs.writers)
         blocks = Blocks(
             batches,
             Shape(task.spec.uid, engine.codec, task.spec.key_columns, task.spec.rows, task.carry),

@@ -45,7 +45,10 @@ def ttl(
     ):
         if value not in allowed:
             raise UsageError(f"{name} of a ttl is {value!r}: use {' or '.join(map(repr, allowed))}")
-    length = micros(duration)
+    try:
+        length = micros(duration)
+    except UsageError as error:
+        raise UsageError(f"ttl: {error}") from None
     if length <= 0:
         raise UsageError(
             f"a ttl of {duration!r} would be over at once: write a time above 0, such as '7 days'"
@@ -74,7 +77,7 @@ def micros(duration: str | timedelta) -> int:
     """A duration such as `"7 days"` or a timedelta, in microseconds."""
     if isinstance(duration, timedelta):
         return int(duration / timedelta(microseconds=1))
-    words = duration.split()
+    words = duration.split() if isinstance(duration, str) else []
     if len(words) == 2 and words[1] not in _UNITS:
         words[1] = words[1].removesuffix("s")
     try:

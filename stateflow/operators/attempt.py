@@ -1,0 +1,51 @@
+"""A call of user code that dead letters may take back: what it did is kept as a whole, or has not happened."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from stateflow.operators.context import OperatorContext
+from stateflow.operators.output import RowWriter
+from stateflow.pipelines.operators import MAIN
+
+Mark = tuple[int, int, dict[str, int]]
+
+
+class Attempt:
+    """What one operator puts out and changes in a call. With `on_error="dead_letter"` a call is checked before it counts."""
+
+    def __init__(
+        self,
+        out: list[Any],
+        context: OperatorContext,
+        states: Sequence[Any],
+        writers: Mapping[str, RowWriter],
+        *,
+        checked: bool,
+    ) -> None:
+        """`writers` are those of the outputs whose rows have a type."""
+        self._out, self._context, self._states = out, context, states
+        self._writers, self._checked = writers, checked
+
+    def mark(self, changes: list[Any]) -> Mark:
+        sides = {name: len(rows) for name, rows in self._context.sides.items()}
+        return len(self._out), len(changes), sides
+
+    def check(self, mark: Mark) -> None:
+        """Raises for values and rows that do not fit their types: later, nobody would know whose they are."""
+        if not self._checked:
+            return
+        for state in self._states:
+            state.check_current()
+        for name, writer in self._writers.items():
+            rows, begin = (self._out, mark[0]) if name == MAIN else (self._context.sides[name], mark[2][name])
+            if len(rows) > begin:
+                writer.check(rows[begin:])
+
+    def undo(self, mark: Mark, changes: list[Any]) -> None:
+        del self._out[mark[0] :], changes[mark[1] :]
+        for name, length in mark[2].items():
+            del self._context.sides[name][length:]
+        for state in self._states:
+            state.discard()

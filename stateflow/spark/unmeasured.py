@@ -1,0 +1,66 @@
+"""Spares Spark the measuring of Arrow batches that cannot become too large.
+
+Before every row, Spark adds up how many bytes a batch has so far, so as to end it at spark.sql.execution.arrow.maxBytesPerBatch.
+That took half as long as to make the batch. Where all columns have a fixed width, the limit in rows often comes first,
+whatever is in them: then the sum changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+MOST_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
+NO_SUM = str(2**31 - 1)
+"""The one limit for which Spark does not add up."""
+_WIDTHS = {
+    "BooleanType": 1, "ByteType": 1, "ShortType": 2, "IntegerType": 4, "LongType": 8, "FloatType": 4, "DoubleType": 8,
+    "DateType": 4, "TimestampType": 8, "TimestampNTZType": 8, "DecimalType": 16,
+}  # fmt: skip
+
+
+def bytes_of_row(frame: DataFrame) -> int | None:
+    """The bytes that a row has in Arrow at most; None where a column has no fixed width."""
+    widths = [_WIDTHS.get(type(field.dataType).__name__) for field in frame.schema.fields]
+    # A column's marks of nulls are a bit per row.
+    return sum(width + 1 for width in widths if width) if all(widths) else None
+
+
+def stays_small(frame: DataFrame) -> bool:
+    """Whether a batch of these rows has fewer bytes than Spark allows when it has as many rows as Spark allows, and no other
+    Python code of the same job gets Arrow batches."""
+    width = bytes_of_row(frame)
+    if width is None:
+        return False
+    session: Any = frame.sparkSession._jsparkSession
+    conf = session.sessionState().conf()
+    rows = int(conf.arrowMaxRecordsPerBatch())
+    return 0 < rows * width < int(conf.arrowMaxBytesPerBatch()) and not _has_python(frame)
+
+
+def _has_python(frame: DataFrame) -> bool:
+    """Whether a step before calls Python, which a setting of the session would concern, too. A table function of Python is not
+    marked as such: so any table function counts."""
+    jvm: Any = frame.sparkSession._jvm
+    pattern = jvm.org.apache.spark.sql.catalyst.trees.TreePattern
+    plan: Any = frame._jdf.queryExecution().analyzed()
+    return any(plan.containsPattern(kind) for kind in (pattern.PYTHON_UDF(), pattern.GENERATE()))
+
+
+@contextmanager
+def unmeasured(frame: DataFrame, small: bool) -> Iterator[None]:
+    """While a job of this frame runs, Spark adds up nothing if the batches stay `small`."""
+    if not small:
+        yield
+        return
+    conf = frame.sparkSession.conf
+    before = conf.get(MOST_BYTES)
+    conf.set(MOST_BYTES, NO_SUM)
+    try:
+        yield
+    finally:
+        conf.set(MOST_BYTES, str(before))

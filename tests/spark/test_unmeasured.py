@@ -1,0 +1,147 @@
+"""Spark measures no row of Arrow batches that cannot become too large, and goes on to measure all others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import stateflow as sf
+from stateflow.spark import unmeasured as module
+from stateflow.spark.unmeasured import MOST_BYTES, NO_SUM, bytes_of_row, stays_small, unmeasured
+from tests.spark.pipelines import Workbench
+
+RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+FIXED = "cast(id as {}) as value"
+
+
+@pytest.fixture
+def limits(spark: SparkSession) -> Iterator[Any]:
+    before = {name: spark.conf.get(name) for name in (MOST_BYTES, RECORDS)}
+
+    def limit(**given: str) -> None:
+        spark.conf.set(MOST_BYTES, given["bytes"])
+        spark.conf.set(RECORDS, given["records"])
+
+    yield limit
+    for name, value in before.items():
+        spark.conf.set(name, str(value))
+
+
+def test_columns_of_a_fixed_width_have_a_known_size(spark: SparkSession) -> None:
+    kinds = {
+        "boolean": 1, "tinyint": 1, "smallint": 2, "int": 4, "bigint": 8, "float": 4, "double": 8, "decimal(38,4)": 16,
+    }  # fmt: skip
+    for kind, width in kinds.items():
+        assert bytes_of_row(spark.range(1).selectExpr(f"cast(id as {kind}) as value")) == width + 1
+    times = spark.range(1).selectExpr(
+        "current_date() as d", "current_timestamp() as t", "localtimestamp() as n"
+    )
+    assert bytes_of_row(times) == 4 + 8 + 8 + 3
+    for made in ("string(id)", "binary(string(id))", "array(id)", "struct(id)", "map(id, id)"):
+        assert bytes_of_row(spark.range(1).selectExpr("id", f"{made} as value")) is None
+
+
+def test_only_what_fits_with_all_its_rows_stays_small(spark: SparkSession, limits: Any) -> None:
+    rows = spark.range(1)
+    limits(bytes="9001b", records="1000")
+    assert stays_small(rows)
+    assert not stays_small(rows.selectExpr("string(id) as id"))
+    limits(bytes="9000b", records="1000")
+    assert not stays_small(rows)
+    for unlimited in ("0", "-1"):
+        limits(bytes="64m", records=unlimited)
+        assert not stays_small(rows)
+
+
+def test_rows_of_a_job_that_calls_other_python_code_are_measured(spark: SparkSession) -> None:
+    def through(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
+
+    @F.udf("bigint")
+    def more(value: int) -> int:
+        return value + 1
+
+    @F.udtf(returnType="made bigint")
+    class Made:
+        def eval(self, value: int) -> Iterator[tuple[int]]:
+            yield (value,)
+
+    rows = spark.range(1)
+    spark.udtf.register("made_of", Made)
+    assert stays_small(rows.repartition(2).sortWithinPartitions("id"))
+    with_python = [
+        rows.mapInArrow(through, "id bigint"),
+        rows.select(more("id").alias("id")),
+        rows.where(more("id") > 1),
+        spark.sql("select made from range(1), lateral made_of(id)"),
+    ]
+    for frame in with_python:
+        assert not stays_small(frame.repartition(2))
+
+
+def test_the_limit_is_back_when_the_job_ends_or_fails(spark: SparkSession) -> None:
+    rows, before = spark.range(1), spark.conf.get(MOST_BYTES)
+    with unmeasured(rows, False):
+        assert spark.conf.get(MOST_BYTES) == before
+    with unmeasured(rows, True):
+        assert spark.conf.get(MOST_BYTES) == NO_SUM
+    assert spark.conf.get(MOST_BYTES) == before
+    with pytest.raises(ZeroDivisionError), unmeasured(rows, True):
+        raise ZeroDivisionError
+    assert spark.conf.get(MOST_BYTES) == before
+
+
+def test_spark_ends_a_batch_at_the_limit_and_at_none_without_it(spark: SparkSession, limits: Any) -> None:
+    """What `unmeasured` rests on."""
+
+    def sizes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"n": pa.array([batch.num_rows for batch in batches], pa.int64())})
+
+    limits(bytes="1000b", records="5000")
+    rows = spark.range(0, 5000, 1, 1)
+    assert max(row.n for row in rows.mapInArrow(sizes, "n bigint").collect()) < 5000
+    with unmeasured(rows, True):
+        assert [row.n for row in rows.mapInArrow(sizes, "n bigint").collect()] == [5000]
+
+
+class Count(sf.KeyedProcess[Any, Any, Any]):
+    count = sf.ValueState(int, default=0)
+
+    def process(self, key: Any, rows: Iterator[Any], ctx: sf.Context) -> Iterator[tuple[int]]:
+        self.count.value += sum(1 for _ in rows)
+        yield (self.count.value,)
+
+
+def test_only_jobs_of_operators_whose_rows_stay_small_go_unmeasured(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @sf.pipeline("widths")
+    def widths(flow: sf.Flow) -> None:
+        source = flow.source("in", bench.source("in", "user long, text string"))
+        numbers = source.transform(lambda rows: rows.select("user"), type="user long")
+        small = numbers.key_by("user").process("small", Count, output="n long")
+        small.collect("one", sf.memory("one"))
+        small.collect("other", sf.memory("other"))
+        numbers.key_by("user").process("direct", Count, output="n long").collect("third", sf.memory("third"))
+        source.key_by("user").process("wide", Count, output="n long").collect("fourth", sf.memory("fourth"))
+        source.collect("rows", sf.memory("rows"))
+
+    seen: list[bool] = []
+    given = module.unmeasured
+
+    def watched(frame: DataFrame, small: bool) -> Any:
+        seen.append(small)
+        return given(frame, small)
+
+    monkeypatch.setattr("stateflow.spark.batch.unmeasured", watched)
+    bench.rows("in", [{"user": 1, "text": "a"}, {"user": 1, "text": "b"}])
+    bench.run(widths)
+    # The operator with two readers, then the sinks in their order.
+    assert seen == [True, False, False, True, False, False]
+    assert sf.memory("fourth").rows == [{"n": 2}]
+    assert sf.memory("third").rows == [{"n": 2}]
