@@ -499,6 +499,14 @@ def test_nexmark_shows_what_was_measured_when_a_side_has_failed(tmp_path: Path) 
     assert ResultStore(tmp_path / "none").newest("quick", measurement, "v1") is None
 
 
+def test_a_trial_of_which_only_the_warm_up_was_timed_says_so() -> None:
+    size = nexmark_beside.Size(1000, 1, 2)
+    assert nexmark_beside._steady([9.0, 2.0, 3.0], size) == {"batch": 2.5}
+    assert nexmark_beside._steady([9.0, 2.0], size) == {"batch": 2.0}
+    with pytest.raises(SystemExit, match="1 of 3 batches"):
+        nexmark_beside._steady([9.0], size)
+
+
 def test_python_engines_are_compared_at_both_numbers_of_keys() -> None:
     batch = {"ours": 1.0, "pathway": 5.0, "bytewax": 9.0}
     results = Results({side: [{"batch": batch[side.split("-")[0]]}] for side in python_peers.SIDES})

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 
 from stateflow.errors import UsageError
 from stateflow.format.layout import checked_name
 from stateflow.pipelines.fixed_options import listed
 from stateflow.pipelines.ready import ROW_THERE, KeyedRows, ReadyOperator, stored_columns
 from stateflow.state.columns.layout import ColumnLayout
+from stateflow.state.expiry.ttl import Ttl, ttl_of
 
 NEWEST = "newest"
 
@@ -29,7 +31,7 @@ class Latest(ReadyOperator):
         return {"order_by of the key": listed(self.order)}
 
 
-def latest(keyed: KeyedRows, *, time: str, queryable: str) -> Latest:
+def latest(keyed: KeyedRows, *, time: str, queryable: str, ttl: str | timedelta | Ttl | None) -> Latest:
     uid, rows = keyed.uid, keyed.known()
     order = keyed.order_by or ((time,) if time else ())
     order = tuple(by for by in order if by.removeprefix("-") not in keyed.columns)
@@ -40,5 +42,7 @@ def latest(keyed: KeyedRows, *, time: str, queryable: str) -> Latest:
         )
     name = checked_name("state", queryable) if queryable else NEWEST
     kept = tuple(column for column in rows.names if column not in keyed.columns)
-    layout = ColumnLayout({ROW_THERE: bool, **stored_columns(uid, rows, kept)}, queryable=bool(queryable))
+    expiry = None if ttl is None else ttl_of(ttl)
+    columns = {ROW_THERE: bool, **stored_columns(uid, rows, kept)}
+    layout = ColumnLayout(columns, ttl=expiry, queryable=bool(queryable))
     return Latest(uid, keyed.key(), rows, rows, {name: layout}, rows.names, keyed.columns, order, kept, name)

@@ -383,13 +383,14 @@ class KeyedStream(GroupedRows, Steps, called="a keyed stream", comes="after .key
         declared = running_aggregate(self._rows(uid), output, aggregates)
         return _after(ready_node(queryable_as(declared, queryable), (self,)))
 
-    def latest(self, uid: str, *, queryable: str = "") -> Stream:
+    def latest(self, uid: str, *, queryable: str = "", ttl: str | timedelta | Ttl | None = None) -> Stream:
         """The last row of each key, by the key's `order_by` or else by event time; it is put out whenever it changes.
 
-        `queryable` names the state under which `stateflow serve` answers with it.
+        `queryable` names the state under which `stateflow serve` answers with it. With `ttl` a key is forgotten that had no newer
+        row for so long: the next one comes out, whatever its place, and nothing says that the former is gone.
         """
         time = "" if self.order_by else ordering_time(uid, self.stream, ())
-        return _after(ready_node(latest(self._rows(uid), time=time, queryable=queryable), (self,)))
+        return _after(ready_node(latest(self._rows(uid), time=time, queryable=queryable, ttl=ttl), (self,)))
 
     def enrich(
         self,

@@ -195,8 +195,8 @@ def best(n: int = 3, *, by: Any = "-amount", order_by: str = "", **options: Any)
     return lambda s: s.keyed(order_by=order_by or ()).top("op", n, by=by, **options)
 
 
-def newest(order_by: str) -> Declare:
-    return lambda s: s.keyed(order_by=order_by).latest("op")
+def newest(order_by: str, **options: Any) -> Declare:
+    return lambda s: s.keyed(order_by=order_by).latest("op", **options)
 
 
 def pairs(within: Any = ("-1 minutes", "1 minutes"), output: type = Pair, **options: Any) -> Declare:
@@ -283,6 +283,7 @@ REFUSED: list[tuple[str, Declare, Declare, str]] = [
     ("window join: more lateness", together(MINUTE), together(MINUTE, lateness="1 hour"), "its lateness was 10 minutes"),
     ("window join: how", together(MINUTE), together(MINUTE, how="left"), "its how was inner and is left now"),
     ("window join: time", together(MINUTE), together(MINUTE, time="at"), "is at and seen now"),
+    ("window join: sessions", together(MINUTE), together(sf.session("1 minute")), "and is session(1 minute) now"),
 ]  # fmt: skip
 
 ALLOWED: list[tuple[str, Declare, Declare]] = [
@@ -298,6 +299,7 @@ ALLOWED: list[tuple[str, Declare, Declare]] = [
     ("deduplicate: shorter", once(within="7 days", keep="last"), once(within="1 day", keep="last")),
     ("top: rank", best(), best(rank="place")),
     ("top: ttl", best(per="sku", order_by="at"), best(per="sku", order_by="at", ttl="7 days")),
+    ("latest: ttl", newest("at"), newest("at", ttl="7 days")),
     ("join: output", pairs(), pairs(output=Wider)),
     ("as-of join: output", valid(), valid(Wider)),
     ("latest join: how", known(), known(how="inner")),

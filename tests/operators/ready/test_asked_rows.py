@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -62,3 +63,25 @@ def test_a_state_has_the_rows_that_the_guide_says(
     entries = held.entries(keys, row="at") if state == "rows" else held.get(keys)
     columns = [name for name in entries.column_names if name not in ("at", "shop")]
     assert sorted(entries.select(columns).to_pylist(), key=lambda each: each["row_product"]) == found
+
+
+def test_the_newest_row_of_a_key_that_is_silent_for_its_ttl_is_forgotten() -> None:
+    def asked(**options: Any) -> ColumnarHarness:
+        @sf.pipeline("sales")
+        def sales(flow: sf.Flow) -> None:
+            keyed = flow.source("in", sf.delta("/in"), Sale).key_by("shop", order_by="n")
+            keyed.latest("op", **options).upsert("out", sf.delta("/out"))
+
+        return ColumnarHarness.of(sales.build(), "op")
+
+    forgets, keeps = asked(ttl="7 days"), asked()
+    for harness in (forgets, keeps):
+        assert harness.rows(Sale("a", "jam", 1, 5)) == [Sale("a", "jam", 1, 5)]
+        harness.advance(now=timedelta(days=6))
+        assert harness.rows(Sale("a", "old", 1, 3)) == [], "the row of the larger n is the last"
+        assert harness.rows(Sale("a", "tea", 1, 6)) == [Sale("a", "tea", 1, 6)]
+        harness.advance(now=timedelta(days=6))
+        assert harness.rows(Sale("a", "old", 1, 3)) == [], "the newer row has begun anew"
+        harness.advance(now=timedelta(days=2))
+    assert forgets.rows(Sale("a", "old", 1, 3)) == [Sale("a", "old", 1, 3)]
+    assert keeps.rows(Sale("a", "old", 1, 3)) == []
