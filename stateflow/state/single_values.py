@@ -13,8 +13,8 @@ from stateflow.state.expiry.index import Expiry
 from stateflow.state.handles import Handle
 from stateflow.state.keys.siblings import siblings
 from stateflow.state.namespaces import Namespaced
-from stateflow.state.values.bulk import bulk
-from stateflow.state.values.expiries import live, stamped
+from stateflow.state.values.bulk import bulk, bulk_until
+from stateflow.state.values.expiries import live
 from stateflow.state.values.serializers import Serializer
 
 T = TypeVar("T")
@@ -33,6 +33,7 @@ class StoredState(Handle, ValuesState, Namespaced, Generic[T]):
     __slots__ = (
         "_cleared",
         "_dumps_many",
+        "_dumps_until",
         "_indexed",
         "_is_view",
         "_loads_many",
@@ -55,6 +56,7 @@ class StoredState(Handle, ValuesState, Namespaced, Generic[T]):
     ) -> None:
         super().__init__(cursor, operator, name, state_id, serializer, expiry)
         self._dumps_many, self._loads_many = bulk(serializer)
+        self._dumps_until: Any = None if expiry is None else bulk_until(serializer)
         self._mutable = not _IMMUTABLE.issuperset(_WORDS.findall(serializer.schema))
         self._is_view = False
         self._values: list[Any] = []
@@ -261,7 +263,7 @@ class StoredState(Handle, ValuesState, Namespaced, Generic[T]):
             keys, values = [keys[at] for at in kept], [values[at] for at in kept]
             raws = [raws[at] for at in kept] if raws else []
         if self.serializer.dumps_until is None:
-            stored = stamped(self._dumps_many(values), expiry.at)
+            stored = self._dumps_until(values, expiry.at)
         else:
             stored = list(map(self._dumps, values))
         changes.extend(zip(keys, stored, strict=True))

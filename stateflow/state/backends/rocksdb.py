@@ -287,23 +287,24 @@ class RocksBackend:
 
     def _spill(self) -> None:
         """Turns the buffer into one sorted file of the database."""
-        buffer = self._buffer
-        keys = sorted(buffer)
+        keys, values = list(self._buffer), list(self._buffer.values())
+        # By their numbers: to look each value up by its key took a third of the time.
+        order = sorted(range(len(keys)), key=keys.__getitem__)
         if self._bare:
-            keys = [key for key in keys if buffer[key] is not None]
+            order = [n for n in order if values[n] is not None]
         self._buffer, self._indexes, self._written = {}, {}, 0
-        if not keys:
+        if not order:
             return
         path = str(self._directory / f"ingest-{self._spills}.sst")
         try:
             writer = SstFileWriter(self._database_options)
             writer.open(path)
-            for key in keys:
-                value = buffer[key]
+            for n in order:
+                value = values[n]
                 if value is None:
-                    del writer[key]
+                    del writer[keys[n]]
                 else:
-                    writer[key] = value
+                    writer[keys[n]] = value
             writer.finish()
             self._flushed.append(Path(path).stat().st_size)
             moving = IngestExternalFileOptions()

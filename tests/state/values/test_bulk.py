@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stateflow.errors import StateTypeError
-from stateflow.state.values.bulk import bulk
+from stateflow.state.values.bulk import bulk, bulk_until
 from stateflow.state.values.serializers import serializer_for
 
 DATETIMES = st.datetimes(
@@ -38,6 +38,15 @@ def test_bulk_is_what_one_by_one_is(kind: Any, data: st.DataObject) -> None:
     loaded = loads_many(raws, "missing")
     assert loaded == ["missing" if raw is None else serializer.loads(raw) for raw in raws]
     assert {type(value) for value in loaded} <= {type(serializer.loads(raw)) for raw in raws if raw} | {str}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(data=st.data(), expiry=st.integers(0, (1 << 63) - 1))
+def test_bulk_with_an_expiry_is_what_one_by_one_is(kind: Any, data: st.DataObject, expiry: int) -> None:
+    values = data.draw(st.lists(KINDS[kind]))
+    serializer = serializer_for(kind)
+    one_by_one = [serializer.dumps_with_expiry(value, expiry) for value in values]
+    assert bulk_until(serializer)(values, expiry) == one_by_one
 
 
 @pytest.mark.parametrize("wrong", ["2020-01-01", datetime(2020, 1, 1), 5])
