@@ -23,6 +23,11 @@ _FIRST_TIME = 1_750_000_000
 """Of the files that are added, in seconds since 1970: each is a second newer than the one before, and so read after it."""
 
 
+_OF_LINES = ("csv", "json", "text")
+_MICROSECONDS = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
+"""As text files have times: Spark would cut them to milliseconds."""
+
+
 class FlowHarness:
     """Runs a pipeline as it is: sources, transforms, operators and sinks, through Spark, with checkpoints.
 
@@ -32,22 +37,52 @@ class FlowHarness:
 
     def __init__(self, pipeline: Pipeline, folder: str | Path, /, **parameters: Any) -> None:
         self._folder = Path(folder).absolute()
-        self._pipeline = pipeline
-        self._parameters = {**_paths(pipeline, self._folder), **parameters}
+        self._given = parameters
         self._added = 0
+        self._take(pipeline)
+
+    def release(self, pipeline: Pipeline) -> None:
+        """Goes on with the next release of the code: with the job's state and tables, or refused as a run would be."""
+        if pipeline.name != self._pipeline.name:
+            raise UsageError(
+                f"pipeline {pipeline.name!r} is another job than {self._pipeline.name!r}: give the release the same name"
+            )
+        self._take(pipeline)
+
+    def _take(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._parameters = {**_paths(pipeline, self._folder), **self._given}
         self.flow = pipeline.build(self._parameters)
 
     def add(self, source: str, *rows: Any) -> None:
-        """New rows for a source: objects of its row class, or dicts. They are a file of a folder, or a commit of a Delta table."""
+        """New rows for a source: objects of its row class, or dicts. They are a file of a folder, or a commit of a Delta table.
+        A text is a line of the file as it is, such as one that cannot be read."""
         target, declared = self._source(source)
-        frame = self._spark().createDataFrame([_values(row, declared) for row in rows], declared.ddl)
+        lines = [row for row in rows if isinstance(row, str)]
+        if lines and (isinstance(target, DeltaTable) or target.format not in _OF_LINES):
+            raise UsageError(
+                f"source {source!r} has no lines of text: give it rows of {declared.name}, or dicts"
+            )
+        frame = self._frame(source, declared, [row for row in rows if not isinstance(row, str)])
         if isinstance(target, DeltaTable):
             frame.coalesce(1).write.format("delta").mode("append").save(target.path)
         else:
-            self._add_file(target, frame)
+            self._add_file(target, frame, lines)
 
-    def run(self, *, final: bool = False) -> RunReport:
-        """A run until all that was added is read. `final` closes what is open, as `stateflow run --final` does."""
+    def _frame(self, source: str, declared: RowType, rows: list[Any]) -> Any:
+        from pyspark.errors import PySparkException
+
+        try:
+            return self._spark().createDataFrame([_values(row, declared) for row in rows], declared.ddl)
+        except PySparkException as error:
+            raise UsageError(
+                f"source {source!r}: a row does not fit {declared.name} ({' '.join(str(error).split())}): give it values of the declared "
+                "types, or the line of the file as a text"
+            ) from None
+
+    def run(self, *, final: bool = False, options: Mapping[str, Any] | None = None) -> RunReport:
+        """A run until all that was added is read. `final` closes what is open, as `stateflow run --final` does; `options` are
+        those of `stateflow.toml`, such as `{"source_idle_timeout": "5 minutes"}`."""
         from stateflow.config.options import load
         from stateflow.spark.runner import RunRequest, run
         from stateflow.spark.session.shipping import by_value
@@ -61,7 +96,8 @@ class FlowHarness:
         module = sys.modules.get(self._pipeline.function.__module__)
         if module is not None:
             by_value([module])
-        options = {
+        given = {
+            **(options or {}),
             "checkpoint_dir": str(self._folder / "checkpoints"),
             "cache_dir": str(self._folder / "cache"),
             "scratch_dir": str(self._folder / "scratch"),
@@ -70,7 +106,7 @@ class FlowHarness:
         return run(
             RunRequest(
                 self._pipeline,
-                load(code=options, env={}, folder=self._folder),
+                load(code=given, env={}, folder=self._folder),
                 self._parameters,
                 master="local[2]",
                 drain=final,
@@ -131,13 +167,17 @@ class FlowHarness:
             empty = self._spark().createDataFrame([], rows.ddl)
             empty.write.format("delta").save(target.path)
 
-    def _add_file(self, target: Files, frame: Any) -> None:
+    def _add_file(self, target: Files, frame: Any, lines: list[str]) -> None:
         """Written aside, and moved when it is whole."""
         self._added += 1
         aside, folder = self._folder / "adding", Path(target.path)
-        header = {"header": "true"} if target.format == "csv" else {}
-        frame.coalesce(1).write.format(target.format).options(**header).save(str(aside))
+        written = {"header": "true"} if target.format == "csv" else {}
+        if target.format in ("csv", "json"):
+            written["timestampFormat"] = _MICROSECONDS
+        frame.coalesce(1).write.format(target.format).options(**written).save(str(aside))
         (part,) = (file for file in aside.iterdir() if file.name.startswith("part-"))
+        with part.open("a", encoding="utf-8") as out:
+            out.writelines(f"{line}\n" for line in lines)
         folder.mkdir(parents=True, exist_ok=True)
         at = _FIRST_TIME + self._added
         os.utime(part, (at, at))

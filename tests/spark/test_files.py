@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 import stateflow as sf
 from tests.spark.pipelines import Workbench
@@ -104,6 +104,38 @@ def test_columns_of_csv_files_are_told_by_their_header(spark: SparkSession, tmp_
         bench.run(counted, given, tolerable_failed_batches=0)
     (folder / "2.csv").unlink()
     bench.run(counted, given)
+
+
+def test_a_file_that_goes_between_plan_and_reading_is_named_and_the_next_run_does_without(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    bench, out, folder = Workbench(spark, tmp_path), sf.memory("files"), tmp_path / "in"
+    out.clear()
+    folder.mkdir()
+    calls = 0
+
+    def lose(frame: DataFrame) -> DataFrame:
+        nonlocal calls
+        calls += 1
+        if calls == 2:  # the first call learns the columns, the second is the batch's
+            (folder / "2.json").unlink()
+        return frame
+
+    @sf.pipeline("losing")
+    def losing(flow: sf.Flow) -> None:
+        rows = flow.source("in", sf.files(str(folder), "json"), Order).transform(lose, Order)
+        rows.key_by("user").process("count", Count, output=OUTPUT).collect("out", out)
+
+    for name, user in (("1", 1), ("2", 2)):
+        (folder / f"{name}.json").write_text(
+            f'{{"user": {user}, "amount": 1.0, "ts": "2026-01-01T12:00:00Z"}}\n'
+        )
+    with pytest.raises(
+        sf.StateflowError, match=r"the file .*2\.json is gone since the batch was planned: run again"
+    ):
+        bench.run(losing, tolerable_failed_batches=0)
+    bench.run(losing)
+    assert [row["user"] for row in out.rows] == [1]
 
 
 @dataclass

@@ -64,6 +64,58 @@ def test_a_chain_of_operators_over_several_runs(spark: SparkSession, tmp_path: P
 
 
 @dataclass
+class Reading:
+    id: int
+    ts: datetime
+    bad: str | None = None
+
+
+@sf.pipeline("readings")
+def readings(flow: sf.Flow, *, input: str, output: str, late: str) -> None:
+    files = sf.files(input, "json", options={"columnNameOfCorruptRecord": "bad"})
+    late_ones = sf.output("late", Reading)
+    source = flow.source("in", files, Reading, event_time="ts", watermark="10 minutes", late=late_ones)
+    source.append("out", sf.delta(output))
+    source.side(late_ones).append("late", sf.delta(late))
+
+
+@sf.pipeline("readings")
+def counted_readings(flow: sf.Flow, *, input: str, output: str, late: str, counts: str) -> None:
+    readings.function(flow, input=input, output=output, late=late)
+    more = flow.source("more", sf.files(input, "json"), Reading)
+    whole = more.transform(lambda rows: rows.where("id is not null"), Reading)
+    counted = whole.key_by("id").aggregate("counts", "id long, n long", n=sf.count())
+    counted.upsert("counts", sf.delta(counts))
+
+
+def test_lines_as_they_are_options_and_a_release(spark: SparkSession, tmp_path: Path) -> None:
+    harness = FlowHarness(readings, tmp_path)
+    exactly = NOON + timedelta(microseconds=123456)
+    harness.add("in", Reading(1, exactly), '{"id": "many"}', "no JSON")
+    harness.run(options={"source_idle_timeout": "1 hour"})
+    found = sorted(harness.table("out"), key=lambda row: row["id"] or 9)
+    assert found[0] == {"id": 1, "ts": exactly, "bad": None}
+    assert [row["bad"] for row in found[1:]] == ['{"id": "many"}', "no JSON"]
+    with pytest.raises(sf.UsageError, match="no_such_option"):
+        harness.run(options={"no_such_option": 1})
+    harness.release(counted_readings)
+    harness.add("in", Reading(2, exactly))
+    harness.run()
+    assert len(harness.table("out")) == 4
+    assert sorted((row["id"], row["n"]) for row in harness.table("counts")) == [(1, 1), (2, 1)]
+    with pytest.raises(
+        sf.UsageError,
+        match="pipeline 'revenue' is another job than 'readings': give the release the same name",
+    ):
+        harness.release(revenue)
+    with pytest.raises(
+        sf.UsageError,
+        match=r"source 'in': a row does not fit Reading .*: give it values of the declared types",
+    ):
+        harness.add("in", {"id": "1", "ts": NOON})
+
+
+@dataclass
 class Price:
     sku: str
     price: float

@@ -20,6 +20,7 @@ _DYING = 2.0
 """Seconds to wait, after a connection broke, for the process at its other end to end."""
 _FULL = "No space left on device"
 DISK_FULL = "a disk is full"
+_GONE = re.compile(r"\[FAILED_READ_FILE\.FILE_NOT_EXIST\].*? reading file (\S+?)\.(?=\s|$)")
 _UNREADABLE = re.compile(r"\[FAILED_READ_FILE[\w.]*\].*? reading file (\S+?)\.(?=\s|$)")
 
 
@@ -47,6 +48,10 @@ def translated(error: BaseException) -> StateflowError:
     if full is not None:
         return errors.UnavailableError(
             f"{DISK_FULL} ({full[-_SHORT:].lstrip(': ')}): free space in the scratch folder and where the output goes, and run again"
+        )
+    if gone := _GONE.search(text):
+        return StateflowError(
+            f"the file {gone[1]} is gone since the batch was planned: run again, which plans it without the file, or put the file back first"
         )
     if unreadable := _UNREADABLE.search(text):
         return StateflowError(
@@ -100,7 +105,7 @@ def _first(text: str) -> str:
 def _deepest(text: str) -> str:
     """What the last of Java's causes says, without the name of its class."""
     causes = [cause for cause in text.split("Caused by: ") if not _UNREADABLE.search(cause)]
-    lines = map(str.strip, causes[-1].splitlines())
+    lines = map(str.strip, (causes or [text])[-1].splitlines())
     said = ", ".join(
         line.rstrip(".") for line in itertools.takewhile(lambda line: not line.startswith("at "), lines)
     )
