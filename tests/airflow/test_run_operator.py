@@ -422,6 +422,16 @@ def test_a_deferred_run_is_not_judged_by_what_another_try_left_where_it_is_resum
         ({"parallelism": 0}, "parallelism=0"),
         ({"parameters": ["a"]}, "parameters="),
         ({"launcher": InProcess(), "deferrable": True}, "deferrable=True"),
+        (
+            {"launcher": "spark"},
+            r"launcher='spark' has to be a way to start drivers, such as SparkSubmit\(\) or InProcess\(\)",
+        ),
+        ({"launcher": SparkSubmit}, "has to be a way to start drivers"),
+        (
+            {"trigger": "dran"},
+            "trigger='dran' is neither drain, until-stopped nor an interval like '30 seconds'",
+        ),
+        ({"trigger": "0 seconds"}, "trigger='0 seconds' is neither"),
     ],
 )
 def test_wrong_arguments_are_refused_while_the_dag_is_parsed(wrong: dict[str, Any], said: str) -> None:

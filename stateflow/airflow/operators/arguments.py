@@ -256,9 +256,22 @@ def answer(value: Any) -> dict[str, Any] | None:
     return dict(value) if value is not None else None
 
 
-def anything(value: Any) -> Any:
-    """An object that the DAG file makes."""
+def launch_method(value: Any) -> Any:
+    """How drivers are started: any object that can."""
+    if isinstance(value, type) or not callable(getattr(value, "bound", None)):
+        raise TypeError("has to be a way to start drivers, such as SparkSubmit() or InProcess()")
     return value
+
+
+def trigger(value: Any) -> str:
+    """When a run's batches come, and when it ends."""
+    chosen = text(value)
+    if chosen not in ("drain", "until-stopped"):
+        try:
+            some_time(chosen)
+        except ValueError:
+            raise ValueError("is neither drain, until-stopped nor an interval like '30 seconds'") from None
+    return chosen
 
 
 def setting(section: str, name: str) -> Callable[[], bool]:

@@ -24,11 +24,12 @@ from stateflow.airflow.operators.arguments import (
     Span,
     Table,
     Text,
-    anything,
     flag,
     is_deferred,
+    launch_method,
     one_of,
     setting,
+    trigger,
 )
 from stateflow.airflow.operators.assets import checkpoint_asset, tables_alias
 from stateflow.airflow.operators.base import StateflowOperator
@@ -70,7 +71,8 @@ TransportInfo = Annotated[
     bool | None,
     Argument(flag, template=False, when_none=setting("openlineage", "spark_inject_transport_info")),
 ]
-Launch = Annotated[LaunchMethod | None, Argument(anything, when_none=SparkSubmit)]
+Launch = Annotated[LaunchMethod | None, Argument(launch_method, when_none=SparkSubmit)]
+Trigger = Annotated[str, Argument(trigger)]
 LOOK_AGAIN = timedelta(seconds=30)
 """After this time a task that has given way looks again."""
 
@@ -97,7 +99,7 @@ class StateflowRunOperator(ReportsLineage, StateflowOperator):
         parallelism: Annotated[
             Count | None, "subtasks of a keyed operator; another number than before rescales the job"
         ] = None,
-        trigger: Annotated[Text | None, "`drain`, `until-stopped` or a duration between batches"] = None,
+        trigger: Annotated[Trigger | None, "`drain`, `until-stopped` or a duration between batches"] = None,
         until: Annotated[
             Text | None, "end at this version or time, included, such as `{{ data_interval_end }}`"
         ] = None,
