@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from stateflow.errors import UsageError
@@ -54,5 +55,9 @@ def _misplaced(kind: type[Steps], name: str) -> str:
     for other, comes in Steps._kinds:
         if not name.startswith("_") and callable(getattr(other, name, None)):
             return f"{name} is a step of {other._called}, and this is {kind._called}: ask it {comes}"
-    here = f": that is {_HERE[name]}" if name in _HERE else ""
-    return f"{kind._called} has no {name!r}{here}"
+    if name in _HERE:
+        return f"{kind._called} has no {name!r}: that is {_HERE[name]}"
+    steps = [step for step in dir(kind) if not step.startswith("_") and callable(getattr(kind, step))]
+    alike = get_close_matches(name, steps, 1)
+    meant = f": did you mean {alike[0]}?" if alike else ""
+    return f"{kind._called} has no {name!r}{meant}"

@@ -324,6 +324,7 @@ MISPLACED: list[tuple[Callable[[sf.Flow], Any], str]] = [
     (lambda f: sales(f).key_by("shop").agg("amount"), "a keyed stream has no 'agg': that is .key_by('column').aggregate('uid', Output, total=sf.sum('column'))"),
     (lambda f: sales(f).transformWithState, "a stream has no 'transformWithState': that is .key_by('column').process('uid', KeyedProcessClass)"),
     (lambda f: sales(f).no_such_step, "a stream has no 'no_such_step'"),
+    (lambda f: sales(f).dedupliacte("once", by="shop"), "a stream has no 'dedupliacte': did you mean deduplicate?"),
 ]  # fmt: skip
 
 
