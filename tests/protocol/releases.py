@@ -56,7 +56,7 @@ def release(number: Callable[[int], Any], plain: Callable[[Any], Any], **states:
 
     def process(self: Any, key: int, rows: Iterator[Any], ctx: sf.Context) -> Iterator[Any]:
         for what, n in rows:
-            total = getattr(self, "sum", None) or self.total
+            total = self.sum if hasattr(self, "sum") else self.total
             if what == "write":
                 total.value = number((0 if total.value is None else plain(total.value)) + n)
                 self.items.add(number(n))

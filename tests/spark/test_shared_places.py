@@ -229,7 +229,7 @@ def test_the_file_is_removed_when_the_rows_fail_or_user_code_does(
 @pytest.mark.parametrize("place", [1, 2])
 def test_a_null_key_is_refused_before_keys_are_compared(place: int, tmp_path: Path) -> None:
     cut = Cut(("int", "str"), tmp_path)
-    with pytest.raises(UsageError, match=r"operator 'op': 1 rows have a null in key column 'k1'"):
+    with pytest.raises(UsageError, match=r"operator 'op': 1 row has a null in key column 'k1'"):
         cut.read(iter([cut.batch([(1, (1, "a"), 0), (place, (1, None), 1)])]))
 
 
