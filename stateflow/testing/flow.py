@@ -70,13 +70,13 @@ class FlowHarness:
             self._add_file(target, frame, lines)
 
     def _frame(self, source: str, declared: RowType, rows: list[Any]) -> Any:
-        from pyspark.errors import PySparkException
+        from stateflow.spark.given_rows import frame_of
 
         try:
-            return self._spark().createDataFrame([_values(row, declared) for row in rows], declared.ddl)
-        except PySparkException as error:
+            return frame_of(self._spark(), [_values(row, declared) for row in rows], declared.ddl)
+        except UsageError as error:
             raise UsageError(
-                f"source {source!r}: a row does not fit {declared.name} ({' '.join(str(error).split())}): give it values of the declared "
+                f"source {source!r}: a row does not fit {declared.name} ({error}): give it values of the declared "
                 "types, or the line of the file as a text"
             ) from None
 

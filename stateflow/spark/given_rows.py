@@ -1,0 +1,21 @@
+"""A DataFrame of rows that somebody wrote down."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import PySparkException
+
+from stateflow.errors import UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def frame_of(spark: SparkSession, rows: Sequence[Any], ddl: str) -> DataFrame:
+    """The rows with these columns; UsageError with Spark's reason for a value that does not fit."""
+    try:
+        return spark.createDataFrame(rows, ddl)
+    except PySparkException as error:
+        raise UsageError(" ".join(str(error).split())) from None
