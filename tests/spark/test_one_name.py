@@ -153,7 +153,11 @@ def test_runs_crashes_snapshots_and_pages_tell_them_apart(
     head = job.log().head
     assert head is not None
     shown = [details.source(*each)["uid"] for each in head.sources.items()]
-    assert shown == [details.operator(*each, head.statistics)["uid"] for each in head.operators.items()] == [NAME]
+    assert (
+        shown
+        == [details.operator(*each, head.statistics)["uid"] for each in head.operators.items()]
+        == [NAME]
+    )
 
     root = ("--checkpoint-dir", str(tmp_path / "root"))
     said = CliRunner().invoke(app, ["show", NAME, *root, "-o", "json"])
