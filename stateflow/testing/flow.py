@@ -72,8 +72,9 @@ class FlowHarness:
     def _frame(self, source: str, declared: RowType, rows: list[Any]) -> Any:
         from stateflow.spark.given_rows import frame_of
 
+        values = [_values(row, declared) for row in rows]
         try:
-            return frame_of(self._spark(), [_values(row, declared) for row in rows], declared.ddl)
+            return frame_of(self._spark(), values, declared.ddl)
         except UsageError as error:
             raise UsageError(
                 f"source {source!r}: a row does not fit {declared.name} ({error}): give it values of the declared "
