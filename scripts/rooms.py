@@ -45,7 +45,7 @@ ROOMS: Mapping[str, Room] = {
         "bytes and names that are frozen: records, paths, scalar types, keys' encoding; no I/O",
         first="records.py",
     ),
-    "quantities": Room("durations, sizes and times as people write them", "format"),
+    "quantities": Room("durations, sizes, times and counts as people write them", "format"),
     "config": Room("every option, and where its value comes from", "quantities", "options.py"),
     "storage": Room("create-only stores, copies between them, the host's cache", "format", "store.py"),
     "checkpoint": Room(
@@ -99,7 +99,7 @@ ROOMS: Mapping[str, Room] = {
     ),
     "compatibility": Room(
         "whether a pipeline fits the state of a record",
-        "checkpoint format operators pipelines state state/values",
+        "checkpoint format operators pipelines quantities state state/values",
         "flows.py",
     ),
     "observe": Room("what a job looks like from outside", "checkpoint format quantities", "status.py"),

@@ -1,4 +1,4 @@
-"""Sizes and durations as people write them: '256 MB', '10 minutes'."""
+"""Sizes, durations and counts as people write them: '256 MB', '10 minutes', '2 rows'."""
 
 from __future__ import annotations
 
@@ -95,3 +95,8 @@ def _split(text: str, what: str, example: str) -> tuple[float, str]:
     if not match:
         raise ValueError(f"{text!r} is not {what}: write it like {example}")
     return float(match[1]), match[2].lower()
+
+
+def several(count: int, one: str, more: str = "") -> str:
+    """`1 row`, `2 rows`; `more` is the plural of a word that does not only take an s."""
+    return f"{count:,} {one if count == 1 else more or f'{one}s'}"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 
+from stateflow.quantities import several
 from stateflow.quantities import size_text as size
 from stateflow.quantities import time_text as moment
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
-__all__ = ["harmless", "moment", "number", "seconds", "size"]
+__all__ = ["harmless", "moment", "number", "seconds", "several", "size"]
 
 
 def harmless(value: object) -> str:
@@ -27,8 +28,3 @@ def seconds(length: float) -> str:
 
 def number(count: float) -> str:
     return f"{count:,.0f}"
-
-
-def several(count: int, one: str, more: str = "") -> str:
-    """`1 row`, `2 rows`; `more` is the plural of a word that does not only take an s."""
-    return f"{number(count)} {one if count == 1 else more or f'{one}s'}"

@@ -36,6 +36,7 @@ from stateflow.pipelines.operators import DEAD_LETTERS
 from stateflow.pipelines.ready import ReadyOperator
 from stateflow.pipelines.rows import key_type
 from stateflow.pipelines.tables import DeltaTable
+from stateflow.quantities import several
 from stateflow.state.values.declared_types import RULES, Change
 
 Counts = Mapping[tuple[str, str], int]
@@ -65,13 +66,15 @@ class OperatorCheck:
     def conversion(self) -> str:
         """How much there is to convert, for people; empty when no type changes or the record does not say it."""
         if self.counts:
-            each = ", ".join(f"{name} has {_entries(count)}" for name, count in self.counts.items())
+            each = ", ".join(
+                f"{name} has {several(count, 'entry', 'entries')}" for name, count in self.counts.items()
+            )
             return f"{each}, {_read(sum(self.counts.values()))}"
-        return f"about {_entries(self.entries)}, {_read(self.entries)}" if self.entries else ""
-
-
-def _entries(count: int) -> str:
-    return "1 entry" if count == 1 else f"{count:,} entries"
+        return (
+            f"about {several(self.entries, 'entry', 'entries')}, {_read(self.entries)}"
+            if self.entries
+            else ""
+        )
 
 
 def _read(count: int) -> str:

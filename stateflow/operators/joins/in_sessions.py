@@ -17,7 +17,7 @@ from stateflow.operators.joins.joined_rows import JoinedRows
 from stateflow.operators.joins.row_blocks import RowBlocks, both
 from stateflow.operators.joins.row_state import RowState, SideOfBlocks
 from stateflow.operators.ready.assigning import instants
-from stateflow.operators.ready.groups import whole
+from stateflow.operators.ready.session_ends import ended
 from stateflow.operators.ready.spans import Merged, Spans
 from stateflow.operators.ready.windowed import NEVER, later, micros
 from stateflow.pipelines.columnar import ColumnarContext, ColumnarOperator
@@ -147,28 +147,15 @@ class JoinedInSessions(ColumnarOperator):
         if closed <= self._closed_to:
             return
         self._closed_to = closed
-        for entries in states["ends"].due(closed):
-            keys, by = entries.select(self._key), entries.select([SESSION_START])
-            found = states["sessions"].get(keys, by=by)
-            # Without an end: the session has become part of an earlier one.
-            there = whole(found[SESSION_END]).is_valid()
-            keys, by, found = keys.filter(there), by.filter(there), found.filter(there)
-            ends = micros(found[SESSION_END])
-            still = pa.array(ends > closed)
-            states["ends"].put(keys.filter(still), by=by.filter(still), at=instants(ends).filter(still))
-            over = pa.array(ends <= closed)
-            keys, by, ends = keys.filter(over), by.filter(over), ends[ends <= closed]
-            if len(keys):
-                left, right = (
-                    stored.read(states[name].get(keys, by=by))
-                    for name, stored in zip(_SIDES, self._stored, strict=True)
-                )
-                yield from self._joined.of_windows(
-                    self._bounded(keys, micros(by[SESSION_START]), ends), left, right
-                )
-                for name in ("sessions", *_SIDES):
-                    states[name].delete(keys, by=by)
-        states["ends"].delete_due(closed)
+        for keys, by, found in ended(states, self._key, closed):
+            left, right = (
+                stored.read(states[name].get(keys, by=by))
+                for name, stored in zip(_SIDES, self._stored, strict=True)
+            )
+            windows = self._bounded(keys, micros(by[SESSION_START]), micros(found[SESSION_END]))
+            yield from self._joined.of_windows(windows, left, right)
+            for name in ("sessions", *_SIDES):
+                states[name].delete(keys, by=by)
 
     def _bounded(self, keys: pa.Table, starts: Any, ends: Any) -> pa.Table:
         return keys.append_column(WINDOW_START, instants(starts)).append_column(WINDOW_END, instants(ends))

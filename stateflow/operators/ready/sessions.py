@@ -14,9 +14,10 @@ import pyarrow as pa
 
 from stateflow.operators.ready.accumulator import Accumulator
 from stateflow.operators.ready.assigning import event_times, instants
-from stateflow.operators.ready.groups import Groups, grouped, whole
+from stateflow.operators.ready.groups import Groups, grouped
 from stateflow.operators.ready.keys import key_columns, one_of_each
 from stateflow.operators.ready.late_rows import LateRows
+from stateflow.operators.ready.session_ends import ended
 from stateflow.operators.ready.spans import Merged, Spans
 from stateflow.operators.ready.windowed import NEVER, Produced, later, micros
 from stateflow.pipelines.columnar import ColumnarContext, ColumnarOperator
@@ -111,24 +112,9 @@ class SessionAggregates(ColumnarOperator):
         if closed <= self._closed_to:
             return
         self._closed_to = closed
-        names = list(self._declared.key_columns)
-        for entries in states["ends"].due(closed):
-            keys, by = entries.select(names), entries.select([SESSION_START])
-            found = states["sessions"].get(keys, by=by)
-            # Without an end: the session has become part of an earlier one.
-            there = whole(found[SESSION_END]).is_valid()
-            keys, by, found = keys.filter(there), by.filter(there), found.filter(there)
-            ends = micros(found[SESSION_END])
-            open_still = pa.array(ends > closed)
-            states["ends"].put(
-                keys.filter(open_still), by=by.filter(open_still), at=instants(ends).filter(open_still)
-            )
-            over = pa.array(ends <= closed)
-            keys, by, found = keys.filter(over), by.filter(over), found.filter(over)
-            if len(keys):
-                yield self._rows(keys, by, found)
-                states["sessions"].delete(keys, by=by)
-        states["ends"].delete_due(closed)
+        for keys, by, found in ended(states, self._declared.key_columns, closed):
+            yield self._rows(keys, by, found)
+            states["sessions"].delete(keys, by=by)
 
     def next_due(self, states: Mapping[str, Any]) -> int | None:
         return later(states["ends"].next_due(), self._declared.lateness)

@@ -7,13 +7,14 @@ more rows than its memory holds.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+
+from stateflow.spark.task.runs_file import RunsFile
 
 BYTES_IN_MEMORY = 64 << 20
 """Beyond it, rows that wait for the end of the input go to disk."""
@@ -26,22 +27,18 @@ class PlacedRows:
     order in which they came."""
 
     def __init__(self, scratch: Callable[[], Path]) -> None:
-        self._scratch = scratch
+        self._file = RunsFile(scratch)
         self._waiting: list[Any] = []
         self._bytes = 0
         self._rows = 1
         """The rows of a batch that comes out, at most: as many as the largest that came in has."""
-        self._folder: Path | None = None
-        self._writer: Any = None
-        self._runs: list[range] = []
-        """The numbers of the file's blocks that each run has."""
 
     def of(self, batches: Iterator[Any]) -> Generator[Any]:
         try:
             for batch in batches:
                 if batch.num_rows:
                     self._add(batch)
-            if not self._runs:
+            if not self._file.runs:
                 yield from self._sorted(self._rows)
                 return
             self._write()
@@ -68,23 +65,11 @@ class PlacedRows:
 
     def _write(self) -> None:
         rows = sum(batch.num_rows for batch in self._waiting)
-        first = end = self._runs[-1].stop if self._runs else 0
-        for block in self._sorted(max(1, rows * BLOCK_BYTES // max(1, self._bytes))):
-            if self._writer is None:
-                self._folder = self._scratch()
-                self._writer = pa.ipc.new_file(str(self._folder / "rows.arrow"), block.schema)
-            self._writer.write_batch(block)
-            end += 1
-        if end > first:
-            self._runs.append(range(first, end))
+        self._file.write(self._sorted(max(1, rows * BLOCK_BYTES // max(1, self._bytes))))
 
     def _merged(self) -> Iterator[Any]:
-        assert self._folder is not None
-        self._writer.close()
-        self._writer = None
-        with pa.memory_map(str(self._folder / "rows.arrow")) as mapped:
-            file = pa.ipc.open_file(mapped)
-            runs = [_Run(file, numbers) for numbers in self._runs]
+        with self._file.opened() as file:
+            runs = [_Run(file, numbers) for numbers in self._file.runs]
             while runs := [run for run in runs if run.rows is not None]:
                 # Behind its block a run may have more rows of the block's last place, and none before that place.
                 bound = min(run.places[-1] for run in runs)
@@ -94,13 +79,8 @@ class PlacedRows:
                     yield from run.at(bound)
 
     def _close(self) -> None:
-        self._waiting, self._bytes, self._runs = [], 0, []
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
+        self._waiting, self._bytes = [], 0
+        self._file.close()
 
 
 class _Run:

@@ -7,7 +7,6 @@ many keys at one place need more memory than the bound.
 from __future__ import annotations
 
 import heapq
-import shutil
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -17,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stateflow.spark.task.key_columns import KeyColumns, key_starts
+from stateflow.spark.task.runs_file import RunsFile
 
 BYTES_IN_MEMORY = 32 << 20
 ROWS = 10_000
@@ -30,16 +30,12 @@ class SetAside:
 
     def __init__(self, keys: KeyColumns, scratch: Callable[[], Path]) -> None:
         self._keys = keys
-        self._scratch = scratch
+        self._file = RunsFile(scratch)
         self._batches: list[Any] = []
         self._bytes = 0
-        self._folder: Path | None = None
-        self._writer: Any = None
-        self._runs: list[range] = []
-        """The numbers of the file's batches that each run has."""
 
     def __bool__(self) -> bool:
-        return bool(self._batches or self._runs)
+        return bool(self._batches or self._file.runs)
 
     def add(self, batch: Any) -> None:
         if not batch.num_rows:
@@ -51,7 +47,7 @@ class SetAside:
 
     def take(self) -> Iterator[Any]:
         """All rows, key after key; those of a key in the order in which they came."""
-        if not self._runs:
+        if not self._file.runs:
             yield from self._sorted()
         else:
             self._write()
@@ -59,13 +55,8 @@ class SetAside:
         self.close()
 
     def close(self) -> None:
-        self._batches, self._bytes, self._runs = [], 0, []
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
+        self._batches, self._bytes = [], 0
+        self._file.close()
 
     def _sorted(self) -> list[Any]:
         if not self._batches:
@@ -79,25 +70,12 @@ class SetAside:
         return table.take(order).combine_chunks().to_batches(max_chunksize=rows)  # type: ignore[no-any-return]
 
     def _write(self) -> None:
-        batches = self._sorted()
-        if not batches:
-            return
-        if self._writer is None:
-            self._folder = self._scratch()
-            self._writer = pa.ipc.new_file(str(self._folder / "rows.arrow"), batches[0].schema)
-        first = self._runs[-1].stop if self._runs else 0
-        for batch in batches:
-            self._writer.write_batch(batch)
-        self._runs.append(range(first, first + len(batches)))
+        self._file.write(self._sorted())
         self._batches, self._bytes = [], 0
 
     def _merged(self) -> Iterator[Any]:
-        assert self._folder is not None
-        self._writer.close()
-        self._writer = None
-        with pa.memory_map(str(self._folder / "rows.arrow")) as mapped:
-            file = pa.ipc.open_file(mapped)
-            runs = (self._by_key(file, run) for run in self._runs)
+        with self._file.opened() as file:
+            runs = (self._by_key(file, run) for run in self._file.runs)
             waiting: list[Any] = []
             rows = size = 0
             # Of equal keys that of the earlier run comes first.
