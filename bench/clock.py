@@ -85,6 +85,7 @@ def timed(spark: SparkSession, each: Any = lambda timed: None) -> Iterator[Timed
     spark.streams.addListener(listener)
     try:
         yield batches
-        spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
+        # Ten seconds, which Spark waits by itself, are too few on a machine that has other work.
+        spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(120_000)
     finally:
         spark.streams.removeListener(listener)
