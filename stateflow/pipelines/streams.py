@@ -374,15 +374,23 @@ class KeyedStream(GroupedRows, Steps, called="a keyed stream", comes="after .key
         return self.process(uid, process, output=output)
 
     def aggregate(
-        self, uid: str, output: Any, /, *, queryable: bool = False, **aggregates: Aggregate
+        self,
+        uid: str,
+        output: Any,
+        /,
+        *,
+        queryable: bool = False,
+        on_error: str = "fail",
+        **aggregates: Aggregate,
     ) -> Stream:
         """Aggregates over all rows of a key so far: per batch one row for every key that has rows in it.
 
         The fields of `output` are the key columns and the aggregates, by name. A row replaces the key's row before. With
-        `queryable=True` `stateflow serve` answers from its state.
+        `queryable=True` `stateflow serve` answers from its state. `on_error="dead_letter"` diverts a batch's rows of keys that
+        cannot be aggregated, and leaves their state as it was.
         """
         refuse_counted_again(uid, self.stream.former, aggregates)
-        declared = running_aggregate(self._rows(uid), output, aggregates)
+        declared = running_aggregate(self._rows(uid), output, aggregates, on_error=on_error)
         return _after(ready_node(queryable_as(declared, queryable), (self,)))
 
     def latest(self, uid: str, *, queryable: str = "", ttl: str | timedelta | Ttl | None = None) -> Stream:
@@ -503,6 +511,7 @@ class WindowedStream(Steps, called="a windowed stream", comes="after .key_by(...
         *,
         emit: str = "final",
         queryable: bool = False,
+        on_error: str = "fail",
         **aggregates: Aggregate,
     ) -> Stream:
         """Aggregates per key and window. The fields of `output` are the key columns, `window_start`, `window_end` and the
@@ -511,14 +520,15 @@ class WindowedStream(Steps, called="a windowed stream", comes="after .key_by(...
         `emit="final"` puts a window out once, when it is closed. `"changes"` puts it out in every batch that has rows of
         it, and `"on_time"` when the watermark reaches its end and after every later change: then a row replaces the
         window's row before. Rows whose windows are all closed go to `.side("late")`. With `queryable=True` `stateflow serve`
-        answers with what the open windows of a key hold so far.
+        answers with what the open windows of a key hold so far. `on_error="dead_letter"` diverts a batch's rows of windows that
+        cannot be aggregated, and leaves the windows as they were.
         """
         keyed = self.keyed
         refuse_counted_again(uid, keyed.stream.former, aggregates)
         time = time_column(uid, keyed.stream, self.time)
         declared = window_aggregate(
             keyed._rows(uid), output, aggregates,
-            window=self.windows, time=time, lateness=self.lateness, emit=emit,
+            window=self.windows, time=time, lateness=self.lateness, emit=emit, on_error=on_error,
         )  # fmt: skip
         return _after(ready_node(queryable_as(declared, queryable), (keyed,)))
 
@@ -625,7 +635,11 @@ def _after(node: KeyedNode) -> Stream:
 def _to_have_the_side(node: KeyedNode, name: str) -> str:
     """What to write for an operator to have a side output of that name."""
     if isinstance(node.columnar, ReadyOperator):
-        filters = "; leave out what it cannot take with transform() before" if name == DEAD_LETTERS else ""
+        filters = ""
+        if name == DEAD_LETTERS:
+            if hasattr(node.columnar, "on_error"):
+                return "give it on_error='dead_letter'"
+            filters = "; leave out what it cannot take with transform() before"
         return f"it has {', '.join(map(repr, node.sides)) or 'none'}{filters}"
     call = ".process()" if node.columnar is None else ".process_arrow()"
     if name == DEAD_LETTERS and node.columnar is None:
