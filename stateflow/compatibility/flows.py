@@ -23,6 +23,7 @@ from stateflow.compatibility.states import (
     fixed_options,
     forgets,
     recorded_names,
+    where_to_go_back,
 )
 from stateflow.errors import IncompatibleError, UsageError
 from stateflow.format.records import OperatorState, Record
@@ -291,11 +292,7 @@ def _operator(
             if node.parallelism or parallelism:
                 rescaled(before, node.parallelism or parallelism, f"operator {node.uid!r}")
     except NewerTypeError as error:
-        older = [slot for slot in checkpoints if slot < error.below]
-        newest = f": the newest of them is checkpoint:{max(older)}" if older else ""
-        if checkpoints and not older:
-            newest = ": none of them is kept, so restore a savepoint from before it"
-        return OperatorCheck(node.uid, "incompatible", {}, f"{error}{newest}")
+        return OperatorCheck(node.uid, "incompatible", {}, f"{error}{where_to_go_back(error, checkpoints)}")
     except (IncompatibleError, UsageError) as error:
         return OperatorCheck(node.uid, "incompatible", {}, str(error))
     if before is None:

@@ -179,7 +179,12 @@ class _Run:
             return
         log = read_log(self.store, self.layout)
         newest = log.decided if log.decided is not None and log.decided.carries_state else log.head
-        check_flow(self.flow, newest, allow_non_restored_state=self.request.allow_non_restored_state)
+        check_flow(
+            self.flow,
+            newest,
+            allow_non_restored_state=self.request.allow_non_restored_state,
+            checkpoints=[kept.slot for kept in log.checkpoints],
+        )
         self._refuse_drained(newest, pending=bool(log.pending))
         origin = self.options.origin("max_parallelism")
         refusal = kept_key_groups(newest, self.options.max_parallelism, self.job) if newest else ""
