@@ -337,11 +337,17 @@ class _Run:
         )
 
     def _open_sinks(self, spark: SparkSession, outline: Outline) -> dict[str, Sink]:
-        sinks = {}
+        sinks, misfits = {}, []
         for node in self.flow.sinks:
             sink = make_sink(node.uid, node.mode, node.target, node.options, self.options.delivery)
-            sink.open(spark, outline.schema(node.inputs[0]))
+            try:
+                sink.open(spark, outline.schema(node.inputs[0]))
+            except IncompatibleError as error:
+                misfits.append(str(error))
             sinks[node.uid] = sink
+        if misfits:
+            # All at once: every attempt costs a start of Spark.
+            raise IncompatibleError("; ".join(misfits))
         return sinks
 
     def _loop(
