@@ -12,6 +12,7 @@ from stateflow.format.expiry_blocks import AT_ONCE
 from stateflow.format.records import (
     OPTION_INPUTS,
     OPTION_KIND,
+    OPTION_ROWS,
     OperatorListState,
     OperatorState,
     Record,
@@ -80,7 +81,7 @@ def fixed_options(node: KeyedNode) -> dict[str, str]:
 
 
 def _columns_of_blocks(declared: ReadyOperator) -> dict[str, str]:
-    return {f"rows of {state}": layout.schema().value for state, layout in declared.blocks.items()}
+    return {f"{OPTION_ROWS}{state}": layout.schema().value for state, layout in declared.blocks.items()}
 
 
 def changed_blocks(node: KeyedNode, before: OperatorState) -> dict[str, Change]:
@@ -89,7 +90,7 @@ def changed_blocks(node: KeyedNode, before: OperatorState) -> dict[str, Change]:
     if not isinstance(declared, ReadyOperator) or _is_empty(before):
         return {}
     for state, now in zip(declared.blocks, _columns_of_blocks(declared).values(), strict=True):
-        was = before.options.get(f"rows of {state}", now)
+        was = before.options.get(f"{OPTION_ROWS}{state}", now)
         if was == now:
             continue
         try:

@@ -297,19 +297,21 @@ class KeyedStream(GroupedRows, Steps, called="a keyed stream", comes="after .key
         how: str = "inner",
         time: str = "",
         right_time: str = "",
+        queryable: bool = False,
     ) -> Stream:
         """Pairs of rows of the two inputs that have the same key, and of which the right row's time is `within` two bounds of
         the left row's: `within=("-10 minutes", "0 minutes")` finds the right rows of the ten minutes before.
 
         `output` is a row type whose fields are filled by name, or a function `(left, right) -> row`. `how` is inner, left,
-        right, full, semi or anti; a row without a partner comes out when none can come any more.
+        right, full, semi or anti; a row without a partner comes out when none can come any more. With `queryable=True`
+        `stateflow serve` answers with the rows of a key that may still have partners.
         """
         check_same_key(f"join {uid!r}", self, right)
         times = time_columns(uid, self, right, time, right_time)
         declared = interval_join(
             self._rows(uid), right._rows(uid), output, times=times, within=within, how=how
         )
-        return _after(ready_node(declared, (self, right)))
+        return _after(ready_node(queryable_as(declared, queryable), (self, right)))
 
     def join_asof(
         self,
@@ -323,19 +325,21 @@ class KeyedStream(GroupedRows, Steps, called="a keyed stream", comes="after .key
         how: str = "left",
         time: str = "",
         right_time: str = "",
+        queryable: bool = False,
     ) -> Stream:
         """Each row with the newest row of `right` that has the same key and is not later: the version valid at its event time.
 
         A row waits until the watermark has reached its time, so that its version is certain; with `wait=False` it takes the
         one that is known when it comes. A version is valid until the next one, and for `keep` at most. Of right rows of one time the
-        last by the `order_by` of their key counts. `output` is as in `join`; `how` is left or inner.
+        last by the `order_by` of their key counts. `output` is as in `join`; `how` is left or inner. With `queryable=True`
+        `stateflow serve` answers with the versions of a key, and with the rows that wait.
         """
         check_same_key(f"join {uid!r}", self, right)
         times = time_columns(uid, self, right, time, right_time)
         declared = asof_join(
             self._rows(uid), right._rows(uid), output, times=times, keep=keep, wait=wait, how=how
         )
-        return _after(ready_node(declared, (self, right)))
+        return _after(ready_node(queryable_as(declared, queryable), (self, right)))
 
     def join_latest(
         self,
@@ -346,17 +350,19 @@ class KeyedStream(GroupedRows, Steps, called="a keyed stream", comes="after .key
         *,
         how: str = "left",
         ttl: str | timedelta | Ttl | None = None,
+        queryable: bool = False,
     ) -> Stream:
         """Each row, as soon as it comes, with the newest row of `right` that has the same key and has come so far.
 
         The newest is the last by the `order_by` of its key, then by event time, if `right` has one, and else the last to come. A
         row that comes later changes nothing that is out. `ttl` is how long a right row is known. `output` is as in `join`; `how` is left or inner.
+        With `queryable=True` `stateflow serve` answers with the newest row of a key.
         """
         check_same_key(f"join {uid!r}", self, right)
         order = ordering_time(uid, right.stream, right.order_by)
         expiry = None if ttl is None else ttl_of(ttl)
         declared = latest_join(self._rows(uid), right._rows(uid), output, order=order, ttl=expiry, how=how)
-        return _after(ready_node(declared, (self, right)))
+        return _after(ready_node(queryable_as(declared, queryable), (self, right)))
 
     def map_with_state(
         self,
@@ -562,10 +568,12 @@ class WindowedStream(Steps, called="a windowed stream", comes="after .key_by(...
         *,
         how: str = "inner",
         right_time: str = "",
+        queryable: bool = False,
     ) -> Stream:
         """Pairs of rows of the two inputs that have the same key and are in the same window; they come out when it is closed.
 
-        `output` and `how` are as in `KeyedStream.join`; fields `window_start` and `window_end` are filled, too.
+        `output` and `how` are as in `KeyedStream.join`; fields `window_start` and `window_end` are filled, too. With
+        `queryable=True` `stateflow serve` answers with the rows of a key whose windows are open.
         """
         keyed = self.keyed
         check_same_key(f"join {uid!r}", keyed, right)
@@ -574,7 +582,7 @@ class WindowedStream(Steps, called="a windowed stream", comes="after .key_by(...
             keyed._rows(uid), right._rows(uid), output,
             times=times, window=self.windows, lateness=self.lateness, how=how,
         )  # fmt: skip
-        return _after(ready_node(declared, (keyed, right)))
+        return _after(ready_node(queryable_as(declared, queryable), (keyed, right)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,6 +19,7 @@ from stateflow.pipelines.aggregates import aggregate, count, count_distinct, mea
 from stateflow.pipelines.aggregates import sum as summed
 from stateflow.pipelines.ready import KeyedRows, ReadyOperator, running_aggregate, window_aggregate
 from stateflow.pipelines.rows import row_type
+from stateflow.state.columns import state
 from stateflow.testing import ColumnarHarness
 from tests.operators.ready.driving import END, Driven
 
@@ -342,3 +343,29 @@ def test_on_error_is_fail_or_dead_letter() -> None:
     rows = KeyedRows("op", row_type(ROWS), ("user",), ())
     with pytest.raises(UsageError, match="operator 'op': on_error is 'fail' or 'dead_letter', not 'ignore'"):
         running_aggregate(rows, "user long, n long", {"n": count()}, on_error="ignore")
+
+
+@pytest.mark.parametrize("kind", ["tumbling", "changes", "on_time", "session"])
+def test_only_the_key_that_fails_is_diverted_whatever_stands_before_it(kind: str) -> None:
+    """Of a batch some windows have state and some have none, some have ended and some have not."""
+    driven = Driven(declared(kind, "merge", "dead_letter"))
+    driven.batch(table((3, BAD, 1), (4, 1, 1)), 0)
+    driven.batch(table((1, 1, 15), (2, 1, 1), (3, 2, 2), (4, 1, 2)), 1 * SECOND if kind == "session" else 0)
+    assert [letter["key"] for letter in driven.sides["dead_letters"]] == ["3"]
+    if kind == "on_time":
+        driven.batch(table((1, 1, 16), (2, 1, 2), (3, 2, 2), (4, 1, 2)), 12 * SECOND)
+        assert [letter["key"] for letter in driven.sides["dead_letters"]] == ["3", "3"]
+    driven.batch(None, END)
+    assert {row["user"] for row in driven.rows} == {1, 2, 3, 4}
+
+
+def test_a_window_that_is_lost_in_one_block_of_state_does_not_come_out_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(state, "BLOCK", 2)
+    driven = Driven(declared("cumulative", "merge", "dead_letter"))
+    driven.batch(table((1, BAD, 1), (1, 2, 6), (1, 3, 11), (2, 1, 1), (2, 1, 11)), 0)
+    driven.batch(None, END)
+    ends = [(row["user"], row["window_end"].second, row["own"]) for row in driven.rows]
+    assert sorted(ends) == [(1, 5, MARK), (2, 5, 1), (2, 10, 1), (2, 15, 2), (2, 20, 2)]
+    assert [letter["key"] for letter in driven.sides["dead_letters"]] == ["1", "1", "1"]
