@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,6 +18,9 @@ from tests.compatibility.test_ready_options import recorded
 from tests.jobs.queried import QueriedJob
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+END = datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
 
 
 def at(minutes: float) -> datetime:
@@ -58,7 +61,7 @@ Names = Callable[[str], str]
 def release(
     rows: type, declare: Callable[[Any, Names], Any], after: ColumnarHarness | None = None
 ) -> tuple[ColumnarHarness, sf.Flow]:
-    names: Names = (lambda name: OLD.get(name, name)) if rows is Sale else (lambda name: name)
+    names: Names = (lambda name: OLD.get(name, name)) if rows in (Sale, Retyped) else (lambda name: name)
 
     @sf.pipeline("options")
     def sales(flow: sf.Flow) -> None:
@@ -76,7 +79,6 @@ def check_of(declare: Callable[[Any, Names], Any], rows: type) -> Check:
     return compare(release(rows, declare)[1], "options", before, allow_non_restored_state=True)
 
 
-N = {"n": sf.count()}
 OUT = "shop long, window_end timestamp, total long"
 
 
@@ -190,6 +192,69 @@ def test_aggregates_of_a_renamed_column_go_on() -> None:
         after, _ = release(Renamed, declare, before)
         rows = [*after.rows(Renamed(1, 3, "rum", at(3))), *after.advance(at(3000))]
         assert {row["total"] for row in rows} == {8}
+
+
+@dataclass
+class Wider(Renamed):
+    channel: str = "web"
+
+
+@dataclass
+class Retyped:
+    shop: int
+    product: int
+    revenue: int
+    ts: datetime
+
+
+class Texts(sf.WindowProcess[int, Any, Any]):
+    def process(self, key: int, window: sf.WindowBounds, rows: list[Any], ctx: Any) -> Iterator[Any]:
+        for row in rows:
+            yield key, repr(dict(sorted(vars(row).items())))
+
+
+WINDOWS = [
+    sf.tumbling("1 hour"), sf.hopping("2 hours", "1 hour"), sf.session("1 hour"), sf.count_window(2), sf.count_window(3),
+]  # fmt: skip
+
+
+def code(window: Any) -> Callable[[Any, Names], Any]:
+    return lambda s, name: (
+        s.key_by("shop", order_by=name("moment"))
+        .window(window)
+        .process("op", Texts, output="shop long, text string")
+    )
+
+
+@pytest.mark.parametrize("window", WINDOWS, ids=repr)
+def test_code_per_window_gets_rows_of_earlier_releases_under_the_names_of_today(window: Any) -> None:
+    before, _ = release(Sale, code(window))
+    before.rows(Sale(1, "tea", 5, at(1)))
+    before.advance(at(1.5))
+    after, _ = release(Renamed, code(window), before)
+    after.rows(Renamed(1, 3, "rum", at(3)))
+    last, _ = release(Wider, code(window), after)
+    last.rows(Wider(1, 7, "ale", at(4), "shop"))
+    rows = [row["text"] for row in last.advance(END)]
+    for expected in (
+        Wider(1, 5, "tea", at(1)),
+        Wider(1, 3, "rum", at(3)),
+        Wider(1, 7, "ale", at(4), "shop"),
+    ):
+        assert repr(dict(sorted(vars(expected).items()))) in rows
+
+
+@pytest.mark.parametrize("window", WINDOWS, ids=repr)
+def test_check_says_what_becomes_of_rows_that_wait_for_code(window: Any) -> None:
+    check = check_of(code(window), Wider)
+    [found] = check.operators
+    assert check.compatible, found.problem
+    said = " ".join(found.states.values())
+    assert "column takings was revenue" in said
+    assert "column channel is new" in said
+    assert "loses" not in said
+    [refused] = check_of(code(window), Retyped).operators
+    assert "column product: str cannot become int by itself" in refused.problem
 
 
 def test_names_change_over_several_releases_and_are_asked_by_those_of_today(tmp_path: Path) -> None:
