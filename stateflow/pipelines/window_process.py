@@ -11,7 +11,7 @@ from stateflow.errors import UsageError
 from stateflow.pipelines.aggregates import Aggregate, Aggregated
 from stateflow.pipelines.columnar import ColumnarContext
 from stateflow.pipelines.fixed_options import waits_no_longer, windowing
-from stateflow.pipelines.operators import DEAD_LETTER_SCHEMA, DEAD_LETTERS
+from stateflow.pipelines.operators import DEAD_LETTER_SCHEMA, DEAD_LETTERS, check_on_error
 from stateflow.pipelines.ready import (
     LATE,
     KeyedRows,
@@ -87,8 +87,7 @@ def window_code(
     uid, rows = keyed.uid, keyed.known()
     if not isinstance(code, type) or not issubclass(code, WindowProcess):
         raise UsageError(f"operator {uid!r}: {getattr(code, '__name__', repr(code))} is not a WindowProcess")
-    if on_error not in ("fail", "dead_letter"):
-        raise UsageError(f"operator {uid!r}: on_error is 'fail' or 'dead_letter', not {on_error!r}")
+    check_on_error(uid, on_error)
     arguments = _arguments(code)
     put_out = output if output is not None else (arguments[2] if arguments else None)
     if put_out in (None, type(None), Any):

@@ -388,8 +388,8 @@ def test_every_option_of_every_operator_is_in_the_table() -> None:
     } - {ReadyOperator}
     common = {each.name for each in fields(ReadyOperator)}
     decided = {
-        "RunningAggregate": {"aggregates"},
-        "WindowAggregate": {"aggregates", "time", "window", "lateness", "emit"},
+        "RunningAggregate": {"aggregates", "on_error"},
+        "WindowAggregate": {"aggregates", "time", "window", "lateness", "emit", "on_error"},
         "Deduplicate": {"time", "within", "keep", "kept"},
         "Top": {"n", "by", "per", "last_by", "rank", "kept"},
         "Latest": {"order", "kept", "state"},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Iterator, Mapping
 from datetime import date, datetime
 from decimal import Decimal
@@ -16,12 +15,11 @@ import pyarrow as pa
 from stateflow.errors import UserCodeError, placed
 from stateflow.operators.arrow_types import arrow_schema_of
 from stateflow.operators.engine import REPEATED
-from stateflow.operators.keyed import as_json
 from stateflow.operators.output import RowWriter
+from stateflow.operators.ready.dead_letters import dead_letter, put_out
 from stateflow.operators.ready.groups import whole
 from stateflow.operators.ready.ordered_values import ranks
 from stateflow.pipelines.columnar import ColumnarContext, ColumnarOperator
-from stateflow.pipelines.operators import DEAD_LETTERS
 from stateflow.pipelines.ready import WINDOW_END, WINDOW_START
 from stateflow.pipelines.rows import Field
 from stateflow.pipelines.window_process import ENCODED, WindowBounds, WindowCode
@@ -33,14 +31,13 @@ _PYTHON = {"date": date, "timestamp": datetime, "binary": bytes}
 class CodePerWindow(ColumnarOperator):
     """Hands the windows that `inner` puts out to user code."""
 
-    def __init__(self, declared: WindowCode, inner: ColumnarOperator, *, dead_letters: bool) -> None:
+    def __init__(self, declared: WindowCode, inner: ColumnarOperator) -> None:
         assert declared.given is not None
         self.states = inner.states
         self.waits = inner.waits
         self._inner = inner
         self._declared = declared
         self._diverts = declared.on_error == "dead_letter"
-        self._tells = dead_letters
         self._code = declared.code()
         self._fields = declared.given.fields
         self._make = declared.given.make
@@ -85,7 +82,7 @@ class CodePerWindow(ColumnarOperator):
             keys = list(zip(*(closed[name].to_pylist() for name in names), strict=True))
         bounds = (closed[name].to_pylist() for name in (WINDOW_START, WINDOW_END))
         out: list[Any] = []
-        dead: list[dict[str, Any]] = []
+        dead: list[tuple[Any, ...]] = []
         for key, start, end, blob in zip(keys, *bounds, closed[ENCODED].to_pylist(), strict=True):
             window, rows = WindowBounds(start, end), self._rows(blob)
             try:
@@ -96,24 +93,10 @@ class CodePerWindow(ColumnarOperator):
                         f"{self._declared.where} failed for key {key!r} and the window from {start.isoformat()} to "
                         f"{end.isoformat()}: {placed(error)}: {REPEATED}"
                     ) from error
-                dead.append(self._dead_letter(key, rows, error, ctx))
+                dead.append(dead_letter(self._declared.uid, key, "", error, rows, ctx))
         if out:
             yield pa.Table.from_batches([self._writer.write(out)])
-        if dead and self._tells:
-            yield DEAD_LETTERS, pa.Table.from_pylist(dead)
-
-    def _dead_letter(
-        self, key: Any, rows: list[Any], error: Exception, ctx: ColumnarContext
-    ) -> dict[str, Any]:
-        return {
-            "operator": self._declared.uid,
-            "key": repr(key),
-            "error": f"{type(error).__name__}: {error}",
-            "traceback": "".join(traceback.format_exception(error)),
-            "rows": as_json(rows),
-            "row_count": len(rows),
-            "checkpoint_id": ctx.checkpoint_id,
-        }
+        yield from put_out(dead)
 
     def _rows(self, blob: bytes) -> list[Any]:
         """The rows in their order; of those at the same place the one whose bytes are smaller comes first."""
