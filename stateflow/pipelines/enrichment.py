@@ -106,7 +106,13 @@ def enrich(
         key=keyed.key(),
         rows=rows,
         output=out,
-        states={ANSWERS: ColumnLayout(columns, ttl=None if ttl is None else ttl_of(ttl))},
+        states={
+            ANSWERS: ColumnLayout(
+                columns,
+                ttl=None if ttl is None else ttl_of(ttl),
+                renamed={stored_answer(f.name): tuple(map(stored_answer, f.aliases)) for f in answered},
+            )
+        },
         reads=tuple(n for n in rows.names if n in keyed.columns or out.field(n) is not None),
         changes=None,
         asking=Asking(look_up, batch, concurrency, retries, wait, rate),

@@ -314,6 +314,21 @@ class Hour:
     ids: int
 
 
+@dataclass
+class Met:
+    user: int
+    window_start: datetime
+    even: int | None
+    odd: int | None
+
+
+def of_ids(rest: int) -> Any:
+    def numbered(frame: Any) -> Any:
+        return frame.where(f"id % 2 = {rest}").withColumnRenamed("id", "odd" if rest else "even")
+
+    return numbered
+
+
 @sf.pipeline(JOB)
 def ready(flow: sf.Flow, *, folder: str) -> None:
     at = Path(folder)
@@ -328,6 +343,13 @@ def ready(flow: sf.Flow, *, folder: str) -> None:
             name, sf.delta(str(at / name))
         )
     ticks.deduplicate("once", by="user", within="15 minutes").append("once", sf.delta(str(at / "once")))
+    even, odd = (
+        ticks.transform(of_ids(rest), type=f"{name} long, user long, at timestamp").key_by("user")
+        for rest, name in enumerate(("even", "odd"))
+    )
+    even.window(sf.session("7 minutes")).join("met", odd, Met, how="full").append(
+        "met", sf.delta(str(at / "met"))
+    )
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any
@@ -319,3 +320,92 @@ def test_after_the_printed_statement_a_run_goes_on_with_a_column_more(
     for table in tables:
         rows = bench.spark.read.format("delta").load(str(table)).orderBy("user").collect()
         assert [tuple(row) for row in rows] == [(1, None), (2, "web"), (3, None)]
+
+
+@dataclass
+class Bought:
+    """An order whose columns have other names."""
+
+    user: int
+    item: Annotated[str, sf.field(aliases=["sku"])]
+    price: Annotated[float, sf.field(aliases=["amount"])]
+    ts: datetime
+
+
+class Listed(sf.WindowProcess[int, Any, Any]):
+    def process(self, key: int, window: sf.WindowBounds, rows: list[Any], ctx: Any) -> Any:
+        yield key, " ".join(getattr(row, "item", "") or row.sku for row in rows)
+
+
+@pytest.mark.system
+def test_what_operators_keep_of_a_renamed_column_outlives_the_release_and_savepoints(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    by_value([pipelines])
+    bench = Workbench(spark, tmp_path)
+
+    def kept(rows: Any, schema: str, item: str, price: str) -> sf.Pipeline:
+        @sf.pipeline("renaming")
+        def renaming(flow: sf.Flow) -> None:
+            orders = bench.source("orders", schema)
+            source = flow.source("orders", orders, rows, event_time="ts", watermark="0 seconds")
+            keyed = source.key_by("user")
+            out = {
+                "latest": source.key_by("user", order_by=price).latest("latest"),
+                "top": keyed.top("top", 2, by=f"-{price}", per=item).changes_as_rows(op="op"),
+                "count": keyed.window(sf.count_window(2)).aggregate(
+                    "count", "user long, total double", total=sf.sum(price)
+                ),
+                "code": keyed.window(sf.tumbling("1 hour")).process("code", Listed, output="user long, text string"),
+            }  # fmt: skip
+            for name, stream in out.items():
+                stream.collect(name, sf.memory(f"{bench.folder.name}-{name}"))
+
+        return renaming
+
+    before = kept(Order, ORDER, "sku", "amount")
+    now = kept(Bought, "user long, item string, price double, ts timestamp", "item", "price")
+    bench.rows("orders", [Order(1, "tea", 5.0, at(1)), Order(2, "jam", 7.0, at(2))])
+    bench.rows("orders", [Order(9, "-", 0.0, at(3))])
+    bench.run(before)
+    job = Job(str(bench.folder / "root"), "renaming")
+    made = [job.savepoint(kind, options=options(bench), name=kind) for kind in ("native", "canonical")]  # type: ignore[arg-type]
+    checked = job.check(now)
+    assert checked.compatible, checked.problems
+    said = " ".join(text for each in checked.operators for text in each.states.values())
+    assert said.count("was row_amount") == 3
+    assert "column item was sku" in said
+    assert "loses" not in said
+    bench.rows("orders", [Bought(1, "rum", 6.0, at(20)), Bought(2, "ale", 1.0, at(21))])
+    bench.rows("orders", [Bought(9, "-", 0.0, at(90))])
+
+    def outcome() -> dict[str, Any]:
+        found = {
+            name: sf.memory(f"{bench.folder.name}-{name}") for name in ("latest", "top", "count", "code")
+        }
+        rows = {
+            name: sorted(
+                tuple(row.values()) for _, batch in table.batches for row in batch if row["user"] != 9
+            )
+            for name, table in found.items()
+        }
+        for table in found.values():
+            table.clear()
+        return rows
+
+    outcome()
+    bench.run(now)
+    wanted = outcome()
+    assert [row[:3] for row in wanted["latest"]] == [(1, "rum", 6.0)], "the larger price is the newest"
+    assert [(row[0], row[1], row[4]) for row in wanted["top"]] == [
+        (1, "rum", 1),
+        (1, "tea", 2),
+        (2, "ale", 2),
+    ]
+    assert wanted["count"] == [(1, 11.0), (2, 8.0)]
+    assert wanted["code"] == [(1, "tea rum"), (2, "jam ale")]
+    for savepoint in made:
+        fork = Job(str(bench.folder / "root"), f"fork-{savepoint.url.rsplit('/')[-1]}")
+        fork.restore(savepoint.url, now, options=options(bench)).apply()
+        fork.run(now, options=options(bench))
+        assert outcome() == wanted

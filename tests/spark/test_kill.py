@@ -193,9 +193,9 @@ def test_ready_made_operators_lose_and_double_nothing_when_a_run_is_killed(
         code = run.wait(600)
         assert bool(run.told("kill")) == bool(at), run.story()
         assert at or code == 0, run.story()
-    seen, hours, visits, once = _ready_made(ticks)
+    seen, hours, visits, once, met = _ready_made(ticks)
     assert Counter({row: n for row, n in delta_rows(tmp_path / "seen").items() if 99 not in row}) == seen
-    for name, wanted in (("hours", hours), ("visits", visits), ("once", once)):
+    for name, wanted in (("hours", hours), ("visits", visits), ("once", once), ("met", met)):
         assert difference(_without_zones(delta_rows(tmp_path / name)), _without_zones(wanted)) == "", name
     assert examine_store(tmp_path) == []
 
@@ -242,6 +242,7 @@ def _without_zones(rows: Counter[Any]) -> Counter[Any]:
 def _ready_made(ticks: list[tuple[int, int, datetime]]) -> tuple[Counter[Any], ...]:
     """What `ready` puts out, columns in alphabetical order, computed from the input alone."""
     seen, hours, visits, once = Counter[Any](), Counter[Any](), Counter[Any](), Counter[Any]()
+    met = Counter[Any]()
     for user in {user for _, user, _ in ticks}:
         mine = sorted(((at, id) for id, owner, at in ticks if owner == user))
         seen[len(mine), max(id for _, id in mine), user] += 1
@@ -253,13 +254,18 @@ def _ready_made(ticks: list[tuple[int, int, datetime]]) -> tuple[Counter[Any], .
         for at, id in [*mine, (datetime.max.replace(tzinfo=UTC), 0)]:
             if visit and at - visit[-1][0] > timedelta(minutes=7):
                 visits[sum(i for _, i in visit), len(visit), user, visit[0][0]] += 1
+                even, odd = ([i for _, i in visit if i % 2 == rest] for rest in (0, 1))
+                # The rows of both inputs make the sessions; one without rows of the other input comes out alone.
+                met.update(
+                    (one, other, user, visit[0][0]) for one in even or [None] for other in odd or [None]
+                )
                 visit = []
             visit.append((at, id))
         for at, id in mine:
             if until is None or at > until:
                 once[at, id, user] += 1
                 until = at + timedelta(minutes=15)
-    return seen, hours, visits, once
+    return seen, hours, visits, once, met
 
 
 def test_rows_state_and_chained_rows_come_from_one_attempt_of_a_task(
