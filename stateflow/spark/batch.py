@@ -145,7 +145,7 @@ class Batch:
                 frame = self._visible(self._frame(stream))
                 direct = isinstance(stream.node, KeyedNode) and self._direct(stream.node)
                 small = direct and self._running[stream.node.uid].small
-                # All sinks but appends hand the rows to Python once more.
+                # All sinks but appends put the operator's own rows into Arrow batches, too.
                 with unmeasured(frame, small and (sink.mode == "append" or fits(frame))):
                     prepared[sink.uid] = self.settings.sinks[sink.uid].prepare(
                         frame, self._sink_slot(sink), prev, self.settings.stager
