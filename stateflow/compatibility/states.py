@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
@@ -117,7 +118,7 @@ def check_options(node: KeyedNode, before: OperatorState) -> None:
         )
     for name, value in declared.fixed.items():
         was = before.options.get(name, value)
-        if was != value and not declared.reads_as(name, was):
+        if was != value and not declared.reads_as(name, was) and _with_names_of_today(node, was) != value:
             other = _ANEW
             if name.startswith("aggregate "):
                 other = "give the changed aggregate another name, under which it begins anew"
@@ -125,6 +126,17 @@ def check_options(node: KeyedNode, before: OperatorState) -> None:
                 f"operator {node.uid!r}: its {name} was {was} and is {value} now, and its state was made with the former: put it "
                 f"back, or {other}"
             )
+
+
+_WORDS = re.compile(r"'[^']*'|\w+")
+
+
+def _with_names_of_today(node: KeyedNode, option: str) -> str:
+    """An option of earlier code, with the names that columns have now. What is in quotes is a value."""
+    fields = [field for rows in node.rows if rows is not None for field in rows.fields]
+    now = {field.name for field in fields}
+    renamed = {alias: field.name for field in fields for alias in field.aliases if alias not in now}
+    return _WORDS.sub(lambda word: renamed.get(word[0], word[0]), option)
 
 
 def _is_empty(before: OperatorState) -> bool:
@@ -355,7 +367,7 @@ def with_index(schema: StateSchema, old: StateSchema | None, next_id: int) -> St
 def _type(node: KeyedNode, name: str, schema: str) -> DeclaredType:
     """What a state that has values is declared as; `schema` is the text of its type."""
     if node.columnar is not None:
-        return DeclaredType(schema)
+        return DeclaredType(schema, node.columnar.states[name].with_aliases)
     assert node.process_type is not None
     return type_of(node.process_type, node.uid, name)
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any
@@ -320,11 +320,14 @@ def window_aggregate(
         )
     reads = _reads(keyed, declared, time)
     row = tuple(name for name in reads if name not in (*keyed.columns, time))
-    stored = stored_columns(uid, rows, row) if isinstance(window, Counted) else {}
+    is_counted = isinstance(window, Counted)
+    stored = stored_columns(uid, rows, row) if is_counted else {}
     distinct = _distinct_states(declared, timed=True)
     states = window_states(
         uid, partials, stored, window=window, emit=emit, lateness=lateness, distinct=distinct
     )
+    if is_counted:
+        states["waiting"] = replace(states["waiting"], renamed=former_columns(rows, row))
     return WindowAggregate(
         uid,
         keyed.key(),
@@ -399,6 +402,12 @@ def stored_columns(uid: str, rows: RowType, names: tuple[str, ...]) -> dict[str,
     return stored
 
 
+def former_columns(rows: RowType, names: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    """What these state columns were called before, as the class of the rows says."""
+    fields = [field for field in rows.fields if field.name in names and field.aliases]
+    return {stored_name(field.name): tuple(map(stored_name, field.aliases)) for field in fields}
+
+
 def deduplicate(keyed: KeyedRows, *, time: str, within: int | None, keep: str) -> Deduplicate:
     uid, rows = keyed.uid, keyed.known()
     if keep not in ("first", "last"):
@@ -416,6 +425,8 @@ def deduplicate(keyed: KeyedRows, *, time: str, within: int | None, keep: str) -
     kept = tuple(name for name in rows.names if name != time and name not in keyed.columns)
     row: dict[str, type[Any]] = {ROW_THERE: bool, **stored_columns(uid, rows, kept)}
     states = _deduplication_states(row, time=bool(time), ends=within is not None, last=keep == "last")
+    former = former_columns(rows, kept)
+    states = {name: replace(layout, renamed=former) for name, layout in states.items()}
     changes = keyed.columns if keep == "last" and within is None else None
     return Deduplicate(
         uid, keyed.key(), rows, rows, states, rows.names, changes, time, within, keep, kept

@@ -398,7 +398,7 @@ def test_every_option_of_every_operator_is_in_the_table() -> None:
         "LatestJoin": {"left", "right", "filled", "function", "how"},
         "WindowJoin": {"left", "right", "filled", "function", "how", "window", "lateness"},
         "Enrich": {"asking", "answered", "on_error"},
-        "WindowCode": {"inner", "code", "given", "order", "on_error"},
+        "WindowCode": {"inner", "code", "given", "order", "on_error", "kept"},
     }
     assert {each.__name__: {f.name for f in fields(each)} - common for each in operators} == decided
 

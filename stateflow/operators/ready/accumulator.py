@@ -25,6 +25,7 @@ from stateflow.operators.ready.kept_columns import kept
 from stateflow.operators.ready.own import Own
 from stateflow.operators.ready.partials import Kernel, Values, kernel_of
 from stateflow.operators.ready.quantiles import Quantile
+from stateflow.operators.ready.row_frames import heading
 from stateflow.pipelines.aggregates import Aggregated
 
 _Form = Literal["kept", "float", "as it is"]
@@ -239,7 +240,7 @@ def _kernel(each: Aggregated) -> Kernel:
         case "collect":
             return Collected(aggregate.limit, descends, each.kept, arrow_type(each.result))
         case "rows":
-            return EncodedRows()
+            return EncodedRows(heading(each.kept))
         case "top_values":
             return Frequencies(aggregate.limit, each.kept[0], arrow_type(each.result))
         case "sum" if each.scale is not None:
