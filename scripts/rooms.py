@@ -94,7 +94,7 @@ ROOMS: Mapping[str, Room] = {
     ),
     "operators/joins": Room(
         "joins and enrichment: rows that wait as blocks, partners found by sorting, answers that are kept",
-        "operators operators/ready pipelines state/keys state/values",
+        "operators operators/ready pipelines quantities state/keys state/values",
         "interval.py",
     ),
     "compatibility": Room(
@@ -153,7 +153,7 @@ ROOMS: Mapping[str, Room] = {
     "serve": Room("keyed state over HTTP", "checkpoint format liveness reading state/backends", "app.py"),
     "driver": Room(
         "a driver that outlives its starter, and is found again",
-        "checkpoint config format jobs",
+        "checkpoint config format jobs quantities",
         "supervision.py",
     ),
     "cli": Room(
@@ -174,7 +174,7 @@ ROOMS: Mapping[str, Room] = {
     ),
     "airflow/launchers": Room(
         "how a task starts a driver",
-        "airflow/connections airflow/internals checkpoint config driver jobs pipelines spark spark/session",
+        "airflow/connections airflow/internals checkpoint config driver jobs pipelines quantities spark spark/session",
         "spark_submit.py",
     ),
     "airflow/triggers": Room(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.kill import play as playing
+from bench.kill.commits import Seen, keep, seen
 from bench.kill.journal import Journal, Round
 from bench.kill.jvms import Jvms
 from bench.kill.page import SAYS, VICTIMS, page
@@ -54,6 +55,22 @@ def test_the_page_says_how_far_it_came_and_what_is_wrong(tmp_path: Path) -> None
     journal.add(Round(1, "liar", {"python": 1}, wrong=["steps: 1 rows lost\nand more"]))
     assert "Nothing was lost" not in page(journal, "abc", [1, 7])
     assert page(journal, "abc", [1, 7]).endswith("- round 1, liar: steps: 1 rows lost\n")
+
+
+def test_kills_of_earlier_commits_are_told_and_never_shrink(tmp_path: Path) -> None:
+    file = tmp_path / "commits.json"
+    keep("abc", Seen(100, 1), file)
+    keep("def", Seen(20, 0), file)
+    every = keep("abc", Seen(7, 0), file)
+    assert every == seen(file) == {"def": Seen(20, 0), "abc": Seen(100, 1)}
+    journal = Journal.open(tmp_path)
+    assert "of commit abc. Earlier commits saw 20 (def: 20), with no findings.\n" in page(
+        journal, "abc", [1], every
+    )
+    assert "Earlier commits saw 120 (def: 20, abc: 100), with 1 finding.\n" in page(
+        journal, "ghi", [1], every
+    )
+    assert "of commit abc.\n" in page(journal, "abc", [1])
 
 
 @pytest.mark.system

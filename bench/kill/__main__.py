@@ -11,6 +11,7 @@ import shutil
 import sys
 import time
 
+from bench.kill.commits import Seen, keep
 from bench.kill.journal import ROOT, Journal, commit
 from bench.kill.jvms import Jvms
 from bench.kill.page import GOAL, page
@@ -62,7 +63,8 @@ def main() -> int:
         for each in work.parent.glob(f"{code}-seed-*/rounds.jsonl")
     }
     played = Journal.of(folders[seed] for seed in sorted(folders))
-    PAGE.write_text(page(played, code, sorted(folders)), encoding="utf-8")
+    commits = keep(code, Seen(played.kills, sum(len(each.wrong) for each in played.rounds)))
+    PAGE.write_text(page(played, code, sorted(folders), commits), encoding="utf-8")
     print(
         f"{PAGE} written: {played.kills} kills in {len(played.rounds)} rounds, {journal.kills} of them with seed {options.seed}"
     )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Mapping
 
+from bench.kill.commits import Seen
 from bench.kill.journal import Journal
 
 GOAL = 1_000
@@ -56,7 +58,7 @@ in Spark's JVM and not in the Python workers.
 """
 
 
-def page(journal: Journal, commit: str, seeds: list[int]) -> str:
+def page(journal: Journal, commit: str, seeds: list[int], commits: Mapping[str, Seen] = {}) -> str:
     kills, points, ends = journal.total("kills"), journal.total("points"), journal.total("ends")
     lies, rounds = journal.total("lies"), journal.rounds
     wrong = [(each.number, each.scene, text) for each in rounds for text in each.wrong]
@@ -65,7 +67,7 @@ def page(journal: Journal, commit: str, seeds: list[int]) -> str:
     )
     told = [
         HEAD,
-        f"{verdict} {kills.total():,} of {GOAL:,} kills have been played with the library of commit {commit}.",
+        f"{verdict} {kills.total():,} of {GOAL:,} kills have been played with the library of commit {commit}.{_earlier(commits, commit)}",
         "",
         "| victim | what it is | kills |",
         "|---|---|---:|",
@@ -97,3 +99,15 @@ def page(journal: Journal, commit: str, seeds: list[int]) -> str:
         *(f"- round {number}, {scene}: {text.splitlines()[0]}" for number, scene, text in wrong),
     ]
     return "\n".join(told).rstrip() + "\n"
+
+
+def _earlier(commits: Mapping[str, Seen], commit: str) -> str:
+    """What commits before this one have seen."""
+    before = {name: each for name, each in commits.items() if name != commit}
+    if not before:
+        return ""
+    kills, found = sum(each.kills for each in before.values()), sum(each.found for each in before.values())
+    names = ", ".join(f"{name}: {each.kills:,}" for name, each in before.items())
+    return (
+        f" Earlier commits saw {kills:,} ({names}), with {found or 'no'} finding{'' if found == 1 else 's'}."
+    )

@@ -190,7 +190,7 @@ def _lost(report: RunReport) -> str:
     if not report.lost:
         return ""
     count = sum(lost.rows for lost in report.lost)
-    return f"; {number(count)} late row{'' if count == 1 else 's'} went nowhere: read {', '.join(map(_unread, report.lost))}"
+    return f"; {several(count, 'late row')} went nowhere: read {', '.join(map(_unread, report.lost))}"
 
 
 def _unread(lost: LostRows) -> str:

@@ -23,6 +23,7 @@ from stateflow.compatibility.states import (
     fixed_options,
     forgets,
     recorded_names,
+    where_to_go_back,
 )
 from stateflow.errors import IncompatibleError, UsageError
 from stateflow.format.records import OperatorState, Record
@@ -35,6 +36,7 @@ from stateflow.pipelines.graph import KeyedNode, SourceNode, UnionNode, origin
 from stateflow.pipelines.operators import DEAD_LETTERS
 from stateflow.pipelines.ready import ReadyOperator
 from stateflow.pipelines.rows import key_type
+from stateflow.pipelines.step_checks import reads
 from stateflow.pipelines.tables import DeltaTable
 from stateflow.quantities import several
 from stateflow.state.values.declared_types import RULES, Change
@@ -182,6 +184,7 @@ def compare(
         warnings=(
             *(warning for source in flow.sources for warning in _lost_late_rows(flow, source)),
             *(warning for node in flow.operators for warning in _warnings(flow, node)),
+            *_read_again(flow),
             *_moved(flow, written),
             *_other_folders(flow, read or {}),
             *(
@@ -225,6 +228,16 @@ def _other_folders(flow: Flow, read: Mapping[str, str]) -> Iterator[str]:
                 f"source {uid!r} has read {read[uid]} and reads {path} now, on top of what the job has: give another input another uid, "
                 "unless the folder was moved"
             )
+
+
+def _read_again(flow: Flow) -> Iterator[str]:
+    for source in flow.sources:
+        for sink in flow.sinks:
+            if reads(source.factory, sink.target):
+                yield (
+                    f"source {source.uid!r} reads what sink {sink.uid!r} writes, {sink.target.path}, so that every row comes in again: "
+                    "give the sink another path"
+                )
 
 
 def _without_time(union: UnionNode) -> Iterator[str]:
@@ -279,11 +292,7 @@ def _operator(
             if node.parallelism or parallelism:
                 rescaled(before, node.parallelism or parallelism, f"operator {node.uid!r}")
     except NewerTypeError as error:
-        older = [slot for slot in checkpoints if slot < error.below]
-        newest = f": the newest of them is checkpoint:{max(older)}" if older else ""
-        if checkpoints and not older:
-            newest = ": none of them is kept, so restore a savepoint from before it"
-        return OperatorCheck(node.uid, "incompatible", {}, f"{error}{newest}")
+        return OperatorCheck(node.uid, "incompatible", {}, f"{error}{where_to_go_back(error, checkpoints)}")
     except (IncompatibleError, UsageError) as error:
         return OperatorCheck(node.uid, "incompatible", {}, str(error))
     if before is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from stateflow.format.expiry_blocks import AT_ONCE
 from stateflow.format.records import (
     OPTION_INPUTS,
     OPTION_KIND,
+    OPTION_ROWS,
     OperatorListState,
     OperatorState,
     Record,
@@ -32,8 +34,14 @@ FIRST_STATE_ID = 1
 _ANEW = "give the operator another uid, under which it begins anew, and let the old state go with --allow-non-restored-state"
 
 
-def check_flow(flow: Flow, record: Record | None, *, allow_non_restored_state: bool = False) -> None:
-    """Raises IncompatibleError for the first thing that does not fit."""
+def check_flow(
+    flow: Flow,
+    record: Record | None,
+    *,
+    allow_non_restored_state: bool = False,
+    checkpoints: Collection[int] = (),
+) -> None:
+    """Raises IncompatibleError for the first thing that does not fit; `checkpoints` are those that the job has."""
     if record is None:
         return
     nodes = {node.uid: node for node in flow.operators}
@@ -48,7 +56,10 @@ def check_flow(flow: Flow, record: Record | None, *, allow_non_restored_state: b
     for uid, node in nodes.items():
         if uid in record.operators:
             check_options(node, record.operators[uid])
-            resolve_states(node, record.operators[uid])
+            try:
+                resolve_states(node, record.operators[uid])
+            except NewerTypeError as error:
+                raise IncompatibleError(f"{error}{where_to_go_back(error, checkpoints)}") from None
             changed_elements(node, record.operators[uid])
             check_key_columns(node, record.operators[uid])
             if not allow_non_restored_state:
@@ -71,7 +82,7 @@ def fixed_options(node: KeyedNode) -> dict[str, str]:
 
 
 def _columns_of_blocks(declared: ReadyOperator) -> dict[str, str]:
-    return {f"rows of {state}": layout.schema().value for state, layout in declared.blocks.items()}
+    return {f"{OPTION_ROWS}{state}": layout.schema().value for state, layout in declared.blocks.items()}
 
 
 def changed_blocks(node: KeyedNode, before: OperatorState) -> dict[str, Change]:
@@ -80,7 +91,7 @@ def changed_blocks(node: KeyedNode, before: OperatorState) -> dict[str, Change]:
     if not isinstance(declared, ReadyOperator) or _is_empty(before):
         return {}
     for state, now in zip(declared.blocks, _columns_of_blocks(declared).values(), strict=True):
-        was = before.options.get(f"rows of {state}", now)
+        was = before.options.get(f"{OPTION_ROWS}{state}", now)
         if was == now:
             continue
         try:
@@ -107,7 +118,7 @@ def check_options(node: KeyedNode, before: OperatorState) -> None:
         )
     for name, value in declared.fixed.items():
         was = before.options.get(name, value)
-        if was != value and not declared.reads_as(name, was):
+        if was != value and not declared.reads_as(name, was) and _with_names_of_today(node, was) != value:
             other = _ANEW
             if name.startswith("aggregate "):
                 other = "give the changed aggregate another name, under which it begins anew"
@@ -115,6 +126,17 @@ def check_options(node: KeyedNode, before: OperatorState) -> None:
                 f"operator {node.uid!r}: its {name} was {was} and is {value} now, and its state was made with the former: put it "
                 f"back, or {other}"
             )
+
+
+_WORDS = re.compile(r"'[^']*'|\w+")
+
+
+def _with_names_of_today(node: KeyedNode, option: str) -> str:
+    """An option of earlier code, with the names that columns have now. What is in quotes is a value."""
+    fields = [field for rows in node.rows if rows is not None for field in rows.fields]
+    now = {field.name for field in fields}
+    renamed = {alias: field.name for field in fields for alias in field.aliases if alias not in now}
+    return _WORDS.sub(lambda word: renamed.get(word[0], word[0]), option)
 
 
 def _is_empty(before: OperatorState) -> bool:
@@ -345,7 +367,7 @@ def with_index(schema: StateSchema, old: StateSchema | None, next_id: int) -> St
 def _type(node: KeyedNode, name: str, schema: str) -> DeclaredType:
     """What a state that has values is declared as; `schema` is the text of its type."""
     if node.columnar is not None:
-        return DeclaredType(schema)
+        return DeclaredType(schema, node.columnar.states[name].with_aliases)
     assert node.process_type is not None
     return type_of(node.process_type, node.uid, name)
 
@@ -532,3 +554,11 @@ def begin_to_sweep(before: OperatorState, states: Mapping[str, StateSchema]) -> 
 
 def state_ids(states: Mapping[str, StateSchema]) -> dict[str, int]:
     return {name: schema.id for name, schema in states.items()}
+
+
+def where_to_go_back(error: NewerTypeError, checkpoints: Collection[int]) -> str:
+    """Which of the job's checkpoints the code can read, as the end of a sentence."""
+    older = [slot for slot in checkpoints if slot < error.below]
+    if older:
+        return f": the newest of them is checkpoint:{max(older)}"
+    return ": none of them is kept, so restore a savepoint from before it" if checkpoints else ""

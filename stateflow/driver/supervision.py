@@ -31,6 +31,7 @@ from stateflow.driver.run_spec import RunSpec
 from stateflow.driver.run_state import Ended, Lost, Observation, Running, RunState, run_state
 from stateflow.errors import BusyError, FencedError, StateflowError, UnavailableError, error_of
 from stateflow.format.records import Owner
+from stateflow.quantities import several
 
 if TYPE_CHECKING:
     from stateflow.jobs.job import Job
@@ -415,4 +416,4 @@ class Supervision:
         if progress is not None and progress.slot > self._reported:
             self._reported = progress.slot
             rows = int(progress.statistics.get("processed_rows", 0))
-            self.say(f"{self.job.name}: checkpoint {progress.slot}, {rows:,} row{'' if rows == 1 else 's'}")
+            self.say(f"{self.job.name}: checkpoint {progress.slot}, {several(rows, 'row')}")

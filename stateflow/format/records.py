@@ -200,6 +200,8 @@ class StateSchema(msgspec.Struct, frozen=True, omit_defaults=True):
 
 OPTION_KIND, OPTION_INPUTS = "operator", "inputs"
 """Of a ready-made operator's options: what it is, and the uids of what comes in, for people."""
+OPTION_ROWS = "rows of "
+"""Before the name of a state: the columns of the rows that its entries have in blocks."""
 
 
 class OperatorState(msgspec.Struct, frozen=True, omit_defaults=True):

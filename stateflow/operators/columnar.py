@@ -20,7 +20,7 @@ from stateflow.operators.expiry import OperatorExpiry
 from stateflow.operators.filled import filled
 from stateflow.pipelines.columnar import ColumnarOperator
 from stateflow.pipelines.defaults import Default
-from stateflow.pipelines.operators import MAIN
+from stateflow.pipelines.operators import DEAD_LETTERS, MAIN
 from stateflow.pipelines.process import Output
 from stateflow.state.backends.base import Backend
 from stateflow.state.bound import Cursor
@@ -84,6 +84,8 @@ class ColumnarEngine:
         self._watermark = moment.watermark
         self._watermark_of_rows = moment.watermark_before if spec.waited else moment.watermark
         self._expired = False
+        self.dead_letters = 0
+        """Keys whose rows were diverted."""
         self._backend: Backend | None = None
         self.states = {
             name: self._state(name, schema, expiries[name]) for name, schema in spec.states.items()
@@ -173,6 +175,8 @@ class ColumnarEngine:
                     f"operator {self.spec.uid!r} put out a table that does not fit {output} ({', '.join(schema.names)}): "
                     f"{' '.join(str(error).split())}"
                 ) from error
+            if name == DEAD_LETTERS:
+                self.dead_letters += table.num_rows
             for batch in table.to_batches(max_chunksize=OUTPUT_ROWS):
                 yield name, batch
 

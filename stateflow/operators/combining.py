@@ -52,7 +52,7 @@ class Combining:
 
 def combining_of(operator: ColumnarOperator | None, read: Set[str]) -> Combining | None:
     """None when the operator has to see each row; `read` are its outputs that have a reader."""
-    if not isinstance(operator, RunningAggregate | WindowAggregate):
+    if not isinstance(operator, RunningAggregate | WindowAggregate) or operator.diverts:
         return None
     time, piece = "", ""
     if isinstance(operator, WindowAggregate):

@@ -210,7 +210,6 @@ class Aggregated:
 
 
 _ELSEWHERE = {
-    "on_error": "leave out rows that it cannot take with transform() before, and write them to a table of their own",
     "emit": "a running aggregate puts out a row per key and batch; emit= is of .window(...).aggregate()",
     "lateness": "give it to .window(..., lateness=)",
     "ttl": "a running aggregate is kept for ever; a .window(...) has an end",

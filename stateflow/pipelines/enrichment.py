@@ -9,7 +9,7 @@ from typing import Any
 
 from stateflow.errors import UsageError
 from stateflow.pipelines.aggregates import FLOATS, INTEGERS, fits
-from stateflow.pipelines.operators import DEAD_LETTER_SCHEMA, DEAD_LETTERS
+from stateflow.pipelines.operators import DEAD_LETTER_SCHEMA, DEAD_LETTERS, check_on_error
 from stateflow.pipelines.ready import KeyedRows, ReadyOperator
 from stateflow.pipelines.rows import Field, RowType, row_type
 from stateflow.pipelines.windows import not_negative
@@ -94,8 +94,7 @@ def enrich(
             raise UsageError(f"operator {uid!r}: {name} is {number}: give it {least} or more")
     if rate is not None and rate <= 0:
         raise UsageError(f"operator {uid!r}: rate is {rate}: give the calls per second of a task, above zero")
-    if on_error not in ("fail", "dead_letter"):
-        raise UsageError(f"operator {uid!r}: on_error is 'fail' or 'dead_letter', not {on_error!r}")
+    check_on_error(uid, on_error)
     answered = _answered(uid, rows, out)
     columns: dict[str, type[Any]] = {
         ANSWERED: bool,

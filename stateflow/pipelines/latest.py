@@ -9,7 +9,7 @@ from datetime import timedelta
 from stateflow.errors import UsageError
 from stateflow.format.layout import checked_name
 from stateflow.pipelines.fixed_options import listed
-from stateflow.pipelines.ready import ROW_THERE, KeyedRows, ReadyOperator, stored_columns
+from stateflow.pipelines.ready import ROW_THERE, KeyedRows, ReadyOperator, former_columns, stored_columns
 from stateflow.state.columns.layout import ColumnLayout
 from stateflow.state.expiry.ttl import Ttl, ttl_of
 
@@ -44,5 +44,6 @@ def latest(keyed: KeyedRows, *, time: str, queryable: str, ttl: str | timedelta 
     kept = tuple(column for column in rows.names if column not in keyed.columns)
     expiry = None if ttl is None else ttl_of(ttl)
     columns = {ROW_THERE: bool, **stored_columns(uid, rows, kept)}
-    layout = ColumnLayout(columns, ttl=expiry, queryable=bool(queryable))
+    former = former_columns(rows, kept)
+    layout = ColumnLayout(columns, ttl=expiry, queryable=bool(queryable), renamed=former)
     return Latest(uid, keyed.key(), rows, rows, {name: layout}, rows.names, keyed.columns, order, kept, name)

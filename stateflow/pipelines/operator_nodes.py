@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from stateflow.errors import UsageError
 from stateflow.pipelines.columnar import ColumnarOperator, columnar_operator
 from stateflow.pipelines.graph import Graph, GroupedRows, KeyedNode, NodeRows
-from stateflow.pipelines.operators import side_outputs
+from stateflow.pipelines.operators import check_on_error, side_outputs
 from stateflow.pipelines.process import KeyedProcess, Output, PartitionProcess, Process, type_arguments
 from stateflow.pipelines.ready import ReadyOperator
 from stateflow.pipelines.rows import RowType, row_type
@@ -53,8 +53,7 @@ def process_node(
             f"operator {uid!r}: {cls.__name__} has no process_broadcast, so that nothing would read the rows of "
             f"broadcast={sorted(broadcast)}: define process_broadcast(self, name, rows, ctx), or leave broadcast= out"
         )
-    if on_error not in ("fail", "dead_letter"):
-        raise UsageError(f"operator {uid!r}: on_error is 'fail' or 'dead_letter', not {on_error!r}")
+    check_on_error(uid, on_error)
     arguments = type_arguments(cls)
     declared = output if output is not None else (arguments[-1] if arguments else None)
     if declared in (None, type(None), Any):

@@ -38,8 +38,15 @@ class OperatorSpec:
 MAIN = ""
 """The name of an operator's main output, beside its side outputs."""
 DEAD_LETTERS = "dead_letters"
+DEAD_LETTER = "dead_letter"
+"""What `on_error` is where rows on which user code raises are diverted."""
 DEAD_LETTER_SCHEMA = "operator string, key string, error string, traceback string, rows string, row_count long, checkpoint_id long"
 """One dead letter per failed key and batch; `rows` is a JSON array of the key's rows."""
+
+
+def check_on_error(uid: str, on_error: str) -> None:
+    if on_error not in ("fail", DEAD_LETTER):
+        raise UsageError(f"operator {uid!r}: on_error is 'fail' or 'dead_letter', not {on_error!r}")
 
 
 def side_outputs(uid: str, outputs: Sequence[Output[Any]], on_error: str) -> dict[str, RowType]:
@@ -52,6 +59,6 @@ def side_outputs(uid: str, outputs: Sequence[Output[Any]], on_error: str) -> dic
             f"operator {uid!r}: a side output cannot be called {next(n for n in (DEAD_LETTERS, MAIN) if n in sides)!r}, "
             "which is another output's name: rename it"
         )
-    if on_error == "dead_letter":
+    if on_error == DEAD_LETTER:
         sides[DEAD_LETTERS] = row_type(DEAD_LETTER_SCHEMA)
     return sides

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any
@@ -15,6 +15,7 @@ from stateflow.errors import UsageError
 from stateflow.pipelines.aggregates import Aggregated, aggregated, fits, kept_as
 from stateflow.pipelines.columnar import ColumnarOperator
 from stateflow.pipelines.fixed_options import NONE, aggregate_options, duration, waits_no_longer, windowing
+from stateflow.pipelines.operators import DEAD_LETTER, DEAD_LETTER_SCHEMA, DEAD_LETTERS, check_on_error
 from stateflow.pipelines.rows import RowType, key_type, row_type
 from stateflow.pipelines.windows import Counted, Session, Window
 from stateflow.state.columns.layout import ColumnLayout
@@ -65,6 +66,11 @@ class ReadyOperator(ColumnarOperator):
         return {}
 
     @property
+    def letters_have_all_columns(self) -> bool:
+        """Whether its dead letters have the columns that it does not need itself."""
+        return False
+
+    @property
     def operation(self) -> str:
         """The column of what it puts out that says whether a change is an upsert or a delete; empty when none is a delete."""
         return ""
@@ -100,7 +106,7 @@ class ReadyOperator(ColumnarOperator):
 
     def needed(self, read: Set[str]) -> RowType:
         """The columns of what comes in that it needs; `read` are its outputs that have a reader."""
-        if LATE in read:
+        if LATE in read or (DEAD_LETTERS in read and self.letters_have_all_columns):
             return self.rows
         fields = tuple(field for field in self.rows.fields if field.name in self.reads)
         return RowType(self.rows.name, fields, self.rows.make, self.rows.typed)
@@ -125,10 +131,23 @@ class RunningAggregate(ReadyOperator):
     """One row per key and batch with rows of it: the aggregates over all rows so far."""
 
     aggregates: tuple[Aggregated, ...] = ()
+    on_error: str = "fail"
+
+    @property
+    def diverts(self) -> bool:
+        return self.on_error == DEAD_LETTER
+
+    @property
+    def letters_have_all_columns(self) -> bool:
+        return self.diverts
 
     @property
     def fixed(self) -> Mapping[str, str]:
         return aggregate_options(self.aggregates)
+
+    @property
+    def sides(self) -> Mapping[str, RowType]:
+        return _dead_letters(self.diverts)
 
 
 @dataclass(frozen=True)
@@ -140,6 +159,16 @@ class WindowAggregate(ReadyOperator):
     window: Window = field(default_factory=Window)
     lateness: int = 0
     emit: str = "final"
+    on_error: str = "fail"
+
+    @property
+    def diverts(self) -> bool:
+        return self.on_error == DEAD_LETTER
+
+    @property
+    def letters_have_all_columns(self) -> bool:
+        # The rows of a window of a count wait, without the columns that it does not need.
+        return self.diverts and not isinstance(self.window, Counted)
 
     @property
     def fixed(self) -> Mapping[str, str]:
@@ -156,7 +185,7 @@ class WindowAggregate(ReadyOperator):
 
     @property
     def sides(self) -> Mapping[str, RowType]:
-        return {LATE: self.rows}
+        return {LATE: self.rows, **_dead_letters(self.diverts)}
 
 
 @dataclass(frozen=True)
@@ -234,8 +263,11 @@ class KeyedRows:
         return tuple(key)
 
 
-def running_aggregate(keyed: KeyedRows, output: Any, aggregates: Mapping[str, Any]) -> RunningAggregate:
+def running_aggregate(
+    keyed: KeyedRows, output: Any, aggregates: Mapping[str, Any], *, on_error: str = "fail"
+) -> RunningAggregate:
     uid, rows, out = keyed.uid, keyed.known(), row_type(output)
+    check_on_error(uid, on_error)
     declared = _aggregated(keyed, aggregates)
     _check_output(keyed, out, declared, {})
     return RunningAggregate(
@@ -247,6 +279,7 @@ def running_aggregate(keyed: KeyedRows, output: Any, aggregates: Mapping[str, An
         _reads(keyed, declared),
         keyed.columns,
         declared,
+        on_error,
     )
 
 
@@ -259,8 +292,10 @@ def window_aggregate(
     time: str,
     lateness: int,
     emit: str,
+    on_error: str = "fail",
 ) -> WindowAggregate:
     uid, rows, out = keyed.uid, keyed.known(), row_type(output)
+    check_on_error(uid, on_error)
     if emit not in EMITS:
         raise UsageError(f"operator {uid!r}: emit is 'final', 'changes' or 'on_time', not {emit!r}")
     declared = _aggregated(keyed, aggregates)
@@ -285,11 +320,14 @@ def window_aggregate(
         )
     reads = _reads(keyed, declared, time)
     row = tuple(name for name in reads if name not in (*keyed.columns, time))
-    stored = stored_columns(uid, rows, row) if isinstance(window, Counted) else {}
+    is_counted = isinstance(window, Counted)
+    stored = stored_columns(uid, rows, row) if is_counted else {}
     distinct = _distinct_states(declared, timed=True)
     states = window_states(
         uid, partials, stored, window=window, emit=emit, lateness=lateness, distinct=distinct
     )
+    if is_counted:
+        states["waiting"] = replace(states["waiting"], renamed=former_columns(rows, row))
     return WindowAggregate(
         uid,
         keyed.key(),
@@ -303,6 +341,7 @@ def window_aggregate(
         window,
         lateness,
         emit,
+        on_error,
     )
 
 
@@ -363,6 +402,12 @@ def stored_columns(uid: str, rows: RowType, names: tuple[str, ...]) -> dict[str,
     return stored
 
 
+def former_columns(rows: RowType, names: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    """What these state columns were called before, as the class of the rows says."""
+    fields = [field for field in rows.fields if field.name in names and field.aliases]
+    return {stored_name(field.name): tuple(map(stored_name, field.aliases)) for field in fields}
+
+
 def deduplicate(keyed: KeyedRows, *, time: str, within: int | None, keep: str) -> Deduplicate:
     uid, rows = keyed.uid, keyed.known()
     if keep not in ("first", "last"):
@@ -380,6 +425,8 @@ def deduplicate(keyed: KeyedRows, *, time: str, within: int | None, keep: str) -
     kept = tuple(name for name in rows.names if name != time and name not in keyed.columns)
     row: dict[str, type[Any]] = {ROW_THERE: bool, **stored_columns(uid, rows, kept)}
     states = _deduplication_states(row, time=bool(time), ends=within is not None, last=keep == "last")
+    former = former_columns(rows, kept)
+    states = {name: replace(layout, renamed=former) for name, layout in states.items()}
     changes = keyed.columns if keep == "last" and within is None else None
     return Deduplicate(
         uid, keyed.key(), rows, rows, states, rows.names, changes, time, within, keep, kept
@@ -399,6 +446,10 @@ def _deduplication_states(
         "groups": ColumnLayout({**row, ROW_TIME: datetime, **until} if last else until),
     }
     return {**states, "ends": ColumnLayout(timed=True)} if ends else states
+
+
+def _dead_letters(diverts: bool) -> dict[str, RowType]:
+    return {DEAD_LETTERS: row_type(DEAD_LETTER_SCHEMA)} if diverts else {}
 
 
 def stored_name(column: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from stateflow.errors import UsageError
 from stateflow.pipelines.conditions import condition_of
+from stateflow.pipelines.files import Files
 from stateflow.pipelines.graph import NodeRows
 from stateflow.pipelines.rows import RowType
 from stateflow.pipelines.source_text import shown_aggregation
@@ -101,7 +102,15 @@ def check_table_of_its_own(uid: str, target: Any, others: Iterable[tuple[str, An
             )
 
 
-def _place(table: DeltaTable) -> str:
+def reads(factory: Any, target: Any) -> bool:
+    """Whether a source reads what a sink writes. Files are also read from folders below; of a table only what its log names."""
+    if not isinstance(target, DeltaTable) or not isinstance(factory, DeltaTable | Files):
+        return False
+    written, read = _place(target), _place(factory)
+    return written == read or (isinstance(factory, Files) and written.startswith(f"{read}/"))
+
+
+def _place(table: DeltaTable | Files) -> str:
     path = table.path.removeprefix("file:")
     return "/" + path.lstrip("/").rstrip("/") if path.startswith("/") else path.rstrip("/")
 

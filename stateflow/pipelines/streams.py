@@ -297,19 +297,21 @@ class KeyedStream(GroupedRows, Steps, called="a keyed stream", comes="after .key
         how: str = "inner",
         time: str = "",
         right_time: str = "",
+        queryable: bool = False,
     ) -> Stream:
         """Pairs of rows of the two inputs that have the same key, and of which the right row's time is `within` two bounds of
         the left row's: `within=("-10 minutes", "0 minutes")` finds the right rows of the ten minutes before.
 
         `output` is a row type whose fields are filled by name, or a function `(left, right) -> row`. `how` is inner, left,
-        right, full, semi or anti; a row without a partner comes out when none can come any more.
+        right, full, semi or anti; a row without a partner comes out when none can come any more. With `queryable=True`
+        `stateflow serve` answers with the rows of a key that may still have partners.
         """
         check_same_key(f"join {uid!r}", self, right)
         times = time_columns(uid, self, right, time, right_time)
         declared = interval_join(
             self._rows(uid), right._rows(uid), output, times=times, within=within, how=how
         )
-        return _after(ready_node(declared, (self, right)))
+        return _after(ready_node(queryable_as(declared, queryable), (self, right)))
 
     def join_asof(
         self,
@@ -323,19 +325,21 @@ class KeyedStream(GroupedRows, Steps, called="a keyed stream", comes="after .key
         how: str = "left",
         time: str = "",
         right_time: str = "",
+        queryable: bool = False,
     ) -> Stream:
         """Each row with the newest row of `right` that has the same key and is not later: the version valid at its event time.
 
         A row waits until the watermark has reached its time, so that its version is certain; with `wait=False` it takes the
         one that is known when it comes. A version is valid until the next one, and for `keep` at most. Of right rows of one time the
-        last by the `order_by` of their key counts. `output` is as in `join`; `how` is left or inner.
+        last by the `order_by` of their key counts. `output` is as in `join`; `how` is left or inner. With `queryable=True`
+        `stateflow serve` answers with the versions of a key, and with the rows that wait.
         """
         check_same_key(f"join {uid!r}", self, right)
         times = time_columns(uid, self, right, time, right_time)
         declared = asof_join(
             self._rows(uid), right._rows(uid), output, times=times, keep=keep, wait=wait, how=how
         )
-        return _after(ready_node(declared, (self, right)))
+        return _after(ready_node(queryable_as(declared, queryable), (self, right)))
 
     def join_latest(
         self,
@@ -346,17 +350,19 @@ class KeyedStream(GroupedRows, Steps, called="a keyed stream", comes="after .key
         *,
         how: str = "left",
         ttl: str | timedelta | Ttl | None = None,
+        queryable: bool = False,
     ) -> Stream:
         """Each row, as soon as it comes, with the newest row of `right` that has the same key and has come so far.
 
         The newest is the last by the `order_by` of its key, then by event time, if `right` has one, and else the last to come. A
         row that comes later changes nothing that is out. `ttl` is how long a right row is known. `output` is as in `join`; `how` is left or inner.
+        With `queryable=True` `stateflow serve` answers with the newest row of a key.
         """
         check_same_key(f"join {uid!r}", self, right)
         order = ordering_time(uid, right.stream, right.order_by)
         expiry = None if ttl is None else ttl_of(ttl)
         declared = latest_join(self._rows(uid), right._rows(uid), output, order=order, ttl=expiry, how=how)
-        return _after(ready_node(declared, (self, right)))
+        return _after(ready_node(queryable_as(declared, queryable), (self, right)))
 
     def map_with_state(
         self,
@@ -374,15 +380,23 @@ class KeyedStream(GroupedRows, Steps, called="a keyed stream", comes="after .key
         return self.process(uid, process, output=output)
 
     def aggregate(
-        self, uid: str, output: Any, /, *, queryable: bool = False, **aggregates: Aggregate
+        self,
+        uid: str,
+        output: Any,
+        /,
+        *,
+        queryable: bool = False,
+        on_error: str = "fail",
+        **aggregates: Aggregate,
     ) -> Stream:
         """Aggregates over all rows of a key so far: per batch one row for every key that has rows in it.
 
         The fields of `output` are the key columns and the aggregates, by name. A row replaces the key's row before. With
-        `queryable=True` `stateflow serve` answers from its state.
+        `queryable=True` `stateflow serve` answers from its state. `on_error="dead_letter"` diverts a batch's rows of keys that
+        cannot be aggregated, and leaves their state as it was.
         """
         refuse_counted_again(uid, self.stream.former, aggregates)
-        declared = running_aggregate(self._rows(uid), output, aggregates)
+        declared = running_aggregate(self._rows(uid), output, aggregates, on_error=on_error)
         return _after(ready_node(queryable_as(declared, queryable), (self,)))
 
     def latest(self, uid: str, *, queryable: str = "", ttl: str | timedelta | Ttl | None = None) -> Stream:
@@ -503,6 +517,7 @@ class WindowedStream(Steps, called="a windowed stream", comes="after .key_by(...
         *,
         emit: str = "final",
         queryable: bool = False,
+        on_error: str = "fail",
         **aggregates: Aggregate,
     ) -> Stream:
         """Aggregates per key and window. The fields of `output` are the key columns, `window_start`, `window_end` and the
@@ -511,14 +526,15 @@ class WindowedStream(Steps, called="a windowed stream", comes="after .key_by(...
         `emit="final"` puts a window out once, when it is closed. `"changes"` puts it out in every batch that has rows of
         it, and `"on_time"` when the watermark reaches its end and after every later change: then a row replaces the
         window's row before. Rows whose windows are all closed go to `.side("late")`. With `queryable=True` `stateflow serve`
-        answers with what the open windows of a key hold so far.
+        answers with what the open windows of a key hold so far. `on_error="dead_letter"` diverts a batch's rows of windows that
+        cannot be aggregated, and leaves the windows as they were.
         """
         keyed = self.keyed
         refuse_counted_again(uid, keyed.stream.former, aggregates)
         time = time_column(uid, keyed.stream, self.time)
         declared = window_aggregate(
             keyed._rows(uid), output, aggregates,
-            window=self.windows, time=time, lateness=self.lateness, emit=emit,
+            window=self.windows, time=time, lateness=self.lateness, emit=emit, on_error=on_error,
         )  # fmt: skip
         return _after(ready_node(queryable_as(declared, queryable), (keyed,)))
 
@@ -552,10 +568,12 @@ class WindowedStream(Steps, called="a windowed stream", comes="after .key_by(...
         *,
         how: str = "inner",
         right_time: str = "",
+        queryable: bool = False,
     ) -> Stream:
         """Pairs of rows of the two inputs that have the same key and are in the same window; they come out when it is closed.
 
-        `output` and `how` are as in `KeyedStream.join`; fields `window_start` and `window_end` are filled, too.
+        `output` and `how` are as in `KeyedStream.join`; fields `window_start` and `window_end` are filled, too. With
+        `queryable=True` `stateflow serve` answers with the rows of a key whose windows are open.
         """
         keyed = self.keyed
         check_same_key(f"join {uid!r}", keyed, right)
@@ -564,7 +582,7 @@ class WindowedStream(Steps, called="a windowed stream", comes="after .key_by(...
             keyed._rows(uid), right._rows(uid), output,
             times=times, window=self.windows, lateness=self.lateness, how=how,
         )  # fmt: skip
-        return _after(ready_node(declared, (keyed, right)))
+        return _after(ready_node(queryable_as(declared, queryable), (keyed, right)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -625,7 +643,11 @@ def _after(node: KeyedNode) -> Stream:
 def _to_have_the_side(node: KeyedNode, name: str) -> str:
     """What to write for an operator to have a side output of that name."""
     if isinstance(node.columnar, ReadyOperator):
-        filters = "; leave out what it cannot take with transform() before" if name == DEAD_LETTERS else ""
+        filters = ""
+        if name == DEAD_LETTERS:
+            if hasattr(node.columnar, "on_error"):
+                return "give it on_error='dead_letter'"
+            filters = "; leave out what it cannot take with transform() before"
         return f"it has {', '.join(map(repr, node.sides)) or 'none'}{filters}"
     call = ".process()" if node.columnar is None else ".process_arrow()"
     if name == DEAD_LETTERS and node.columnar is None:

@@ -10,7 +10,7 @@ from stateflow.errors import UsageError
 from stateflow.pipelines.changes import OPERATION
 from stateflow.pipelines.fixed_options import listed
 from stateflow.pipelines.keys import no_column
-from stateflow.pipelines.ready import ROW_THERE, KeyedRows, ReadyOperator, stored_columns
+from stateflow.pipelines.ready import ROW_THERE, KeyedRows, ReadyOperator, former_columns, stored_columns
 from stateflow.pipelines.rows import row_type
 from stateflow.state.columns.layout import ColumnLayout
 from stateflow.state.expiry.ttl import Ttl, ttl_of
@@ -83,7 +83,8 @@ def top(
             raise UsageError(f"{where}: {rows.name} has a column {name!r} already: {step}")
     kept = tuple(name for name in rows.names if name not in keyed.columns)
     state = {ROW_THERE: bool, **stored_columns(uid, rows, kept)}
-    layout = ColumnLayout(state, by={PLACE: int}, ttl=None if ttl is None else ttl_of(ttl))
+    expiry = None if ttl is None else ttl_of(ttl)
+    layout = ColumnLayout(state, by={PLACE: int}, ttl=expiry, renamed=former_columns(rows, kept))
     output = row_type(f"{rows.ddl}, `{rank}` bigint, `{OPERATION}` string")
     changes = (*keyed.columns, *(alike or (rank,)))
     return Top(

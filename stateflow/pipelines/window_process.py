@@ -8,10 +8,10 @@ from datetime import datetime
 from typing import Any, Generic, TypeVar, get_args, get_origin
 
 from stateflow.errors import UsageError
-from stateflow.pipelines.aggregates import Aggregate, Aggregated
+from stateflow.pipelines.aggregates import Aggregate, Aggregated, kept_as
 from stateflow.pipelines.columnar import ColumnarContext
 from stateflow.pipelines.fixed_options import waits_no_longer, windowing
-from stateflow.pipelines.operators import DEAD_LETTER_SCHEMA, DEAD_LETTERS
+from stateflow.pipelines.operators import DEAD_LETTER_SCHEMA, DEAD_LETTERS, check_on_error
 from stateflow.pipelines.ready import (
     LATE,
     KeyedRows,
@@ -21,7 +21,8 @@ from stateflow.pipelines.ready import (
     window_states,
 )
 from stateflow.pipelines.rows import Field, RowType, row_type
-from stateflow.pipelines.windows import Window
+from stateflow.pipelines.windows import Counted, Window
+from stateflow.state.columns.layout import ColumnLayout
 
 K = TypeVar("K")
 R = TypeVar("R")
@@ -62,6 +63,23 @@ class WindowCode(ReadyOperator):
     """The rows that the code gets."""
     order: tuple[str, ...] = ()
     on_error: str = "fail"
+    kept: tuple[Field, ...] = ()
+    """The columns of the rows that open windows have."""
+
+    @property
+    def blocks(self) -> Mapping[str, ColumnLayout]:
+        columns = ColumnLayout({field.name: kept_as(field.type) or str for field in self.kept})
+        return {
+            name: columns
+            for name, layout in self.states.items()
+            if ENCODED in layout.columns or stored_name(ENCODED) in layout.columns
+        }
+
+    @property
+    def renamed(self) -> Mapping[str, tuple[str, ...]]:
+        # The class of the source's rows may tell, or that which the code gets.
+        given = {field.name: field.aliases for field in self.given.fields} if self.given else {}
+        return {field.name: (*field.aliases, *given.get(field.name, ())) for field in self.kept}
 
     @property
     def fixed(self) -> Mapping[str, str]:
@@ -87,8 +105,7 @@ def window_code(
     uid, rows = keyed.uid, keyed.known()
     if not isinstance(code, type) or not issubclass(code, WindowProcess):
         raise UsageError(f"operator {uid!r}: {getattr(code, '__name__', repr(code))} is not a WindowProcess")
-    if on_error not in ("fail", "dead_letter"):
-        raise UsageError(f"operator {uid!r}: on_error is 'fail' or 'dead_letter', not {on_error!r}")
+    check_on_error(uid, on_error)
     arguments = _arguments(code)
     put_out = output if output is not None else (arguments[2] if arguments else None)
     if put_out in (None, type(None), Any):
@@ -105,7 +122,12 @@ def window_code(
         rows.make,
         False,
     )
-    kept = Aggregated(ENCODED, Aggregate("rows", ENCODED), "binary", {ENCODED: bytes})
+    fields = tuple(
+        column for name in kept_names(given, keyed.order_by or (time,)) if (column := rows.field(name))
+    )
+    waits = isinstance(window, Counted)
+    named = () if waits else tuple(field.name for field in fields)
+    kept = Aggregated(ENCODED, Aggregate("rows", ENCODED), "binary", {ENCODED: bytes}, kept=named)
     names = ", ".join(f"`{name}` {f.type}" for name in keyed.columns if (f := rows.field(name)) is not None)
     inner = WindowAggregate(
         uid, keyed.key(), encoded,
@@ -118,8 +140,13 @@ def window_code(
     return WindowCode(
         uid, keyed.key(), rows, row_type(put_out), inner.states,
         tuple(name for name in rows.names if name in {*keyed.columns, time, *given.names, *_named(keyed.order_by)}),
-        None, inner, code, given, keyed.order_by or (time,), on_error,
+        None, inner, code, given, keyed.order_by or (time,), on_error, fields,
     )  # fmt: skip
+
+
+def kept_names(given: RowType, order_by: tuple[str, ...]) -> list[str]:
+    """The columns that the code gets, and those that order them."""
+    return list(dict.fromkeys((*given.names, *(by.removeprefix("-") for by in order_by))))
 
 
 def _named(order_by: tuple[str, ...]) -> set[str]:

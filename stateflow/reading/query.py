@@ -32,6 +32,7 @@ from stateflow.format.encoding import (
 from stateflow.format.instants import instant
 from stateflow.format.keygroups import xxhash64
 from stateflow.format.records import END_OF_TIME, OperatorState, Record, Shard, StateSchema
+from stateflow.reading.rows_of_joins import RowsOfJoin, rows_of_join
 from stateflow.state.backends.base import Backend, OpenShard
 from stateflow.state.backends.openings import Opening, OpenShards
 from stateflow.state.keys.codec import KeyCodec
@@ -102,6 +103,8 @@ class Target:
     shards: Sequence[Shard]
     firsts: Sequence[int]
     namespace_codec: KeyCodec | None = None
+    rows: RowsOfJoin | None = None
+    """How its entries become rows, where they are blocks of rows."""
 
     def place(self, key: Any, namespace: Any = None) -> tuple[int, bytes]:
         """Which shard owns the key, and its full key."""
@@ -323,6 +326,13 @@ class StateReader:
     def _result(
         self, target: Target, opening: Opening, full: bytes, suffix: bytes | None, limit: int | None
     ) -> LookupResult:
+        if target.rows is not None and suffix is None:
+            return _joined(target.rows, self._stored(target, opening, full, suffix, limit), target, limit)
+        return self._stored(target, opening, full, suffix, limit)
+
+    def _stored(
+        self, target: Target, opening: Opening, full: bytes, suffix: bytes | None, limit: int | None
+    ) -> LookupResult:
         now = self._moment(target.schema)
         if target.schema.timed:
             with opening.scanning:
@@ -330,7 +340,7 @@ class StateReader:
         if target.schema.many and suffix is None:
             with opening.scanning:
                 return _times(target, list(opening.backend.scan(full, after(full))), len(full), limit)
-        if target.what in ("list", "map") and suffix is None:
+        if (target.schema.by or target.schema.kind in ("list", "map")) and suffix is None:
             with opening.scanning:
                 entries, more = _live(opening.backend.scan(full, after(full)), now, limit)
             if not entries:
@@ -373,12 +383,13 @@ class StateReader:
                 f"state {name!r} of operator {operator!r} is of kind {schema.kind[:80]!r}, which this stateflow does not know: a newer one "
                 "wrote it, use that version"
             )
-        timer = schema.kind == "timer"
+        timer, rows = schema.kind == "timer", rows_of_join(owner, name)
+        is_list = schema.by or schema.many or schema.timed or (rows is not None and not rows.single)
         return Target(
             operator=operator,
             name=name,
             schema=schema,
-            what="list" if schema.by or schema.many or schema.timed else _WHAT[schema.kind],
+            what="list" if is_list else _WHAT[schema.kind],
             key=owner.key,
             codec=KeyCodec([kind for _, kind in owner.key]),
             map_codec=KeyCodec(schema.map_key.split(",")) if schema.kind == "map" else None,
@@ -388,6 +399,7 @@ class StateReader:
             shards=shards,
             firsts=[shard.first for shard in shards],
             namespace_codec=KeyCodec(schema.namespace.split(",")) if schema.namespace else None,
+            rows=rows,
         )
 
     def _reading(self, operator: str, at: int, shard: Shard) -> AbstractContextManager[Opening]:
@@ -439,6 +451,19 @@ def key_from_text(operator: OperatorState, text: str) -> Any:
 
 def _flat(operator: OperatorState) -> list[Shard]:
     return sorted((shard for subtask in operator.shards for shard in subtask), key=lambda shard: shard.first)
+
+
+def _joined(rows: RowsOfJoin, stored: LookupResult, target: Target, limit: int | None) -> LookupResult:
+    """The rows of blocks, of which each has one at least."""
+    if not stored.found:
+        return target.empty_result(None)
+    blocks = stored.value if isinstance(stored.value, list) else [stored.value]
+    found = rows.of(blocks)
+    if rows.single:
+        return LookupResult(bool(found), found[0] if found else None, stored.what)
+    return LookupResult(
+        bool(found), found[:limit], "list", stored.more or (limit is not None and len(found) > limit)
+    )
 
 
 def _expired(raw: bytes, now: int | None) -> bool:

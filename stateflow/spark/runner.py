@@ -179,7 +179,12 @@ class _Run:
             return
         log = read_log(self.store, self.layout)
         newest = log.decided if log.decided is not None and log.decided.carries_state else log.head
-        check_flow(self.flow, newest, allow_non_restored_state=self.request.allow_non_restored_state)
+        check_flow(
+            self.flow,
+            newest,
+            allow_non_restored_state=self.request.allow_non_restored_state,
+            checkpoints=[kept.slot for kept in log.checkpoints],
+        )
         self._refuse_drained(newest, pending=bool(log.pending))
         origin = self.options.origin("max_parallelism")
         refusal = kept_key_groups(newest, self.options.max_parallelism, self.job) if newest else ""
@@ -332,11 +337,17 @@ class _Run:
         )
 
     def _open_sinks(self, spark: SparkSession, outline: Outline) -> dict[str, Sink]:
-        sinks = {}
+        sinks, misfits = {}, []
         for node in self.flow.sinks:
             sink = make_sink(node.uid, node.mode, node.target, node.options, self.options.delivery)
-            sink.open(spark, outline.schema(node.inputs[0]))
+            try:
+                sink.open(spark, outline.schema(node.inputs[0]))
+            except IncompatibleError as error:
+                misfits.append(str(error))
             sinks[node.uid] = sink
+        if misfits:
+            # All at once: every attempt costs a start of Spark.
+            raise IncompatibleError("; ".join(misfits))
         return sinks
 
     def _loop(

@@ -388,8 +388,8 @@ def test_every_option_of_every_operator_is_in_the_table() -> None:
     } - {ReadyOperator}
     common = {each.name for each in fields(ReadyOperator)}
     decided = {
-        "RunningAggregate": {"aggregates"},
-        "WindowAggregate": {"aggregates", "time", "window", "lateness", "emit"},
+        "RunningAggregate": {"aggregates", "on_error"},
+        "WindowAggregate": {"aggregates", "time", "window", "lateness", "emit", "on_error"},
         "Deduplicate": {"time", "within", "keep", "kept"},
         "Top": {"n", "by", "per", "last_by", "rank", "kept"},
         "Latest": {"order", "kept", "state"},
@@ -398,7 +398,7 @@ def test_every_option_of_every_operator_is_in_the_table() -> None:
         "LatestJoin": {"left", "right", "filled", "function", "how"},
         "WindowJoin": {"left", "right", "filled", "function", "how", "window", "lateness"},
         "Enrich": {"asking", "answered", "on_error"},
-        "WindowCode": {"inner", "code", "given", "order", "on_error"},
+        "WindowCode": {"inner", "code", "given", "order", "on_error", "kept"},
     }
     assert {each.__name__: {f.name for f in fields(each)} - common for each in operators} == decided
 

@@ -144,6 +144,7 @@ class QueriedJob(ClaimedJob):
     ) -> None:
         self.operator, self.backend, self.key = operator, backend, key
         self.states = states_of(process)
+        self.options: dict[str, str] = {}
         self.clock = Clock()  # type: ignore[method-assign]
         super().__init__(str(root), name, retained=retained)
 
@@ -154,7 +155,9 @@ class QueriedJob(ClaimedJob):
         return self.record([self.shard(entries, first, last) for first, last in shards], complete=complete)
 
     def record(self, shards: Sequence[Shard], *, complete: bool = True) -> int:
-        operator = operator_of(shards, key=self.key, states=self.states, next_state_id=100)
+        operator = operator_of(
+            shards, key=self.key, states=self.states, next_state_id=100, options=self.options
+        )
         return self.decide(operators={self.operator: operator}, pending=not complete).slot
 
     def shard(self, entries: Entries, first: int, last: int) -> Shard:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import stateflow as sf
 from stateflow.compatibility.flows import compare
+from stateflow.compatibility.states import check_flow
 from stateflow.errors import UserCodeError
 from tests.operators.releases import Releases, flow_of, opened, operator_of
 
@@ -153,6 +154,13 @@ def test_what_older_code_cannot_read_names_where_to_go_back_to(releases: Release
         flow_of(operator_of(value=sf.ValueState(int))), "job", releases.record, checkpoints=(1, 2, 3)
     )
     assert checked.problems[0].endswith("the newest of them is checkpoint:1")
+    flow = flow_of(operator_of(value=sf.ValueState(int)))
+    for kept, where in {
+        (1, 2, 3): "the newest of them is checkpoint:1",
+        (2, 3): "restore a savepoint from before it",
+    }.items():
+        with pytest.raises(sf.IncompatibleError, match=f"restore a checkpoint below 2, .*: .*{where}$"):
+            check_flow(flow, releases.record, checkpoints=kept)
 
 
 def setting(value: Any) -> Any:

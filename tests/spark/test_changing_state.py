@@ -288,13 +288,15 @@ def test_after_the_printed_statement_a_run_goes_on_with_a_column_more(
 ) -> None:
     by_value([pipelines])
     bench = Workbench(spark, tmp_path)
-    table = bench.folder / "sold out"
+    tables = bench.folder / "sold out", bench.folder / "told"
 
     def sales(process: Any) -> sf.Pipeline:
         @sf.pipeline("sales")
         def pipeline(flow: sf.Flow) -> None:
             keyed = flow.source("in", bench.source("in", ORDER), Order).key_by("user")
-            keyed.process("sales", process).append("out", sf.delta(str(table)))
+            sold = keyed.process("sales", process)
+            for uid, table in zip(("out", "told"), tables, strict=True):
+                sold.append(uid, sf.delta(str(table)))
 
         return pipeline
 
@@ -303,13 +305,17 @@ def test_after_the_printed_statement_a_run_goes_on_with_a_column_more(
     bench.rows("in", [Order(2, "tea", 1.0, at(0))])
     with pytest.raises(sf.StateflowError, match="'channel' is not in the table") as refused:
         bench.run(sales(SalesNow))
-    statement = str(refused.value).partition("alter the table: ")[2]
-    [told] = Job(str(bench.folder / "root"), "sales").check(sales(SalesNow)).problems
-    assert told.endswith(statement)
-    bench.spark.sql(statement)
+    of_each = str(refused.value).split("; the output does not fit ")
+    statements = [text.partition("alter the table: ")[2] for text in of_each]
+    told = Job(str(bench.folder / "root"), "sales").check(sales(SalesNow)).problems
+    assert [text.partition("alter the table: ")[2] for text in told] == statements
+    for table, statement in zip(tables, statements, strict=True):
+        assert table.name in statement
+        bench.spark.sql(statement)
     assert Job(str(bench.folder / "root"), "sales").check(sales(SalesNow)).problems == []
     bench.run(sales(SalesNow))
     bench.rows("in", [Order(3, "tea", 1.0, at(0))])
     bench.run(sales(Sales))
-    rows = bench.spark.read.format("delta").load(str(table)).orderBy("user").collect()
-    assert [tuple(row) for row in rows] == [(1, None), (2, "web"), (3, None)]
+    for table in tables:
+        rows = bench.spark.read.format("delta").load(str(table)).orderBy("user").collect()
+        assert [tuple(row) for row in rows] == [(1, None), (2, "web"), (3, None)]

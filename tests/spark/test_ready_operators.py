@@ -228,3 +228,79 @@ def test_single_rows_go_on_into_windows_and_joins(bench: Workbench) -> None:
 
 def pair(order: Order, payment: Order | None) -> Paired:
     return Paired(order.user, order.sku, order.ts, payment.amount if payment else None)
+
+
+class Refused(ValueError):
+    pass
+
+
+def added(total: float, amount: float) -> float:
+    if amount > 100:
+        raise Refused(f"no order costs {amount}")
+    return total + amount
+
+
+def both(left: float, right: float) -> float:
+    return left + right
+
+
+@dataclass
+class Own:
+    user: int
+    own: float
+    orders: int
+
+
+@dataclass
+class OwnPerWindow(Own):
+    window_start: datetime
+
+
+def test_orders_that_an_aggregate_refuses_become_dead_letters_until_there_are_too_many(
+    bench: Workbench,
+) -> None:
+    tables = {name: sf.memory(f"refused-{name}") for name in ("running", "tumbling", "hopping", "session")}
+    letters = {name: sf.memory(f"refused-{name}-letters") for name in tables}
+    for table in (*tables.values(), *letters.values()):
+        table.clear()
+    own = sf.aggregate("amount", create=float, add=added, merge=both, state=float)
+
+    @sf.pipeline("refused")
+    def refused(flow: sf.Flow) -> None:
+        source = flow.source("in", bench.source("in", ORDER), Order, event_time="ts", watermark="0 seconds")
+        keyed = source.key_by("user")
+        cut = {
+            "tumbling": sf.tumbling("1 minute"),
+            "hopping": sf.hopping("2 minutes", "1 minute"),
+            "session": sf.session("30 seconds"),
+        }
+        out = {"running": keyed.aggregate("running", Own, on_error="dead_letter", own=own, orders=sf.count())}
+        for name, window in cut.items():
+            out[name] = keyed.window(window).aggregate(
+                name, OwnPerWindow, on_error="dead_letter", own=own, orders=sf.count()
+            )
+        for name, stream in out.items():
+            stream.collect(name, tables[name])
+            stream.dead_letters.collect(f"{name}-letters", letters[name])
+
+    bad, fine = 500.0, 2.0
+    bench.rows("in", [Order(n, "a", bad if n in (3, 4) else fine, at(n / 100)) for n in range(8)])
+    bench.rows("in", [Order(n, "b", fine, at(5)) for n in range(8)])
+    bench.rows("in", [Order(99, "b", fine, at(60))])
+    bench.run(refused)
+    last = {row["user"]: (row["own"], row["orders"]) for row in tables["running"].rows if row["user"] < 99}
+    assert last == {n: (2.0, 1) if n in (3, 4) else (4.0, 2) for n in range(8)}
+    for name, windows_of_a_row in (("tumbling", 1), ("hopping", 2), ("session", 1)):
+        assert len(tables[name].rows) == (16 - 2) * windows_of_a_row
+        assert {(row["own"], row["orders"]) for row in tables[name].rows} == {(2.0, 1)}
+    for name, table in letters.items():
+        assert sorted(row["key"] for row in table.rows) == ["3", "4"]
+        assert {row["error"] for row in table.rows} == {"add() of 'own': Refused: no order costs 500.0"}
+        assert all('"sku":"a"' in row["rows"] for row in table.rows), "with the columns that it does not need"
+        assert sum(report.statistics["operators"][name]["dead_letters"] for report in bench.reports) == 2
+    bench.rows("in", [Order(n, "c", bad, at(70)) for n in range(5)])
+    with pytest.raises(
+        sf.StateflowError,
+        match=r"operator '\w+' failed on 5 keys in one batch, more than dead_letter_threshold=4: ",
+    ):
+        bench.run(refused, dead_letter_threshold=4)

@@ -131,6 +131,7 @@ from stateflow.spark.session.build import build_session
 conf = {"spark.local.dir": sys.argv[2]} if sys.argv[2:] else {}
 spark = build_session("local", master="local[1]", conf=conf, temporary=Path(sys.argv[1]) / "of this run")
 spark.range(5).selectExpr("id % 2 as k").groupBy("k").count().collect()
+spark.sql("show databases").collect()
 print(spark.conf.get("spark.local.dir"), spark._jvm.System.getProperty("java.io.tmpdir"))
 """
 
@@ -146,7 +147,10 @@ def test_sparks_temporary_files_are_where_they_are_swept_unless_somebody_has_cho
     told = [str(mine)] if chosen else []
     command = [sys.executable, "-c", LOCAL, str(folder), *told]
     env = {name: value for name, value in os.environ.items() if name != "SPARK_LOCAL_DIRS"}
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
+    place = tmp_path / "place"
+    place.mkdir()
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=env, cwd=place)
+    assert list(place.iterdir()) == [], "Spark's empty folder for tables without a path stays"
     if chosen:
         assert done.stdout == f"{mine} /tmp\n"
     else:

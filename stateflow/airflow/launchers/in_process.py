@@ -17,6 +17,7 @@ from stateflow.driver.processes import ProcessStatus
 from stateflow.driver.run_spec import RunSpec
 from stateflow.driver.supervision import Launcher
 from stateflow.errors import StateflowError, user_frames
+from stateflow.quantities import several
 
 if TYPE_CHECKING:
     from stateflow.spark.loop import BatchReport
@@ -132,6 +133,6 @@ class _Thread(threading.Thread):
 
     def _finished(self, report: BatchReport) -> None:
         self._lines.put(
-            f"checkpoint {report.slot}: {report.rows:,} row{'' if report.rows == 1 else 's'} in {report.duration:.1f} s"
+            f"checkpoint {report.slot}: {several(report.rows, 'row')} in {report.duration:.1f} s"
             + (" (timers)" if report.input_free else "")
         )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stateflow.pipelines.enrichment import Asking
+from stateflow.quantities import several
 
 
 class WrongAnswersError(Exception):
@@ -84,8 +85,12 @@ class _Calls:
 
 def _checked(keys: Sequence[Any], answers: Any) -> Sequence[Any]:
     if not isinstance(answers, list | tuple) or len(answers) != len(keys):
-        what = f"{len(answers)} answers" if isinstance(answers, list | tuple) else type(answers).__name__
+        what = (
+            f"{several(len(answers), 'answer')}"
+            if isinstance(answers, list | tuple)
+            else type(answers).__name__
+        )
         raise WrongAnswersError(
-            f"look_up gave {what} for {len(keys)} keys: give a list with an answer for each, None where there is none"
+            f"look_up gave {what} for {several(len(keys), 'key')}: give a list with an answer for each, None where there is none"
         )
     return answers

@@ -12,13 +12,14 @@ import pyarrow as pa
 from stateflow.errors import UserCodeError, placed, user_frames
 from stateflow.operators.arrow_types import arrow_schema_of
 from stateflow.operators.joins.arrivals import Produced
-from stateflow.operators.joins.asked import Block, asked
+from stateflow.operators.joins.asked import Block, WrongAnswersError, asked
 from stateflow.operators.ready.groups import grouped, whole
 from stateflow.operators.ready.keys import key_columns, one_of_each
 from stateflow.pipelines.columnar import ColumnarContext, ColumnarOperator
 from stateflow.pipelines.enrichment import ANSWERED, ANSWERS, ASKED, Enrich, stored_answer
 from stateflow.pipelines.operators import DEAD_LETTER_SCHEMA, DEAD_LETTERS
 from stateflow.pipelines.rows import row_type
+from stateflow.quantities import several
 
 
 class Enriched(ColumnarOperator):
@@ -113,10 +114,17 @@ class Enriched(ColumnarOperator):
 
     def _error(self, block: Block) -> UserCodeError:
         assert block.error is not None
+        where, keys = (
+            f"operator {self._declared.uid!r}",
+            f"{several(len(block.keys), 'key')}, the first {block.keys[0]!r}",
+        )
+        if isinstance(block.error, WrongAnswersError):
+            return UserCodeError(
+                f"{where}: no answers for {keys}: {block.error}; nothing of the batch was stored, and a run with changed code repeats it"
+            )
         times = self._declared.asking.retries + 1
         return UserCodeError(
-            f"operator {self._declared.uid!r} could not look up {len(block.keys)} keys, the first of them {block.keys[0]!r}, in "
-            f"{times} attempts: {placed(block.error)}: nothing of the batch was stored; run it again when the service answers, or "
+            f"{where} could not look up {keys}, in {several(times, 'attempt')}: {placed(block.error)}: nothing of the batch was stored; run it again when the service answers, or "
             "divert such rows with on_error='dead_letter'"
         )
 

@@ -3,7 +3,8 @@
     rows     a record of one width per row: time, matched, null bits, columns of a fixed width, lengths of texts
     texts    the texts of the rows, row after row; missing when no column is a text
 
-Both are written and read for all blocks at once: a block is a slice of what numpy sees as one array.
+Both are written and read for all blocks at once: a block is a slice of what numpy sees as one array. A look-up reads a single
+block without numpy (`state/values/kept_rows`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from stateflow.operators.arrow_types import arrow_type
 from stateflow.operators.ready.groups import whole
 from stateflow.pipelines.joins import Side
 from stateflow.state.values.evolved_columns import earlier_name
+from stateflow.state.values.kept_rows import columns_of
 
 _AT, _MATCHED, _NULLS = "at", "matched", "nulls"
 
@@ -170,18 +172,7 @@ class RowBlocks:
 
 @lru_cache(maxsize=64)
 def _of_text(text: str) -> RowBlocks:
-    return RowBlocks([tuple(part.split(":", 1)) for part in _parts(text)])  # type: ignore[misc]
-
-
-def _parts(text: str) -> list[str]:
-    """The columns of a layout; a comma inside of brackets belongs to a type."""
-    parts: list[str] = []
-    for part in text.split(",") if text else []:
-        if parts and parts[-1].count("(") > parts[-1].count(")"):
-            parts[-1] += f",{part}"
-        else:
-            parts.append(part)
-    return parts
+    return RowBlocks(columns_of(text))
 
 
 def _is_text(kind: Any) -> bool:

@@ -19,10 +19,9 @@ from stateflow.operators.ready.assigning import instants
 from stateflow.operators.ready.groups import grouped, whole
 from stateflow.operators.ready.windowed import micros
 from stateflow.pipelines.joins import BUCKET, DUE, WAITING, Side
+from stateflow.state.values.kept_rows import BETWEEN
 
 FAR = (1 << 63) - 1
-_BETWEEN = "|"
-"""Between the columns of the left and of the right rows in a layout."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class WaitingRows:
     ) -> None:
         self._where = where
         self.layouts = tuple(RowBlocks.of_side(side) for side in (left, right))
-        self._text = _BETWEEN.join(layout.text for layout in self.layouts)
+        self._text = BETWEEN.join(layout.text for layout in self.layouts)
         self._width = width
         self._due_of = due_of
 
@@ -57,7 +56,7 @@ class WaitingRows:
         """The blocks of keys and buckets, of which no two are the same."""
         entries = states[WAITING].get(keys, by=_by(buckets))
         layouts = whole(entries["layout"])
-        of_side = (lambda text: text.split(_BETWEEN)[0]), (lambda text: text.split(_BETWEEN)[1])
+        of_side = (lambda text: text.split(BETWEEN)[0]), (lambda text: text.split(BETWEEN)[1])
         left, right = (
             side_of_blocks(
                 Blocks(whole(entries[f"{name}_rows"]), whole(entries[f"{name}_texts"])),

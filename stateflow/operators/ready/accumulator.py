@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -19,19 +19,27 @@ from stateflow.operators.ready.decimals import DecimalMean, DecimalSum, decimals
 from stateflow.operators.ready.distinct import Seen
 from stateflow.operators.ready.distinct_sketch import DistinctSketch
 from stateflow.operators.ready.encoded_rows import EncodedRows
+from stateflow.operators.ready.failed_groups import FailedCode, FailedGroups, Failure, OverflowedSum
 from stateflow.operators.ready.groups import Groups, whole
 from stateflow.operators.ready.kept_columns import kept
-from stateflow.operators.ready.own import FailedCode, Own
-from stateflow.operators.ready.partials import Kernel, OverflowedSum, Values, kernel_of
+from stateflow.operators.ready.own import Own
+from stateflow.operators.ready.partials import Kernel, Values, kernel_of
 from stateflow.operators.ready.quantiles import Quantile
+from stateflow.operators.ready.row_frames import heading
 from stateflow.pipelines.aggregates import Aggregated
+
+_Form = Literal["kept", "float", "as it is"]
+"""What an aggregate wants of a column."""
 
 
 class Accumulator:
     """The partials are a table with a row per group; its columns are those of the operator's state."""
 
-    def __init__(self, where: str, aggregates: Sequence[Aggregated]) -> None:
+    def __init__(self, where: str, aggregates: Sequence[Aggregated], *, diverts: bool = False) -> None:
+        """With `diverts` what cannot be aggregated raises `FailedGroups`, which names every such group, and else an error for
+        people."""
         self._where = where
+        self._diverts = diverts
         self._aggregates = [(each, _kernel(each)) for each in aggregates]
 
     def create(self, rows: pa.Table, groups: Groups, keys: pa.Table, seen: Seen | None = None) -> pa.Table:
@@ -82,7 +90,10 @@ class Accumulator:
             is_first[1:] = targets[1:] != targets[:-1]
             chosen, places = pa.array(rows[is_first]), targets[is_first]
             before = partials.take(pa.array(places))
-            merged = self.merge(others.take(chosen), before, keys.take(pa.array(places)))
+            try:
+                merged = self.merge(others.take(chosen), before, keys.take(pa.array(places)))
+            except FailedGroups as failed:
+                raise failed.renumbered(places) from None
             partials = _replaced(partials, merged, places)
             rows = rows[~is_first]
         return partials
@@ -104,7 +115,10 @@ class Accumulator:
             kept = np.flatnonzero(place % 2 == 0)
             paired = kept[np.append(place[1:] % 2 == 1, False)[kept]]
             left = pa.array(paired)
-            merged = self.merge(partials.take(left), partials.take(pa.array(paired + 1)), keys.take(left))
+            try:
+                merged = self.merge(partials.take(left), partials.take(pa.array(paired + 1)), keys.take(left))
+            except FailedGroups as failed:
+                raise failed.renumbered(into[paired]) from None
             partials = _replaced(partials, merged, paired).take(pa.array(kept))
             into, keys = into[kept], keys.take(pa.array(kept))
 
@@ -125,17 +139,28 @@ class Accumulator:
         """What a kernel gives; what goes wrong is told with the operator, the aggregate and the key."""
         try:
             return code(*given)
-        except OverflowedSum as error:
+        except OverflowedSum as overflow:
             digits = "38 digits" if each.result.startswith("decimal") else "64 bits"
+            what = f"{each.name!r}, the sum of {each.aggregate.column!r}"
+            beyond = OverflowError(f"the sum is beyond {digits}")
+            if self._diverts:
+                raise FailedGroups({group: Failure(what, beyond) for group in overflow.groups}) from None
             raise StateflowError(
-                f"{self._where}: {each.name!r}, the sum of {each.aggregate.column!r}, is beyond {digits} for "
-                f"{_key(keys, error.group)}: give the operator a new uid and sum the column as a double, cast with transform()"
+                f"{self._where}: {what}, is beyond {digits} for "
+                f"{_key(keys, overflow.groups[0])}: give the operator a new uid and sum the column as a double, cast with transform()"
             ) from None
         except FailedCode as failed:
+            failures = {
+                group: Failure(f"{function}() of {each.name!r}", error)
+                for group, (function, error) in failed.failures.items()
+            }
+            if self._diverts:
+                raise FailedGroups(failures) from None
+            group, first = next(iter(failures.items()))
             raise UserCodeError(
-                f"{self._where}: {failed.function}() of {each.name!r} failed for {_key(keys, failed.group)}: "
-                f"{placed(failed.error)}: {REPEATED}"
-            ) from failed.error
+                f"{self._where}: {first.what} failed for {_key(keys, group)}: {placed(first.error)}: {REPEATED}, or divert such "
+                "rows with on_error='dead_letter'"
+            ) from first.error
 
 
 def _key(keys: pa.Table, group: int) -> str:
@@ -148,8 +173,8 @@ class _Inputs:
     def __init__(self, rows: pa.Table, groups: Groups) -> None:
         self._rows = rows
         self._groups = groups
-        self._columns: dict[tuple[str, bool], Any] = {}
-        self._values: dict[tuple[str, str, bool], tuple[Any, Any, Any]] = {}
+        self._columns: dict[tuple[str, str], Any] = {}
+        self._values: dict[tuple[str, str, str], tuple[Any, Any, Any]] = {}
 
     def of(self, each: Aggregated) -> Values:
         ids, column, counts = self._counting(each)
@@ -162,12 +187,13 @@ class _Inputs:
     def _counting(self, each: Aggregated) -> tuple[Any, Any, Any]:
         """The groups and the values of the rows that count, and a mask of these rows: None when all do."""
         name, where = each.aggregate.column, each.aggregate.where
-        known = (name, where, each.as_floats)
+        form = _form(each)
+        known = (name, where, form)
         if known not in self._values:
             mask: Any = None
             if each.condition is not None:
                 mask = holds(each.condition, lambda column: whole(self._rows[column]), self._rows.num_rows)
-            column = self._column(name, as_floats=each.as_floats) if name else None
+            column = self._column(name, form) if name else None
             if column is not None and column.null_count:
                 valid = column.is_valid().to_numpy(zero_copy_only=False)
                 mask = valid if mask is None else mask & valid
@@ -179,11 +205,22 @@ class _Inputs:
             self._values[known] = (ids, column, counts)
         return self._values[known]
 
-    def _column(self, name: str, *, as_floats: bool = False) -> Any:
-        if (name, as_floats) not in self._columns:
+    def _column(self, name: str, form: _Form = "kept") -> Any:
+        if (name, form) not in self._columns:
             column = whole(self._rows[name])
-            self._columns[name, as_floats] = _as_floats(column) if as_floats else kept(column)
-        return self._columns[name, as_floats]
+            if form == "kept":
+                column = kept(column)
+            elif form == "float":
+                column = _as_floats(column)
+            self._columns[name, form] = column
+        return self._columns[name, form]
+
+
+def _form(each: Aggregated) -> _Form:
+    """Code of users gets the values that the rows have: a date, and not the number that state keeps of it."""
+    if each.aggregate.code is not None:
+        return "as it is"
+    return "float" if each.as_floats else "kept"
 
 
 def _as_floats(column: Any) -> Any:
@@ -203,7 +240,7 @@ def _kernel(each: Aggregated) -> Kernel:
         case "collect":
             return Collected(aggregate.limit, descends, each.kept, arrow_type(each.result))
         case "rows":
-            return EncodedRows()
+            return EncodedRows(heading(each.kept))
         case "top_values":
             return Frequencies(aggregate.limit, each.kept[0], arrow_type(each.result))
         case "sum" if each.scale is not None:

@@ -9,9 +9,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stateflow.operators.combined import part_name
+from stateflow.operators.ready.failed_groups import OverflowedSum
 from stateflow.operators.ready.groups import whole
 from stateflow.operators.ready.kept_columns import kept
-from stateflow.operators.ready.partials import OverflowedSum, Parts
+from stateflow.operators.ready.partials import Parts
 from stateflow.pipelines.aggregates import Aggregated
 
 
@@ -37,7 +38,7 @@ def _of_halves(low: Any, high: Any) -> Any:
     upper = upper + (lower >> 32)
     beyond = (upper < -(1 << 31)) | (upper >= 1 << 31)
     if bool(beyond.any()):
-        raise OverflowedSum(int(np.argmax(beyond)))
+        raise OverflowedSum(np.flatnonzero(beyond).tolist())
     return pa.array((upper << 32) | (lower & ((1 << 32) - 1)), mask=~valid)
 
 

@@ -7,7 +7,7 @@ closes all windows gets to it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,12 +15,15 @@ import pyarrow as pa
 
 from stateflow.operators.ready.accumulator import Accumulator
 from stateflow.operators.ready.assigning import event_times, instants
+from stateflow.operators.ready.closing import Closing, Produced
+from stateflow.operators.ready.dead_letters import letters_of
+from stateflow.operators.ready.failed_groups import FailedGroups
 from stateflow.operators.ready.groups import Groups, grouped, whole
 from stateflow.operators.ready.keys import key_columns, one_of_each
 from stateflow.operators.ready.late_rows import LateRows
 from stateflow.operators.ready.ordered_values import ranks
 from stateflow.operators.ready.stored_rows import StoredRows
-from stateflow.operators.ready.windowed import AT, NEVER, Produced, later, micros
+from stateflow.operators.ready.windowed import AT, NEVER, later, micros
 from stateflow.pipelines.columnar import ColumnarContext, ColumnarOperator
 from stateflow.pipelines.ready import (
     FILLED,
@@ -28,8 +31,6 @@ from stateflow.pipelines.ready import (
     FOREVER,
     LAST_TIME,
     NUMBER,
-    WINDOW_END,
-    WINDOW_START,
     WindowAggregate,
 )
 from stateflow.pipelines.windows import Counted
@@ -46,7 +47,8 @@ class CountedAggregates(ColumnarOperator):
         self._late = late
         self._key = declared.key
         self._n = declared.window.n
-        self._accumulator = Accumulator(declared.where, declared.aggregates)
+        self._accumulator = Accumulator(declared.where, declared.aggregates, diverts=declared.diverts)
+        self._closing = Closing(declared.uid, self._accumulator)
         kept = tuple(n for n in declared.reads if n not in (*declared.key_columns, declared.time))
         self._stored = StoredRows(declared.uid, declared.needed(frozenset()), kept, declared.time)
 
@@ -71,15 +73,19 @@ class CountedAggregates(ColumnarOperator):
         if closed == NEVER:
             return
         for entries in states["waiting"].due(closed):
-            yield from self._fill(entries, states["open"])
+            while entries.num_rows:
+                entries = yield from self._fill(entries, states["open"], ctx)
         states["waiting"].delete_due(closed)
         if ctx.watermark_micros == FOREVER:
             for entries in states["open"].due(FOREVER):
-                yield self._rows(entries.select(self._declared.key_columns), entries)
+                yield from self._rows(entries.select(self._declared.key_columns), entries, ctx)
             states["open"].delete_due(FOREVER)
 
-    def _fill(self, entries: pa.Table, state: Any) -> Produced:
-        """Rows that the watermark has reached; those of a key come in the order of their times."""
+    def _fill(
+        self, entries: pa.Table, state: Any, ctx: ColumnarContext
+    ) -> Generator[pa.Table | tuple[str, pa.Table], None, pa.Table]:
+        """Takes rows that the watermark has reached; those of a key come in the order of their times. Returns the rows that are
+        to be tried again when a window failed: without its rows, others are in a window together."""
         columns = key_columns(entries, self._key)
         of_key = grouped(columns, entries.num_rows)
         keys = one_of_each(columns, self._key, of_key.firsts)
@@ -97,10 +103,15 @@ class CountedAggregates(ColumnarOperator):
         last = np.append(first[1:], len(ids)) - 1
         groups = Groups(np.cumsum(begins) - 1, len(first), first)
         owners = keys.take(pa.array(ids[first]))
-        partials = self._accumulator.create(self._stored.rows(entries, times), groups, owners)
+        rows = self._stored.rows(entries, times)
         goes_on = (number[first] == 0) & (filled[ids[first]] > 0)
         earlier = before.take(pa.array(ids[first], mask=~goes_on))
-        windows = self._accumulator.merge(earlier, partials, owners)
+        try:
+            partials = self._accumulator.create(rows, groups, owners)
+            windows = self._accumulator.merge(earlier, partials, owners)
+        except FailedGroups as failed:
+            yield from letters_of(self._declared.uid, failed, owners, rows, groups.ids, ctx)
+            return entries.filter(pa.array(~failed.among(groups.ids)))
         began = np.where(
             goes_on, micros(whole(earlier[FIRST_TIME]).fill_null(instants([0])[0])), times[first]
         )
@@ -109,16 +120,15 @@ class CountedAggregates(ColumnarOperator):
         windows = windows.append_column(LAST_TIME, instants(times[last]))
         is_full = position[last] % self._n == self._n - 1
         full, still = pa.array(is_full), pa.array(~is_full)
-        yield self._rows(owners.filter(full), windows.filter(full))
+        yield from self._rows(owners.filter(full), windows.filter(full), ctx)
         open_now = np.zeros(of_key.size, dtype=bool)
         open_now[ids[first][~is_full]] = True
         state.delete(keys.filter(pa.array(~open_now & (filled > 0))), at=FOREVER)
         state.put(owners.filter(still), windows.filter(still), at=FOREVER)
+        return entries.slice(0, 0)
 
-    def _rows(self, keys: pa.Table, windows: pa.Table) -> pa.Table:
-        columns = dict(zip(keys.column_names, keys.columns, strict=True))
-        columns[WINDOW_START], columns[WINDOW_END] = windows[FIRST_TIME], windows[LAST_TIME]
-        return pa.table({**columns, **self._accumulator.results(windows, keys)})
+    def _rows(self, keys: pa.Table, windows: pa.Table, ctx: ColumnarContext) -> Produced:
+        return self._closing.rows(keys, windows[FIRST_TIME], windows[LAST_TIME], windows, ctx)
 
     def next_due(self, states: Mapping[str, Any]) -> int | None:
         due = later(states["waiting"].next_due(), self._declared.lateness), states["open"].next_due()

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from stateflow.operators.ready.failed_groups import OverflowedSum
 from stateflow.operators.ready.groups import Groups
 from stateflow.operators.ready.packed import bytes_of, of_bytes
-from stateflow.operators.ready.partials import OverflowedSum, Parts, Values, added
+from stateflow.operators.ready.partials import Parts, Values, added
 
 _LOW = (1 << 32) - 1
 _SIGN = np.uint64(1 << 63)
@@ -120,7 +121,7 @@ def _sums(column: Any, ids: Any, size: int) -> Any:
     totals = [sums[3] << 32 | sums[2], sums[1] << 32 | sums[0]]
     beyond |= _has_too_many_digits(totals[0], totals[1].view(np.uint64))
     if bool(beyond.any()):
-        raise OverflowedSum(int(np.argmax(beyond)))
+        raise OverflowedSum(np.flatnonzero(beyond).tolist())
     made = np.empty((size, 2), dtype=">u8")
     made[:, 0], made[:, 1] = totals[0].view(np.uint64) ^ _SIGN, totals[1].view(np.uint64)
     valid = np.bincount(ids, minlength=size) > 0

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,14 +20,16 @@ from stateflow.state.keys.arrow_types import ARROW
 
 @dataclass(frozen=True)
 class Seen:
-    """The states that know single values, for the groups of a batch."""
+    """The states that know single values, for the groups of a batch. What is new goes to them with `keep`: rows that are
+    diverted must leave nothing behind."""
 
     states: Mapping[str, Any]
     at: Any = None
     """For windows: when the window of each group ends, as an Arrow array."""
+    _new: list[Callable[[], None]] = field(default_factory=list)
 
     def unseen(self, each: Aggregated, values: Values, keys: pa.Table) -> Values:
-        """One row for each value that its group has not had; the state knows them from now on."""
+        """One row for each value that its group has not had."""
         assert each.value is not None
         column = values.column.cast(ARROW[_NAMES[each.value]])
         firsts = pa.array(grouped([pa.array(values.ids), column], len(values.ids)).firsts)
@@ -38,8 +41,13 @@ class Seen:
         fresh = ids.filter(is_new)
         marks = pa.table({SEEN: np.ones(len(fresh), dtype=bool)})
         at = None if at is None else at.filter(is_new)
-        state.put(owners.filter(is_new), marks, by=by.filter(is_new), at=at)
+        self._new.append(partial(state.put, owners.filter(is_new), marks, by=by.filter(is_new), at=at))
         return Values(fresh.to_numpy(), column.filter(is_new))
+
+    def keep(self) -> None:
+        """The states know the new values from now on."""
+        for put in self._new:
+            put()
 
 
 _NAMES = {kind.type: name for name, kind in BY_NAME.items()}

@@ -14,14 +14,19 @@ from stateflow.operators.ready.partials import Parts, Values
 
 
 class EncodedRows:
-    """Keeps rows: each as its length in four bytes, and the row."""
+    """Keeps rows: each as its length in four bytes, and the row. Before those that come together stand, in the same form, their
+    columns: code of a later release may have others."""
+
+    def __init__(self, columns: bytes) -> None:
+        self._columns = pa.scalar(columns, pa.binary())
 
     def create(self, values: Values, groups: Groups) -> Parts:
         order = np.argsort(values.ids, kind="stable")
         lengths, raw = bytes_of(values.column.take(pa.array(order)))
         sums = np.zeros(groups.size, dtype=np.int64)
         np.add.at(sums, values.ids[order], lengths)
-        return [of_bytes(raw, sums, groups.counts(values.ids) > 0)]
+        rows = of_bytes(raw, sums, groups.counts(values.ids) > 0)
+        return [pc.binary_join_element_wise(self._columns, rows, b"")]
 
     def merge(self, one: Parts, other: Parts) -> Parts:
         return [pc.binary_join_element_wise(one[0], other[0], b"", null_handling="skip")]

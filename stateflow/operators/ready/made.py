@@ -16,7 +16,6 @@ from stateflow.operators.ready.window_code import CodePerWindow
 from stateflow.operators.ready.windowed import WindowedAggregates
 from stateflow.pipelines.columnar import ColumnarOperator
 from stateflow.pipelines.latest import Latest
-from stateflow.pipelines.operators import DEAD_LETTERS
 from stateflow.pipelines.ready import LATE, Deduplicate, RunningAggregate, WindowAggregate
 from stateflow.pipelines.top import Top
 from stateflow.pipelines.window_process import WindowCode
@@ -43,7 +42,7 @@ def runnable(operator: ColumnarOperator, read: Set[str]) -> ColumnarOperator:
         case Deduplicate():
             return Deduplicated(operator, LateRows(wanted=LATE in read))
         case WindowCode(inner=WindowAggregate() as inner):
-            return CodePerWindow(operator, runnable(inner, read), dead_letters=DEAD_LETTERS in read)
+            return CodePerWindow(operator, runnable(inner, read))
         case Latest():
             return LatestOfEach(operator)
         case Top():

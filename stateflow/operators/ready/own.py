@@ -8,18 +8,14 @@ from typing import Any
 import pyarrow as pa
 
 from stateflow.operators.arrow_types import arrow_type
+from stateflow.operators.output import MISFITS, array_of
+from stateflow.operators.ready.failed_groups import FailedCode
 from stateflow.operators.ready.groups import Groups
 from stateflow.operators.ready.partials import Parts, Values
 from stateflow.pipelines.aggregates import OwnCode
 from stateflow.state.values.serializers import serializer_for
 
-
-class FailedCode(Exception):
-    """A function that users wrote raised `error` for the group of the index `group`."""
-
-    def __init__(self, group: int, function: str, error: Exception) -> None:
-        super().__init__(group, function, error)
-        self.group, self.function, self.error = group, function, error
+Failures = dict[int, tuple[str, Exception]]
 
 
 class Own:
@@ -32,18 +28,27 @@ class Own:
     def create(self, values: Values, groups: Groups) -> Parts:
         code, dumps = self._code, serializer_for(self._code.state).dumps
         held: dict[int, Any] = {}
+        failures: Failures = {}
         for group, value in zip(values.ids.tolist(), values.column.to_pylist(), strict=True):
+            if group in failures:
+                continue
+            function = "add"
             try:
-                held[group] = code.add(held[group] if group in held else code.create(), value)
+                if group not in held:
+                    function = "create"
+                    held[group] = code.create()
+                    function = "add"
+                held[group] = code.add(held[group], value)
             except Exception as error:
-                raise FailedCode(group, "add", error) from error
+                failures[group] = function, error
         encoded: list[bytes | None] = [None] * groups.size
         for group, accumulator in held.items():
-            try:
-                encoded[group] = dumps(accumulator)
-            except Exception as error:
-                raise FailedCode(group, "add", error) from error
-        return [pa.array(encoded, pa.binary())]
+            if group not in failures:
+                try:
+                    encoded[group] = dumps(accumulator)
+                except Exception as error:
+                    failures[group] = "add", error
+        return [_unless(failures, lambda: pa.array(encoded, pa.binary()))]
 
     def merge(self, one: Parts, other: Parts) -> Parts:
         serializer = serializer_for(self._code.state)
@@ -54,23 +59,52 @@ class Own:
             return serializer.dumps(self._code.merge(serializer.loads(left), serializer.loads(right)))
 
         rows = zip(one[0].to_pylist(), other[0].to_pylist(), strict=True)
-        return [_each("merge", merged, rows, pa.binary())]
+        failures: Failures = {}
+        values = _each("merge", merged, rows, failures)
+        return [_unless(failures, lambda: pa.array(values, pa.binary()))]
 
     def result(self, parts: Parts) -> Any:
         """Of no value at all: what comes out of an accumulator that nothing was added to."""
-        code, loads = self._code, serializer_for(self._code.state).loads
+        code, loads, kind = self._code, serializer_for(self._code.state).loads, arrow_type(self._result)
+        failures: Failures = {}
 
-        def result(raw: bytes | None) -> Any:
-            return code.result(code.create() if raw is None else loads(raw))
+        def made(raw: bytes | None) -> Any:
+            return code.create() if raw is None else loads(raw)
 
-        return _each("result", result, ((raw,) for raw in parts[0].to_pylist()), arrow_type(self._result))
+        held = _each("create", made, ((raw,) for raw in parts[0].to_pylist()), failures)
+        values = _each("result", code.result, ((each,) for each in held), failures)
+        return _unless(failures, lambda: _fitting(values, kind, failures))
 
 
-def _each(name: str, function: Callable[..., Any], rows: Iterator[tuple[Any, ...]], kind: Any) -> Any:
-    out = []
+def _each(
+    name: str, function: Callable[..., Any], rows: Iterator[tuple[Any, ...]], failures: Failures
+) -> list[Any]:
+    out: list[Any] = []
     for group, row in enumerate(rows):
-        try:
-            out.append(function(*row))
-        except Exception as error:
-            raise FailedCode(group, name, error) from error
-    return pa.array(out, kind)
+        value = None
+        if group not in failures:
+            try:
+                value = function(*row)
+            except Exception as error:
+                failures[group] = name, error
+        out.append(value)
+    return out
+
+
+def _fitting(values: list[Any], kind: Any, failures: Failures) -> Any:
+    """The results as a column. One that is not of the type is found, so that its key can be named."""
+    try:
+        return array_of(values, kind)
+    except MISFITS:
+        for group, value in enumerate(values):
+            try:
+                array_of([value], kind)
+            except MISFITS as error:
+                failures[group] = "result", TypeError(f"{value!r} is no {kind}: {error}")
+        return _unless(failures, lambda: pa.array(values, kind))
+
+
+def _unless(failures: Failures, make: Callable[[], Any]) -> Any:
+    if failures:
+        raise FailedCode(failures)
+    return make()

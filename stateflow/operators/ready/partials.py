@@ -14,20 +14,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from stateflow.operators.ready.failed_groups import OverflowedSum
 from stateflow.operators.ready.groups import Groups
 from stateflow.operators.ready.ordered_values import OrderedValues, largest, lower, ordered, smallest
 from stateflow.operators.ready.winners import takes_over, winners
 
 Parts = list[Any]
 _HALF = 1 << 32
-
-
-class OverflowedSum(Exception):
-    """A sum of whole numbers is beyond 64 bits; `group` is the index of the group."""
-
-    def __init__(self, group: int) -> None:
-        super().__init__(group)
-        self.group = group
 
 
 @dataclass(frozen=True)
@@ -81,7 +74,7 @@ class WholeSum:
             sums = left + right
         beyond = ((left ^ sums) & (right ^ sums)) < 0
         if bool(beyond.any()):
-            raise OverflowedSum(int(np.argmax(beyond)))
+            raise OverflowedSum(np.flatnonzero(beyond).tolist())
         nothing = pc.and_(pc.is_null(one[0]), pc.is_null(other[0]))
         return [pa.array(sums, mask=nothing.to_numpy(zero_copy_only=False))]
 
@@ -246,7 +239,7 @@ def _whole_sums(numbers: Any, ids: Any, size: int) -> Any:
     high += low >> 32
     beyond = (high < -(_HALF >> 1)) | (high >= _HALF >> 1)
     if bool(beyond.any()):
-        raise OverflowedSum(int(np.argmax(beyond)))
+        raise OverflowedSum(np.flatnonzero(beyond).tolist())
     return (high << 32) | (low & (_HALF - 1))
 
 

@@ -9,12 +9,16 @@ import pyarrow as pa
 
 from stateflow.operators.combined import Combinable
 from stateflow.operators.ready.accumulator import Accumulator
+from stateflow.operators.ready.dead_letters import letters_of
 from stateflow.operators.ready.distinct import Seen
+from stateflow.operators.ready.failed_groups import FailedGroups
 from stateflow.operators.ready.groups import grouped
 from stateflow.operators.ready.keys import key_columns, one_of_each
 from stateflow.operators.ready.latest_rows import LatestRows
 from stateflow.pipelines.columnar import ColumnarContext
 from stateflow.pipelines.ready import RunningAggregate
+
+Produced = Iterator[pa.Table | tuple[str, pa.Table]]
 
 
 class RunningAggregates(Combinable):
@@ -23,20 +27,29 @@ class RunningAggregates(Combinable):
     def __init__(self, declared: RunningAggregate) -> None:
         self.states = declared.states
         self._key = declared.key
-        self._accumulator = Accumulator(declared.where, declared.aggregates)
+        self._uid = declared.uid
+        self._accumulator = Accumulator(declared.where, declared.aggregates, diverts=declared.diverts)
         self._latest = LatestRows(declared.key, declared.key_columns)
 
-    def process(self, rows: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext) -> Iterator[pa.Table]:
-        columns = key_columns(rows, self._key)
-        groups = grouped(columns, rows.num_rows)
+    def process(self, rows: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
+        came, state = rows, states["aggregates"]
+        while True:
+            columns = key_columns(rows, self._key)
+            groups = grouped(columns, rows.num_rows)
+            keys = one_of_each(columns, self._key, groups.firsts)
+            seen = Seen(states)
+            try:
+                partials = self._accumulator.create(rows, groups, keys, seen)
+                merged = self._accumulator.merge(state.get(keys), partials, keys)
+                results = self._accumulator.results(merged, keys)
+                break
+            except FailedGroups as failed:
+                yield from letters_of(self._uid, failed, keys, rows, groups.ids, ctx)
+                rows = rows.filter(pa.array(~failed.among(groups.ids)))
         self.groups += groups.size
-        keys = one_of_each(columns, self._key, groups.firsts)
-        state = states["aggregates"]
-        partials = self._accumulator.create(rows, groups, keys, Seen(states))
-        merged = self._accumulator.merge(state.get(keys), partials, keys)
+        seen.keep()
         state.put(keys, merged)
-        results = self._accumulator.results(merged, keys)
-        yield from self._latest.put(pa.table({**_columns(keys), **results}), rows)
+        yield from self._latest.put(pa.table({**_columns(keys), **results}), came)
 
     def fire(self, states: Mapping[str, Any], ctx: ColumnarContext) -> Iterator[pa.Table]:
         yield from self._latest.rest()

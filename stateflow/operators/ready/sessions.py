@@ -6,7 +6,7 @@ before the end of the session, for a session that grew in the meantime is only f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,18 +14,19 @@ import pyarrow as pa
 
 from stateflow.operators.ready.accumulator import Accumulator
 from stateflow.operators.ready.assigning import event_times, instants
+from stateflow.operators.ready.closing import Closing, Produced
+from stateflow.operators.ready.dead_letters import letters_of
+from stateflow.operators.ready.failed_groups import FailedGroups
 from stateflow.operators.ready.groups import Groups, grouped
 from stateflow.operators.ready.keys import key_columns, one_of_each
 from stateflow.operators.ready.late_rows import LateRows
 from stateflow.operators.ready.session_ends import ended
 from stateflow.operators.ready.spans import Merged, Spans
-from stateflow.operators.ready.windowed import NEVER, Produced, later, micros
+from stateflow.operators.ready.windowed import NEVER, later, micros
 from stateflow.pipelines.columnar import ColumnarContext, ColumnarOperator
 from stateflow.pipelines.ready import (
     SESSION_END,
     SESSION_START,
-    WINDOW_END,
-    WINDOW_START,
     WindowAggregate,
 )
 from stateflow.pipelines.windows import Session
@@ -42,7 +43,8 @@ class SessionAggregates(ColumnarOperator):
         self._late = late
         self._key = declared.key
         self._gap = declared.window.gap
-        self._accumulator = Accumulator(declared.where, declared.aggregates)
+        self._accumulator = Accumulator(declared.where, declared.aggregates, diverts=declared.diverts)
+        self._closing = Closing(declared.uid, self._accumulator)
         self._closed_to = NEVER
         """Until when the sessions of the shard are closed. They are before rows come: a late row must not go into a session
         whose end has come."""
@@ -51,10 +53,13 @@ class SessionAggregates(ColumnarOperator):
         yield from self._close(states, ctx)
         times, valid = event_times(rows, self._declared.time)
         rows, times = yield from self._late.apart(rows, times, valid, ctx)
-        if rows.num_rows:
-            yield from self._merge(rows, times, states, ctx)
+        while rows.num_rows:
+            rows, times = yield from self._merge(rows, times, states, ctx)
 
-    def _merge(self, rows: pa.Table, times: Any, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
+    def _merge(
+        self, rows: pa.Table, times: Any, states: Mapping[str, Any], ctx: ColumnarContext
+    ) -> Generator[pa.Table | tuple[str, pa.Table], None, tuple[pa.Table, Any]]:
+        """Returns the rows that are to be tried again: those of other sessions, when some failed. Then nothing was stored."""
         closed = self._closed(ctx)
         columns = key_columns(rows, self._key)
         by_key = grouped(columns, rows.num_rows)
@@ -71,11 +76,18 @@ class SessionAggregates(ColumnarOperator):
             yield from self._late.put(rows.filter(pa.array(late)), ctx)
         touched = np.flatnonzero(is_of_batch & is_open)
         if not len(touched):
-            return
+            return rows.slice(0, 0), times[:0]
         number = np.full(len(merged.ends), -1)
         number[touched] = np.arange(len(touched))
         taken = number[merged.of_new][new.of_rows]
-        self._write(states, keys, merged, touched, number, stored, old, rows, taken)
+        try:
+            self._write(states, keys, merged, touched, number, stored, old, rows, taken)
+        except FailedGroups as failed:
+            owners = keys.take(pa.array(merged.keys[touched]))
+            yield from letters_of(self._declared.uid, failed, owners, rows, taken, ctx)
+            stays = (taken >= 0) & ~failed.among(taken)
+            return rows.filter(pa.array(stays)), times[stays]
+        return rows.slice(0, 0), times[:0]
 
     def _write(
         self, states: Mapping[str, Any], keys: pa.Table, merged: Merged, touched: Any, number: Any,
@@ -113,7 +125,7 @@ class SessionAggregates(ColumnarOperator):
             return
         self._closed_to = closed
         for keys, by, found in ended(states, self._declared.key_columns, closed):
-            yield self._rows(keys, by, found)
+            yield from self._closing.rows(keys, by[SESSION_START], found[SESSION_END], found, ctx)
             states["sessions"].delete(keys, by=by)
 
     def next_due(self, states: Mapping[str, Any]) -> int | None:
@@ -122,8 +134,3 @@ class SessionAggregates(ColumnarOperator):
     def _closed(self, ctx: ColumnarContext) -> int:
         watermark = ctx.watermark_micros
         return NEVER if watermark is None else watermark - self._declared.lateness
-
-    def _rows(self, keys: pa.Table, by: pa.Table, found: pa.Table) -> pa.Table:
-        columns = dict(zip(keys.column_names, keys.columns, strict=True))
-        columns[WINDOW_START], columns[WINDOW_END] = by[SESSION_START], found[SESSION_END]
-        return pa.table({**columns, **self._accumulator.results(found, keys)})

@@ -6,7 +6,7 @@ when windows come out, the panes that are in later ones, too, are found there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,18 +14,23 @@ import pyarrow as pa
 
 from stateflow.operators.combined import Combinable
 from stateflow.operators.ready.accumulator import Accumulator
-from stateflow.operators.ready.assigning import event_times, instants, newest_end
+from stateflow.operators.ready.assigning import event_times, instants, newest_end, starts
+from stateflow.operators.ready.closing import Closing, Produced
+from stateflow.operators.ready.dead_letters import letters_of
+from stateflow.operators.ready.failed_groups import FailedGroups, Failure
 from stateflow.operators.ready.groups import grouped, whole
-from stateflow.operators.ready.keys import Key, key_columns, one_of_each
+from stateflow.operators.ready.keys import Key, has_alike, key_columns, one_of_each
 from stateflow.operators.ready.late_rows import LateRows
 from stateflow.operators.ready.ordered_values import smallest
 from stateflow.operators.ready.panes import panes_of
-from stateflow.operators.ready.windowed import AT, NEVER, Produced, later, micros, window_rows
+from stateflow.operators.ready.windowed import AT, NEVER, later, micros
 from stateflow.pipelines.columnar import ColumnarContext
-from stateflow.pipelines.ready import PANE, WindowAggregate
+from stateflow.pipelines.ready import PANE, WINDOW_END, WINDOW_START, WindowAggregate
 
 Piece = tuple[pa.Table, Any, pa.Table]
 """Keys, ends of windows and partials, row by row."""
+_Lost = tuple[pa.Table, Any, list[Failure]]
+"""Keys, ends of windows, and why they cannot come out."""
 _NONE = np.zeros(0, dtype=np.int64)
 
 
@@ -62,7 +67,8 @@ class SlicedAggregates(Combinable):
         self._late = late
         self._key = declared.key
         self._panes = panes_of(declared.window)
-        self._accumulator = Accumulator(declared.where, declared.aggregates)
+        self._accumulator = Accumulator(declared.where, declared.aggregates, diverts=declared.diverts)
+        self._closing = Closing(declared.uid, self._accumulator)
         self._closed_to = NEVER
         """Until when the windows of the shard are out. They are before rows come: a row that is late for one of its windows
         must not go into a pane of it."""
@@ -74,16 +80,25 @@ class SlicedAggregates(Combinable):
         taken = valid & (newest_end(self._declared.window, times) > closed)
         rows, times = yield from self._late.apart(rows, times, taken, ctx)
         if rows.num_rows:
-            self._take(rows, self._panes.end_of(times), closed, states)
+            yield from self._take(rows, self._panes.end_of(times), closed, states, ctx)
 
-    def _take(self, rows: pa.Table, panes: Any, closed: int, states: Mapping[str, Any]) -> None:
-        columns = key_columns(rows, self._key)
-        groups = grouped([*columns, pa.array(panes)], rows.num_rows)
+    def _take(
+        self, rows: pa.Table, panes: Any, closed: int, states: Mapping[str, Any], ctx: ColumnarContext
+    ) -> Produced:
+        while True:
+            columns = key_columns(rows, self._key)
+            groups = grouped([*columns, pa.array(panes)], rows.num_rows)
+            keys, ends = one_of_each(columns, self._key, groups.firsts), panes[groups.firsts]
+            at = instants(ends)
+            try:
+                partials = self._accumulator.create(rows, groups, keys)
+                merged = self._accumulator.merge(states["panes"].get(keys, at=at), partials, keys)
+                break
+            except FailedGroups as failed:
+                yield from letters_of(self._declared.uid, failed, keys, rows, groups.ids, ctx)
+                stays = ~failed.among(groups.ids)
+                rows, panes = rows.filter(pa.array(stays)), panes[stays]
         self.groups += groups.size
-        keys, ends = one_of_each(columns, self._key, groups.firsts), panes[groups.firsts]
-        partials = self._accumulator.create(rows, groups, keys)
-        at = instants(ends)
-        merged = self._accumulator.merge(states["panes"].get(keys, at=at), partials, keys)
         states["panes"].put(keys, merged.append_column(PANE, pa.array(np.ones(len(keys), dtype=bool))), at=at)
         windows = self._panes.first_window(ends, closed)
         # Several panes of a key may have the same next window.
@@ -94,7 +109,7 @@ class SlicedAggregates(Combinable):
         yield from self._close(states, ctx)
         self._closed_to = NEVER
 
-    def _close(self, states: Mapping[str, Any], ctx: ColumnarContext) -> Iterator[pa.Table]:
+    def _close(self, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
         closed, panes = self._closed(ctx), states["panes"]
         if closed <= self._closed_to:
             return
@@ -102,14 +117,20 @@ class SlicedAggregates(Combinable):
         due = list(states["ends"].due(closed))
         if due:
             first = _First.of(due, self._key)
-            pieces = [self._in_windows(entries, first, closed) for entries in panes.due(closed)]
-            keys, ends, partials = self._reduced(pieces)
-            yield window_rows(self._declared, self._accumulator, keys, ends, partials)
+            lost: list[_Lost] = []
+            pieces = [self._in_windows(entries, first, closed, lost) for entries in panes.due(closed)]
+            keys, ends, partials = self._reduced(pieces, lost)
+            begins = instants(starts(self._declared.window, ends))
+            if lost:
+                keys, begins, ends, partials = yield from self._without(
+                    lost, keys, begins, ends, partials, ctx
+                )
+            yield from self._closing.rows(keys, begins, instants(ends), partials, ctx)
             states["ends"].delete_due(closed)
             self._hand_on(closed, states)
         panes.delete_due(self._panes.done(closed))
 
-    def _in_windows(self, entries: pa.Table, first: _First, closed: int) -> Piece:
+    def _in_windows(self, entries: pa.Table, first: _First, closed: int, lost: list[_Lost]) -> Piece:
         """The panes, each in all of its windows that must come out, as far as a part of all panes goes."""
         columns = key_columns(entries, self._key)
         since = first.of_keys(columns)
@@ -128,17 +149,55 @@ class SlicedAggregates(Combinable):
         owners = pa.table(
             {name: c.take(pa.array(at)) for (name, _), c in zip(self._key, columns, strict=True)}
         )
-        return self._reduced([(owners, windows, entries.take(pa.array(at)))])
+        return self._reduced([(owners, windows, entries.take(pa.array(at)))], lost)
 
-    def _reduced(self, pieces: list[Piece]) -> Piece:
-        """One row per key and window."""
+    def _reduced(self, pieces: list[Piece], lost: list[_Lost]) -> Piece:
+        """One row per key and window. Windows whose panes do not merge go to `lost`, and a part of them may be left."""
         keys = pa.concat_tables([keys for keys, _, _ in pieces])
         ends = np.concatenate([ends for _, ends, _ in pieces])
-        columns = [whole(column) for column in keys.columns]
-        groups = grouped([*columns, pa.array(ends)], len(ends))
         partials = pa.concat_tables([partials for *_, partials in pieces])
-        partials = self._accumulator.reduce(partials, groups.ids, keys)
-        return one_of_each(columns, self._key, groups.firsts), ends[groups.firsts], partials
+        while True:
+            columns = [whole(column) for column in keys.columns]
+            groups = grouped([*columns, pa.array(ends)], len(ends))
+            owners = one_of_each(columns, self._key, groups.firsts), ends[groups.firsts]
+            try:
+                return *owners, self._accumulator.reduce(partials, groups.ids, keys)
+            except FailedGroups as failed:
+                at = pa.array(list(failed.failures))
+                lost.append((owners[0].take(at), owners[1][at], list(failed.failures.values())))
+                stays = ~failed.among(groups.ids)
+                keys, ends, partials = (
+                    keys.filter(pa.array(stays)), ends[stays], partials.filter(pa.array(stays)),
+                )  # fmt: skip
+
+    def _without(
+        self,
+        lost: list[_Lost],
+        keys: pa.Table,
+        begins: Any,
+        ends: Any,
+        partials: pa.Table,
+        ctx: ColumnarContext,
+    ) -> Generator[tuple[str, pa.Table] | pa.Table, None, tuple[pa.Table, Any, Any, pa.Table]]:
+        """Puts out letters for windows that are lost, and returns the others."""
+        gone = pa.concat_tables([of for of, _, _ in lost])
+        gone_ends = np.concatenate([of for _, of, _ in lost])
+        failures = [failure for *_, of in lost for failure in of]
+        columns = [whole(column) for column in gone.columns]
+        # Several pieces of a window may have failed.
+        once = grouped([*columns, pa.array(gone_ends)], len(gone)).firsts
+        windows = one_of_each(columns, self._key, once)
+        for name, at in (
+            (WINDOW_START, starts(self._declared.window, gone_ends[once])),
+            (WINDOW_END, gone_ends[once]),
+        ):
+            windows = windows.append_column(name, instants(at))
+        failed = FailedGroups({at: failures[place] for at, place in enumerate(once.tolist())})
+        yield from self._closing.lost(failed, windows, ctx)
+        mine = keys.append_column(WINDOW_END, instants(ends))
+        stays = ~has_alike(mine, windows.select(mine.column_names), mine.column_names)
+        kept = pa.array(stays)
+        return keys.filter(kept), begins.filter(kept), ends[stays], partials.filter(kept)
 
     def _hand_on(self, closed: int, states: Mapping[str, Any]) -> None:
         """The panes that are in windows which have not closed yet are found there."""

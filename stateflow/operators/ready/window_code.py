@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import date, datetime
 from decimal import Decimal
 from functools import cached_property
@@ -13,18 +12,19 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from stateflow.errors import UserCodeError, placed
+from stateflow.errors import IncompatibleError, UserCodeError, placed
 from stateflow.operators.arrow_types import arrow_schema_of
 from stateflow.operators.engine import REPEATED
-from stateflow.operators.keyed import as_json
 from stateflow.operators.output import RowWriter
+from stateflow.operators.ready.dead_letters import dead_letter, put_out
 from stateflow.operators.ready.groups import whole
 from stateflow.operators.ready.ordered_values import ranks
+from stateflow.operators.ready.row_frames import Names, framed, frames, heading
 from stateflow.pipelines.columnar import ColumnarContext, ColumnarOperator
-from stateflow.pipelines.operators import DEAD_LETTERS
 from stateflow.pipelines.ready import WINDOW_END, WINDOW_START
 from stateflow.pipelines.rows import Field
 from stateflow.pipelines.window_process import ENCODED, WindowBounds, WindowCode
+from stateflow.state.values.evolved_columns import earlier_name
 
 Produced = Iterator[pa.Table | tuple[str, pa.Table]]
 _PYTHON = {"date": date, "timestamp": datetime, "binary": bytes}
@@ -33,36 +33,66 @@ _PYTHON = {"date": date, "timestamp": datetime, "binary": bytes}
 class CodePerWindow(ColumnarOperator):
     """Hands the windows that `inner` puts out to user code."""
 
-    def __init__(self, declared: WindowCode, inner: ColumnarOperator, *, dead_letters: bool) -> None:
+    def __init__(self, declared: WindowCode, inner: ColumnarOperator) -> None:
         assert declared.given is not None
         self.states = inner.states
         self.waits = inner.waits
         self._inner = inner
         self._declared = declared
         self._diverts = declared.on_error == "dead_letter"
-        self._tells = dead_letters
         self._code = declared.code()
         self._fields = declared.given.fields
         self._make = declared.given.make
         self._order = [(by.removeprefix("-"), by.startswith("-")) for by in declared.order]
-        names = [field.name for field in self._fields]
-        names += [name for name, _ in self._order if name not in names]
-        fields = [declared.rows.field(name) for name in names]
-        self._kept = [field for field in fields if field is not None]
+        self._kept = declared.kept
+        self._renamed = declared.renamed
+        self._names = tuple(field.name for field in self._kept)
+        self._waits_alone = "waiting" in inner.states
         self._schema = arrow_schema_of(declared.rows)
         self._writer = RowWriter(declared.output, arrow_schema_of(declared.output), declared.where)
 
     @cached_property
-    def _decoder(self) -> Any:
-        """Made in the task: it cannot travel there."""
-        return msgspec.msgpack.Decoder(tuple[tuple(map(_kind, self._kept))])  # type: ignore[misc]
+    def _readers(self) -> dict[Names, Callable[[bytes], tuple[Any, ...]]]:
+        """What reads rows with these columns. Made in the task: it cannot travel there."""
+        return {}
+
+    def _reader(self, names: Names) -> Callable[[bytes], tuple[Any, ...]]:
+        if names not in self._readers:
+            self._readers[names] = self._reader_of(names)
+        return self._readers[names]
+
+    def _reader_of(self, names: Names) -> Callable[[bytes], tuple[Any, ...]]:
+        sources = [
+            earlier_name(field.name, self._renamed[field.name], names, self._names) for field in self._kept
+        ]
+        kinds: dict[str, Any] = {
+            source: _kind(field) for field, source in zip(self._kept, sources, strict=True) if source
+        }
+        decode = msgspec.msgpack.Decoder(tuple[tuple(kinds.get(name, Any) for name in names)]).decode  # type: ignore[misc]
+        if names == self._names:
+            return decode
+        places = [None if source is None else names.index(source) for source in sources]
+        defaults = [field.default for field in self._kept]
+
+        def read(row: bytes) -> tuple[Any, ...]:
+            before = decode(row)
+            values = [None if place is None else before[place] for place in places]
+            # As a row from the source, in which the column is null.
+            return tuple(
+                default.values(1)[0] if value is None and default is not None else value
+                for value, default in zip(values, defaults, strict=True)
+            )
+
+        return read
 
     def process(self, rows: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
         columns = [rows[field.name].to_pylist() for field in self._kept]
         encode = msgspec.msgpack.encode
         made = [encode(row) for row in zip(*columns, strict=True)]
-        framed = [len(row).to_bytes(4, "little") + row for row in made]
-        rows = rows.append_column(ENCODED, pa.array(framed, pa.binary()))
+        # Rows of a window of a count wait one by one.
+        before = heading(self._names) if self._waits_alone else b""
+        encoded = [before + framed(row) for row in made]
+        rows = rows.append_column(ENCODED, pa.array(encoded, pa.binary()))
         yield from self._called(self._inner.process(rows, states, ctx), ctx)
 
     def fire(self, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
@@ -85,7 +115,7 @@ class CodePerWindow(ColumnarOperator):
             keys = list(zip(*(closed[name].to_pylist() for name in names), strict=True))
         bounds = (closed[name].to_pylist() for name in (WINDOW_START, WINDOW_END))
         out: list[Any] = []
-        dead: list[dict[str, Any]] = []
+        dead: list[tuple[Any, ...]] = []
         for key, start, end, blob in zip(keys, *bounds, closed[ENCODED].to_pylist(), strict=True):
             window, rows = WindowBounds(start, end), self._rows(blob)
             try:
@@ -96,34 +126,14 @@ class CodePerWindow(ColumnarOperator):
                         f"{self._declared.where} failed for key {key!r} and the window from {start.isoformat()} to "
                         f"{end.isoformat()}: {placed(error)}: {REPEATED}"
                     ) from error
-                dead.append(self._dead_letter(key, rows, error, ctx))
+                dead.append(dead_letter(self._declared.uid, key, "", error, rows, ctx))
         if out:
             yield pa.Table.from_batches([self._writer.write(out)])
-        if dead and self._tells:
-            yield DEAD_LETTERS, pa.Table.from_pylist(dead)
-
-    def _dead_letter(
-        self, key: Any, rows: list[Any], error: Exception, ctx: ColumnarContext
-    ) -> dict[str, Any]:
-        return {
-            "operator": self._declared.uid,
-            "key": repr(key),
-            "error": f"{type(error).__name__}: {error}",
-            "traceback": "".join(traceback.format_exception(error)),
-            "rows": as_json(rows),
-            "row_count": len(rows),
-            "checkpoint_id": ctx.checkpoint_id,
-        }
+        yield from put_out(dead)
 
     def _rows(self, blob: bytes) -> list[Any]:
         """The rows in their order; of those at the same place the one whose bytes are smaller comes first."""
-        framed, at = [], 0
-        while at < len(blob):
-            size = int.from_bytes(blob[at : at + 4], "little")
-            framed.append(blob[at + 4 : at + 4 + size])
-            at += 4 + size
-        framed.sort()
-        values = [self._decoder.decode(each) for each in framed]
+        values = [self._decoded(row, names) for row, names in sorted(frames(blob, self._names))]
         codes = []
         for name, descends in self._order:
             place = next(i for i, field in enumerate(self._kept) if field.name == name)
@@ -132,6 +142,15 @@ class CodePerWindow(ColumnarOperator):
             codes.append(-code if descends else code)
         count = len(self._fields)
         return [self._row(values[i][:count]) for i in np.lexsort(tuple(reversed(codes))).tolist()]
+
+    def _decoded(self, row: bytes, names: Names) -> tuple[Any, ...]:
+        try:
+            return self._reader(names)(row)
+        except msgspec.ValidationError as error:
+            raise IncompatibleError(
+                f"{self._declared.where}: rows of open windows were kept with columns {', '.join(names)}, and do not fit those of "
+                f"today ({error}): put the type back until these windows are closed, or give the operator a new uid"
+            ) from None
 
     def _row(self, values: tuple[Any, ...]) -> Any:
         return self._make(

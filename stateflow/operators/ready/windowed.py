@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from stateflow.operators.combined import Combinable
 from stateflow.operators.ready.accumulator import Accumulator
 from stateflow.operators.ready.assigning import Assigned, assigned, event_times, instants, newest_end, starts
+from stateflow.operators.ready.closing import Closing, Produced
+from stateflow.operators.ready.dead_letters import letters_of
 from stateflow.operators.ready.distinct import Seen
+from stateflow.operators.ready.failed_groups import FailedGroups
 from stateflow.operators.ready.groups import grouped, whole
 from stateflow.operators.ready.keys import key_columns, one_of_each
 from stateflow.operators.ready.late_rows import LateRows
@@ -19,8 +24,20 @@ from stateflow.operators.ready.panes import panes_of
 from stateflow.pipelines.columnar import ColumnarContext
 from stateflow.pipelines.ready import WINDOW_END, WINDOW_START, WindowAggregate
 
-Produced = Iterator[pa.Table | tuple[str, pa.Table]]
 AT = "at"
+
+
+@dataclass(frozen=True)
+class _Change:
+    """What windows hold now, and the rows that come out for it."""
+
+    state: str
+    keys: pa.Table
+    at: Any
+    partials: pa.Table
+    rows: pa.Table | None
+    moved: bool = False
+    """Whether they leave the state `windows`."""
 
 
 class WindowedAggregates(Combinable):
@@ -38,7 +55,8 @@ class WindowedAggregates(Combinable):
         self._key = declared.key
         self._window = declared.window
         self._lateness = declared.lateness
-        self._accumulator = Accumulator(declared.where, declared.aggregates)
+        self._accumulator = Accumulator(declared.where, declared.aggregates, diverts=declared.diverts)
+        self._closing = Closing(declared.uid, self._accumulator)
         self._latest = LatestRows(declared.key, (*declared.key_columns, WINDOW_END))
 
     def process(self, rows: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
@@ -60,60 +78,75 @@ class WindowedAggregates(Combinable):
         ctx: ColumnarContext,
         came: pa.Table,
     ) -> Produced:
+        single, at = windows.rows is None, windows.ends
         if windows.rows is not None:
             rows = rows.take(pa.array(windows.rows))
-        columns = key_columns(rows, self._key)
-        groups = grouped([*columns, pa.array(windows.ends)], rows.num_rows)
-        if windows.rows is None:
+        while True:
+            columns = key_columns(rows, self._key)
+            groups = grouped([*columns, pa.array(at)], rows.num_rows)
+            keys = one_of_each(columns, self._key, groups.firsts)
+            ends = at[groups.firsts]
+            seen = Seen(states, instants(ends))
+            try:
+                partials = self._accumulator.create(rows, groups, keys, seen)
+                changes = self._changes(keys, ends, partials, states, ctx)
+                break
+            except FailedGroups as failed:
+                yield from letters_of(self._declared.uid, failed, keys, rows, groups.ids, ctx)
+                stays = ~failed.among(groups.ids)
+                rows, at = rows.filter(pa.array(stays)), at[stays]
+        if single:
             self.groups += groups.size
-        keys = one_of_each(columns, self._key, groups.firsts)
-        ends = windows.ends[groups.firsts]
-        partials = self._accumulator.create(rows, groups, keys, Seen(states, instants(ends)))
+        seen.keep()
+        for change in changes:
+            if change.moved:
+                states["windows"].delete(change.keys, at=change.at)
+            states[change.state].put(change.keys, change.partials, at=change.at)
+            if change.rows is not None:
+                yield from self._latest.put(change.rows, came)
+
+    def _changes(
+        self, keys: pa.Table, ends: Any, partials: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext
+    ) -> list[_Change]:
+        """What the partials of a batch change; nothing has happened yet."""
         match self._declared.emit:
             case "final":
-                self._merge(states["windows"], keys, ends, partials)
+                at = instants(ends)
+                merged = self._accumulator.merge(states["windows"].get(keys, at=at), partials, keys)
+                return [_Change("windows", keys, at, merged, None)]
             case "changes":
-                merged = self._merge(states["windows"], keys, ends, partials)
-                yield from self._latest.put(
-                    window_rows(self._declared, self._accumulator, keys, ends, merged), came
-                )
-            case _:
-                yield from self._merge_told(keys, ends, partials, states, ctx, came)
-
-    def _merge(self, state: Any, keys: pa.Table, ends: Any, partials: pa.Table) -> pa.Table:
-        at = instants(ends)
-        merged = self._accumulator.merge(state.get(keys, at=at), partials, keys)
-        state.put(keys, merged, at=at)
-        return merged
-
-    def _merge_told(
-        self,
-        keys: pa.Table,
-        ends: Any,
-        partials: pa.Table,
-        states: Mapping[str, Any],
-        ctx: ColumnarContext,
-        came: pa.Table,
-    ) -> Produced:
-        """Windows whose end has come are put out at once; the others when it comes."""
-        has_ended = ends <= _watermark(ctx)
+                at = instants(ends)
+                merged = self._accumulator.merge(states["windows"].get(keys, at=at), partials, keys)
+                return [_Change("windows", keys, at, merged, self._rows(keys, ends, merged))]
+        # Windows whose end has come are put out at once; the others when it comes.
+        changes, has_ended = [], ends <= _watermark(ctx)
         for ended in (False, True):
-            mask = has_ended == ended
-            if not bool(mask.any()):
-                continue
-            chosen = pa.array(mask)
-            mine, ends_here, parts = keys.filter(chosen), ends[mask], partials.filter(chosen)
-            if not ended:
-                self._merge(states["windows"], mine, ends_here, parts)
-                continue
-            at = instants(ends_here)
-            # Its end came in this very batch, and `fire` has not moved it yet.
-            parts = self._accumulator.merge(states["windows"].get(mine, at=at), parts, mine)
-            states["windows"].delete(mine, at=at)
-            merged = self._merge(states["told"], mine, ends_here, parts)
-            yield from self._latest.put(
-                window_rows(self._declared, self._accumulator, mine, ends_here, merged), came
-            )
+            mine = np.flatnonzero(has_ended == ended)
+            if len(mine):
+                chosen = pa.array(mine)
+                try:
+                    changes.append(
+                        self._told(keys.take(chosen), ends[mine], partials.take(chosen), states, ended=ended)
+                    )
+                except FailedGroups as failed:
+                    raise failed.renumbered(mine) from None
+        return changes
+
+    def _told(
+        self, keys: pa.Table, ends: Any, partials: pa.Table, states: Mapping[str, Any], *, ended: bool
+    ) -> _Change:
+        at = instants(ends)
+        # Where its end came in this very batch, `fire` has not moved it yet.
+        merged = self._accumulator.merge(states["windows"].get(keys, at=at), partials, keys)
+        if not ended:
+            return _Change("windows", keys, at, merged, None)
+        merged = self._accumulator.merge(states["told"].get(keys, at=at), merged, keys)
+        return _Change("told", keys, at, merged, self._rows(keys, ends, merged), moved=True)
+
+    def _rows(self, keys: pa.Table, ends: Any, partials: pa.Table) -> pa.Table:
+        results = self._accumulator.results(partials, keys)
+        bounds = {WINDOW_START: instants(starts(self._window, ends)), WINDOW_END: instants(ends)}
+        return pa.table({**dict(zip(keys.column_names, keys.columns, strict=True)), **bounds, **results})
 
     def fire(self, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
         yield from self._latest.rest()
@@ -125,7 +158,8 @@ class WindowedAggregates(Combinable):
         if emit != "changes":
             for entries in windows.due(ended):
                 keys, ends = entries.select(self._declared.key_columns), micros(entries[AT])
-                yield window_rows(self._declared, self._accumulator, keys, ends, entries)
+                begins = instants(starts(self._window, ends))
+                yield from self._closing.rows(keys, begins, instants(ends), entries, ctx)
                 if "told" in states:
                     still = ends > closed
                     if bool(still.any()):
@@ -149,16 +183,6 @@ class WindowedAggregates(Combinable):
         """Windows that end then, or before, are closed."""
         watermark = ctx.watermark_micros
         return NEVER if watermark is None else watermark - self._lateness
-
-
-def window_rows(
-    declared: WindowAggregate, accumulator: Accumulator, keys: pa.Table, ends: Any, partials: pa.Table
-) -> pa.Table:
-    """The output rows of windows."""
-    columns = dict(zip(keys.column_names, keys.columns, strict=True))
-    columns[WINDOW_START] = instants(starts(declared.window, ends))
-    columns[WINDOW_END] = instants(ends)
-    return pa.table({**columns, **accumulator.results(partials, keys)})
 
 
 NEVER = -(1 << 63)

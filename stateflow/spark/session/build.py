@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import shutil
@@ -92,6 +93,7 @@ def _started(
     builder = SparkSession.builder.appName(app).master(master_url or "local[*]")
     for name, value in settings.items():
         builder = builder.config(name, value)
+    _leave_no_empty_warehouse()
     waiting("starting Spark")
     if any(map(is_secret, settings)):
         # PySpark puts every setting on the command line of a JVM that it starts. What is set later goes through a socket.
@@ -101,6 +103,18 @@ def _started(
     session = builder.getOrCreate()
     _spare_from_sigterm(session)
     return session
+
+
+def _leave_no_empty_warehouse() -> None:
+    """Spark makes this folder where the process stands, for tables without a path, whether there is one or not."""
+    folder = Path("spark-warehouse").absolute()
+    if not folder.exists():
+        atexit.register(_remove_if_empty, folder)
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with suppress(OSError):
+        folder.rmdir()
 
 
 def _spare_from_sigterm(session: SparkSession) -> None:

@@ -43,6 +43,20 @@ class LoggedCommit:
     operation: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class LoggedFile:
+    """A data file of a table."""
+
+    add: Mapping[str, Any]
+    """What the action that added it says."""
+    action: Any
+    """The action as Delta holds it."""
+
+    @property
+    def size(self) -> int:
+        return int(self.add["size"])
+
+
 def logged_commit(version: int, lines: Iterable[str]) -> LoggedCommit:
     slots: dict[str, int] = {}
     changes = reshapes = False
@@ -183,14 +197,44 @@ class Transaction:
                 return int(sequence.apply(k).version())
         return None
 
+    def files(self) -> list[LoggedFile] | None:
+        """The table's data files; None where only Spark jobs could tell, or where there are many."""
+        checksum = self._txn.snapshot().checksumOpt()
+        known = checksum.get().allFiles() if checksum.isDefined() else self.log._none
+        if known.isEmpty():
+            return None
+        sequence = known.get()
+        actions = [sequence.apply(k) for k in range(sequence.size())]
+        files = [LoggedFile(json.loads(str(action.json()))["add"], action) for action in actions]
+        # Delta compares the same two numbers before it believes a list that it has computed by itself.
+        counted = (int(checksum.get().numFiles()), int(checksum.get().tableSizeBytes()))
+        return files if (len(files), sum(file.size for file in files)) == counted else None
+
+    def rests_on_all(self) -> None:
+        """From here on a commit of another writer that could change what this one should write makes this one fail, as it would a
+        MERGE: also one that puts rows into a table without any."""
+        self._txn.readWholeTable()
+
+    def rows_of(self, files: Sequence[LoggedFile]) -> DataFrame:
+        """The rows of some of the table's files."""
+        return self._frame(file.action for file in files)
+
+    def removing(self, files: Sequence[LoggedFile]) -> list[str]:
+        """The actions that take files out of the table."""
+        now = self.log.now()
+        return [str(file.action.removeWithTimestamp(now, True).json()) for file in files]
+
     def reread(self, actions: Iterable[str], columns: Sequence[str]) -> DataFrame:
         """The rows of data files that are not part of the table yet, as the table would show them."""
+        quoted = ["`" + c.replace("`", "``") + "`" for c in columns]
+        return self._frame(self.log.action(a) for a in actions).select(*quoted)
+
+    def _frame(self, adds: Iterable[Any]) -> DataFrame:
         from pyspark.sql import DataFrame
 
-        adds = self.log.scala_seq(self.log.action(a) for a in actions)
-        frame = self.log._log.createDataFrame(self._txn.snapshot(), adds, False, self.log._none)
-        quoted = ["`" + c.replace("`", "``") + "`" for c in columns]
-        return DataFrame(frame, self.log.spark).select(*quoted)
+        log = self.log
+        frame = log._log.createDataFrame(self._txn.snapshot(), log.scala_seq(adds), False, log._none)
+        return DataFrame(frame, log.spark)
 
     def write(self, frame: DataFrame) -> list[str]:
         """Writes the data files of `frame` in one job; returns the actions that add them, as JSON."""
@@ -234,6 +278,19 @@ class Transaction:
         log = self.log
         append = log._jvm.org.apache.spark.sql.streaming.OutputMode.Append()
         operation = getattr(log._delta, "DeltaOperations$StreamingUpdate")(append, query, epoch, log._none)
+        return self._commit(actions, operation, metrics, adds=bool(metrics.get("numAddedFiles")))
+
+    def commit_merge(self, actions: Iterable[str], metrics: dict[str, int]) -> int:
+        """Commits the actions as a MERGE; returns the table's new version."""
+        log = self.log
+        nothing = log.scala_seq([])
+        operation = getattr(log._delta, "DeltaOperations$Merge")(
+            log._none, log._none, log._none, log._none, nothing, nothing, nothing
+        )
+        return self._commit(actions, operation, metrics, adds=bool(metrics.get("numTargetFilesAdded")))
+
+    def _commit(self, actions: Iterable[str], operation: Any, metrics: dict[str, int], *, adds: bool) -> int:
+        log = self.log
         scala = log._jspark.sparkContext()
         counters = {}
         for name, value in metrics.items():
@@ -242,7 +299,7 @@ class Transaction:
             )
             counters[name].set(value)
         self._txn.registerSQLMetrics(log._jspark, log.scala_map(counters))
-        if metrics.get("numAddedFiles"):
+        if adds:
             # `writeFiles` registered it as well, but with the transaction of `prepare`.
             self._txn.registerPostCommitHook(getattr(getattr(log._delta.hooks, "AutoCompact$"), "MODULE$"))
         return int(self._txn.commit(log.scala_seq(log.action(a) for a in actions), operation))

@@ -13,8 +13,16 @@ from stateflow.pipelines.conditions import Expression
 from stateflow.pipelines.tables import DeltaTable
 from stateflow.spark.sinks.base import BatchFunction, Committed, Delivery, is_committed
 from stateflow.spark.sinks.deletion import deletion, marked
-from stateflow.spark.sinks.delta_append import conflicted, open_table, refuse_disagreement, stuck
-from stateflow.spark.sinks.delta_log import DeltaLog, TableShape, failure_classes
+from stateflow.spark.sinks.delta_append import (
+    added,
+    conflicted,
+    fence,
+    open_table,
+    refuse_disagreement,
+    stuck,
+)
+from stateflow.spark.sinks.delta_log import DeltaLog, TableShape, Transaction, failure_classes
+from stateflow.spark.sinks.delta_rewrite import files_to_rewrite, is_plain, metrics, rewritten
 from stateflow.spark.sinks.fit import cast_to, check_fit, column_marks, quoted
 from stateflow.spark.sinks.slot import SinkSlot
 
@@ -182,7 +190,8 @@ def commit(
         if column_marks(shape, payload["marks"]) != payload["marks"]:
             raise stuck(at, f"columns of {target} changed since the rows of record {at.slot} were prepared")
         try:
-            _merge(spark, prepared, at, stager)
+            if not _rewritten(spark, log, txn, shape, prepared, at, stager):
+                _merge(spark, prepared, at, stager)
         except Exception as error:
             if any("InvariantViolation" in name for name in failure_classes(error)):
                 what = f"rows prepared for record {at.slot} break a constraint that {target} has got since"
@@ -193,6 +202,34 @@ def commit(
             continue
         return "committed"
     raise AssertionError("unreachable: the last attempt returns or raises")
+
+
+def _rewritten(
+    spark: SparkSession,
+    log: DeltaLog,
+    txn: Transaction,
+    shape: TableShape,
+    prepared: Prepared,
+    at: SinkSlot,
+    stager: Stager,
+) -> bool:
+    """Whether the rows were merged by writing the table's few files anew; else Delta has to merge them."""
+    from pyspark.sql.types import StructType
+
+    payload = prepared.payload
+    schema = StructType.fromJson(json.loads(payload["schema"]))
+    files = files_to_rewrite(txn.files()) if is_plain(shape, schema.names) else None
+    if files is None:
+        return False
+    staged = stager.read(spark, prepared.files, schema)
+    rows = newest(staged, payload["keys"], payload["order_by"])
+    size = sum(ref.size for ref in prepared.files)
+    actions = rewritten(txn, shape, files, staged, rows, payload, size, prepared.rows)
+    numbers = metrics(files, added(actions), prepared.rows)
+    if payload["exactly_once"]:
+        actions.append(fence(log, at))
+    txn.commit_merge(actions, numbers)
+    return True
 
 
 def _merge(spark: SparkSession, prepared: Prepared, at: SinkSlot, stager: Stager) -> None:

@@ -123,6 +123,7 @@ class _Subtask:
             rows_out=outputs.rows,
             keys=self.engine.keys,
             groups=self.engine.groups,
+            dead_letters=self.engine.dead_letters,
             expired=self.engine.expiry.expired,
             counters={name: c.value for name, c in self.engine.context.metrics.counters.items()},
             metrics=self.shards.figures(),

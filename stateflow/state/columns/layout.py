@@ -11,6 +11,7 @@ from stateflow.errors import UsageError
 from stateflow.format.records import StateSchema
 from stateflow.format.scalars import BY_TYPE, KEY_TYPES
 from stateflow.state.expiry.ttl import Ttl, ttl_fields, ttl_of
+from stateflow.state.values.schema_text import WAS
 
 MOST_COLUMNS = 64
 TIME = "at"
@@ -35,6 +36,8 @@ class ColumnLayout:
     """How long an entry lives after it was put, or read, as the ttl says."""
     queryable: bool = False
     """Whether `stateflow serve` may answer from it."""
+    renamed: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """By column, what it was called before."""
 
     def check(self, where: str, key: Sequence[str] = ()) -> None:
         """Raises UsageError for a layout that cannot be; `key` are the names of the key's columns, as far as known."""
@@ -73,17 +76,28 @@ class ColumnLayout:
 
     def schema(self) -> StateSchema:
         """The state as a record has it, still without its id."""
-        columns = ",".join(f"{name}:{BY_TYPE[hint].name}" for name, hint in self.columns.items())
         return StateSchema(
             id=0,
             kind="columns",
-            value=f"columns{{{columns}}}",
+            value=self._text({}),
             by=tuple((name, BY_TYPE[hint].name) for name, hint in self.by.items()),
             timed=self.timed,
             aliases=self.aliases,
             queryable=self.queryable,
             **ttl_fields(self.ttl),
         )
+
+    @property
+    def with_aliases(self) -> str:
+        """The type of its values with what columns were called before; empty when none was called otherwise."""
+        return self._text(self.renamed) if any(self.renamed.values()) else ""
+
+    def _text(self, renamed: Mapping[str, Sequence[str]]) -> str:
+        columns = ",".join(
+            f"{WAS.join((name, *renamed.get(name, ())))}:{BY_TYPE[hint].name}"
+            for name, hint in self.columns.items()
+        )
+        return f"columns{{{columns}}}"
 
 
 def columns(

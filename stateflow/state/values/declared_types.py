@@ -52,7 +52,7 @@ class DeclaredType:
     def change(self, old: str) -> Evolution:
         """What the rules make of values of another type. Raises RefusedError."""
         if self.schema.startswith("columns{"):
-            return columns_evolution(old, self.schema)
+            return columns_evolution(old, self.target)
         return evolution(old, self.target, self.tagged)
 
 

@@ -22,9 +22,10 @@ from stateflow.state.values.serializers import RAW_CODE
 def columns_evolution(
     old: str, new: str, aliases: Mapping[str, Sequence[str]] = MappingProxyType({})
 ) -> Evolution:
-    """Columns are told by name: those that are new are null, and those that are gone are lost. Raises RefusedError."""
+    """Columns are told by name: those that are new are null, and those that are gone are lost. Earlier names stand in the text of
+    the new type, or in `aliases`. Raises RefusedError."""
     before, now = _columns(old), _columns(new)
-    found = {name: earlier_name(name, aliases.get(name, ()), before, now) for name in now}
+    found = _sources(old, new, aliases)
     changes = [
         f"column {name} was {source}" if source else f"column {name} is new"
         for name, source in found.items()
@@ -45,6 +46,13 @@ def columns_evolution(
     return Evolution(lambda value: value, False, (*changes, *losses), tuple(losses), alike)
 
 
+def _sources(old: str, new: str, aliases: Mapping[str, Sequence[str]]) -> dict[str, str | None]:
+    """For each column what it was called; None for a new one."""
+    before, now = _columns(old), _columns(new)
+    known = {field.name: (*field.aliases, *aliases.get(field.name, ())) for field in read_columns(new)}
+    return {name: earlier_name(name, known[name], before, now) for name in now}
+
+
 def earlier_name(
     name: str, aliases: Sequence[str], before: Collection[str], now: Collection[str]
 ) -> str | None:
@@ -59,13 +67,13 @@ def columns_converter(old: str, new: str) -> Callable[[bytes], bytes] | None:
     if old == new:
         return None
     read = plain_reader(StateSchema(id=0, kind="columns", value=old))
-    now = _columns(new)
+    now, sources = _columns(new), _sources(old, new, {})
     write = _writer(list(now.values()))
     numbers = [kind == "float" for kind in now.values()]
 
     def convert(plain: bytes) -> bytes:
         values = read(plain)
-        row = [values.get(name) for name in now]
+        row = [None if source is None else values[source] for source in sources.values()]
         return write(
             [
                 float(value) if number and value is not None else value

@@ -85,7 +85,7 @@ def test_answers_stay_when_a_later_batch_fails_and_are_not_there_when_their_own_
     service.fails = 1
     with pytest.raises(
         UserCodeError,
-        match=r"operator 'geo' could not look up 1 keys, the first of them 'b', in 1 attempts: .*no line",
+        match=r"operator 'geo' could not look up 1 key, the first 'b', in 1 attempt: .*no line",
     ):
         geo.rows(Visit("a", "/2"), Visit("b", "/2"))
     assert geo.rows(Visit("a", "/2"), Visit("b", "/2"))[1].country == "B"
@@ -112,8 +112,14 @@ def test_rows_whose_keys_cannot_be_looked_up_are_diverted_and_asked_for_again() 
 @pytest.mark.parametrize(
     ("look_up", "message"),
     [
-        (lambda ips: [], r"look_up gave 0 answers for 1 keys: give a list with an answer for each"),
-        (lambda ips: 7, r"look_up gave int for 1 keys"),
+        (
+            lambda ips: [],
+            (
+                r"no answers for 1 key, the first 'a': look_up gave 0 answers for 1 key: give a list with an answer for each, "
+                "None where there is none; nothing of the batch was stored, and a run with changed code repeats it$"
+            ),
+        ),
+        (lambda ips: 7, r"look_up gave int for 1 key"),
         (lambda ips: [{"country": "a", "score": "high"}], r"an answer has a 'score' that is no double"),
     ],
 )

@@ -1,0 +1,58 @@
+"""The output rows of windows that close. One that user code raises on is gone, with a dead letter where these are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from stateflow.operators.ready.accumulator import Accumulator
+from stateflow.operators.ready.dead_letters import dead_letter, key_of, put_out
+from stateflow.operators.ready.failed_groups import FailedGroups, Failure
+from stateflow.operators.ready.groups import whole
+from stateflow.pipelines.columnar import ColumnarContext
+from stateflow.pipelines.ready import WINDOW_END, WINDOW_START
+
+Produced = Iterator[pa.Table | tuple[str, pa.Table]]
+
+
+class Closing:
+    def __init__(self, uid: str, accumulator: Accumulator) -> None:
+        self._uid = uid
+        self._accumulator = accumulator
+
+    def rows(
+        self, keys: pa.Table, starts: Any, ends: Any, partials: pa.Table, ctx: ColumnarContext
+    ) -> Produced:
+        """`starts` and `ends` are Arrow columns of instants."""
+        windows = pa.table({**_columns(keys), WINDOW_START: starts, WINDOW_END: ends})
+        while True:
+            try:
+                results = self._accumulator.results(partials, windows.select(keys.column_names))
+                break
+            except FailedGroups as failed:
+                yield from self.lost(failed, windows, ctx)
+                stays = pa.array(~failed.among(np.arange(len(windows))))
+                windows, partials = windows.filter(stays), partials.filter(stays)
+        yield pa.table({**_columns(windows), **results})
+
+    def lost(self, failed: FailedGroups, windows: pa.Table, ctx: ColumnarContext) -> Produced:
+        """Windows that cannot come out. Their rows are known no more; the letter names the window."""
+        keys = windows.drop_columns([WINDOW_START, WINDOW_END])
+        yield from put_out(
+            [
+                dead_letter(self._uid, key_of(keys, at), _text(failure, windows, at), failure.error, (), ctx)
+                for at, failure in failed.items()
+            ]
+        )
+
+
+def _text(failure: Failure, windows: pa.Table, at: int) -> str:
+    start, end = (whole(windows[name])[at].as_py().isoformat() for name in (WINDOW_START, WINDOW_END))
+    return f"{failure.what} for the window from {start} to {end}: "
+
+
+def _columns(table: pa.Table) -> dict[str, Any]:
+    return dict(zip(table.column_names, table.columns, strict=True))

@@ -1,0 +1,52 @@
+"""Groups of rows that an aggregate could not take: what went wrong for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+class OverflowedSum(Exception):
+    """A sum has more digits than its type; `groups` are the indices of the groups."""
+
+    def __init__(self, groups: Sequence[int]) -> None:
+        super().__init__(groups)
+        self.groups = groups
+
+
+class FailedCode(Exception):
+    """Functions that users wrote raised: by the index of the group, the function and its error."""
+
+    def __init__(self, failures: Mapping[int, tuple[str, Exception]]) -> None:
+        super().__init__(failures)
+        self.failures = failures
+
+
+@dataclass(frozen=True)
+class Failure:
+    what: str
+    """What failed, for people: `add() of 'basket'`."""
+    error: Exception
+    """What user code raised, or an error that says it all."""
+
+
+class FailedGroups(Exception):
+    """What cannot be aggregated, by the index of the group. The other groups can."""
+
+    def __init__(self, failures: Mapping[int, Failure]) -> None:
+        super().__init__(failures)
+        self.failures = failures
+
+    def renumbered(self, groups: Any) -> FailedGroups:
+        """`groups` are the numbers that the groups have elsewhere; two may have one there."""
+        return FailedGroups({int(groups[group]): failure for group, failure in self.failures.items()})
+
+    def among(self, ids: Any) -> Any:
+        """For each number of a group whether the group failed."""
+        return np.isin(ids, list(self.failures))
+
+    def items(self) -> Iterable[tuple[int, Failure]]:
+        return self.failures.items()

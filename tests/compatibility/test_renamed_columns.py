@@ -1,0 +1,283 @@
+"""A column that the row class has renamed keeps what operators hold of it, and options that name it stay as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+
+import stateflow as sf
+from stateflow.compatibility.flows import Check, compare
+from stateflow.errors import IncompatibleError
+from stateflow.testing import ColumnarHarness
+from tests.compatibility.test_ready_options import recorded
+from tests.jobs.queried import QueriedJob
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+END = datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
+
+
+def at(minutes: float) -> datetime:
+    return START + timedelta(minutes=minutes)
+
+
+@dataclass
+class Sale:
+    shop: int
+    product: str
+    revenue: int
+    ts: datetime
+
+
+@dataclass
+class Renamed:
+    shop: int
+    takings: Annotated[int, sf.field(aliases=["turnover", "revenue"])]
+    item: Annotated[str, sf.field(aliases=["product"])]
+    moment: Annotated[datetime, sf.field(aliases=["ts"])]
+
+
+@dataclass
+class Forgetful:
+    """The same without aliases."""
+
+    shop: int
+    takings: int
+    item: str
+    moment: datetime
+
+
+OLD = {"item": "product", "takings": "revenue", "moment": "ts"}
+Names = Callable[[str], str]
+"""What a column is called in a release."""
+
+
+def release(
+    rows: type, declare: Callable[[Any, Names], Any], after: ColumnarHarness | None = None
+) -> tuple[ColumnarHarness, sf.Flow]:
+    names: Names = (lambda name: OLD.get(name, name)) if rows in (Sale, Retyped) else (lambda name: name)
+
+    @sf.pipeline("options")
+    def sales(flow: sf.Flow) -> None:
+        source = flow.source(
+            "sales", sf.delta("/sales"), rows, event_time=names("moment"), watermark="1 minute"
+        )
+        declare(source, names).collect("out", sf.memory("renamed-columns"))
+
+    flow = sales.build()
+    return ColumnarHarness.of(flow, "op", after=after), flow
+
+
+def check_of(declare: Callable[[Any, Names], Any], rows: type) -> Check:
+    before = recorded(release(Sale, declare)[1].operators[0])
+    return compare(release(rows, declare)[1], "options", before, allow_non_restored_state=True)
+
+
+OUT = "shop long, window_end timestamp, total long"
+
+
+def total(name: Names, **options: Any) -> dict[str, Any]:
+    where = f"{name('takings')} > 0 AND {name('item')} <> 'revenue'"
+    return {"total": sf.sum(name("takings"), where=where), **options}
+
+
+KEEP_ROWS: dict[str, Callable[[Any, Names], Any]] = {
+    "latest": lambda s, name: s.key_by("shop", order_by=name("takings")).latest("op"),
+    "top": lambda s, name: s.key_by("shop").top("op", 2, by=f"-{name('takings')}"),
+    "top per": lambda s, name: s.key_by("shop", order_by=name("moment")).top(
+        "op", 2, by=f"-{name('takings')}", per=name("item")
+    ),
+    "first": lambda s, name: s.deduplicate("op", by="shop", within="1 day"),
+    "last": lambda s, name: s.deduplicate("op", by="shop", within="1 day", keep="last"),
+    "last so far": lambda s, name: s.deduplicate("op", by="shop", keep="last"),
+    "count": lambda s, name: s.key_by("shop").window(sf.count_window(2)).aggregate("op", OUT, **total(name)),
+}
+KEEP_NONE: dict[str, Callable[[Any, Names], Any]] = {
+    "running": lambda s, name: s.key_by("shop", order_by=name("moment")).aggregate(
+        "op", "shop long, total long, newest string", newest=sf.last(name("item")), **total(name)
+    ),
+    "tumbling": lambda s, name: s.key_by("shop").window(sf.tumbling("1 hour")).aggregate("op", OUT, **total(name)),
+    "hopping": lambda s, name: s.key_by("shop").window(sf.hopping("2 hours", "1 hour")).aggregate("op", OUT, **total(name)),
+    "session": lambda s, name: s.key_by("shop").window(sf.session("1 hour")).aggregate("op", OUT, **total(name)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("operator", KEEP_ROWS)
+def test_check_says_what_the_columns_were_called_and_strict_refuses(operator: str) -> None:
+    check = check_of(KEEP_ROWS[operator], Renamed)
+    [found] = check.operators
+    assert check.compatible, found.problem
+    said = " ".join(found.states.values())
+    assert "column row_takings was row_revenue" in said
+    assert "loses" not in said
+    with pytest.raises(IncompatibleError, match="leave out --strict"):
+        check.refuse_evolution()
+
+
+@pytest.mark.parametrize("operator", KEEP_NONE)
+def test_nothing_changes_where_no_rows_are_kept(operator: str) -> None:
+    check = check_of(KEEP_NONE[operator], Renamed)
+    [found] = check.operators
+    assert check.compatible, found.problem
+    assert set(found.states.values()) == {"kept"}
+    check.refuse_evolution()
+
+
+@pytest.mark.parametrize("operator", [*KEEP_ROWS, *KEEP_NONE])
+def test_without_an_alias_a_renamed_column_is_another_one(operator: str) -> None:
+    [found] = check_of((KEEP_ROWS | KEEP_NONE)[operator], Forgetful).operators
+    assert (
+        "gone" in " ".join(found.states.values()) or "and its state was made with the former" in found.problem
+    )
+
+
+def test_a_value_in_quotes_is_no_column() -> None:
+    def declare(text: str) -> Callable[[Any, Names], Any]:
+        return lambda s, name: s.key_by("shop").aggregate(
+            "op", "shop long, n long", n=sf.count(where=f"{name('item')} = '{text}'")
+        )
+
+    before = recorded(release(Sale, declare("product"))[1].operators[0])
+    [found] = compare(
+        release(Renamed, declare("item"))[1], "options", before, allow_non_restored_state=True
+    ).operators
+    assert (
+        "its aggregate 'n' was count() where product = 'product' and is count() where item = 'item'"
+        in found.problem
+    )
+
+
+def came(harness: ColumnarHarness, *rows: Any) -> list[Any]:
+    return [row if isinstance(row, dict) else vars(row) for row in harness.rows(*rows)]
+
+
+def test_what_is_kept_goes_on_under_the_new_names() -> None:
+    def two(operator: str) -> tuple[ColumnarHarness, ColumnarHarness]:
+        before, _ = release(Sale, KEEP_ROWS[operator])
+        before.rows(Sale(1, "tea", 5, at(1)), Sale(2, "jam", 7, at(2)))
+        return before, release(Renamed, KEEP_ROWS[operator], before)[0]
+
+    _, after = two("latest")
+    assert came(after, Renamed(1, 4, "rum", at(3))) == [], "the row of the larger takings is the last"
+    assert came(after, Renamed(1, 6, "rum", at(3))) == [vars(Renamed(1, 6, "rum", at(3)))]
+    for operator in ("top", "top per"):
+        _, after = two(operator)
+        rows = sorted(came(after, Renamed(1, 9, "rum", at(3))), key=lambda row: row["rank"])
+        assert [(row["rank"], row["item"], row["takings"], row["moment"]) for row in rows] == [
+            (1, "rum", 9, at(3)),
+            (2, "tea", 5, at(1)),
+        ]
+    for operator in ("first", "last"):
+        _, after = two(operator)
+        rows = [vars(row) for row in after.advance(at(3000))]
+        assert sorted(rows, key=lambda row: row["shop"]) == [
+            vars(Renamed(1, 5, "tea", at(1))),
+            vars(Renamed(2, 7, "jam", at(2))),
+        ]
+    _, after = two("count")
+    after.rows(Renamed(1, 3, "rum", at(3)))
+    assert [(row["shop"], row["total"]) for row in after.advance(at(10))] == [(1, 8)]
+
+
+def test_aggregates_of_a_renamed_column_go_on() -> None:
+    for declare in KEEP_NONE.values():
+        before, _ = release(Sale, declare)
+        before.rows(Sale(1, "tea", 5, at(1)))
+        after, _ = release(Renamed, declare, before)
+        rows = [*after.rows(Renamed(1, 3, "rum", at(3))), *after.advance(at(3000))]
+        assert {row["total"] for row in rows} == {8}
+
+
+@dataclass
+class Wider(Renamed):
+    channel: str = "web"
+
+
+@dataclass
+class Retyped:
+    shop: int
+    product: int
+    revenue: int
+    ts: datetime
+
+
+class Texts(sf.WindowProcess[int, Any, Any]):
+    def process(self, key: int, window: sf.WindowBounds, rows: list[Any], ctx: Any) -> Iterator[Any]:
+        for row in rows:
+            yield key, repr(dict(sorted(vars(row).items())))
+
+
+WINDOWS = [
+    sf.tumbling("1 hour"), sf.hopping("2 hours", "1 hour"), sf.session("1 hour"), sf.count_window(2), sf.count_window(3),
+]  # fmt: skip
+
+
+def code(window: Any) -> Callable[[Any, Names], Any]:
+    return lambda s, name: (
+        s.key_by("shop", order_by=name("moment"))
+        .window(window)
+        .process("op", Texts, output="shop long, text string")
+    )
+
+
+@pytest.mark.parametrize("window", WINDOWS, ids=repr)
+def test_code_per_window_gets_rows_of_earlier_releases_under_the_names_of_today(window: Any) -> None:
+    before, _ = release(Sale, code(window))
+    before.rows(Sale(1, "tea", 5, at(1)))
+    before.advance(at(1.5))
+    after, _ = release(Renamed, code(window), before)
+    after.rows(Renamed(1, 3, "rum", at(3)))
+    last, _ = release(Wider, code(window), after)
+    last.rows(Wider(1, 7, "ale", at(4), "shop"))
+    rows = [row["text"] for row in last.advance(END)]
+    for expected in (
+        Wider(1, 5, "tea", at(1)),
+        Wider(1, 3, "rum", at(3)),
+        Wider(1, 7, "ale", at(4), "shop"),
+    ):
+        assert repr(dict(sorted(vars(expected).items()))) in rows
+
+
+@pytest.mark.parametrize("window", WINDOWS, ids=repr)
+def test_check_says_what_becomes_of_rows_that_wait_for_code(window: Any) -> None:
+    check = check_of(code(window), Wider)
+    [found] = check.operators
+    assert check.compatible, found.problem
+    said = " ".join(found.states.values())
+    assert "column takings was revenue" in said
+    assert "column channel is new" in said
+    assert "loses" not in said
+    [refused] = check_of(code(window), Retyped).operators
+    assert "column product: str cannot become int by itself" in refused.problem
+
+
+def test_names_change_over_several_releases_and_are_asked_by_those_of_today(tmp_path: Path) -> None:
+    @dataclass
+    class Third:
+        shop: int
+        income: Annotated[int, sf.field(aliases=["takings"])]
+        item: str
+        moment: datetime
+
+    def latest(name: str) -> Callable[[Any, Names], Any]:
+        return lambda s, _: s.key_by("shop", order_by=name).latest("op", queryable="sales")
+
+    first, _ = release(Sale, latest("revenue"))
+    first.rows(Sale(1, "tea", 5, at(1)), Sale(2, "jam", 7, at(2)))
+    second, _ = release(Renamed, latest("takings"), first)
+    second.rows(Renamed(2, 8, "rum", at(3)))
+    third, _ = release(Third, latest("income"), second)
+    job = QueriedJob(tmp_path / "root", operator="op", backend="memory", key=(("shop", "int"),))
+    job.states = dict(third._spec.states)
+    job.checkpoint(dict(third._backend.scan(b"", b"\xff" * 8)))
+    reader = job.reader(tmp_path / "host")
+    rows = {key: reader.get("op", "sales", key) for key in (1, 2)}
+    reader.close()
+    assert [(rows[key]["row_income"], rows[key]["row_item"]) for key in rows] == [(5, "tea"), (8, "rum")]
+    assert came(third, Third(1, 6, "ale", at(4))) == [vars(Third(1, 6, "ale", at(4)))]

@@ -1,0 +1,212 @@
+"""Upserts that write a small table's files anew: the rows of Delta's MERGE, and nothing of another writer is lost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from stateflow.errors import DisagreementError
+from stateflow.pipelines.tables import delta
+from stateflow.spark.sinks import delta_rewrite, delta_upsert
+from stateflow.spark.sinks.delta_log import DeltaLog, Transaction
+from stateflow.spark.sinks.delta_upsert import DeltaUpsert
+from tests.spark.sink_places import Log, contents, versions
+
+SCHEMA = "id long, at long, v string"
+FIRST: list[tuple[Any, ...]] = [(1, 1, "a"), (2, 1, "b"), (3, 1, "c"), (4, 1, "d")]
+SECOND: list[tuple[Any, ...]] = [
+    (1, 3, "newest"),
+    (1, 2, "older"),
+    (2, 2, "gone"),
+    (5, 2, "new"),
+    (9, 1, "gone"),
+]
+AFTER = [(1, 3, "newest"), (3, 1, "c"), (4, 1, "d"), (5, 2, "new")]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+@pytest.fixture
+def log(spark: SparkSession, tmp_path: Path) -> Log:
+    return Log(spark, tmp_path / "root")
+
+
+@pytest.fixture
+def no_merge(monkeypatch: pytest.MonkeyPatch) -> None:
+    def merged(*_: Any) -> None:
+        raise AssertionError("Delta was asked to merge")
+
+    monkeypatch.setattr(delta_upsert, "_merge", merged)
+
+
+def rows(spark: SparkSession, values: list[tuple[Any, ...]], schema: str = SCHEMA) -> DataFrame:
+    return spark.createDataFrame(values, schema)
+
+
+def opened(spark: SparkSession, path: Path, schema: str = SCHEMA, **given: Any) -> DeltaUpsert:
+    table = delta(str(path), partition_by=given.pop("partition_by", []), options=given.pop("options", {}))
+    sink = DeltaUpsert(table, ["id"], "at", delete_when="v = 'gone'", **given)
+    sink.open(spark, rows(spark, [], schema).schema)
+    return sink
+
+
+def made_by(spark: SparkSession, path: Path, definition: str, more: str = "") -> None:
+    spark.sql(f"CREATE TABLE delta.`{path}` ({definition}) USING delta {more}")
+
+
+@pytest.mark.parametrize("partition_by", [[], ["v"]])
+def test_a_small_table_has_its_files_written_anew_in_one_version(
+    spark: SparkSession, path: Path, log: Log, no_merge: None, partition_by: list[str]
+) -> None:
+    sink = opened(spark, path, partition_by=partition_by)
+    log.deliver(sink, rows(spark, FIRST))
+    before = versions(path)
+    assert log.deliver(sink, rows(spark, SECOND)) == "committed"
+    assert versions(path) == before + 1
+    assert contents(spark, path) == AFTER
+    told = spark.sql(f"DESCRIBE HISTORY delta.`{path}`").first()
+    assert told is not None
+    assert told["operation"] == "MERGE"
+    numbers = {name: told["operationMetrics"][name] for name in ("numSourceRows", "numOutputRows")}
+    assert numbers == {"numSourceRows": "5", "numOutputRows": "4"}
+
+
+def test_names_in_other_letters_and_keys_without_a_value_in_the_table(
+    spark: SparkSession, path: Path, log: Log, no_merge: None
+) -> None:
+    made_by(spark, path, "At long, ID long, V string")
+    spark.sql(f"INSERT INTO delta.`{path}` VALUES (7, NULL, 'kept'), (1, 1, 'a')")
+    log.deliver(opened(spark, path), rows(spark, [(1, 2, "b")]))
+    assert sorted(contents(spark, path), key=str) == [(2, 1, "b"), (7, None, "kept")]
+
+
+def test_a_renamed_column_is_read_and_written_under_its_physical_name(
+    spark: SparkSession, path: Path, log: Log, no_merge: None
+) -> None:
+    made_by(spark, path, "key long, at long, v string", "TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
+    spark.sql(f"INSERT INTO delta.`{path}` VALUES (1, 1, 'a')")
+    spark.sql(f"ALTER TABLE delta.`{path}` RENAME COLUMN key TO id")
+    spark.sql(f"INSERT INTO delta.`{path}` VALUES (2, 1, 'b')")
+    log.deliver(opened(spark, path), rows(spark, [(2, 2, "new")]))
+    assert contents(spark, path) == [(1, 1, "a"), (2, 2, "new")]
+
+
+@pytest.mark.parametrize(
+    ("definition", "properties"),
+    [
+        (SCHEMA, "'delta.enableChangeDataFeed' = 'true'"),
+        (SCHEMA, "'delta.enableDeletionVectors' = 'true'"),
+        (SCHEMA, "'delta.enableRowTracking' = 'true'"),
+        (f"{SCHEMA}, twice long GENERATED ALWAYS AS (at * 2)", "'a' = 'b'"),
+        (f"{SCHEMA}, note string DEFAULT 'none'", "'delta.feature.allowColumnDefaults' = 'supported'"),
+        (f"{SCHEMA}, note string", "'a' = 'b'"),
+    ],
+    ids=["change data feed", "deletion vectors", "row tracking", "generated", "default", "other columns"],
+)
+def test_what_only_delta_can_merge_is_left_to_it(
+    spark: SparkSession,
+    path: Path,
+    log: Log,
+    monkeypatch: pytest.MonkeyPatch,
+    definition: str,
+    properties: str,
+) -> None:
+    made_by(spark, path, definition, f"TBLPROPERTIES ({properties})")
+    sink = opened(spark, path)
+    monkeypatch.setattr(delta_upsert, "rewritten", lambda *_: pytest.fail("the files were written anew"))
+    log.deliver(sink, rows(spark, FIRST))
+    log.deliver(sink, rows(spark, SECOND))
+    assert contents(spark, path, "id", "at", "v") == AFTER
+
+
+def test_files_that_have_a_deletion_vector_are_left_to_delta(
+    spark: SparkSession, path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made_by(spark, path, SCHEMA, "TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
+    spark.createDataFrame(FIRST, SCHEMA).coalesce(1).write.format("delta").mode("append").save(str(path))
+    spark.sql(f"DELETE FROM delta.`{path}` WHERE id = 4")
+    spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'false')")
+    monkeypatch.setattr(delta_upsert, "rewritten", lambda *_: pytest.fail("the files were written anew"))
+    log.deliver(opened(spark, path), rows(spark, SECOND))
+    assert contents(spark, path) == [row for row in AFTER if row[0] != 4]
+
+
+def test_a_table_with_much_to_write_is_left_to_delta(
+    spark: SparkSession, path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = opened(spark, path)
+    log.deliver(sink, rows(spark, FIRST))
+    monkeypatch.setattr(delta_rewrite, "MOST_BYTES", 1)
+    monkeypatch.setattr(delta_upsert, "rewritten", lambda *_: pytest.fail("the files were written anew"))
+    log.deliver(sink, rows(spark, SECOND))
+    assert contents(spark, path) == AFTER
+
+
+def while_writing(monkeypatch: pytest.MonkeyPatch, first: Callable[[], Any]) -> None:
+    """Lets another writer commit once, after this one has begun its transaction and before it commits."""
+    write, waiting = Transaction.write, [first]
+
+    def slowly(self: Transaction, frame: DataFrame) -> list[str]:
+        if waiting:
+            waiting.pop()()
+        return write(self, frame)
+
+    monkeypatch.setattr(Transaction, "write", slowly)
+
+
+def test_what_another_writer_deletes_meanwhile_stays_deleted(
+    spark: SparkSession, path: Path, log: Log, monkeypatch: pytest.MonkeyPatch, no_merge: None
+) -> None:
+    sink = opened(spark, path)
+    log.deliver(sink, rows(spark, FIRST))
+    while_writing(monkeypatch, lambda: spark.sql(f"DELETE FROM delta.`{path}` WHERE id = 4"))
+    assert log.deliver(sink, rows(spark, SECOND)) == "committed"
+    assert contents(spark, path) == [row for row in AFTER if row[0] != 4]
+
+
+def test_two_jobs_that_put_a_key_into_an_empty_table_leave_one_row_of_it(
+    spark: SparkSession, path: Path, log: Log, monkeypatch: pytest.MonkeyPatch, no_merge: None
+) -> None:
+    sink = opened(spark, path)
+    other = Log(spark, log.root, job="00000000-1111-4a6e-9d3f-0123456789ab", name="other")
+    theirs = other.prepare(sink, rows(spark, [(1, 1, "theirs")]))
+    mine = log.prepare(sink, rows(spark, [(1, 1, "mine"), (2, 1, "mine")]))
+    while_writing(monkeypatch, lambda: other.commit(theirs))
+    assert log.commit(mine) == "committed"
+    assert contents(spark, path) == [(1, 1, "mine"), (2, 1, "mine")]
+
+
+def test_a_constraint_that_the_table_has_got_since_stops_a_decided_record(
+    spark: SparkSession, path: Path, log: Log, no_merge: None
+) -> None:
+    prepared = log.prepare(opened(spark, path), rows(spark, FIRST))
+    spark.sql(f"ALTER TABLE delta.`{path}` ADD CONSTRAINT few CHECK (id < 3)")
+    with pytest.raises(DisagreementError, match=r"break a constraint .* has got since.*stateflow abandon"):
+        log.commit(prepared)
+    assert contents(spark, path) == []
+
+
+def test_a_list_of_files_that_does_not_add_up_is_not_believed(
+    spark: SparkSession, path: Path, log: Log
+) -> None:
+    log.deliver(opened(spark, path), rows(spark, FIRST))
+    table = DeltaLog(spark, str(path))
+    assert [file.size for file in table.begin().files() or []] == [
+        json.loads(line)["add"]["size"]
+        for line in sorted((path / "_delta_log").glob("*.json"))[-1].read_text().splitlines()
+        if "add" in json.loads(line)
+    ]
+    checksum = max((path / "_delta_log").glob("*.crc"))
+    told = json.loads(checksum.read_text())
+    checksum.write_text(json.dumps({**told, "allFiles": []}))
+    (checksum.parent / f".{checksum.name}.crc").unlink(missing_ok=True)
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
+    assert DeltaLog(spark, str(path)).begin().files() is None
