@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from stateflow.errors import DisagreementError
 from stateflow.pipelines.tables import delta
 from stateflow.spark.sinks import delta_rewrite, delta_upsert
-from stateflow.spark.sinks.delta_log import DeltaLog, Transaction
+from stateflow.spark.sinks.delta_log import DeltaLog, LoggedFile, Transaction
 from stateflow.spark.sinks.delta_upsert import DeltaUpsert
 from tests.spark.sink_places import Log, contents, versions
 
@@ -60,6 +60,18 @@ def opened(spark: SparkSession, path: Path, schema: str = SCHEMA, **given: Any) 
 
 def made_by(spark: SparkSession, path: Path, definition: str, more: str = "") -> None:
     spark.sql(f"CREATE TABLE delta.`{path}` ({definition}) USING delta {more}")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "staged", "anew"),
+    [
+        ([], 0, True), ([8 << 20], 0, True), ([5 << 20, 4 << 20], 0, False), ([5 << 20, 4 << 20], 1 << 16, True),
+        ([64 << 20], 1 << 20, False), ([64 << 20], 4 << 20, True), ([65 << 20], 1 << 30, False),
+    ],
+)  # fmt: skip
+def test_what_is_written_anew_follows_the_batch(sizes: list[int], staged: int, anew: bool) -> None:
+    files = [LoggedFile({"path": str(k), "size": size}, None) for k, size in enumerate(sizes)]
+    assert delta_rewrite.files_to_rewrite(files, staged) == (files if anew else None)
 
 
 @pytest.mark.parametrize("partition_by", [[], ["v"]])

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 64 << 20
 """Of the files to write again. Above that, to find out first which of them hold keys is worth its price."""
+FEW_BYTES = 8 << 20
+MOST_TIMES = 16
+"""A batch writes again at most so many bytes, and so many times its own: what it replaces stays on the disk until VACUUM."""
 MOST_BROADCAST = 1_000_000
 """Rows of a batch whose keys go to every task as they are."""
 BYTES_OF_TASK = 4 << 20
@@ -55,11 +58,12 @@ def is_plain(shape: TableShape, columns: Sequence[str]) -> bool:
     )
 
 
-def files_to_rewrite(files: Sequence[LoggedFile] | None) -> list[LoggedFile] | None:
-    """The files that may hold a key of the batch; None where Delta's MERGE is the better choice."""
+def files_to_rewrite(files: Sequence[LoggedFile] | None, staged_bytes: int) -> list[LoggedFile] | None:
+    """The files that may hold a key of a batch of so many bytes; None where Delta's MERGE is the better choice."""
     if files is None or any("deletionVector" in file.add for file in files):
         return None
-    return list(files) if sum(file.size for file in files) <= MOST_BYTES else None
+    most = min(MOST_BYTES, FEW_BYTES + MOST_TIMES * staged_bytes)
+    return list(files) if sum(file.size for file in files) <= most else None
 
 
 def rewritten(

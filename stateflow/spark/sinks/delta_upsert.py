@@ -218,12 +218,12 @@ def _rewritten(
 
     payload = prepared.payload
     schema = StructType.fromJson(json.loads(payload["schema"]))
-    files = files_to_rewrite(txn.files()) if is_plain(shape, schema.names) else None
+    size = sum(ref.size for ref in prepared.files)
+    files = files_to_rewrite(txn.files(), size) if is_plain(shape, schema.names) else None
     if files is None:
         return False
     staged = stager.read(spark, prepared.files, schema)
     rows = newest(staged, payload["keys"], payload["order_by"])
-    size = sum(ref.size for ref in prepared.files)
     actions = rewritten(txn, shape, files, staged, rows, payload, size, prepared.rows)
     numbers = metrics(files, added(actions), prepared.rows)
     if payload["exactly_once"]:
