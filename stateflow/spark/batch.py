@@ -275,7 +275,7 @@ class Batch:
         if node.has_key:
             ordered = node.columnar is None or node.columnar.ordered
             groups = self._max_parallelism(before)
-            carry = carried_by(inputs, types) if node.columnar is None else None
+            carry = carried_by(inputs, types, place=node.columnar is None)
             frame = exchanged(node.uid, inputs, types, groups, assignment, ordered=ordered, carry=carry)
         else:
             frame = spread(node.uid, inputs[0], len(assignment))
@@ -320,6 +320,7 @@ class Batch:
         sides = {name: _arrow(rows) for name, rows in node.sides.items()}
         read_outputs = self.settings.flow.read_outputs(node)
         if node.columnar is not None:
+            assert carry is not None
             columnar = ColumnarSpec(
                 uid=node.uid,
                 operator=runnable(node.columnar, read_outputs),
@@ -334,6 +335,7 @@ class Batch:
             arrow_task = ArrowTask(
                 spec=columnar,
                 inputs=len(inputs),
+                carry=carry,
                 moment=self.moment,
                 storage=self.storage,
                 shards=shards,
