@@ -1,4 +1,4 @@
-"""Ready-made operators beside what Spark's JVM does for the same question: running aggregates and tumbling windows."""
+"""Ready-made operators beside what Spark's JVM does for the same question."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import stateflow as sf
+from bench import ready_times
 from bench.event_time import check_windows, spark_windows
 from bench.generate import BatchSpec, Dataset, Keys, dataset
 from bench.measurement import Measurement, Plot, Results, Section, Workplace, at_least, median, seconds
@@ -18,10 +19,13 @@ if TYPE_CHECKING:
 
     from bench.sides import Outcome
 
-TIMES = {"few": 1.5, "zipf": 2.0, "many": 2.5, "windows": 2.0, "hopping": 2.0}
+TIMES = {
+    "few": 1.5, "zipf": 2.0, "many": 2.5, "windows": 2.0, "hopping": 2.0, "sessions": 2.0, "dedup": 2.0, "joins": 2.0,
+}  # fmt: skip
 """The sides of this library, and how many times as fast as Spark's each is to be."""
 PEERS = {side: f"spark_{side}" for side in TIMES}
 SIDES = tuple(name for pair in PEERS.items() for name in pair)
+ON_TIMES = ("sessions", "dedup", "joins")
 LENGTHS = {"windows": 10, "hopping": 60}
 """Of windows, in seconds. One begins every ten seconds."""
 NAMES = {
@@ -35,6 +39,12 @@ NAMES = {
     "spark_windows": "Spark's window() aggregation (JVM)",
     "hopping": "windows of a minute every ten seconds, 1,000 keys",
     "spark_hopping": "Spark's window() aggregation (JVM), a minute every ten seconds",
+    "sessions": "sessions with three seconds between them, 1,000 keys",
+    "spark_sessions": "Spark's session_window() aggregation (JVM)",
+    "dedup": "deduplication within ten minutes, half of the rows copies",
+    "spark_dedup": "Spark's dropDuplicatesWithinWatermark (JVM)",
+    "joins": "join of two inputs within ten minutes",
+    "spark_joins": "Spark's stream-stream join (JVM)",
 }
 
 
@@ -96,20 +106,27 @@ class Size:
 def run(side: str, size: Size, workplace: Workplace) -> dict[str, Any]:
     from bench import sides
 
-    kind: Keys = "zipf" if side.endswith("zipf") else "uniform"
-    data = dataset([BatchSpec(size.rows, size.keys, kind)] * (size.warm_up + size.measured), with_time=True)
     spark, work = sides.session(), workplace.folder
-    outcome = outcome_of(side, spark, data, work)
-    if side.endswith(("windows", "hopping")):
-        check_windows(work / "output", data, LENGTHS[side.removeprefix("spark_")])
+    batches = size.warm_up + size.measured
+    if side.endswith(ON_TIMES):
+        tables = ready_times.inputs(side, size.rows, batches, size.keys)
+        outcome = ready_times.outcome_of(side, spark, tables, work)
+        ready_times.check(side, work / "output", tables)
     else:
-        check_totals(work / "output", data)
-    if outcome.timed.rows != [size.rows] * (size.warm_up + size.measured):
+        kind: Keys = "zipf" if side.endswith("zipf") else "uniform"
+        data = dataset([BatchSpec(size.rows, size.keys, kind)] * batches, with_time=True)
+        outcome = outcome_of(side, spark, data, work)
+        if side.endswith(("windows", "hopping")):
+            check_windows(work / "output", data, LENGTHS[side.removeprefix("spark_")])
+        else:
+            check_totals(work / "output", data)
+    if outcome.timed.rows != [size.rows] * batches:
         raise AssertionError(f"{side} cut the input into batches of {outcome.timed.rows} rows")
     return {
         "rows": size.rows,
         "seconds": outcome.timed.seconds,
         "steady": outcome.timed.seconds[size.warm_up :],
+        "cpu": outcome.timed.cpu[size.warm_up :],
         "phases": [report.statistics["metrics"] for report in outcome.reports[size.warm_up :]],
     }
 
@@ -166,8 +183,9 @@ def section(results: Results, size: Size) -> Section:
     ]
     text = (
         f"Batches of {size.rows:,} rows, a millisecond apart, exactly once into Delta. `keyed.aggregate` and "
-        "`keyed.window(...).aggregate` keep a count and a sum; so does Spark, in the JVM with its RocksDB state store. The "
-        "outputs are compared with the input."
+        "`keyed.window(...).aggregate` keep a count and a sum; so does Spark, in the JVM with its RocksDB state store. Sessions "
+        f"have twenty rows each. Each row has a copy five minutes later. Of the join, each input has half of the rows, of {ready_times.PEOPLE:,} users. "
+        "The outputs are compared with the input."
     )
     plot = Plot(
         "ready",
@@ -189,5 +207,5 @@ MEASUREMENT = Measurement(
     run,
     section,
     repeats=1,
-    minutes={"full": 7.0, "quick": 3.5},
+    minutes={"full": 11.5, "quick": 6.0},
 )

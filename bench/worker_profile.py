@@ -175,9 +175,7 @@ def _arrow_batches(side: str, rows: int, keys: int, number: int) -> Iterator[pa.
     first = {"_sf_place": pa.array((group.astype(np.int64) << GROUP_AT) | low)}
     if side == "process_arrow":
         first = {"_sf_group": pa.array(group.astype(np.int32))}
-    own: dict[str, Any] = {"_sf_late": late} if side == "windows" else {}
-    if side == "process_arrow":
-        own = {**{f"_sf_key{n}": part for n, part in enumerate(parts)}, "_sf_late": late}
+    own = {"_sf_late": late} if side == "windows" else {}
     table = pa.table(
         {
             **first,
@@ -211,7 +209,8 @@ def _worker(
             "totals", operator, (("user", "int"),), GROUPS,
             {ALONE: msgspec.structs.replace(layout.schema(), id=1)}, {MAIN: output},
         )  # fmt: skip
-        return arrow_worker(ArrowTask(columnar, 1, moment, storage, shards, backend), acks)
+        carry = carried(("user",), ("int",), [row_type(operators.Event)], late=False, place=False)
+        return arrow_worker(ArrowTask(columnar, 1, carry, moment, storage, shards, backend), acks)
     if side == "windows":
         spec = _spec(
             "windows", operators.TumblingWindow, operators.ChannelEvent, operators.Window, "channel", "start"

@@ -74,11 +74,11 @@ from stateflow.spark.task.columns import RowReader
 from stateflow.spark.task.partition_worker import partition_worker
 from stateflow.spark.task.storage import TaskStorage
 from stateflow.spark.task.worker import KeyedTask, keyed_worker
-from stateflow.spark.unmeasured import stays_small, unmeasured
+from stateflow.spark.unmeasured import fits, stays_small, unmeasured
 from stateflow.state.backends.base import OpenShard
 from stateflow.state.values.serializers import serializer_for
 
-NARROW_SINKS = frozenset({"append", "function", "collect"})
+NARROW_SINKS = frozenset({"append", "upsert", "function", "collect"})
 """Sinks whose `prepare` writes the rows in the stage that computes them."""
 BROADCAST_LIMIT = 100_000
 _JUDGED = "_judged"
@@ -144,7 +144,9 @@ class Batch:
                 prev = self.last_commits.get(sink.uid)
                 frame = self._visible(self._frame(stream))
                 direct = isinstance(stream.node, KeyedNode) and self._direct(stream.node)
-                with unmeasured(frame, direct and self._running[stream.node.uid].small):
+                small = direct and self._running[stream.node.uid].small
+                # All sinks but appends put the operator's own rows into Arrow batches, too.
+                with unmeasured(frame, small and (sink.mode == "append" or fits(frame))):
                     prepared[sink.uid] = self.settings.sinks[sink.uid].prepare(
                         frame, self._sink_slot(sink), prev, self.settings.stager
                     )
@@ -273,7 +275,7 @@ class Batch:
         if node.has_key:
             ordered = node.columnar is None or node.columnar.ordered
             groups = self._max_parallelism(before)
-            carry = carried_by(inputs, types) if node.columnar is None else None
+            carry = carried_by(inputs, types, place=node.columnar is None)
             frame = exchanged(node.uid, inputs, types, groups, assignment, ordered=ordered, carry=carry)
         else:
             frame = spread(node.uid, inputs[0], len(assignment))
@@ -318,6 +320,7 @@ class Batch:
         sides = {name: _arrow(rows) for name, rows in node.sides.items()}
         read_outputs = self.settings.flow.read_outputs(node)
         if node.columnar is not None:
+            assert carry is not None
             columnar = ColumnarSpec(
                 uid=node.uid,
                 operator=runnable(node.columnar, read_outputs),
@@ -332,6 +335,7 @@ class Batch:
             arrow_task = ArrowTask(
                 spec=columnar,
                 inputs=len(inputs),
+                carry=carry,
                 moment=self.moment,
                 storage=self.storage,
                 shards=shards,

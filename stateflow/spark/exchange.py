@@ -72,11 +72,12 @@ def same_key_types(uid: str, inputs: Sequence[KeyedInput]) -> tuple[str, ...]:
     return types
 
 
-def carried_by(inputs: Sequence[KeyedInput], key_types: Sequence[str]) -> Carried:
-    """The columns that an operator's task needs of these inputs."""
+def carried_by(inputs: Sequence[KeyedInput], key_types: Sequence[str], *, place: bool = True) -> Carried:
+    """The columns that an operator's task needs of these inputs; with `place`, it takes the rows in that order."""
     late = any(LATE in keyed.frame.columns for keyed in inputs)
     ordered = any(keyed.order_by for keyed in inputs)
-    return carried(inputs[0].columns, key_types, [keyed.rows for keyed in inputs], late=late, ordered=ordered)
+    rows = [keyed.rows for keyed in inputs]
+    return carried(inputs[0].columns, key_types, rows, late=late, ordered=ordered, place=place)
 
 
 def exchanged(

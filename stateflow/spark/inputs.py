@@ -63,7 +63,7 @@ class OpenInputs:
         # The optimiser cannot look into a batch's frame: every split would read, and count, all sources again.
         shared = batch.persist()
         split = {
-            node.uid: shared.where(F.col(TAG) == index).select(f"{_column(index)}.*")
+            node.uid: shared.where(f"{TAG} = {index}").selectExpr(f"{_column(index)}.*")
             for index, node in enumerate(self.nodes)
         }
         return SourceFrames(split, shared)
@@ -214,8 +214,12 @@ def with_lateness(node: SourceNode, frame: DataFrame, watermark: int | None) -> 
         return frame
     if watermark is None:
         return frame.withColumn(LATE, F.lit(False))
-    at = F.unix_micros(F.col(f"`{node.event_time}`").cast("timestamp"))
-    return frame.withColumn(LATE, F.coalesce(is_late(at, F.lit(watermark)), F.lit(False)))
+    time = f"cast(`{node.event_time}` as timestamp)"
+    # In the code that Spark makes of a plan, a number is text, but an array is an object beside it. With the number, each batch
+    # would have code of its own, which Java compiles anew and runs slowly at first. Without a time a row is not late.
+    given = f"get(array({watermark}L, cast(null as bigint)), cast(isnull({time}) as int))"
+    at = F.expr(f"unix_micros({time})")
+    return frame.withColumn(LATE, F.coalesce(is_late(at, F.expr(given)), F.expr("false")))
 
 
 def watermark_of(

@@ -31,15 +31,19 @@ def bytes_of_row(frame: DataFrame) -> int | None:
 
 
 def stays_small(frame: DataFrame) -> bool:
-    """Whether a batch of these rows has fewer bytes than Spark allows when it has as many rows as Spark allows, and no other
-    Python code of the same job gets Arrow batches."""
+    """Whether a batch of these rows `fits`, and no other Python code of the same job gets Arrow batches."""
+    return fits(frame) and not _has_python(frame)
+
+
+def fits(frame: DataFrame) -> bool:
+    """Whether a batch of these rows has fewer bytes than Spark allows when it has as many rows as Spark allows."""
     width = bytes_of_row(frame)
     if width is None:
         return False
     session: Any = frame.sparkSession._jsparkSession
     conf = session.sessionState().conf()
     rows = int(conf.arrowMaxRecordsPerBatch())
-    return 0 < rows * width < int(conf.arrowMaxBytesPerBatch()) and not _has_python(frame)
+    return 0 < rows * width < int(conf.arrowMaxBytesPerBatch())
 
 
 def _has_python(frame: DataFrame) -> bool:

@@ -155,6 +155,8 @@ def test_a_field_of_another_type_than_the_key_does_not_stand_for_it() -> None:
     assert carried(("user", "text"), ("int", "str"), (rows,), late=False).keys == (None, 1)
     assert carried(("at",), ("datetime",), (rows,), late=False).keys == (None,)
     assert carried(("text",), ("str",), (rows, rows), late=False).keys == (None,), "two inputs are structs"
+    whole_tables = carried(("text",), ("str",), (rows,), late=False, place=False)
+    assert (whole_tables.key_indices, whole_tables.place, whole_tables.mixed) == ((2,), False, False)
     lean = carried(("user", "text"), ("int", "str"), (rows,), late=True)
     assert (lean.key_indices, lean.late_index, lean.fields_index) == ((1, 4), 2, 3)
 

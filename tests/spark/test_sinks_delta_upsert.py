@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import shutil
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+import stateflow as sf
 from stateflow.errors import CorruptError, DisagreementError, IncompatibleError, UsageError
 from stateflow.pipelines.tables import delta
 from stateflow.spark.sinks import delta_upsert
 from stateflow.spark.sinks.delta_upsert import DeltaUpsert
+from tests.spark.pipelines import Workbench
 from tests.spark.sink_places import Log, contents, versions
 
 SCHEMA = "id long, at long, v string"
@@ -102,6 +105,48 @@ def test_duplicate_keys_without_an_order_fail_before_the_decision(
 def test_null_keys_fail_before_the_decision(spark: SparkSession, path: Path, log: Log) -> None:
     with pytest.raises(IncompatibleError, match=r"1 of the rows .* a null in the key column 'id'"):
         log.prepare(opened(spark, path), rows(spark, (None, 1, "a"), (2, 1, "c")))
+
+
+@pytest.mark.parametrize("order_by", ["at", None])
+def test_rows_that_cannot_break_anything_cost_no_job_but_the_one_that_stages_them(
+    spark: SparkSession, path: Path, log: Log, order_by: str | None
+) -> None:
+    spark.sql(f"CREATE TABLE delta.`{path}` (id long NOT NULL, at long, v string) USING delta")
+    sink, context = opened(spark, path, order_by=order_by), spark.sparkContext
+    frame = rows(spark, (1, None, "a"), (2, 1, None)).coalesce(1)
+    group = f"prepare {path}"
+    context.setJobGroup(group, "prepares an upsert")
+    try:
+        prepared = log.prepare(sink, frame)
+    finally:
+        context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+    assert len(context.statusTracker().getJobIdsForGroup(group)) == 1
+    log.commit(prepared)
+    assert contents(spark, path) == [(1, None, "a"), (2, 1, None)]
+
+
+@dataclass
+class Count:
+    id: int
+    n: int
+
+
+def test_an_operator_whose_rows_are_upserted_runs_in_the_job_that_stages_them(
+    spark: SparkSession, bench: Workbench
+) -> None:
+    @sf.pipeline("counts")
+    def counts(flow: sf.Flow) -> None:
+        stream = flow.source("rows", bench.source("rows", "id long"), "id long").key_by("id")
+        stream.aggregate("counted", Count, n=sf.count()).upsert("out", sf.delta(str(bench.folder / "out")))
+
+    bench.rows("rows", [Count(1, 0), Count(2, 0), Count(1, 0)])
+    bench.rows("rows", [Count(1, 0)])
+    bench.run(counts)
+    assert contents(spark, bench.folder / "out") == [(1, 3), (2, 1)]
+    # An operator that has a job of its own would be among the steps.
+    timings = [record.statistics["timings"] for record in bench.records("counts") if record.sinks]
+    assert [[name for name in steps if "counted" in name] for steps in timings] == [[], []]
+    assert all("prepare out" in steps for steps in timings)
 
 
 def test_rows_that_break_a_constraint_fail_before_the_decision(

@@ -100,6 +100,14 @@ def test_partitions_without_rows_make_no_files(spark: SparkSession, stage: Stage
     assert stage.read(spark, (), frame.schema).collect() == []
 
 
+def test_the_tasks_count_the_nulls_of_each_column(spark: SparkSession, stage: Stager) -> None:
+    frame = spark.range(10, numPartitions=3).selectExpr(
+        "id", "IF(id % 2 = 0, id, NULL) AS even", "CAST(NULL AS STRING) AS no"
+    )
+    assert stage.write(frame, AT).nulls == {"id": 0, "even": 5, "no": 10}
+    assert stage.write(frame.where("id < 0"), AT).nulls == {"id": 0, "even": 0, "no": 0}
+
+
 def test_an_attempt_that_fails_late_adds_no_rows(spark: SparkSession, stage: Stager, tmp_path: Path) -> None:
     failed = str(tmp_path / "failed")
 

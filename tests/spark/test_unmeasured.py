@@ -117,6 +117,11 @@ class Count(sf.KeyedProcess[Any, Any, Any]):
         yield (self.count.value,)
 
 
+class Said(sf.KeyedProcess[Any, Any, Any]):
+    def process(self, key: Any, rows: Iterator[Any], ctx: sf.Context) -> Iterator[tuple[str]]:
+        yield ("any length",)
+
+
 def test_only_jobs_of_operators_whose_rows_stay_small_go_unmeasured(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +135,9 @@ def test_only_jobs_of_operators_whose_rows_stay_small_go_unmeasured(
         numbers.key_by("user").process("direct", Count, output="n long").collect("third", sf.memory("third"))
         source.key_by("user").process("wide", Count, output="n long").collect("fourth", sf.memory("fourth"))
         source.collect("rows", sf.memory("rows"))
+        numbers.key_by("user").process("said", Said, output="text string").collect(
+            "fifth", sf.memory("fifth")
+        )
 
     seen: list[bool] = []
     given = module.unmeasured
@@ -141,7 +149,8 @@ def test_only_jobs_of_operators_whose_rows_stay_small_go_unmeasured(
     monkeypatch.setattr("stateflow.spark.batch.unmeasured", watched)
     bench.rows("in", [{"user": 1, "text": "a"}, {"user": 1, "text": "b"}])
     bench.run(widths)
-    # The operator with two readers, then the sinks in their order.
-    assert seen == [True, False, False, True, False, False]
+    # The operator with two readers, then the sinks in their order. The last one's operator takes rows that stay small, but what
+    # it puts out goes into Arrow batches again.
+    assert seen == [True, False, False, True, False, False, False]
     assert sf.memory("fourth").rows == [{"n": 2}]
     assert sf.memory("third").rows == [{"n": 2}]

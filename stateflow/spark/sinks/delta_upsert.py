@@ -23,6 +23,7 @@ from stateflow.spark.sinks.delta_append import (
 )
 from stateflow.spark.sinks.delta_log import DeltaLog, TableShape, Transaction, failure_classes
 from stateflow.spark.sinks.delta_rewrite import files_to_rewrite, is_plain, metrics, rewritten
+from stateflow.spark.sinks.duplicates import first_duplicate
 from stateflow.spark.sinks.fit import cast_to, check_fit, column_marks, quoted
 from stateflow.spark.sinks.slot import SinkSlot
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from stateflow.spark.sinks.staging import Stager
+    from stateflow.spark.sinks.staging import Staged, Stager
 
 KIND = "delta_upsert"
 ATTEMPTS = 10
@@ -96,7 +97,7 @@ class DeltaUpsert:
         rows = cast_to(frame, shape)
         staged = stager.write(rows, at)
         if staged.files:
-            self._check_rows(stager.read(spark, staged.files, rows.schema), shape, at, operation)
+            self._check_rows(spark, staged, rows.schema, shape, at, operation, stager)
         return Prepared(
             kind=KIND,
             target=self.table.path,
@@ -136,8 +137,39 @@ class DeltaUpsert:
                 f"{self.table} only takes appends (delta.appendOnly): use append, or unset it"
             )
 
-    def _check_rows(self, rows: DataFrame, shape: TableShape, at: SinkSlot, operation: str) -> None:
-        """Refuses rows on which MERGE would fail, for good, once the record is decided."""
+    def _check_rows(
+        self,
+        spark: SparkSession,
+        staged: Staged,
+        schema: StructType,
+        shape: TableShape,
+        at: SinkSlot,
+        operation: str,
+        stager: Stager,
+    ) -> None:
+        """Refuses rows on which the commit would fail, for good, once the record is decided."""
+        if self._may_break(staged, shape):
+            self._check_values(stager.read(spark, staged.files, schema), shape, at, operation)
+        if self.order_by:
+            return
+        duplicate = first_duplicate(spark, staged, schema, self.keys, stager)
+        if duplicate is not None:
+            values = ", ".join(f"{key}={value!r}" for key, value in zip(self.keys, duplicate[0], strict=True))
+            raise IncompatibleError(
+                f"{duplicate[1]} rows of one batch of {at} have the key {values}, and {self.table} can "
+                "keep one: give upsert an order_by, of which the highest wins, or make one row per key; "
+                "nothing was written"
+            )
+
+    def _may_break(self, staged: Staged, shape: TableShape) -> bool:
+        """Whether rows have to be looked at. The tasks that staged them have counted the nulls, and mostly there are none."""
+        needed = {key.lower() for key in self.keys}
+        needed |= {column.name.lower() for column in shape.schema.fields if not column.nullable}
+        return any(count and name.lower() in needed for name, count in staged.nulls.items()) or any(
+            name.startswith(CONSTRAINT) for name in shape.configuration
+        )
+
+    def _check_values(self, rows: DataFrame, shape: TableShape, at: SinkSlot, operation: str) -> None:
         from pyspark.sql import functions as F
 
         absent = {f"a null in the key column {key!r}": F.col(quoted(key)).isNull() for key in self.keys}
@@ -155,17 +187,6 @@ class DeltaUpsert:
                     f"{count} of the rows of {at} have {what} and cannot be merged into {self.table}: "
                     "nothing was written; leave such rows out where the operator puts them out"
                 )
-        if self.order_by:
-            return
-        keys = [F.col(quoted(key)) for key in self.keys]
-        duplicate = rows.groupBy(*keys).count().where("count > 1").first()
-        if duplicate is not None:
-            values = ", ".join(f"{key}={duplicate[k]!r}" for k, key in enumerate(self.keys))
-            raise IncompatibleError(
-                f"{duplicate['count']} rows of one batch of {at} have the key {values}, and {self.table} can "
-                "keep one: give upsert an order_by, of which the highest wins, or make one row per key; "
-                "nothing was written"
-            )
 
 
 def commit(

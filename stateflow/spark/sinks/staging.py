@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Format = Literal["parquet", "arrow"]
 StoreOpener = Callable[[], Store]
 """Opens the checkpoint store in a worker, so it must pickle: `partial(open_store, url, options)`."""
-FILE_COLUMNS = "name string, size long, xxh3 string, path string, sha256 binary, rows long"
+FILE_COLUMNS = "name string, size long, xxh3 string, path string, sha256 binary, rows long, nulls array<long>"
 ROW_GROUP = 128 * 1024
 
 
@@ -60,6 +60,8 @@ class Staged:
 
     files: tuple[FileRef, ...]
     rows: int
+    nulls: Mapping[str, int] = field(default_factory=dict)
+    """How many rows have none, per column. The tasks that write the files count them."""
 
 
 class StagedWriter:
@@ -153,7 +155,8 @@ class Stager:
             FileRef(row["name"], row["size"], row["xxh3"], row["path"], sha256=bytes(row["sha256"]))
             for row in rows
         )
-        return Staged(tuple(files), sum(row["rows"] for row in rows))
+        nulls = {name: sum(row["nulls"][k] for row in rows) for k, name in enumerate(frame.columns)}
+        return Staged(tuple(files), sum(row["rows"] for row in rows), nulls)
 
     def read(self, spark: SparkSession, refs: Sequence[FileRef], schema: StructType) -> DataFrame:
         """The rows of exactly these files, each checked against its reference."""
@@ -171,6 +174,11 @@ class Stager:
             rows, "name string, size long, xxh3 string, path string, base string, sha256 binary"
         )
         return files.repartition(len(rows)).mapInArrow(_FetchTask(self.opener, arrow_schema(schema)), schema)
+
+    def local_files(self, refs: Sequence[FileRef]) -> list[Path] | None:
+        """Where this process can open all of these files; None where it cannot."""
+        located = [self._local(ref) for ref in refs]
+        return None if None in located else [path for path in located if path is not None]
 
     def _local(self, ref: FileRef) -> Path | None:
         if ref.base:
@@ -199,18 +207,28 @@ class _StageTask:
         unique = f"{self.token}-{task.partitionId()}-{task.taskAttemptId()}"
         path = self.layout.staged_file(self.epoch, self.slot, unique, ".parquet")
         writer = StagedWriter(self.schema, StoreTarget(self.opener, path))
+        nulls = [0] * len(self.schema)
         try:
             for batch in batches:
                 writer.write(as_schema(batch, self.schema))
+                nulls = [n + column.null_count for n, column in zip(nulls, batch.columns, strict=True)]
             ref = writer.close()
         except BaseException:
             writer.discard()
             raise
         if ref is not None:
-            columns = [[ref.name], [ref.size], [ref.xxh3], [ref.path], [ref.sha256], [writer.rows]]
-            types = [pa.string(), pa.int64(), pa.string(), pa.string(), pa.binary(), pa.int64()]
+            columns = [[ref.name], [ref.size], [ref.xxh3], [ref.path], [ref.sha256], [writer.rows], [nulls]]
+            types = [
+                pa.string(),
+                pa.int64(),
+                pa.string(),
+                pa.string(),
+                pa.binary(),
+                pa.int64(),
+                pa.list_(pa.int64()),
+            ]
             arrays = [pa.array(c, t) for c, t in zip(columns, types, strict=True)]
-            yield pa.record_batch(arrays, names=["name", "size", "xxh3", "path", "sha256", "rows"])
+            yield pa.record_batch(arrays, names=["name", "size", "xxh3", "path", "sha256", "rows", "nulls"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,8 @@ from stateflow.operators.context import Moment
 from stateflow.pipelines.operators import MAIN
 from stateflow.spark.session.shipping import packed, unpacked
 from stateflow.spark.task.acks import Ack
-from stateflow.spark.task.key_columns import refuse_nulls
+from stateflow.spark.task.carried import Carried
+from stateflow.spark.task.key_columns import KeyColumns
 from stateflow.spark.task.shards import TaskShards
 from stateflow.spark.task.storage import TaskStorage
 from stateflow.spark.task.worker import expires_now, marked, spare_the_collector
@@ -37,6 +38,7 @@ class ArrowTask:
 
     spec: ColumnarSpec
     inputs: int
+    carry: Carried
     moment: Moment
     storage: TaskStorage
     shards: tuple[tuple[Shard, ...], ...]
@@ -176,15 +178,19 @@ class _Subtask:
 
     def _split(self, table: pa.Table) -> tuple[list[pa.Table], list[Any]]:
         """The rows of each input without the columns of the exchange, and which of them were late."""
-        keys = len(self.task.spec.key)
-        late = table.column(1 + keys).combine_chunks()
+        carry = self.task.carry
+        first = carry.fields_index
+        if carry.late_index is None:
+            late = pa.array(np.zeros(len(table), dtype=bool))
+        else:
+            late = table.column(carry.late_index).combine_chunks()
         if self.task.inputs == 1:
-            return [table.select(table.column_names[2 + keys :])], [late]
-        side = table.column(2 + keys).to_numpy()
+            return [table.select(table.column_names[first:])], [late]
+        side = table.column(first).to_numpy()
         tables, flags = [], []
         for index in range(self.task.inputs):
             mine = pa.array(side == index)
-            rows = table.column(3 + keys + index).filter(mine).combine_chunks()
+            rows = table.column(first + 1 + index).filter(mine).combine_chunks()
             tables.append(pa.Table.from_struct_array(rows))
             flags.append(late.filter(mine))
         return tables, flags
@@ -199,7 +205,7 @@ class _TableFeed:
 
     def __init__(self, batches: Iterator[Any], task: ArrowTask) -> None:
         limit, storage = task.spec.operator.chunk_rows, task.storage
-        self._uid, self._key_columns = task.spec.uid, [name for name, _ in task.spec.key]
+        self._keys = KeyColumns(task.spec.uid, [name for name, _ in task.spec.key], task.carry.key_indices)
         self._null_keys = task.spec.operator.null_keys
         self._batches = batches
         self._limit = limit
@@ -210,17 +216,14 @@ class _TableFeed:
 
     def tables(self, shards: Sequence[Shard]) -> Iterator[tuple[int, pa.Table]]:
         """Index of a shard and a table of its rows, with the columns of the exchange."""
-        keys = len(self._key_columns)
         batches: list[pa.RecordBatch] = []
         rows = 0
         first, last = shards[0].first, max(s.last for s in shards)
         for batch in self._batches:
             if not batch.num_rows:
                 continue
-            for name, index in (
-                () if self._null_keys else zip(self._key_columns, range(1, 1 + keys), strict=True)
-            ):
-                refuse_nulls(self._uid, name, batch.column(index))
+            if not self._null_keys:
+                self._keys.checked(batch)
             batches.append(batch)
             rows += batch.num_rows
             self.rows += count_of(batch)
@@ -235,18 +238,18 @@ class _TableFeed:
                 with pa.memory_map(str(path)) as mapped:
                     table = pa.ipc.open_file(mapped).read_all()
                     for shard, part in _by_shard(table, shards):
-                        for piece in self._cut(part, keys):
+                        for piece in self._cut(part):
                             yield shard, piece
         elif batches:
             for shard, part in _by_shard(pa.Table.from_batches(batches), shards):
                 yield shard, part
 
-    def _cut(self, table: pa.Table, keys: int) -> Iterator[pa.Table]:
+    def _cut(self, table: pa.Table) -> Iterator[pa.Table]:
         if table.num_rows <= self._limit:
             yield table
             return
-        table = table.sort_by([(name, "ascending") for name in table.column_names[: 1 + keys]])
-        names = table.column_names[: 1 + keys]
+        names = [table.column_names[index] for index in (0, *self._keys.indices)]
+        table = table.sort_by([(name, "ascending") for name in names])
         begin = 0
         while begin < table.num_rows:
             end = min(begin + self._limit, table.num_rows)

@@ -64,14 +64,15 @@ def carried(
     *,
     late: bool,
     ordered: bool = False,
+    place: bool = True,
 ) -> Carried:
     """What has to be sent. A field is a part of the key when it has the column's name and the very type of the key.
 
-    `ordered`: the rows of a key have an order.
+    `ordered`: the rows of a key have an order. `place`: the task wants the rows in the order of their places.
     """
     if len(rows) > 1:
-        return Carried((None,) * len(key_types), late)
+        return Carried((None,) * len(key_types), late, place)
     places = {(field.name, field.type): place for place, field in enumerate(rows[0].fields)}
     named = zip(key_columns, key_types, strict=True)
     keys = tuple(places.get((column, BY_NAME[kind].spark)) for column, kind in named)
-    return Carried(keys, late, mixed=not ordered)
+    return Carried(keys, late, place, mixed=place and not ordered)

@@ -1,0 +1,62 @@
+"""Whether staged rows have a key twice: Arrow groups them where this process can open the files, else Spark does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from stateflow.spark.sinks.fit import quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+    from stateflow.spark.sinks.staging import Staged, Stager
+
+MOST_ROWS = 1_000_000
+"""That the driver reads the keys of."""
+_ALIKE = frozenset(
+    [
+        "boolean",
+        "tinyint",
+        "smallint",
+        "int",
+        "bigint",
+        "string",
+        "binary",
+        "date",
+        "timestamp",
+        "timestamp_ntz",
+    ]
+)
+"""Types of which Arrow calls the same values equal as Spark does. Of floats it tells 0 from -0, and it knows no collations."""
+
+
+def first_duplicate(
+    spark: SparkSession, staged: Staged, schema: StructType, keys: Sequence[str], stager: Stager
+) -> tuple[tuple[Any, ...], int] | None:
+    """A key that several rows have, and how many."""
+    names = {name.lower(): name for name in schema.names}
+    columns = [names[key.lower()] for key in keys]
+    alike = all(schema[column].dataType.simpleString() in _ALIKE for column in columns)
+    paths = stager.local_files(staged.files) if alike and staged.rows <= MOST_ROWS else None
+    if paths is not None:
+        return _by_arrow(paths, columns)
+    rows = stager.read(spark, staged.files, schema).groupBy(*map(quoted, columns)).count()
+    row = rows.where("count > 1").first()
+    return (tuple(row[: len(columns)]), row["count"]) if row is not None else None
+
+
+def _by_arrow(paths: Sequence[Any], columns: list[str]) -> tuple[tuple[Any, ...], int] | None:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    files = [pq.ParquetFile(path) for path in paths]
+    keys = pa.concat_tables(file.read(columns=columns) for file in files)
+    counts = keys.group_by(columns, use_threads=False).aggregate([([], "count_all")])
+    most = pc.max(counts["count_all"]).as_py()
+    if most is None or most < 2:
+        return None
+    found = counts.slice(pc.index(counts["count_all"], most).as_py(), 1).to_pylist()[0]
+    return tuple(found[column] for column in columns), most
