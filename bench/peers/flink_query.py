@@ -23,7 +23,7 @@ SETTINGS = {
     "parallelism.default": "2",
     "state.backend.type": "rocksdb",
     "execution.checkpointing.incremental": "true",
-    "execution.checkpointing.interval": "2 s",
+    "execution.checkpointing.interval": "5 s",
     "execution.checkpointing.storage": "filesystem",
     "taskmanager.memory.managed.size": "512m",
     "taskmanager.memory.process.size": "2500m",
