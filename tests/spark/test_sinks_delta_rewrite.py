@@ -184,6 +184,17 @@ def test_what_another_writer_deletes_meanwhile_stays_deleted(
     assert contents(spark, path) == [row for row in AFTER if row[0] != 4]
 
 
+def test_what_another_writer_puts_there_meanwhile_is_replaced_like_what_was_there(
+    spark: SparkSession, path: Path, log: Log, monkeypatch: pytest.MonkeyPatch, no_merge: None
+) -> None:
+    sink = opened(spark, path)
+    log.deliver(sink, rows(spark, FIRST))
+    theirs = "(5, 1, 'theirs'), (6, 1, 'theirs')"
+    while_writing(monkeypatch, lambda: spark.sql(f"INSERT INTO delta.`{path}` VALUES {theirs}"))
+    assert log.deliver(sink, rows(spark, SECOND)) == "committed"
+    assert contents(spark, path) == [*AFTER, (6, 1, "theirs")]
+
+
 def test_two_jobs_that_put_a_key_into_an_empty_table_leave_one_row_of_it(
     spark: SparkSession, path: Path, log: Log, monkeypatch: pytest.MonkeyPatch, no_merge: None
 ) -> None:
