@@ -1,4 +1,4 @@
-"""python -m bench [--quick] [--only NAME] [--repeats N] [--fresh] [--report] [--list]"""
+"""python -m bench [--quick] [--only NAME] [--side PATTERN] [--repeats N] [--fresh] [--report] [--list]"""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from rich.console import Console
@@ -60,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
             for measurement in measurements:
                 store.forget(form, measurement.name)
         try:
-            failed = _measure(store, form, measurements, options.repeats)
+            failed = _measure(store, form, measurements, options.repeats, options.side)
         except KeyboardInterrupt:
             console.print("interrupted: the same command goes on from here")
             return 130
@@ -75,6 +76,13 @@ def _arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Side-by-side benchmarks.")
     parser.add_argument("--quick", action="store_true", help="small sizes, each side once")
     parser.add_argument("--only", action="append", default=[], choices=sorted(MEASUREMENTS), metavar="NAME")
+    parser.add_argument(
+        "--side",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="only sides of such names, such as 'ours-*'",
+    )
     parser.add_argument("--repeats", type=int, help="at most so many of each side")
     parser.add_argument("--fresh", action="store_true", help="forget what was measured before")
     parser.add_argument("--report", action="store_true", help="only write the page from what was measured")
@@ -83,13 +91,19 @@ def _arguments(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _measure(
-    store: ResultStore, form: Form, measurements: Sequence[Measurement], repeats: int | None
+    store: ResultStore,
+    form: Form,
+    measurements: Sequence[Measurement],
+    repeats: int | None,
+    sides: Sequence[str] = (),
 ) -> bool:
     failed = False
     version = fingerprint()
     # What is run only once goes first: when time runs out, what is left undone is a third repeat.
     ordered = sorted(measurements, key=lambda m: m.repeats > 1)
-    trials = [(m, trial) for m in ordered for trial in m.trials(form, repeats)]
+    trials = [
+        (m, trial) for m in ordered for trial in m.trials(form, repeats) if asked_for(trial.side, sides)
+    ]
     last_begin = time.monotonic() + 60 * BUDGET_MINUTES
     with Progress(
         SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
@@ -125,6 +139,10 @@ def _measure(
                     return True
             progress.advance(task)
     return failed
+
+
+def asked_for(side: str, patterns: Sequence[str]) -> bool:
+    return not patterns or any(fnmatchcase(side, pattern) for pattern in patterns)
 
 
 def run_trial(measurement: Measurement, trial: Trial, say: Callable[[str], None]) -> dict[str, object]:

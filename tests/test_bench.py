@@ -555,3 +555,9 @@ def test_a_witness_sees_memory_and_what_was_written(tmp_path: Path) -> None:
         (tmp_path / "b").write_bytes(b"x" * 10)
     assert seen.written == 1010
     assert seen.peak > 10 * 2**20
+
+
+def test_sides_are_chosen_by_patterns_of_their_names() -> None:
+    assert bench_main.asked_for("flink-q3", [])
+    assert bench_main.asked_for("flink-q3", ["ours-*", "flink-*"])
+    assert not bench_main.asked_for("spark-q3", ["ours-*", "flink-*"])
