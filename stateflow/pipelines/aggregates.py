@@ -52,6 +52,8 @@ class OwnCode:
     result: Callable[[Any], Any]
     state: Any
     output: Any
+    of_state: bool = False
+    """Whether nobody has said what `result` gives, so that it is taken for the state's type."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +174,16 @@ def aggregate(
     """An aggregate of your own: `add(accumulator, value) -> accumulator` for every value that is not null, in no order, and
     `merge` for two accumulators. `state` is the type of the accumulator, `output` that of the result, if it is another one.
     """
-    code = OwnCode(create, add, merge, result or _itself, state, state if output is None else output)
+    unsaid = output is None
+    code = OwnCode(
+        create,
+        add,
+        merge,
+        result or _itself,
+        state,
+        state if unsaid else output,
+        unsaid and result is not None,
+    )
     return Aggregate("aggregate", column, where, code)
 
 

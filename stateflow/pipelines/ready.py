@@ -507,6 +507,9 @@ def _check_output(
             raise UsageError(
                 f"operator {uid!r}: {out.name} has no field for {name!r}: add it; it has {', '.join(out.names)}"
             )
+    of_state = {
+        each.name for each in aggregates if each.aggregate.code is not None and each.aggregate.code.of_state
+    }
     for column in out.fields:
         if column.name not in offered:
             raise UsageError(
@@ -514,9 +517,12 @@ def _check_output(
                 f"{', '.join(offered)}"
             )
         if not fits(offered[column.name], column.type):
+            step = "change the type of the field"
+            if column.name in of_state:
+                step = f"say sf.aggregate(..., output=) where result gives another type than the state, or {step}"
             raise UsageError(
                 f"operator {uid!r} puts {offered[column.name]} into {out.name}.{column.name}, which is "
-                f"{column.type}: change the type of the field"
+                f"{column.type}: {step}"
             )
 
 

@@ -50,6 +50,12 @@ class Texts:
     n: str
 
 
+def every(**given: Any) -> Any:
+    return sf.aggregate(
+        "user", create=list, add=lambda s, v: [*s, v], merge=lambda a, b: a + b, state=list[int], **given
+    )
+
+
 def flow_of(
     declare: Callable[[KeyedStream], Any], source: dict[str, Any] | None = None, **key: Any
 ) -> sf.Flow:
@@ -153,6 +159,17 @@ REFUSED: list[tuple[Callable[[KeyedStream], Any], dict[str, Any] | None, str]] =
         lambda k: k.aggregate("op", Texts, n=sf.count()),
         None,
         "operator 'op' puts bigint into Texts.n, which is string: change the type of the field",
+    ),
+    (
+        lambda k: k.aggregate("op", Total, n=every(result=len)),
+        None,
+        ("operator 'op' puts array<bigint> into Total.n, which is bigint: say sf.aggregate(..., output=) where result gives another "
+        "type than the state, or change the type of the field"),
+    ),
+    (
+        lambda k: k.aggregate("op", Total, n=every()),
+        None,
+        "operator 'op' puts array<bigint> into Total.n, which is bigint: change the type of the field",
     ),
     (
         lambda k: k.aggregate("op", Total, m=sf.count()),
@@ -554,6 +571,10 @@ def test_late_rows_are_a_side_output_with_all_columns() -> None:
     assert node.columnar is not None
     assert node.columnar.needed(frozenset({""})).names == ("user", "ts")  # type: ignore[attr-defined]
     assert node.columnar.needed(frozenset({"", "late"})).names[1:3] == ("sku", "amount")  # type: ignore[attr-defined]
+
+
+def test_the_type_of_a_result_may_be_said() -> None:
+    flow_of(lambda k: k.aggregate("op", Total, n=every(result=len, output=int)))
 
 
 def test_an_aggregate_may_have_the_type_of_a_wider_field() -> None:
