@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from stateflow.errors import UsageError
-from stateflow.operators.output import MISFITS, array_of
+from stateflow.operators.lossless import MISFITS, array_of
 from stateflow.pipelines.defaults import Default
 
 

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
-from datetime import date, datetime
+from datetime import date
 from decimal import Decimal
 from operator import attrgetter
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 
 from stateflow.errors import UsageError
+from stateflow.operators.lossless import MISFITS, array_of
 from stateflow.pipelines.operators import MAIN, OperatorSpec
 from stateflow.pipelines.rows import RowType
-from stateflow.state.values.packed_instants import micros_of
 
 Values = list[Any]
-MISFITS = (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, OverflowError, ValueError)
-"""What Arrow raises for values that are not of a column's type."""
 _INT64 = 1 << 63
 _PLAIN = (str, bytes, int, float, date, Decimal)
 
@@ -154,24 +149,6 @@ class RowWriter:
         return UsageError(f"{self._where}: column {field.name!r} does not fit {field.type}: {error}")
 
 
-def array_of(values: Values, kind: Any) -> Any:
-    """Values of user code as an Arrow array; what does not fit raises one of `MISFITS`."""
-    if pa.types.is_nested(kind):
-        values = [_plain(value) for value in values]
-    elif pa.types.is_integer(kind):
-        _check_whole(values)
-    return _array(values, kind)
-
-
-def _array(values: Values, kind: Any) -> Any:
-    if pa.types.is_timestamp(kind):
-        if kind.unit == "us":
-            with suppress(ValueError, OverflowError):
-                return micros_of(values).cast(kind)
-        _check_zoned(values)
-    return pa.array(values, type=kind, from_pandas=False)
-
-
 def _surely_fit(values: Values, kind: Any) -> bool:
     """Whether plain values need no look of Arrow's, which takes ten times as long for a few of them."""
     if pa.types.is_int64(kind):
@@ -187,33 +164,3 @@ def _length(row: Any) -> int:
         return len(row)
     except TypeError:
         return -1
-
-
-def _check_whole(values: Values) -> None:
-    """Arrow would cut the fraction off silently."""
-    if float in set(map(type, values)):
-        for value in values:
-            if isinstance(value, float) and not value.is_integer():
-                raise ValueError("it has a fraction; round it, or declare the column as float")
-
-
-def _check_zoned(values: Values) -> None:
-    """Arrow would read a time without a zone as UTC, but it may be local time."""
-    for value in values:
-        if isinstance(value, datetime) and value.tzinfo is None:
-            raise ValueError("it has no time zone; use datetime(..., tzinfo=UTC)")
-
-
-def _plain(value: Any) -> Any:
-    if value is None or isinstance(value, (str, bytes, int, float)):
-        return value
-    if dataclasses.is_dataclass(value) or isinstance(value, msgspec.Struct):
-        names = getattr(value, "__struct_fields__", None) or [f.name for f in dataclasses.fields(value)]  # type: ignore[arg-type]
-        return {name: _plain(getattr(value, name)) for name in names}
-    if hasattr(value, "_asdict"):
-        return {name: _plain(v) for name, v in value._asdict().items()}
-    if isinstance(value, dict):
-        return [(k, _plain(v)) for k, v in value.items()] if value else []
-    if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
-    return value

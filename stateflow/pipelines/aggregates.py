@@ -11,12 +11,15 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from inspect import iscoroutinefunction
 from typing import Any
 
 from stateflow.errors import UsageError
 from stateflow.format.scalars import BY_TYPE
 from stateflow.pipelines.conditions import Expression, condition_of, is_name
 from stateflow.pipelines.rows import Field, RowType, spark_type
+from stateflow.pipelines.signatures import takes
+from stateflow.state.values.serializers import serializer_for
 
 INTEGERS = ("tinyint", "smallint", "int", "bigint")
 FLOATS = ("float", "double")
@@ -174,6 +177,18 @@ def aggregate(
     """An aggregate of your own: `add(accumulator, value) -> accumulator` for every value that is not null, in no order, and
     `merge` for two accumulators. `state` is the type of the accumulator, `output` that of the result, if it is another one.
     """
+    functions = {
+        "create": (create, 0),
+        "add": (add, 2),
+        "merge": (merge, 2),
+        "result": (result or _itself, 1),
+    }
+    for name, (function, count) in functions.items():
+        if not callable(function) or not takes(function, count) or iscoroutinefunction(function):
+            values = ("no value", "one value", "two values")[count]
+            raise UsageError(
+                f"sf.aggregate({column!r}): {name} is {function!r}: give a function of {values} that is not async"
+            )
     unsaid = output is None
     code = OwnCode(
         create,
@@ -262,6 +277,10 @@ def _typed(where: str, name: str, aggregate: Aggregate, rows: RowType, order: tu
     column = _column(where, name, aggregate.column, rows)
     if aggregate.code is not None:
         result, _ = spark_type(aggregate.code.output, f"{where}: the result of {name!r}")
+        try:
+            serializer_for(aggregate.code.state)
+        except UsageError as error:
+            raise UsageError(f"{where}, state of {name!r}: {error}") from None
         return Aggregated(name, aggregate, result, {name: bytes})
     value = kept_as(column.type)
     match kind:
@@ -385,4 +404,4 @@ def fits(type_: str, field: str) -> bool:
     mine, other = _digits(type_), _digits(field)
     if mine is not None and other is not None:
         return mine[1] <= other[1] and mine[0] - mine[1] <= other[0] - other[1]
-    return type_ == field
+    return type_ == field or "".join(type_.split()) == "".join(field.split())

@@ -23,6 +23,7 @@ from stateflow.state.values.schema import FieldAliases
 
 _KEYS_OF_SPARK = {spark: scalar.name for scalar in KEYS for spark in (scalar.spark, *scalar.other_spark)}
 _ALIASES = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint", "real": "float"}
+_INSIDE = re.compile(rf"(?<=[<,:])(\s*)({'|'.join(_ALIASES)})(?=\s*[,>])", re.I)
 _TYPE = re.compile(r"[a-z_]+(\(\s*\d+\s*(,\s*\d+\s*)?\))?|(array|map|struct)\s*<.*>", re.I | re.S)
 
 
@@ -142,9 +143,16 @@ def _from_schema(text: str) -> RowType:
             raise UsageError(f"schema {text!r}: {spark!r} of column {match[1]!r} is no type that Spark has")
         if any(match[1] == field.name for field in fields):
             raise UsageError(f"schema {text!r} has two columns called {match[1]!r}")
-        fields.append(Field(match[1], _ALIASES.get(spark, spark), None, nullable))
+        fields.append(Field(match[1], _one_name(spark), None, nullable))
     make = namedtuple("Row", [f.name for f in fields], rename=True)  # type: ignore[misc]
     return RowType("Row", tuple(fields), make, False)
+
+
+def _one_name(spark: str) -> str:
+    """A type as Spark writes it, who knows several names for some, also inside of maps and lists."""
+    if "<" not in spark:
+        return _ALIASES.get(spark, spark)
+    return _INSIDE.sub(lambda found: found[1] + _ALIASES[found[2].lower()], spark)
 
 
 def _split(text: str) -> list[str]:

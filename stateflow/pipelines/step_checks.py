@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from os import PathLike
 from typing import Any
 
@@ -12,6 +11,7 @@ from stateflow.pipelines.conditions import condition_of
 from stateflow.pipelines.files import Files
 from stateflow.pipelines.graph import NodeRows
 from stateflow.pipelines.rows import RowType
+from stateflow.pipelines.signatures import takes
 from stateflow.pipelines.source_text import shown_aggregation
 from stateflow.pipelines.tables import DeltaTable
 
@@ -31,7 +31,7 @@ def check_source(uid: str, factory: Any) -> None:
         raise UsageError(
             f"source {uid!r} cannot read {str(factory)!r}: say sf.delta({str(factory)!r}), or sf.files({str(factory)!r}, 'json')"
         )
-    if not callable(factory) or not _takes(factory, 1):
+    if not callable(factory) or not takes(factory, 1):
         raise UsageError(
             f"source {uid!r} cannot read {factory!r}: give it sf.delta(path), sf.files(path, format), or a function from SparkSession to a "
             "streaming DataFrame"
@@ -40,7 +40,7 @@ def check_source(uid: str, factory: Any) -> None:
 
 def check_transform(uid: str, function: Any) -> None:
     """Whether `function` is a stateless step, as far as its source text tells."""
-    if not callable(function) or not _takes(function, 1):
+    if not callable(function) or not takes(function, 1):
         raise UsageError(f"{uid} cannot call {function!r}: give transform() a function of one DataFrame")
     if found := shown_aggregation(function):
         raise UsageError(aggregates(uid, found))
@@ -119,7 +119,7 @@ def _fits(mode: str, target: Any) -> bool:
     if mode in ("append", "upsert"):
         return isinstance(target, DeltaTable)
     if mode == "function":
-        return callable(target) and _takes(target, 2)
+        return callable(target) and takes(target, 2)
     return mode == "collect" and getattr(target, "kind", "") == "memory"
 
 
@@ -132,19 +132,6 @@ def _instead(mode: str, target: Any) -> str:
 
 def _names(given: str | Iterable[str] | None) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) else tuple(given or ())
-
-
-def _takes(function: Callable[..., Any], count: int) -> bool:
-    """Whether it can be called with so many values; what is written in C does not always tell."""
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):
-        return True
-    try:
-        signature.bind(*(None,) * count)
-    except TypeError:
-        return False
-    return True
 
 
 def own_parallelism(uid: str, parallelism: int | None) -> int:

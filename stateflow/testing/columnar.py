@@ -21,7 +21,7 @@ from stateflow.operators.columnar import ColumnarEngine, ColumnarSpec
 from stateflow.operators.context import Moment
 from stateflow.operators.joins.made import runnable
 from stateflow.operators.lateness import is_late
-from stateflow.operators.output import MISFITS, array_of
+from stateflow.operators.lossless import MISFITS, array_of
 from stateflow.pipelines.columnar import ALONE, ColumnarOperator, columnar_operator
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.graph import KeyedNode

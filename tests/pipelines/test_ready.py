@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -51,9 +52,13 @@ class Texts:
 
 
 def every(**given: Any) -> Any:
-    return sf.aggregate(
-        "user", create=list, add=lambda s, v: [*s, v], merge=lambda a, b: a + b, state=list[int], **given
-    )
+    code: dict[str, Any] = {
+        "create": list,
+        "add": lambda s, v: [*s, v],
+        "merge": lambda a, b: a + b,
+        "state": list[int],
+    }
+    return sf.aggregate("user", **{**code, **given})
 
 
 def flow_of(
@@ -573,8 +578,35 @@ def test_late_rows_are_a_side_output_with_all_columns() -> None:
     assert node.columnar.needed(frozenset({"", "late"})).names[1:3] == ("sku", "amount")  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"create": 0}, "sf.aggregate('user'): create is 0: give a function of no value that is not async"),
+        ({"add": len}, "sf.aggregate('user'): add is <built-in function len>: give a function of two values that is not async"),
+        ({"merge": 7}, "sf.aggregate('user'): merge is 7: give a function of two values that is not async"),
+        ({"result": "n"}, "sf.aggregate('user'): result is 'n': give a function of one value that is not async"),
+        ({"state": object, "output": int}, "operator 'op', state of 'n': object cannot be kept in state, because it does not say"),
+    ],
+)  # fmt: skip
+def test_code_of_ones_own_that_cannot_be_called_is_refused(given: Any, message: str) -> None:
+    with pytest.raises(sf.UsageError, match=re.escape(message)):
+        flow_of(lambda k: k.aggregate("op", Total, n=every(**given)))
+
+
+def test_code_of_ones_own_is_not_async() -> None:
+    async def add(state: Any, value: Any) -> Any:
+        return [*state, value]
+
+    with pytest.raises(
+        sf.UsageError, match=r"add is <function .*: give a function of two values that is not async"
+    ):
+        every(add=add)
+
+
 def test_the_type_of_a_result_may_be_said() -> None:
     flow_of(lambda k: k.aggregate("op", Total, n=every(result=len, output=int)))
+    counts = every(create=dict, result=dict, state=dict[str, int])
+    flow_of(lambda k: k.aggregate("op", "user long, n map<string, long>", n=counts))
 
 
 def test_an_aggregate_may_have_the_type_of_a_wider_field() -> None:

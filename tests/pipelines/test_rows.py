@@ -172,3 +172,10 @@ def test_a_class_without_fields_is_no_row_type() -> None:
 )  # fmt: skip
 def test_what_can_be_a_key(column: str, key: str | None) -> None:
     assert key_type(column) == key
+
+
+def test_names_of_types_inside_of_others_are_sparks() -> None:
+    rows = row_type("a map<string, long>, b array<INTEGER>, c struct<long: short, x:long>, d long")
+    assert [field.type for field in rows.fields] == [
+        "map<string, bigint>", "array<int>", "struct<long: smallint, x:bigint>", "bigint",
+    ]  # fmt: skip

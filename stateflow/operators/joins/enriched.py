@@ -13,6 +13,7 @@ from stateflow.errors import UserCodeError, placed, user_frames
 from stateflow.operators.arrow_types import arrow_schema_of
 from stateflow.operators.joins.arrivals import Produced
 from stateflow.operators.joins.asked import Block, WrongAnswersError, asked
+from stateflow.operators.lossless import MISFITS, array_of, first_misfit
 from stateflow.operators.ready.groups import grouped, whole
 from stateflow.operators.ready.keys import key_columns, one_of_each
 from stateflow.pipelines.columnar import ColumnarContext, ColumnarOperator
@@ -91,11 +92,12 @@ class Enriched(ColumnarOperator):
         for field in self._answers:
             values = [self._value(key, answer, field.name) for key, answer in zip(keys, answers, strict=True)]
             try:
-                columns.append(pa.array(values, field.type))
-            except (pa.ArrowException, OverflowError) as error:
+                columns.append(array_of(values, field.type))
+            except MISFITS:
+                place, error = first_misfit(values, field.type)
                 raise UserCodeError(
-                    f"operator {self._declared.uid!r}: an answer has a {field.name!r} that is no {field.type} ({error}): nothing of "
-                    "the batch was stored, and a run with changed code repeats it"
+                    f"operator {self._declared.uid!r}: the answer for {keys[place]!r} has {values[place]!r} as {field.name!r}, which is no "
+                    f"{field.type}: {error}; nothing of the batch was stored, and a run with changed code repeats it"
                 ) from error
         return pa.table(columns, schema=self._answers)
 

@@ -14,6 +14,7 @@ from stateflow.operators.joins.arrivals import Came
 from stateflow.operators.joins.pairs import MOST, Times, pairs
 from stateflow.operators.joins.row_blocks import Rows
 from stateflow.operators.joins.row_state import SideOfBlocks
+from stateflow.operators.lossless import MISFITS, array_of, first_misfit
 from stateflow.operators.ready.assigning import instants
 from stateflow.operators.ready.groups import whole
 from stateflow.pipelines.joins import KEY, LEFT, RIGHT, Filled, JoinOperator, Side
@@ -102,15 +103,28 @@ class JoinedRows:
             except StateflowError:
                 raise
             except Exception as error:
-                key = [keys[name][place].as_py() for name in declared.key_columns]
                 raise UserCodeError(
-                    f"join {declared.uid!r} failed on key {key[0] if len(key) == 1 else tuple(key)!r}: {placed(error)}: nothing of "
+                    f"join {declared.uid!r} failed on key {self._key(keys, place)!r}: {placed(error)}: nothing of "
                     "the batch was stored, and it is run again"
                 ) from error
-        return pa.table(
-            [pa.array([_value(row, field.name) for row in made], field.type) for field in self._schema],
-            schema=self._schema,
-        )
+        return pa.table([self._made(field, made, keys) for field in self._schema], schema=self._schema)
+
+    def _made(self, field: Any, made: list[Any], keys: pa.Table) -> Any:
+        """A column of what the function has made. A value that is not of its type is told with the key."""
+        values = [_value(row, field.name) for row in made]
+        try:
+            return array_of(values, field.type)
+        except MISFITS:
+            place, error = first_misfit(values, field.type)
+            raise UserCodeError(
+                f"join {self._declared.uid!r}: the function gave {values[place]!r} for {field.name!r} on key "
+                f"{self._key(keys, place)!r}, which is no {field.type}: {error}; nothing of the batch was stored, and a run with "
+                "changed code repeats it"
+            ) from error
+
+    def _key(self, keys: pa.Table, place: int) -> Any:
+        key = tuple(keys[name][place].as_py() for name in self._declared.key_columns)
+        return key[0] if len(key) == 1 else key
 
 
 def _column_of(rows: Rows, side: Side, name: str) -> Any:

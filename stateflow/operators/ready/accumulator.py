@@ -27,6 +27,7 @@ from stateflow.operators.ready.partials import Kernel, Values, kernel_of
 from stateflow.operators.ready.quantiles import Quantile
 from stateflow.operators.ready.row_frames import heading
 from stateflow.pipelines.aggregates import Aggregated
+from stateflow.pipelines.ready import WINDOW_END, WINDOW_START
 
 _Form = Literal["kept", "float", "as it is"]
 """What an aggregate wants of a column."""
@@ -145,9 +146,10 @@ class Accumulator:
             beyond = OverflowError(f"the sum is beyond {digits}")
             if self._diverts:
                 raise FailedGroups({group: Failure(what, beyond) for group in overflow.groups}) from None
+            wider = "double" if each.result.startswith("decimal") else "decimal(38,0)"
             raise StateflowError(
-                f"{self._where}: {what}, is beyond {digits} for "
-                f"{_key(keys, overflow.groups[0])}: give the operator a new uid and sum the column as a double, cast with transform()"
+                f"{self._where}: {what}, is beyond {digits} for {_key(keys, overflow.groups[0])}: divert such rows with "
+                f"on_error='dead_letter', or give the operator a new uid and sum the column as a {wider}, cast with transform()"
             ) from None
         except FailedCode as failed:
             failures = {
@@ -164,7 +166,14 @@ class Accumulator:
 
 
 def _key(keys: pa.Table, group: int) -> str:
-    return ", ".join(f"{name}={keys[name][group].as_py()!r}" for name in keys.column_names)
+    """The key, and the window where the table has its bounds."""
+    bounds = [name for name in (WINDOW_START, WINDOW_END) if name in keys.column_names]
+    names = [name for name in keys.column_names if len(bounds) < 2 or name not in bounds]
+    key = ", ".join(f"{name}={keys[name][group].as_py()!r}" for name in names)
+    if len(bounds) < 2:
+        return key
+    start, end = (keys[name][group].as_py().isoformat() for name in bounds)
+    return f"{key} and the window from {start} to {end}"
 
 
 class _Inputs:

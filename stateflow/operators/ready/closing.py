@@ -30,7 +30,7 @@ class Closing:
         windows = pa.table({**_columns(keys), WINDOW_START: starts, WINDOW_END: ends})
         while True:
             try:
-                results = self._accumulator.results(partials, windows.select(keys.column_names))
+                results = self._accumulator.results(partials, windows)
                 break
             except FailedGroups as failed:
                 yield from self.lost(failed, windows, ctx)

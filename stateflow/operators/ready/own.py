@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from stateflow.operators.arrow_types import arrow_type
-from stateflow.operators.output import MISFITS, array_of
+from stateflow.operators.lossless import MISFITS, array_of
 from stateflow.operators.ready.failed_groups import FailedCode
 from stateflow.operators.ready.groups import Groups
 from stateflow.operators.ready.partials import Parts, Values

@@ -1,0 +1,118 @@
+"""Values of user code that Arrow would take and change: every one is refused, everywhere they come out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import stateflow as sf
+from stateflow.operators.lossless import MISFITS, array_of
+from stateflow.testing import ColumnarHarness, KeyedHarness
+
+INSTANT = pa.timestamp("us", "UTC")
+NAIVE = datetime(2026, 1, 1)
+MOMENT = datetime(2026, 1, 1, 5, tzinfo=UTC)
+LOSSY = [
+    (1.5, pa.int64()), (Decimal("1.9"), pa.int64()), (np.float64(1.5), pa.int64()), (np.float32(1.5), pa.int32()),
+    (float("nan"), pa.int64()), (float("inf"), pa.int64()), (Decimal("NaN"), pa.int64()),
+    (NAIVE, INSTANT), (5, INSTANT), (np.int64(5), INSTANT), (5, pa.date32()), (MOMENT, pa.date32()),
+]  # fmt: skip
+SAME = [
+    (2.0, pa.int64()), (Decimal(2), pa.int64()), (np.int64(2), pa.int64()), (None, pa.int64()), (MOMENT, INSTANT), (None, INSTANT),
+    (date(2026, 1, 1), pa.date32()), (1, pa.float64()), (np.float64(1.5), pa.float64()),
+]  # fmt: skip
+
+
+def inside(value: Any, kind: Any) -> list[tuple[Any, Any]]:
+    """The value bare, and in everything that can have it."""
+    return [
+        (value, kind),
+        ([value], pa.list_(kind)),
+        ({"a": value}, pa.map_(pa.string(), kind)),
+        ({"a": value}, pa.struct([("a", kind)])),
+        ([{"a": [value]}], pa.list_(pa.map_(pa.string(), pa.list_(kind)))),
+    ]
+
+
+@pytest.mark.parametrize(("value", "kind"), [each for lossy in LOSSY for each in inside(*lossy)])
+def test_what_arrow_would_change_is_refused(value: Any, kind: Any) -> None:
+    with pytest.raises(MISFITS):
+        array_of([None, value], kind)
+
+
+@pytest.mark.parametrize(("value", "kind"), SAME)
+def test_what_stays_the_same_is_taken(value: Any, kind: Any) -> None:
+    for each, of in inside(value, kind):
+        array_of([each, None], of)
+    assert array_of([value], kind).to_pylist() == [value]
+
+
+@dataclass
+class View:
+    ad: int
+    ts: datetime
+
+
+@dataclass
+class Out:
+    ad: int
+    n: int | None
+    seen: datetime | None
+
+
+MISTAKES = [
+    ({"n": 1.5}, r"1\.5 (for|as) 'n'.*: it has a fraction"),
+    ({"n": Decimal("1.9")}, r"Decimal\('1.9'\) (for|as) 'n'.*: it has a fraction"),
+    ({"n": True}, r"True (for|as) 'n'.*, which is no int64"),
+    ({"seen": NAIVE}, r".*(for|as) 'seen'.*: it has no time zone; use datetime"),
+    ({"seen": 5}, r"5 (for|as) 'seen'.*: it is a number; use datetime"),
+]
+
+
+@pytest.mark.parametrize(("given", "message"), MISTAKES)
+def test_a_joins_function_is_told_the_value_the_column_and_the_key(given: Any, message: str) -> None:
+    def made(left: Any, right: Any) -> Out:
+        return Out(**{"ad": left.ad, "n": None, "seen": None, **given})
+
+    @sf.pipeline("joined")
+    def joined(flow: sf.Flow) -> None:
+        views = flow.source("views", sf.delta("/views"), View, event_time="ts", watermark="1 minute").key_by(
+            "ad"
+        )
+        others = flow.source(
+            "others", sf.delta("/others"), View, event_time="ts", watermark="1 minute"
+        ).key_by("ad")
+        views.join("j", others, made, within=("0 minutes", "1 minute")).append("out", sf.delta("/out"))
+
+    harness = ColumnarHarness.of(joined.build(), "j")
+    with pytest.raises(sf.StateflowError, match=rf"join 'j': the function gave {message}") as told:
+        harness.both([View(7, MOMENT)], [View(7, MOMENT)])
+    assert "on key 7" in str(told.value)
+
+
+@pytest.mark.parametrize(("given", "message"), MISTAKES)
+def test_an_answer_is_told_with_its_key(given: Any, message: str) -> None:
+    @sf.pipeline("enriched")
+    def enriched(flow: sf.Flow) -> None:
+        views = flow.source("views", sf.delta("/views"), View).key_by("ad")
+        answer = {"n": None, "seen": None, **given}
+        views.enrich("e", lambda ads: [answer for _ in ads], Out).append("out", sf.delta("/out"))
+
+    with pytest.raises(sf.StateflowError, match=rf"operator 'e': the answer for 7 has {message}"):
+        ColumnarHarness.of(enriched.build(), "e").rows(View(7, MOMENT))
+
+
+def test_a_process_is_told_of_values_inside_of_others() -> None:
+    class Lists(sf.KeyedProcess[int, View, Any]):
+        def process(self, key: int, rows: Iterator[View], ctx: sf.Context) -> Iterator[Any]:
+            yield {"n": [1.5]}
+
+    with pytest.raises(sf.UsageError, match=r"put out \[1\.5\] in column 'n', .*: it has a fraction"):
+        KeyedHarness(Lists, output="n array<bigint>").rows(View(7, MOMENT))
