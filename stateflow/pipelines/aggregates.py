@@ -257,6 +257,10 @@ def aggregated(where: str, name: str, aggregate: Any, rows: RowType, order: tupl
 
 
 def _condition(where: str, name: str, text: str, rows: RowType) -> Expression:
+    if not isinstance(text, str):
+        raise UsageError(
+            f"{where}: where= of {name!r} is {text!r}: give it a column, or a condition in SQL such as 'amount > 100'"
+        )
     if is_name(text):
         column = _column(where, name, text, rows)
         if column.type != "boolean":

@@ -265,6 +265,8 @@ def asof_join(
     _refuse_order(left, None, "the event time of a left row says which version it gets")
     common = _common(left, right, output, times, how, ("left", "inner"), order_by=right.order_by)
     states = {VERSIONS: ColumnLayout(ROWS), DUE: ColumnLayout(timed=True)}
+    if not isinstance(wait, bool):
+        raise UsageError(f"join {left.uid!r}: wait is {wait!r}: give it True or False")
     if wait:
         states[WAITING] = ColumnLayout(ROWS, timed=True)
     return AsofJoin(**common, states=states, keep=length, wait=wait)

@@ -14,6 +14,12 @@ def check_key(rows: RowType | None, columns: Sequence[str], order: Sequence[str]
     """Whether rows can be grouped by these columns, in this order."""
     if not columns:
         raise UsageError("key_by() needs at least one column")
+    for name in (*columns, *order):
+        if not isinstance(name, str):
+            raise UsageError(
+                f"key_by takes names of columns, not {name!r}: say key_by('user', 'sku', order_by='ts'); what is computed is made a "
+                "column with .transform() before"
+            )
     if rows is None:
         return
     check_columns("key_by", rows, (*columns, *(o.removeprefix("-") for o in order)))

@@ -40,6 +40,10 @@ def latest(keyed: KeyedRows, *, time: str, queryable: str, ttl: str | timedelta 
             f"operator {uid!r} cannot tell which row of a key is the last: say key_by(..., order_by=...), or give its source "
             "event_time= and watermark="
         )
+    if queryable and not isinstance(queryable, str):
+        raise UsageError(
+            f"operator {keyed.uid!r}: queryable is {queryable!r}: give latest the name under which it is asked, such as 'prices'"
+        )
     name = checked_name("state", queryable) if queryable else NEWEST
     kept = tuple(column for column in rows.names if column not in keyed.columns)
     expiry = None if ttl is None else ttl_of(ttl)

@@ -127,6 +127,8 @@ def ready_node(declared: ReadyOperator, inputs: tuple[GroupedRows, ...]) -> Keye
 
 def queryable_as(declared: _Declared, queryable: bool) -> _Declared:
     """The operator, whose states `stateflow serve` may answer from."""
+    if not isinstance(queryable, bool):
+        raise UsageError(f"operator {declared.uid!r}: queryable is {queryable!r}: give it True or False")
     if not queryable:
         return declared
     return replace(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from os import PathLike
+from posixpath import normpath
 from typing import Any
 
 from stateflow.errors import UsageError
@@ -112,7 +113,9 @@ def reads(factory: Any, target: Any) -> bool:
 
 def _place(table: DeltaTable | Files) -> str:
     path = table.path.removeprefix("file:")
-    return "/" + path.lstrip("/").rstrip("/") if path.startswith("/") else path.rstrip("/")
+    if "://" in path:
+        return path.rstrip("/")
+    return "/" + normpath(path.lstrip("/")) if path.startswith("/") else normpath(path)
 
 
 def _fits(mode: str, target: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -72,11 +73,18 @@ def test_a_target_of_another_kind_is_refused_with_what_to_write() -> None:
     refused(lambda f: rows(f).for_each_batch("out", one), r"give it a function of \(frame, checkpoint_id\)")
 
 
-@pytest.mark.parametrize("second", ["/data/t", "/data/t/", "file:/data/t", "file:///data/t"])
-def test_two_sinks_of_one_table_are_refused(second: str) -> None:
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        *(("/data/t", second) for second in ("/data/t", "/data/t/", "file:/data/t", "file:///data/t", "/data/./x/../t")),
+        ("t", "./t/"),
+        ("s3a://b/t", "s3a://b/t/"),
+    ],
+)  # fmt: skip
+def test_two_sinks_of_one_table_are_refused(first: str, second: str) -> None:
     def declare(flow: Flow) -> None:
         orders = rows(flow)
-        orders.append("all", sf.delta("/data/t"))
+        orders.append("all", sf.delta(first))
         orders.upsert("newest", sf.delta(second), keys="user")
 
     refused(
@@ -270,3 +278,29 @@ def test_a_transform_that_is_no_function_of_a_frame_is_refused() -> None:
         "transform-1 cannot call 'x': give transform.. a function of one DataFrame",
     )
     refused(lambda f: rows(f).transform(lambda: None), "a function of one DataFrame")
+
+
+@dataclass
+class Timed:
+    user: int
+    v: int
+    ts: datetime
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        (lambda s: s.key_by(["user", "v"]), r"key_by takes names of columns, not \['user', 'v'\]: say key_by\('user', 'sku'"),
+        (lambda s: s.key_by(lambda row: row.user), r"key_by takes names of columns, not <function"),
+        (lambda s: s.key_by("user", order_by=[1]), r"key_by takes names of columns, not 1: say"),
+        (lambda s: s.key_by("user").aggregate("op", "user long, n long", n=sf.count(where=True)), r"operator 'op': where= of 'n' is True"),
+        (lambda s: s.key_by("user").aggregate("op", "user long, n long", n=sf.count(), queryable="yes"), r"operator 'op': queryable is 'yes'"),
+        (lambda s: s.key_by("user").latest("op", queryable=True), r"operator 'op': queryable is True: give latest the name"),
+        (lambda s: s.key_by("user").join_asof("op", s.key_by("user"), "user long", keep="1 day", wait="no"), r"join 'op': wait is 'no'"),
+    ],
+)  # fmt: skip
+def test_options_of_a_wrong_type_are_told(step: Callable[[Any], Any], message: str) -> None:
+    def declare(flow: Flow) -> None:
+        step(flow.source("in", TABLE, Timed, event_time="ts", watermark="1 minute"))
+
+    refused(declare, message)

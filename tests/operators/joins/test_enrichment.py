@@ -120,7 +120,10 @@ def test_rows_whose_keys_cannot_be_looked_up_are_diverted_and_asked_for_again() 
             ),
         ),
         (lambda ips: 7, r"look_up gave int for 1 key"),
-        (lambda ips: [{"country": "a", "score": "high"}], r"the answer for 'a' has 'high' as 'score', which is no double"),
+        (
+            lambda ips: [{"country": "a", "score": "high"}],
+            r"the answer for 'a' has 'high' as 'score', which is no double",
+        ),
     ],
 )
 def test_answers_that_are_none_are_refused(look_up: Callable[..., Any], message: str) -> None:
