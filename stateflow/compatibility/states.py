@@ -27,7 +27,7 @@ from stateflow.pipelines.ready import ReadyOperator
 from stateflow.state.declare import OperatorState as DeclaredOperatorState
 from stateflow.state.values.declared_types import RULES, Change, DeclaredType, evolved, readers
 from stateflow.state.values.evolution import RefusedError
-from stateflow.state.values.evolved_columns import columns_evolution
+from stateflow.state.values.evolved_columns import columns_evolution, exchanged_columns
 from stateflow.state.values.serializers import serializer_for
 
 FIRST_STATE_ID = 1
@@ -380,6 +380,7 @@ def _evolved(
         return old, None
     declared = _type(node, name, now)
     try:
+        _refuse_renamed_back(old, now)
         return evolved(old, declared, slot)
     except RefusedError as refusal:
         if old.value == now:
@@ -394,6 +395,17 @@ def _evolved(
         )
         newer.below = below
         raise newer from None
+
+
+def _refuse_renamed_back(old: StateSchema, now: str) -> None:
+    """An earlier release does not know what its columns are called since: it would take them for gone, and its own for new."""
+    if old.kind != "columns" or old.value == now or all(version.value != now for version in old.versions):
+        return
+    gone, new = exchanged_columns(old.value, now)
+    if gone and new:
+        raise RefusedError(
+            f"the values of {', '.join(new)} are under other names since ({', '.join(gone)}), and would be lost"
+        )
 
 
 def _unreadable_since(old: StateSchema, declared: DeclaredType) -> int:

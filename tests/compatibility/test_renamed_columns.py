@@ -185,6 +185,59 @@ def test_what_is_kept_goes_on_under_the_new_names() -> None:
     assert [(row["shop"], row["total"]) for row in after.advance(at(10))] == [(1, 8)]
 
 
+@dataclass
+class Plain:
+    shop: int
+    revenue: int
+    ts: datetime
+
+
+@dataclass
+class PlainRenamed:
+    shop: int
+    takings: Annotated[int, sf.field(aliases=["revenue"])]
+    ts: datetime
+
+
+@dataclass
+class PlainWider(PlainRenamed):
+    channel: str = "web"
+
+
+PLAIN: dict[str, Callable[[Any], Any]] = {
+    "latest": lambda s: s.key_by("shop").latest("op"),
+    "top": lambda s: s.key_by("shop").top("op", 2, by="-ts"),
+    "first": lambda s: s.deduplicate("op", by="shop", within="1 day"),
+    "last": lambda s: s.deduplicate("op", by="shop", keep="last"),
+}
+
+
+@pytest.mark.parametrize("operator", PLAIN)
+def test_the_release_before_a_rename_does_not_take_the_values_for_gone(operator: str) -> None:
+    def of(rows: type, after: ColumnarHarness | None = None) -> ColumnarHarness:
+        @sf.pipeline("options")
+        def sales(flow: sf.Flow) -> None:
+            source = flow.source("sales", sf.delta("/sales"), rows, event_time="ts", watermark="1 minute")
+            PLAIN[operator](source).collect("out", sf.memory("renamed-columns"))
+
+        return ColumnarHarness.of(sales.build(), "op", after=after)
+
+    first = of(Plain)
+    first.rows(Plain(1, 5, at(1)))
+    renamed = of(PlainRenamed, first)
+    renamed.rows(PlainRenamed(2, 7, at(2)))
+    message = (
+        r"the values of row_revenue are under other names since \(row_takings\), and would be lost\)"
+        ".*restore a checkpoint below"
+    )
+    with pytest.raises(IncompatibleError, match=message):
+        of(Plain, renamed)
+    # A release that adds a column and the one before it can follow each other.
+    wider = of(PlainWider, renamed)
+    wider.rows(PlainWider(3, 7, at(2)))
+    of(PlainWider, of(PlainRenamed, wider))
+
+
 def test_aggregates_of_a_renamed_column_go_on() -> None:
     for declare in KEEP_NONE.values():
         before, _ = release(Sale, declare)

@@ -46,6 +46,12 @@ def columns_evolution(
     return Evolution(lambda value: value, False, (*changes, *losses), tuple(losses), alike)
 
 
+def exchanged_columns(old: str, new: str) -> tuple[list[str], list[str]]:
+    """The columns that only the old type has, and those that only the new one has."""
+    before, now = _columns(old), _columns(new)
+    return [name for name in before if name not in now], [name for name in now if name not in before]
+
+
 def _sources(old: str, new: str, aliases: Mapping[str, Sequence[str]]) -> dict[str, str | None]:
     """For each column what it was called; None for a new one."""
     before, now = _columns(old), _columns(new)
