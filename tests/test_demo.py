@@ -186,12 +186,15 @@ def test_the_faulty_version_changes_a_line_that_the_example_has() -> None:
 def test_whatever_a_server_has_started_is_found_and_ended(tmp_path: Path) -> None:
     server = AirflowServer(tmp_path / "home", str(tmp_path))
     server.home.mkdir()
-    sleeping = [sys.executable, "-c", "import time; time.sleep(60)"]
-    elsewhere = subprocess.Popen(sleeping, cwd=tmp_path)
-    there = subprocess.Popen(sleeping, cwd=server.home, start_new_session=True)
+    sleeping = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]
+    piped: dict[str, Any] = {"stdout": subprocess.PIPE, "text": True}
+    elsewhere = subprocess.Popen(sleeping, cwd=tmp_path, **piped)
+    there = subprocess.Popen(sleeping, cwd=server.home, start_new_session=True, **piped)
     named = {**os.environ, "AIRFLOW_HOME": str(server.home)}
-    detached = subprocess.Popen(sleeping, cwd=tmp_path, env=named, start_new_session=True)
+    detached = subprocess.Popen(sleeping, cwd=tmp_path, env=named, start_new_session=True, **piped)
     try:
+        # A process that is only about to begin shows no environment yet.
+        assert [each.stdout.readline() for each in (elsewhere, there, detached)] == ["up\n"] * 3
         assert {process.pid for process in server.belongings()} == {there.pid, detached.pid}
         server.stop()
         assert not psutil.pid_exists(there.pid)
@@ -200,7 +203,7 @@ def test_whatever_a_server_has_started_is_found_and_ended(tmp_path: Path) -> Non
     finally:
         for process in (elsewhere, there, detached):
             process.kill()
-            process.wait()
+            process.communicate()
 
 
 @pytest.mark.system
