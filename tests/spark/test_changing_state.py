@@ -409,3 +409,43 @@ def test_what_operators_keep_of_a_renamed_column_outlives_the_release_and_savepo
         fork.restore(savepoint.url, now, options=options(bench)).apply()
         fork.run(now, options=options(bench))
         assert outcome() == wanted
+
+
+@dataclass
+class Takings:
+    user: int
+    takings: Annotated[float, sf.field(aliases=["amount"])]
+    ts: datetime
+    sku: str = ""
+
+
+@pytest.mark.system
+def test_after_the_printed_statements_an_upsert_goes_on_under_the_new_name(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    by_value([pipelines])
+    bench = Workbench(spark, tmp_path)
+    table = bench.folder / "newest"
+
+    def newest(rows: type, name: str) -> sf.Pipeline:
+        @sf.pipeline("newest")
+        def pipeline(flow: sf.Flow) -> None:
+            source = flow.source("in", bench.source(name, ORDER), Order if rows is Order else None)
+            if rows is not Order:
+                source = source.transform(lambda frame: frame.withColumnRenamed("amount", "takings"), rows)
+            source.key_by("user", order_by="ts").latest("newest").upsert("out", sf.delta(str(table)))
+
+        return pipeline
+
+    bench.rows("in", [Order(1, "tea", 1.0, at(0)), Order(2, "tea", 2.0, at(0))])
+    bench.run(newest(Order, "in"))
+    bench.rows("in", [Order(1, "tea", 5.0, at(1))])
+    job = Job(str(bench.folder / "root"), "newest")
+    [told] = job.check(newest(Takings, "in")).problems
+    for statement in told.partition("alter the table: ")[2].split("; "):
+        bench.spark.sql(statement)
+    assert job.check(newest(Takings, "in")).problems == []
+    bench.run(newest(Takings, "in"))
+    rows = bench.spark.read.format("delta").load(str(table)).orderBy("user")
+    assert "amount" not in rows.columns
+    assert [(row["user"], row["takings"]) for row in rows.collect()] == [(1, 5.0), (2, 2.0)]

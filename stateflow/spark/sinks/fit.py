@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -82,10 +82,24 @@ def check_fit(schema: StructType, table: TableShape, target: str, path: str) -> 
 
 def added_by(columns: Iterable[tuple[str, str]], path: str) -> str:
     """The statement that gives the table at `path` columns of these names and types."""
+    definitions = ", ".join(f"{quoted(name)} {kind}" for name, kind in columns)
+    return f"ALTER TABLE {_table(path)} ADD COLUMNS ({definitions})"
+
+
+def renamed_by(names: Mapping[str, str], path: str) -> str:
+    """The statements that give columns of the table at `path` other names, by the names that they have."""
+    mapped = f"ALTER TABLE {_table(path)} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')"
+    renamed = (
+        f"ALTER TABLE {_table(path)} RENAME COLUMN {quoted(old)} TO {quoted(new)}"
+        for old, new in names.items()
+    )
+    return "; ".join((mapped, *renamed))
+
+
+def _table(path: str) -> str:
     if "://" not in path and not path.startswith("file:"):
         path = str(Path(path).absolute())  # Delta takes a relative path for the name of a table
-    definitions = ", ".join(f"{quoted(name)} {kind}" for name, kind in columns)
-    return f"ALTER TABLE delta.{quoted(path)} ADD COLUMNS ({definitions})"
+    return f"delta.{quoted(path)}"
 
 
 def sql_type(kind: DataType) -> str:

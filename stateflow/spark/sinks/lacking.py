@@ -11,8 +11,9 @@ from pathlib import Path
 
 from stateflow.errors import UsageError
 from stateflow.pipelines.flow import Flow
+from stateflow.pipelines.rows import Field
 from stateflow.pipelines.tables import DeltaTable
-from stateflow.spark.sinks.fit import added_by
+from stateflow.spark.sinks.fit import added_by, renamed_by
 from stateflow.storage.roots import local_folder
 
 
@@ -25,16 +26,28 @@ def lacking(flow: Flow) -> dict[str, str]:
             continue
         there = columns_of(table.path)
         fields = [f for f in stream.rows.fields if f.name != node.options.get("operation")]
-        absent = [
-            (f.name, _upper(f.type)) for f in fields if there is not None and f.name.lower() not in there
-        ]
-        if absent:
-            names = ", ".join(repr(name) for name, _ in absent)
-            problems[node.uid] = (
-                f"sink {node.uid!r}: {table} has no column {names}: change the output or alter the table: "
-                f"{added_by(absent, table.path)}"
-            )
+        absent = [f for f in fields if there is not None and f.name.lower() not in there]
+        if not absent or there is None:
+            continue
+        names = ", ".join(repr(field.name) for field in absent)
+        former = _former(absent, there - {field.name.lower() for field in fields})
+        added = [(field.name, _upper(field.type)) for field in absent if field.name not in former.values()]
+        steps = [renamed_by(former, table.path)] if former else []
+        steps += [added_by(added, table.path)] if added else []
+        problems[node.uid] = (
+            f"sink {node.uid!r}: {table} has no column {names}: change the output or alter the table: {'; '.join(steps)}"
+        )
     return problems
+
+
+def _former(absent: Iterable[Field], there: frozenset[str]) -> dict[str, str]:
+    """Columns that the table has under an earlier name, by that name."""
+    found = {}
+    for field in absent:
+        old = next((alias for alias in field.aliases if alias.lower() in there and alias not in found), None)
+        if old is not None:
+            found[old] = field.name
+    return found
 
 
 def _upper(kind: str) -> str:
