@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from stateflow.errors import UsageError
-from stateflow.pipelines.rows import RowType, row_type
+from stateflow.pipelines.rows import Field, RowType, row_type
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -18,6 +18,10 @@ _DEFAULTS = {
     # Columns are told by the header line. Spark would take them by their places, and an amount for a price.
     "csv": {"header": "true", "enforceSchema": "false"},
 }
+
+
+_BY_HEADER = frozenset({"csv", "text"})
+"""Formats whose files have exactly the columns that are asked for, or none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +51,47 @@ class Files:
         reader = self._described(spark.readStream)
         if self.per_batch is not None:
             reader = reader.option("maxFilesPerTrigger", self.per_batch)
-        return reader.load(self.path)  # type: ignore[no-any-return]
+        return self._as_of_today(reader.load(self.path))
 
     def there(self, spark: SparkSession) -> DataFrame:
         """The files that there are now, as a table."""
-        return self._described(spark.read).load(self.path)  # type: ignore[no-any-return]
+        return self._as_of_today(self._described(spark.read).load(self.path))
 
     def _described(self, reader: Any) -> Any:
         reader = reader.format(self.format).options(**_DEFAULTS.get(self.format, {}))
         reader = reader.options(**self.options)
-        return reader if self.rows is None else reader.schema(self.rows.ddl)
+        if self.rows is None:
+            return reader
+        former = [f"`{name}` {field.type}" for field, names in self._former() for name in names]
+        return reader.schema(", ".join([self.rows.ddl, *former]))
+
+    def _as_of_today(self, frame: DataFrame) -> DataFrame:
+        """Columns under the names that they have now: a file may be older than the row class, or its maker."""
+        former = {field.name: names for field, names in self._former()}
+        if self.rows is None or not former:
+            return frame
+        columns = ((name, (name, *former.get(name, ()))) for name in self.rows.names)
+        return frame.selectExpr(
+            *(f"coalesce({', '.join(map(_quoted, names))}) as {_quoted(name)}" for name, names in columns)
+        )
+
+    def _former(self) -> list[tuple[Field, list[str]]]:
+        """Fields that had other names, which no column has today."""
+        if self.rows is None or self.format in _BY_HEADER:
+            return []
+        names = {name.lower() for name in self.rows.names}
+        former = (
+            (field, [alias for alias in field.aliases if alias.lower() not in names])
+            for field in self.rows.fields
+        )
+        return [(field, aliases) for field, aliases in former if aliases]
 
     def __str__(self) -> str:
         return f"{self.format} files in {self.path}"
+
+
+def _quoted(name: str) -> str:
+    return f"`{name}`"
 
 
 def files(

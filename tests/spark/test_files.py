@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Annotated
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import stateflow as sf
+from stateflow.pipelines.rows import row_type
 from tests.spark.pipelines import Workbench
 
 
@@ -87,6 +89,25 @@ def test_a_column_that_the_files_lack_is_the_default_of_its_field(
     put_out = sorted((r["user"], r["channel"], r["note"]) for r in rows.rows)
     assert put_out == [(1, "web", None), (2, "app", "x")]
     assert sorted((r["user"], r["web"]) for r in sums.rows) == [(1, 1), (2, 0)]
+
+
+@dataclass
+class Renamed:
+    user: int
+    takings: Annotated[float | None, sf.field(aliases=["turnover", "revenue"])]
+    note: Annotated[str | None, sf.field(aliases=["user"])] = None
+
+
+@pytest.mark.parametrize("format", ["json", "parquet"])
+def test_a_column_is_read_under_its_former_names(spark: SparkSession, tmp_path: Path, format: str) -> None:
+    for k, name in enumerate(("revenue", "turnover", "takings")):
+        spark.createDataFrame([(k, k + 0.5)], f"user long, {name} double").write.format(format).mode(
+            "append"
+        ).save(str(tmp_path / "in"))
+    source = sf.files(str(tmp_path / "in"), format).declared("in", row_type(Renamed))
+    rows = source.there(spark).orderBy("user")
+    assert rows.columns == source.streaming(spark).columns == ["user", "takings", "note"]
+    assert [tuple(row) for row in rows.collect()] == [(0, 0.5, None), (1, 1.5, None), (2, 2.5, None)]
 
 
 def test_columns_of_csv_files_are_told_by_their_header(spark: SparkSession, tmp_path: Path) -> None:
