@@ -5,6 +5,7 @@ Each as a pipeline, in Spark, and by other means over the whole input, with whic
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -44,7 +45,7 @@ class Channel:
 
 
 @dataclass
-class Session:
+class Window:
     channel: int
     window_start: datetime
     n: int
@@ -67,8 +68,10 @@ class Pair:
     right_ts: datetime
 
 
-def by_channel(frame: Any) -> Any:
-    return frame.selectExpr(f"user % {CHANNELS} as channel", "amount", "ts")
+def channels(frame: Any, count: int = CHANNELS) -> Any:
+    """Users as so many channels; with 0 each is one of its own."""
+    channel = f"user % {count}" if count else "user"
+    return frame.selectExpr(f"{channel} as channel", "amount", "ts")
 
 
 def with_copies(frame: Any) -> Any:
@@ -85,9 +88,9 @@ def _timed(flow: sf.Flow, uid: str, input: str) -> sf.Stream:
 
 @sf.pipeline("ready-sessions")
 def sessions(flow: sf.Flow, *, input: str, output: str) -> None:
-    keyed = _timed(flow, "events", input).transform(by_channel, type=Channel).key_by("channel")
+    keyed = _timed(flow, "events", input).transform(channels, type=Channel).key_by("channel")
     window = keyed.window(sf.session(f"{GAP} microseconds"))
-    window.aggregate("sessions", Session, n=sf.count(), total=sf.sum("amount")).append(
+    window.aggregate("sessions", Window, n=sf.count(), total=sf.sum("amount")).append(
         "output", sf.delta(output)
     )
 
@@ -106,12 +109,12 @@ def joins(flow: sf.Flow, *, input: str, right: str, output: str) -> None:
     asked.join("pairs", answered, Pair, within=("0 minutes", WHILE)).append("output", sf.delta(output))
 
 
-def inputs(side: str, rows: int, batches: int, keys: int) -> tuple[Dataset, ...]:
-    """The tables of a side, which have so many rows in a batch together."""
+def inputs(side: str, batches: Sequence[int], keys: int) -> tuple[Dataset, ...]:
+    """The tables of a side, which have so many rows in each batch together."""
     if side.endswith("joins"):
-        specs = [BatchSpec(rows // 2, PEOPLE)] * batches
+        specs = [BatchSpec(rows // 2, PEOPLE) for rows in batches]
         return tuple(dataset(specs, seed=seed, with_time=True) for seed in (1, 2))
-    return (dataset([BatchSpec(rows, keys)] * batches, with_time=True),)
+    return (dataset([BatchSpec(rows, keys) for rows in batches], with_time=True),)
 
 
 def outcome_of(side: str, spark: SparkSession, data: tuple[Dataset, ...], work: Path) -> Outcome:
@@ -133,7 +136,7 @@ def _asked(side: str, spark: SparkSession, data: tuple[Dataset, ...]) -> Any:
 
     first, *others = (sides.source(spark, table) for table in data)
     if side == "spark_sessions":
-        rows = by_channel(first.withWatermark("ts", "0 seconds"))
+        rows = channels(first.withWatermark("ts", "0 seconds"))
         session = F.session_window("ts", f"{GAP} microseconds").alias("session")
         found = rows.groupBy("channel", session).agg(F.count("*").alias("n"), F.sum("amount").alias("total"))
         return found.selectExpr("channel", "session.start as window_start", "n", "total")

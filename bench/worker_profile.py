@@ -209,8 +209,11 @@ def _worker(
             "totals", operator, (("user", "int"),), GROUPS,
             {ALONE: msgspec.structs.replace(layout.schema(), id=1)}, {MAIN: output},
         )  # fmt: skip
-        carry = carried(("user",), ("int",), [row_type(operators.Event)], late=False, place=False)
-        return arrow_worker(ArrowTask(columnar, 1, carry, moment, storage, shards, backend), acks)
+        carry = carried([("user",)], ("int",), [row_type(operators.Event)], late=False, place=False)
+        return arrow_worker(
+            ArrowTask(columnar, (row_type(operators.Event).names,), carry, moment, storage, shards, backend),
+            acks,
+        )
     if side == "windows":
         spec = _spec(
             "windows", operators.TumblingWindow, operators.ChannelEvent, operators.Window, "channel", "start"
@@ -219,7 +222,7 @@ def _worker(
     else:
         event = operators.TimedEvent if side == "process_timed" else operators.Event
         spec = _spec("totals", operators.RunningTotal, event, operators.Total, "user")
-    carry = carried(spec.key_columns, spec.key_types, spec.rows, late=side == "windows")
+    carry = carried([spec.key_columns], spec.key_types, spec.rows, late=side == "windows")
     return keyed_worker(KeyedTask(spec, moment, storage, shards, backend, output, carry=carry), acks)
 
 

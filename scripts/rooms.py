@@ -111,7 +111,7 @@ ROOMS: Mapping[str, Room] = {
     "spark/session": Room("Java, jars and the Spark session", "config storage", "build.py"),
     "spark/task": Room(
         "what runs in a Spark task: blocks of rows, shards, acks",
-        "checkpoint config format operators pipelines spark/session state/backends state/expiry state/keys state/values "
+        "checkpoint config format operators pipelines spark/session state/backends state/expiry state/keys "
         "storage",
         "worker.py",
     ),

@@ -478,7 +478,7 @@ def test_every_measurement_has_both_forms_and_lists_its_time() -> None:
 
 
 def test_nexmark_counts_where_we_are_ahead_and_names_where_not() -> None:
-    size = nexmark_beside.Size(1000, 1, 1)
+    size = nexmark_beside.Size(1000, 1, 500, 1)
     batch = {"ours": 1.0, "spark": 2.0, "flink": 0.5}
     of_q8 = {"spark-q8": 0.5, "flink-q8": 3.0}
     results = Results(
@@ -486,6 +486,7 @@ def test_nexmark_counts_where_we_are_ahead_and_names_where_not() -> None:
             side: [
                 {
                     "batch": of_q8.get(side, batch[side.split("-")[0]]),
+                    "first": 9.0,
                     "events": 1000,
                     "peak": 2**30,
                     "written": 2**20,
@@ -499,7 +500,8 @@ def test_nexmark_counts_where_we_are_ahead_and_names_where_not() -> None:
         ("10 of 11; behind: q8", False),
         ("1.00", False),
     ]
-    assert ["q8", "Flink", "1,000", "3.00 s", "333", "0.33x", "1.00 GiB", "1.0 MiB"] in section.rows
+    assert ["q8", "Flink", "-", "3.00 s", "333", "0.33x", "1.00 GiB", "1.0 MiB"] in section.rows
+    assert ["q8", "Spark", "9.00 s", "500 ms", "2,000", "2.00x", "1.00 GiB", "1.0 MiB"] in section.rows
     assert not {"spark-q6", "flink-q6"} & set(nexmark_beside.SIDES)
     assert "Not measured" not in section.text
 
@@ -508,7 +510,7 @@ def test_nexmark_shows_what_was_measured_when_a_side_has_failed(tmp_path: Path) 
     store = ResultStore(tmp_path)
     for side in ("ours-q8", "flink-q8", "spark-q3"):
         trial = Trial("nexmark", side, 0, "quick")
-        store.write(trial, "v1", 0.1, {"batch": 1.0, "events": 1000, "peak": 1, "written": 1})
+        store.write(trial, "v1", 0.1, {"batch": 1.0, "first": 9.0, "events": 1000, "peak": 1, "written": 1})
     measurement = MEASUREMENTS["nexmark"]
     found = store.newest("quick", measurement, "v1")
     assert found is not None
@@ -523,9 +525,10 @@ def test_nexmark_shows_what_was_measured_when_a_side_has_failed(tmp_path: Path) 
 
 
 def test_a_trial_of_which_only_the_warm_up_was_timed_says_so() -> None:
-    size = nexmark_beside.Size(1000, 1, 2)
-    assert nexmark_beside._steady([9.0, 2.0, 3.0], size) == {"batch": 2.5}
-    assert nexmark_beside._steady([9.0, 2.0], size) == {"batch": 2.0}
+    size = nexmark_beside.Size(1000, 2, 500, 1)
+    assert size.batches == [500, 1000, 1000]
+    assert nexmark_beside._steady([9.0, 2.0, 3.0], size) == {"batch": 2.5, "first": 9.0}
+    assert nexmark_beside._steady([9.0, 2.0], size) == {"batch": 2.0, "first": 9.0}
     with pytest.raises(SystemExit, match="1 of 3 batches"):
         nexmark_beside._steady([9.0], size)
 

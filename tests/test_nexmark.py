@@ -29,7 +29,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("nexmark")
-    write(made, COUNT, files=3, per_second=100)
+    write(made, [COUNT // 3] * 3, per_second=100)
     return made
 
 

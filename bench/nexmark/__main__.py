@@ -6,6 +6,7 @@ import argparse
 import sys
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 
 from bench.nexmark.events import write
@@ -28,7 +29,8 @@ def measured(query: str, folder: Path, events: int, batches: int, per_second: in
     """Runs one query and says how fast it was, and whether its table is right; gives the exit code."""
     import pyarrow.parquet as pq
 
-    write(folder / "in", events, files=batches, per_second=per_second)
+    ends = [events * number // batches for number in range(batches + 1)]
+    write(folder / "in", [end - begin for begin, end in pairwise(ends)], per_second=per_second)
     began = time.perf_counter()
     rows = ran(query, folder)
     took = time.perf_counter() - began

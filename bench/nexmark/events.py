@@ -6,7 +6,7 @@ the events, so that what a bid names was there before. Made from a seed, a block
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,8 @@ TABLES: Mapping[str, str] = {
 }
 """The columns of each kind of event that the questions use; `ts` is the event time."""
 _INSTANT = pa.timestamp("us", "UTC")
+PIECES = 4
+"""Of each file, so that all cores can read it."""
 
 
 def events(first: int, count: int, *, seed: int = 1, per_second: int = 1000) -> dict[str, pa.Table]:
@@ -117,11 +119,12 @@ def _instants(micros: Any) -> pa.Array:
     return pa.array(micros, pa.int64()).view(_INSTANT)
 
 
-def write(folder: Path, count: int, *, files: int = 4, seed: int = 1, per_second: int = 1000) -> None:
-    """Events as Parquet files: a folder for each kind, `files` files in each, in the order of time."""
-    step = -(-count // files)
-    for number, first in enumerate(range(0, count, step)):
-        made = events(first, min(step, count - first), seed=seed, per_second=per_second)
-        for kind, table in made.items():
+def write(folder: Path, sizes: Sequence[int], *, seed: int = 1, per_second: int = 1000) -> None:
+    """Events as Parquet files, of each kind a folder, in the order of time: of `sizes` each makes a file in every folder."""
+    first = 0
+    for number, size in enumerate(sizes):
+        for kind, table in events(first, size, seed=seed, per_second=per_second).items():
             (folder / kind).mkdir(parents=True, exist_ok=True)
-            pq.write_table(table, folder / kind / f"{number:05d}.parquet")
+            rows = -(-len(table) // PIECES)
+            pq.write_table(table, folder / kind / f"{number:05d}.parquet", row_group_size=max(1, rows))
+        first += size

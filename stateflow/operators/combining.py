@@ -19,11 +19,11 @@ from collections.abc import Set
 from dataclasses import dataclass
 
 from stateflow.operators.combined import ROWS, part_name
-from stateflow.operators.condition_sql import NotInSparkError, condition_sql, literal, quoted
+from stateflow.operators.condition_sql import NotInSparkError, condition_sql, literal
 from stateflow.pipelines.aggregates import FLOATS, INTEGERS, Aggregated
 from stateflow.pipelines.columnar import ColumnarOperator
 from stateflow.pipelines.ready import LATE, RunningAggregate, WindowAggregate
-from stateflow.pipelines.rows import Field, RowType
+from stateflow.pipelines.rows import Field, RowType, quoted
 from stateflow.pipelines.windows import Cumulative, Sliding, Window
 
 _HALF = (1 << 32) - 1

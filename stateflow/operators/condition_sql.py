@@ -11,7 +11,7 @@ import pyarrow as pa
 from stateflow.format.instants import days_since_epoch, micros_since_epoch
 from stateflow.pipelines.aggregates import FLOATS, INTEGERS
 from stateflow.pipelines.conditions import Expression
-from stateflow.pipelines.rows import RowType
+from stateflow.pipelines.rows import RowType, quoted
 
 _COMPARISONS = ("=", "<>", "<", "<=", ">", ">=")
 _COMPARED = ("bigint", "double", "string", "boolean", "date", "timestamp")
@@ -21,10 +21,6 @@ say the same."""
 
 class NotInSparkError(Exception):
     """Spark may give another result, or fail where the kernel does not."""
-
-
-def quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 def condition_sql(condition: Expression, rows: RowType) -> str:

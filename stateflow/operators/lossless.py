@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import date, datetime
 from decimal import Decimal
@@ -32,14 +32,13 @@ def array_of(values: Sequence[Any], kind: Any) -> Any:
     return pa.array(values, type=kind, from_pandas=False)
 
 
-def first_misfit(values: Sequence[Any], kind: Any) -> tuple[int, Exception]:
-    """Which of values that did not fit is the first one, and why."""
+def misfits(values: Sequence[Any], kind: Any) -> Iterator[tuple[int, Exception]]:
+    """Which of values that did not fit together are to blame, by their places, and why."""
     for place, value in enumerate(values):
         try:
             array_of([value], kind)
         except MISFITS as error:
-            return place, error
-    raise AssertionError("each of them fits")
+            yield place, error
 
 
 def _check(values: Sequence[Any], kind: Any) -> None:

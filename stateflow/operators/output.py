@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from stateflow.errors import UsageError
-from stateflow.operators.lossless import MISFITS, array_of
+from stateflow.operators.lossless import MISFITS, array_of, misfits
 from stateflow.pipelines.operators import MAIN, OperatorSpec
 from stateflow.pipelines.rows import RowType
 
@@ -138,14 +138,11 @@ class RowWriter:
         return tuple(map(row.get, names))
 
     def _misfit(self, field: Any, values: Values, error: Exception) -> UsageError:
-        for given in values:
-            try:
-                array_of([given], field.type)
-            except MISFITS:
-                return UsageError(
-                    f"{self._where} put out {given!r} in column {field.name!r}, which is a {field.type}: {error}: convert the "
-                    "value in the code, or declare a type that holds it"
-                )
+        for place, _ in misfits(values, field.type):
+            return UsageError(
+                f"{self._where} put out {values[place]!r} in column {field.name!r}, which is a {field.type}: {error}: convert the "
+                "value in the code, or declare a type that holds it"
+            )
         return UsageError(f"{self._where}: column {field.name!r} does not fit {field.type}: {error}")
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from stateflow.errors import UsageError
 from stateflow.pipelines.aggregates import FLOATS, INTEGERS, fits
-from stateflow.pipelines.operators import DEAD_LETTER_SCHEMA, DEAD_LETTERS, check_on_error
-from stateflow.pipelines.ready import KeyedRows, ReadyOperator
+from stateflow.pipelines.operators import check_on_error
+from stateflow.pipelines.ready import Diverting, KeyedRows
 from stateflow.pipelines.rows import Field, RowType, row_type
 from stateflow.pipelines.windows import not_negative
 from stateflow.state.columns.layout import ColumnLayout
@@ -50,17 +50,13 @@ class Asking:
 
 
 @dataclass(frozen=True)
-class Enrich(ReadyOperator):
+class Enrich(Diverting):
     """Each row with the answer for its key; answers are state."""
 
     asking: Asking
     answered: tuple[Field, ...]
     """The fields of the output that come from the answer."""
     on_error: str
-
-    @property
-    def sides(self) -> Mapping[str, RowType]:
-        return {DEAD_LETTERS: row_type(DEAD_LETTER_SCHEMA)} if self.on_error == "dead_letter" else {}
 
 
 def enrich(

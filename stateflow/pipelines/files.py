@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from stateflow.errors import UsageError
-from stateflow.pipelines.rows import Field, RowType, row_type
+from stateflow.pipelines.rows import Field, RowType, quoted, row_type
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -62,7 +62,7 @@ class Files:
         reader = reader.options(**self.options)
         if self.rows is None:
             return reader
-        former = [f"`{name}` {field.type}" for field, names in self._former() for name in names]
+        former = [f"{quoted(name)} {field.type}" for field, names in self._former() for name in names]
         return reader.schema(", ".join([self.rows.ddl, *former]))
 
     def _as_of_today(self, frame: DataFrame) -> DataFrame:
@@ -72,7 +72,7 @@ class Files:
             return frame
         columns = ((name, (name, *former.get(name, ()))) for name in self.rows.names)
         return frame.selectExpr(
-            *(f"coalesce({', '.join(map(_quoted, names))}) as {_quoted(name)}" for name, names in columns)
+            *(f"coalesce({', '.join(map(quoted, names))}) as {quoted(name)}" for name, names in columns)
         )
 
     def _former(self) -> list[tuple[Field, list[str]]]:
@@ -88,10 +88,6 @@ class Files:
 
     def __str__(self) -> str:
         return f"{self.format} files in {self.path}"
-
-
-def _quoted(name: str) -> str:
-    return f"`{name}`"
 
 
 def files(

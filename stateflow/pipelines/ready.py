@@ -126,16 +126,26 @@ class ReadyOperator(ColumnarOperator):
         return False
 
 
-@dataclass(frozen=True)
-class RunningAggregate(ReadyOperator):
-    """One row per key and batch with rows of it: the aggregates over all rows so far."""
+class Diverting(ReadyOperator):
+    """An operator that can put rows aside which it cannot take."""
 
-    aggregates: tuple[Aggregated, ...] = ()
-    on_error: str = "fail"
+    on_error: str
 
     @property
     def diverts(self) -> bool:
         return self.on_error == DEAD_LETTER
+
+    @property
+    def sides(self) -> Mapping[str, RowType]:
+        return {DEAD_LETTERS: row_type(DEAD_LETTER_SCHEMA)} if self.diverts else {}
+
+
+@dataclass(frozen=True)
+class RunningAggregate(Diverting):
+    """One row per key and batch with rows of it: the aggregates over all rows so far."""
+
+    aggregates: tuple[Aggregated, ...] = ()
+    on_error: str = "fail"
 
     @property
     def letters_have_all_columns(self) -> bool:
@@ -145,13 +155,9 @@ class RunningAggregate(ReadyOperator):
     def fixed(self) -> Mapping[str, str]:
         return aggregate_options(self.aggregates)
 
-    @property
-    def sides(self) -> Mapping[str, RowType]:
-        return _dead_letters(self.diverts)
-
 
 @dataclass(frozen=True)
-class WindowAggregate(ReadyOperator):
+class WindowAggregate(Diverting):
     """Aggregates per key and window of event time."""
 
     aggregates: tuple[Aggregated, ...] = ()
@@ -160,10 +166,6 @@ class WindowAggregate(ReadyOperator):
     lateness: int = 0
     emit: str = "final"
     on_error: str = "fail"
-
-    @property
-    def diverts(self) -> bool:
-        return self.on_error == DEAD_LETTER
 
     @property
     def letters_have_all_columns(self) -> bool:
@@ -185,7 +187,7 @@ class WindowAggregate(ReadyOperator):
 
     @property
     def sides(self) -> Mapping[str, RowType]:
-        return {LATE: self.rows, **_dead_letters(self.diverts)}
+        return {LATE: self.rows, **super().sides}
 
 
 @dataclass(frozen=True)
@@ -446,10 +448,6 @@ def _deduplication_states(
         "groups": ColumnLayout({**row, ROW_TIME: datetime, **until} if last else until),
     }
     return {**states, "ends": ColumnLayout(timed=True)} if ends else states
-
-
-def _dead_letters(diverts: bool) -> dict[str, RowType]:
-    return {DEAD_LETTERS: row_type(DEAD_LETTER_SCHEMA)} if diverts else {}
 
 
 def stored_name(column: str) -> str:

@@ -60,7 +60,7 @@ class RowType:
     @property
     def ddl(self) -> str:
         """The schema as Spark's DDL."""
-        return ", ".join(f"`{f.name}` {f.type}" for f in self.fields)
+        return ", ".join(f"{quoted(f.name)} {f.type}" for f in self.fields)
 
     def defaults_but(self, left_out: Collection[str]) -> dict[str, Default]:
         """What stands for a null, by field, without those that are left out."""
@@ -146,6 +146,11 @@ def _from_schema(text: str) -> RowType:
         fields.append(Field(match[1], _one_name(spark), None, nullable))
     make = namedtuple("Row", [f.name for f in fields], rename=True)  # type: ignore[misc]
     return RowType("Row", tuple(fields), make, False)
+
+
+def quoted(name: str) -> str:
+    """The name of a column as Spark's SQL takes any."""
+    return "`" + name.replace("`", "``") + "`"
 
 
 def _one_name(spark: str) -> str:

@@ -46,6 +46,7 @@ from stateflow.pipelines.operator_nodes import columnar_node, mapped, process_no
 from stateflow.pipelines.operators import DEAD_LETTERS, MAIN
 from stateflow.pipelines.process import ConnectedProcess, KeyedProcess, Output, PartitionProcess
 from stateflow.pipelines.ready import (
+    Diverting,
     KeyedRows,
     ReadyOperator,
     RunningAggregate,
@@ -645,7 +646,7 @@ def _to_have_the_side(node: KeyedNode, name: str) -> str:
     if isinstance(node.columnar, ReadyOperator):
         filters = ""
         if name == DEAD_LETTERS:
-            if hasattr(node.columnar, "on_error"):
+            if isinstance(node.columnar, Diverting):
                 return "give it on_error='dead_letter'"
             filters = "; leave out what it cannot take with transform() before"
         return f"it has {', '.join(map(repr, node.sides)) or 'none'}{filters}"

@@ -11,11 +11,11 @@ from stateflow.errors import UsageError
 from stateflow.pipelines.aggregates import Aggregate, Aggregated, kept_as
 from stateflow.pipelines.columnar import ColumnarContext
 from stateflow.pipelines.fixed_options import waits_no_longer, windowing
-from stateflow.pipelines.operators import DEAD_LETTER_SCHEMA, DEAD_LETTERS, check_on_error
+from stateflow.pipelines.operators import check_on_error
 from stateflow.pipelines.ready import (
     LATE,
+    Diverting,
     KeyedRows,
-    ReadyOperator,
     WindowAggregate,
     stored_name,
     window_states,
@@ -53,7 +53,7 @@ class WindowProcess(Generic[K, R, O]):
 
 
 @dataclass(frozen=True)
-class WindowCode(ReadyOperator):
+class WindowCode(Diverting):
     """A window operator that keeps rows, and the code that it hands them to."""
 
     inner: WindowAggregate | None = None
@@ -95,8 +95,7 @@ class WindowCode(ReadyOperator):
 
     @property
     def sides(self) -> Mapping[str, RowType]:
-        dead = {DEAD_LETTERS: row_type(DEAD_LETTER_SCHEMA)} if self.on_error == "dead_letter" else {}
-        return {LATE: self.rows, **dead}
+        return {LATE: self.rows, **super().sides}
 
 
 def window_code(

@@ -74,12 +74,10 @@ from stateflow.spark.task.columns import RowReader
 from stateflow.spark.task.partition_worker import partition_worker
 from stateflow.spark.task.storage import TaskStorage
 from stateflow.spark.task.worker import KeyedTask, keyed_worker
-from stateflow.spark.unmeasured import fits, stays_small, unmeasured
+from stateflow.spark.unmeasured import are_small, stays_small, unmeasured, widest_of
 from stateflow.state.backends.base import OpenShard
 from stateflow.state.values.serializers import serializer_for
 
-NARROW_SINKS = frozenset({"append", "upsert", "function", "collect"})
-"""Sinks whose `prepare` writes the rows in the stage that computes them."""
 BROADCAST_LIMIT = 100_000
 _JUDGED = "_judged"
 """Beside a source's outputs: its rows on time and late together."""
@@ -122,6 +120,8 @@ class Batch:
     late: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Per sink uid the abandoned slots whose output may have arrived all the same."""
     input_free: bool = False
+    again: bool = False
+    """Whether a try of this batch has failed."""
     _frames: dict[tuple[int, str], DataFrame] = field(default_factory=dict)
     _persisted: list[DataFrame] = field(default_factory=list)
     _running: dict[str, _RunningOperator] = field(default_factory=dict)
@@ -144,9 +144,7 @@ class Batch:
                 prev = self.last_commits.get(sink.uid)
                 frame = self._visible(self._frame(stream))
                 direct = isinstance(stream.node, KeyedNode) and self._direct(stream.node)
-                small = direct and self._running[stream.node.uid].small
-                # All sinks but appends put the operator's own rows into Arrow batches, too.
-                with unmeasured(frame, small and (sink.mode == "append" or fits(frame))):
+                with unmeasured(frame, direct and self._stays_small(stream.node, sink, frame)):
                     prepared[sink.uid] = self.settings.sinks[sink.uid].prepare(
                         frame, self._sink_slot(sink), prev, self.settings.stager
                     )
@@ -240,12 +238,17 @@ class Batch:
         return frame
 
     def _direct(self, node: KeyedNode) -> bool:
-        """Whether a sink is the operator's only reader, and writes rows in the stage that computes them."""
+        """Whether a sink is the operator's only reader: its `prepare` writes the rows in the stage that computes them."""
         readers = self.settings.flow.consumers(node)
         if len(readers) != 1 or readers[0][1].output != MAIN:
             return False
-        reader = readers[0][0]
-        return isinstance(reader, SinkNode) and reader.mode in NARROW_SINKS
+        return isinstance(readers[0][0], SinkNode)
+
+    def _stays_small(self, node: Node, sink: SinkNode, frame: DataFrame) -> bool:
+        """Whether no Arrow batch becomes too large while a sink runs its operator: all sinks but appends put the operator's own rows
+        into Arrow batches, too."""
+        running = self._running[node.uid]
+        return running.small and (sink.mode == "append" or are_small(frame, running.widest))
 
     def _start(self, node: KeyedNode, stage: Callable[[str, Any], Any] | None) -> DataFrame:
         """Plans the operator's task over its exchanged rows. Spark has not run it yet."""
@@ -279,7 +282,9 @@ class Batch:
             frame = exchanged(node.uid, inputs, types, groups, assignment, ordered=ordered, carry=carry)
         else:
             frame = spread(node.uid, inputs[0], len(assignment))
-        running.small = stays_small(frame)
+        if self.parent is not None and not self.again and not self._begins():
+            running.widest = widest_of(self.parent.statistics, node.uid)
+        running.small = stays_small(frame, running.widest)
         frame = settings.placement.pin(frame, before.hosts if before else ())
         worker = self._worker(node, running, inputs, shards, before, stage, carry)
         return frame.mapInArrow(worker, node.output.ddl)
@@ -334,7 +339,7 @@ class Batch:
             )
             arrow_task = ArrowTask(
                 spec=columnar,
-                inputs=len(inputs),
+                fields=tuple(tuple(field.name for field in keyed.rows.fields) for keyed in inputs),
                 carry=carry,
                 moment=self.moment,
                 storage=self.storage,
@@ -479,8 +484,10 @@ class _RunningOperator:
     accumulator: Any
     combined: bool | None
     """Whether its rows were combined before the exchange; None: they cannot be."""
+    widest: float = 0
+    """The bytes that a row had at most in the batch before; 0: not known, or not to be relied on."""
     small: bool = False
-    """Whether no Arrow batch of its rows can become too large."""
+    """Whether no Arrow batch of its rows becomes too large."""
 
 
 def _left_alone(node: KeyedNode, before: OperatorState | None) -> dict[str, OperatorListState]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import functions as F
 
 from stateflow.operators.combining import Combining
-from stateflow.operators.condition_sql import quoted
+from stateflow.pipelines.rows import quoted
 from stateflow.spark.exchange import KeyedInput, field_sql
 
 

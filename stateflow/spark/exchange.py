@@ -19,8 +19,7 @@ from pyspark.sql import functions as F
 from stateflow.errors import IncompatibleError, UsageError
 from stateflow.format.keygroups import default_assignment
 from stateflow.format.scalars import BY_NAME
-from stateflow.operators.condition_sql import quoted
-from stateflow.pipelines.rows import RowType, key_type
+from stateflow.pipelines.rows import RowType, key_type, quoted
 from stateflow.spark.task.carried import GROUP_AT, Carried, carried, everything
 
 _CUTS_OFF = {
@@ -77,7 +76,8 @@ def carried_by(inputs: Sequence[KeyedInput], key_types: Sequence[str], *, place:
     late = any(LATE in keyed.frame.columns for keyed in inputs)
     ordered = any(keyed.order_by for keyed in inputs)
     rows = [keyed.rows for keyed in inputs]
-    return carried(inputs[0].columns, key_types, rows, late=late, ordered=ordered, place=place)
+    columns = [keyed.columns for keyed in inputs]
+    return carried(columns, key_types, rows, late=late, ordered=ordered, place=place)
 
 
 def exchanged(
@@ -95,7 +95,8 @@ def exchanged(
     `carry` says which columns there are; without it all. Built as SQL text: every Column built in Python costs a dozen
     calls into the JVM, which slows small batches down.
     """
-    carry = carry or everything(len(key_types))
+    if carry is None:
+        carry = everything(len(key_types)) if len(inputs) == 1 else carried_by(inputs, key_types, place=False)
     names = [
         f"_sf_key{i}" if field is None else quoted(inputs[0].rows.fields[field].name)
         for i, field in enumerate(carry.keys)
@@ -126,11 +127,11 @@ def exchanged(
             columns.append(f"{LATE if LATE in keyed.frame.columns else 'false'} as {LATE}")
         if connected:
             columns.append(f"cast({side} as tinyint) as {SIDE}")
-            for other, theirs in enumerate(inputs):
-                shape = f"struct<{','.join(f'{quoted(f.name)}:{f.type}' for f in theirs.rows.fields)}>"
-                pairs = ", ".join(f"'{name}', {value}" for name, value in fields)
-                value = f"named_struct({pairs})" if other == side else "null"
-                columns.append(f"cast({value} as {shape}) as _sf_in{other}")
+            given = dict(zip(carry.sides[side], (value for _, value in fields), strict=True))
+            columns += [
+                f"{given.get(carry.shared_index + i) or f'cast(null as {kind})'} as _sf_in{i}"
+                for i, kind in enumerate(carry.shared)
+            ]
         else:
             columns += [f"{value} as {quoted(name)}" for name, value in fields]
         columns += [

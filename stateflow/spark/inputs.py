@@ -24,6 +24,7 @@ from stateflow.pipelines.graph import SourceNode
 from stateflow.pipelines.tables import DeltaTable
 from stateflow.spark.exchange import LATE
 from stateflow.spark.sources.leaves import LeafDescription, check_frame
+from stateflow.spark.united import united
 
 _ABSENT = ("DELTA_SCHEMA_NOT_SET", "DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST", "PATH_NOT_FOUND")
 """Error conditions of Spark and Delta for a source that points to nothing."""
@@ -60,6 +61,11 @@ class OpenInputs:
         """The rows of each source in a batch."""
         if len(self.nodes) == 1:
             return SourceFrames({self.nodes[0].uid: batch})
+        apart = self._apart(batch)
+        if apart is not None:
+            return SourceFrames(
+                {node.uid: _checked(apart[index], index) for index, node in enumerate(self.nodes)}
+            )
         # The optimiser cannot look into a batch's frame: every split would read, and count, all sources again.
         shared = batch.persist()
         split = {
@@ -67,6 +73,17 @@ class OpenInputs:
             for index, node in enumerate(self.nodes)
         }
         return SourceFrames(split, shared)
+
+    def _apart(self, batch: DataFrame) -> list[DataFrame] | None:
+        """A frame per source, of the partitions that are its own; None where Spark does not show which are.
+
+        Spark has planned the batch as a union. What it unites are the sources in their order, unless one of them is a union itself,
+        or the optimiser has left one out that has no rows.
+        """
+        if any(len(source.kinds) != 1 for source in self.layout):
+            return None
+        parts = united(batch)
+        return parts if len(parts) == len(self.nodes) else None
 
     def empty(self, spark: SparkSession) -> SourceFrames:
         """A batch without input."""
@@ -168,6 +185,12 @@ def _unioned(sources: Sequence[tuple[SourceNode, DataFrame]]) -> DataFrame:
 
 def _column(index: int) -> str:
     return f"_sf_s{index}"
+
+
+def _checked(frame: DataFrame, index: int) -> DataFrame:
+    """A source's rows. A row of another source here would be lost without a word."""
+    own = f"if({TAG} = {index}, true, cast(raise_error('a batch held rows of another source') as boolean))"
+    return frame.where(own).selectExpr(f"{_column(index)}.*")
 
 
 @dataclass(frozen=True)

@@ -260,6 +260,7 @@ class BatchLoop:
             storage=self.storage_of(slot),
             late=writer.late,
             input_free=input_free,
+            again=self._failed_tries > 0,
         )
         with self._deadline():
             prepared = batch.run()

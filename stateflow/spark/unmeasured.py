@@ -2,14 +2,18 @@
 
 Before every row, Spark adds up how many bytes a batch has so far, so as to end it at spark.sql.execution.arrow.maxBytesPerBatch.
 That took half as long as to make the batch. Where all columns have a fixed width, the limit in rows often comes first,
-whatever is in them: then the sum changes nothing.
+whatever is in them: then the sum changes nothing. Other columns are measured by the tasks that get them: where the rows of a
+batch were narrow, the next batch goes without the sum. Its rows may be eight times as wide before an Arrow batch exceeds the limit,
+and hundreds of times before one cannot be made. A run's first batch and a batch that failed are summed up again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+
+from stateflow.spark.task.widths import WIDEST
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -17,6 +21,8 @@ if TYPE_CHECKING:
 MOST_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 NO_SUM = str(2**31 - 1)
 """The one limit for which Spark does not add up."""
+ROOM = 8
+"""How many times as wide as before rows may become until a batch exceeds the limit."""
 _WIDTHS = {
     "BooleanType": 1, "ByteType": 1, "ShortType": 2, "IntegerType": 4, "LongType": 8, "FloatType": 4, "DoubleType": 8,
     "DateType": 4, "TimestampType": 8, "TimestampNTZType": 8, "DecimalType": 16,
@@ -30,20 +36,27 @@ def bytes_of_row(frame: DataFrame) -> int | None:
     return sum(width + 1 for width in widths if width) if all(widths) else None
 
 
-def stays_small(frame: DataFrame) -> bool:
-    """Whether a batch of these rows `fits`, and no other Python code of the same job gets Arrow batches."""
-    return fits(frame) and not _has_python(frame)
+def stays_small(frame: DataFrame, widest: float = 0) -> bool:
+    """Whether batches of these rows `are_small`, and no other Python code of the same job gets Arrow batches."""
+    return are_small(frame, widest) and not _has_python(frame)
 
 
-def fits(frame: DataFrame) -> bool:
-    """Whether a batch of these rows has fewer bytes than Spark allows when it has as many rows as Spark allows."""
-    width = bytes_of_row(frame)
-    if width is None:
-        return False
+def are_small(frame: DataFrame, widest: float = 0) -> bool:
+    """Whether a batch of these rows has fewer bytes than Spark allows when it has as many rows as Spark allows; where columns have no
+    fixed width, by rows before, of which none had more bytes than `widest`. 0: nobody knows how many."""
     session: Any = frame.sparkSession._jsparkSession
     conf = session.sessionState().conf()
+    width = bytes_of_row(frame)
     rows = int(conf.arrowMaxRecordsPerBatch())
-    return 0 < rows * width < int(conf.arrowMaxBytesPerBatch())
+    return 0 < rows * (widest * ROOM if width is None else width) < int(conf.arrowMaxBytesPerBatch())
+
+
+def widest_of(statistics: Mapping[str, Any], uid: str) -> float:
+    """The bytes of an operator's rows, of the widest batch, by a record's figures; 0 where they do not tell."""
+    try:
+        return float(statistics["operators"][uid]["metrics"][WIDEST])
+    except (KeyError, TypeError, ValueError):
+        return 0.0
 
 
 def _has_python(frame: DataFrame) -> bool:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.spark.pipelines import Workbench
+    from tests.spark.sink_places import Log
 
 
 @pytest.fixture
@@ -21,3 +22,17 @@ def bench(spark: SparkSession, tmp_path: Path) -> Workbench:
 
     by_value([pipelines])
     return pipelines.Workbench(spark, tmp_path)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where a sink writes to."""
+    return tmp_path / "out"
+
+
+@pytest.fixture
+def log(spark: SparkSession, tmp_path: Path) -> Log:
+    """A job's log, for tests of sinks."""
+    from tests.spark.sink_places import Log
+
+    return Log(spark, tmp_path / "root")

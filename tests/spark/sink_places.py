@@ -9,11 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from stateflow.checkpoint.writer import CommitPermit
 from stateflow.format.records import Owner, Prepared, Record, decode, encode
 from stateflow.spark.sinks import BatchFunction, Committed, Sink, SinkSlot, commit
+from stateflow.spark.sinks.delta_log import Transaction
 from stateflow.spark.sinks.staging import Stager
 from stateflow.storage.roots import open_store
 
@@ -81,3 +83,15 @@ def contents(spark: SparkSession, path: Path | str, *columns: str) -> list[Any]:
 def versions(path: Path) -> int:
     """How many commits a table has had."""
     return len(list((path / "_delta_log").glob("*.json")))
+
+
+def while_writing(monkeypatch: pytest.MonkeyPatch, first: Callable[[], Any]) -> None:
+    """Lets another writer commit once, after this one has begun its transaction and before it commits."""
+    write, waiting = Transaction.write, [first]
+
+    def slowly(self: Transaction, frame: DataFrame) -> list[str]:
+        if waiting:
+            waiting.pop()()
+        return write(self, frame)
+
+    monkeypatch.setattr(Transaction, "write", slowly)

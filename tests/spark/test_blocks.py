@@ -50,7 +50,9 @@ def context() -> OperatorContext:
 
 def shape(kinds: tuple[str, ...] = ("int",), inputs: int = 1) -> Shape:
     names = tuple(f"k{i}" for i in range(len(kinds)))
-    return Shape("op", KeyCodec(kinds, names if len(kinds) > 1 else ()), names, (ROWS,) * inputs)
+    rows = (ROWS,) * inputs
+    carry = carried([names] * inputs, kinds, rows, late=True, place=False) if inputs > 1 else None
+    return Shape("op", KeyCodec(kinds, names if len(kinds) > 1 else ()), names, rows, carry)
 
 
 def keys_of(
@@ -128,7 +130,7 @@ def test_keys_that_fields_repeat_need_no_columns_of_their_own(kinds: tuple[str, 
     keys = [pa.array(KEYS[kind], KINDS[kind]) for kind in kinds]
     groups, flags = pa.array([0, 0, 0, 1], pa.int32()), pa.array([False, late, False, late])
     fields = [pa.array([1, 2, 3, 4], pa.int64()), *keys]
-    lean = carried(names, kinds, (rows,), late=late)
+    lean = carried([names], kinds, (rows,), late=late)
     assert lean.own_keys == 0
     places = pa.array([5, 5, (1 << 48) - 1, 1 << 48], pa.int64())
     whole = [groups, *keys, flags, *fields]
@@ -152,13 +154,31 @@ def test_keys_that_fields_repeat_need_no_columns_of_their_own(kinds: tuple[str, 
 
 def test_a_field_of_another_type_than_the_key_does_not_stand_for_it() -> None:
     rows = row_type("user int, text string, at timestamp_ntz")
-    assert carried(("user", "text"), ("int", "str"), (rows,), late=False).keys == (None, 1)
-    assert carried(("at",), ("datetime",), (rows,), late=False).keys == (None,)
-    assert carried(("text",), ("str",), (rows, rows), late=False).keys == (None,), "two inputs are structs"
-    whole_tables = carried(("text",), ("str",), (rows,), late=False, place=False)
+    assert carried([("user", "text")], ("int", "str"), (rows,), late=False).keys == (None, 1)
+    assert carried([("at",)], ("datetime",), (rows,), late=False).keys == (None,)
+    assert carried([("user", "text", "text")], ("int", "str", "str"), (rows,), late=False).keys == (
+        None,
+        1,
+        1,
+    )
+    whole_tables = carried([("text",)], ("str",), (rows,), late=False, place=False)
     assert (whole_tables.key_indices, whole_tables.place, whole_tables.mixed) == ((2,), False, False)
-    lean = carried(("user", "text"), ("int", "str"), (rows,), late=True)
+    lean = carried([("user", "text")], ("int", "str"), (rows,), late=True)
     assert (lean.key_indices, lean.late_index, lean.fields_index) == ((1, 4), 2, 3)
+
+
+def test_inputs_share_the_columns_of_a_type() -> None:
+    """A row is of one input, and every column costs something for every row."""
+    bids = row_type("auction long, price long, channel string, bidder long, at timestamp")
+    lots = row_type("seller long, id long, text string, ended timestamp, city string")
+    carry = carried([("auction",), ("id",)], ("int",), (bids, lots), late=True)
+    assert carry.keys == (None,)
+    assert carry.shared == ("bigint", "string", "bigint", "timestamp", "string")
+    at = carry.shared_index
+    assert at == 4, "behind the place, the key, the flag and the side"
+    assert carry.sides == ((1, at, at + 1, at + 2, at + 3), (at, 1, at + 1, at + 3, at + 4))
+    twice = carried([("auction", "auction"), ("id", "id")], ("int", "int"), (bids, lots), late=False)
+    assert (twice.keys, twice.sides[0][0], twice.sides[1][1]) == ((None, None), 1, 1)
 
 
 def test_no_rows_are_no_keys() -> None:
@@ -253,17 +273,15 @@ def test_a_null_key_is_refused_with_its_operator_and_column(keys: list[Given]) -
 
 
 def sides(given: Sequence[tuple[Any, int, int]], late: Sequence[bool] = ()) -> pa.RecordBatch:
-    """`(key, side, row)`; each row is in the struct of its side, which is null in the other."""
-    struct = pa.struct([("n", pa.int64())])
+    """`(key, side, row)`."""
     columns = [
         pa.array([0] * len(given), pa.int32()),
         pa.array([g[0] for g in given], pa.int64()),
         pa.array(late or [False] * len(given), pa.bool_()),
         pa.array([g[1] for g in given], pa.int8()),
-        pa.array([{"n": g[2]} if g[1] == 0 else None for g in given], struct),
-        pa.array([{"n": g[2]} if g[1] == 1 else None for g in given], struct),
+        pa.array([g[2] for g in given], pa.int64()),
     ]
-    return pa.RecordBatch.from_arrays(columns, names=[f"c{i}" for i in range(6)])
+    return pa.RecordBatch.from_arrays(columns, names=[f"c{i}" for i in range(5)])
 
 
 GIVEN = [(1, 0, 10), (1, 0, 11), (1, 1, 12), (2, 1, 20), (3, 0, 30), (4, 0, 40), (4, 1, 41), (4, 1, 42)]

@@ -21,7 +21,7 @@ CLOSED = {"q3", "q5", "q7", "q8", "q11", "q20"}
 @pytest.mark.system
 def test_sparks_answers_are_those_of_duckdb(spark: SparkSession, tmp_path: Path) -> None:
     events = tmp_path / "events"
-    write(events, 6000, files=3, per_second=100)
+    write(events, [2000] * 3, per_second=100)
     wrong = {}
     for query in peer.SQL:
         found = comparable(query, _rows(spark, query, events, tmp_path / query))

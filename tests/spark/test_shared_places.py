@@ -50,7 +50,7 @@ class Cut:
         names = tuple(f"k{i}" for i in range(len(kinds)))
         columns = ", ".join(f"{name} {KINDS[kind][0]}" for name, kind in zip(names, kinds, strict=True))
         rows = row_type(f"n bigint, {columns}, nested array<string>")
-        carry = carried(names, kinds, (rows,), late=late)
+        carry = carried([names], kinds, (rows,), late=late)
         assert carry.mixed
         self.shape = Shape("op", KeyCodec(kinds, names if len(kinds) > 1 else ()), names, (rows,), carry)
         self.folders: list[Path] = []

@@ -12,22 +12,12 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from stateflow.errors import DisagreementError, FencedError, IncompatibleError, UsageError
+from stateflow.pipelines.rows import quoted
 from stateflow.pipelines.tables import delta
 from stateflow.spark.sinks import delta_append
 from stateflow.spark.sinks.delta_append import DeltaAppend
 from stateflow.spark.sinks.delta_log import DeltaLog
-from stateflow.spark.sinks.fit import quoted
 from tests.spark.sink_places import Log, contents, versions
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "out"
-
-
-@pytest.fixture
-def log(spark: SparkSession, tmp_path: Path) -> Log:
-    return Log(spark, tmp_path / "root")
 
 
 def numbers(spark: SparkSession, *values: int) -> DataFrame:

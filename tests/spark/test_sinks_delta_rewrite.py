@@ -1,9 +1,8 @@
-"""Upserts that write a small table's files anew: the rows of Delta's MERGE, and nothing of another writer is lost."""
+"""Upserts that write files of a small table anew: the rows of Delta's MERGE, and nothing of another writer is lost."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 from stateflow.errors import DisagreementError
 from stateflow.pipelines.tables import delta
 from stateflow.spark.sinks import delta_rewrite, delta_upsert
-from stateflow.spark.sinks.delta_log import DeltaLog, LoggedFile, Transaction
+from stateflow.spark.sinks.delta_log import DeltaLog, LoggedFile
 from stateflow.spark.sinks.delta_upsert import DeltaUpsert
-from tests.spark.sink_places import Log, contents, versions
+from tests.spark.sink_places import Log, contents, versions, while_writing
 
 SCHEMA = "id long, at long, v string"
 FIRST: list[tuple[Any, ...]] = [(1, 1, "a"), (2, 1, "b"), (3, 1, "c"), (4, 1, "d")]
@@ -27,16 +26,6 @@ SECOND: list[tuple[Any, ...]] = [
     (9, 1, "gone"),
 ]
 AFTER = [(1, 3, "newest"), (3, 1, "c"), (4, 1, "d"), (5, 2, "new")]
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "out"
-
-
-@pytest.fixture
-def log(spark: SparkSession, tmp_path: Path) -> Log:
-    return Log(spark, tmp_path / "root")
 
 
 @pytest.fixture
@@ -160,18 +149,6 @@ def test_a_table_with_much_to_write_is_left_to_delta(
     monkeypatch.setattr(delta_upsert, "rewritten", lambda *_: pytest.fail("the files were written anew"))
     log.deliver(sink, rows(spark, SECOND))
     assert contents(spark, path) == AFTER
-
-
-def while_writing(monkeypatch: pytest.MonkeyPatch, first: Callable[[], Any]) -> None:
-    """Lets another writer commit once, after this one has begun its transaction and before it commits."""
-    write, waiting = Transaction.write, [first]
-
-    def slowly(self: Transaction, frame: DataFrame) -> list[str]:
-        if waiting:
-            waiting.pop()()
-        return write(self, frame)
-
-    monkeypatch.setattr(Transaction, "write", slowly)
 
 
 def test_what_another_writer_deletes_meanwhile_stays_deleted(

@@ -22,16 +22,6 @@ from tests.spark.sink_places import Log, contents, versions
 SCHEMA = "id long, at long, v string"
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "out"
-
-
-@pytest.fixture
-def log(spark: SparkSession, tmp_path: Path) -> Log:
-    return Log(spark, tmp_path / "root")
-
-
 def rows(spark: SparkSession, *values: tuple[Any, ...]) -> DataFrame:
     return spark.createDataFrame(list(values), SCHEMA)
 

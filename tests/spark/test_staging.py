@@ -108,6 +108,20 @@ def test_the_tasks_count_the_nulls_of_each_column(spark: SparkSession, stage: St
     assert stage.write(frame.where("id < 0"), AT).nulls == {"id": 0, "even": 0, "no": 0}
 
 
+def test_the_tasks_tell_the_bounds_of_columns_that_are_asked_for(spark: SparkSession, stage: Stager) -> None:
+    frame = spark.range(10, numPartitions=3).selectExpr(
+        "id",
+        "IF(id = 4, NULL, CAST(id AS string)) AS Name",
+        "CAST(id AS double) AS x",
+        "CAST(NULL AS int) AS no",
+    )
+    assert stage.write(frame, AT, ["ID", "name", "x", "no"]).bounds == {"ID": (0, 9), "name": ("0", "9")}
+    assert stage.write(frame, AT).bounds == {}
+    assert stage.write(frame.where("id < 0"), AT, ["id"]).bounds == {}
+    day = spark.sql("SELECT DATE'1970-01-03' AS day, TIMESTAMP_NTZ'1969-12-31 23:59:59.999999' AS at")
+    assert stage.write(day, AT, ["day", "at"]).bounds == {"day": (2, 2), "at": (-1, -1)}
+
+
 def test_an_attempt_that_fails_late_adds_no_rows(spark: SparkSession, stage: Stager, tmp_path: Path) -> None:
     failed = str(tmp_path / "failed")
 

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 import stateflow as sf
 from stateflow.spark import unmeasured as module
-from stateflow.spark.unmeasured import MOST_BYTES, NO_SUM, bytes_of_row, stays_small, unmeasured
+from stateflow.spark.unmeasured import MOST_BYTES, NO_SUM, bytes_of_row, stays_small, unmeasured, widest_of
 from tests.spark.pipelines import Workbench
 
 RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
@@ -122,6 +122,31 @@ class Said(sf.KeyedProcess[Any, Any, Any]):
         yield ("any length",)
 
 
+def watched(monkeypatch: pytest.MonkeyPatch, *, fails: bool = False) -> list[bool]:
+    """Which jobs go unmeasured, from here on; with `fails` they fail."""
+    seen: list[bool] = []
+    given = module.unmeasured
+
+    def told(frame: DataFrame, small: bool) -> Any:
+        seen.append(small)
+        if small and fails:
+            raise ZeroDivisionError
+        return given(frame, small)
+
+    monkeypatch.setattr("stateflow.spark.batch.unmeasured", told)
+    return seen
+
+
+def texts(bench: Workbench) -> sf.Pipeline:
+    @sf.pipeline("texts")
+    def made(flow: sf.Flow) -> None:
+        source = flow.source("in", bench.source("in", "user long, text string"))
+        said = source.key_by("user").process("said", Said, output="text string")
+        said.collect("out", sf.memory("out"))
+
+    return made
+
+
 def test_only_jobs_of_operators_whose_rows_stay_small_go_unmeasured(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,14 +164,7 @@ def test_only_jobs_of_operators_whose_rows_stay_small_go_unmeasured(
             "fifth", sf.memory("fifth")
         )
 
-    seen: list[bool] = []
-    given = module.unmeasured
-
-    def watched(frame: DataFrame, small: bool) -> Any:
-        seen.append(small)
-        return given(frame, small)
-
-    monkeypatch.setattr("stateflow.spark.batch.unmeasured", watched)
+    seen = watched(monkeypatch)
     bench.rows("in", [{"user": 1, "text": "a"}, {"user": 1, "text": "b"}])
     bench.run(widths)
     # The operator with two readers, then the sinks in their order. The last one's operator takes rows that stay small, but what
@@ -154,3 +172,46 @@ def test_only_jobs_of_operators_whose_rows_stay_small_go_unmeasured(
     assert seen == [True, False, False, True, False, False, False]
     assert sf.memory("fourth").rows == [{"n": 2}]
     assert sf.memory("third").rows == [{"n": 2}]
+
+
+def test_rows_that_were_narrow_may_become_eight_times_as_wide(spark: SparkSession, limits: Any) -> None:
+    text = spark.range(1).selectExpr("string(id) as text")
+    limits(bytes="80001b", records="1000")
+    assert stays_small(text, widest=10)
+    assert not stays_small(text, widest=10.5)
+    assert not stays_small(text, widest=0), "nobody knows"
+    limits(bytes="64m", records="0")
+    assert not stays_small(text, widest=10), "a batch has as many rows as there are"
+
+
+@pytest.mark.parametrize(
+    "figures", [{}, {"operators": None}, {"operators": {"op": {"metrics": {"max_row_bytes": "wide"}}}}]
+)
+def test_figures_that_do_not_tell_the_width_are_none(figures: dict[str, Any]) -> None:
+    assert widest_of(figures, "op") == 0
+
+
+def test_text_goes_unmeasured_behind_a_batch_of_narrow_rows(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = watched(monkeypatch)
+    narrow, wide = {"user": 1, "text": "a"}, {"user": 1, "text": "a" * 10_000}
+    for row in (narrow, narrow, wide, narrow):
+        bench.rows("in", [row])
+    bench.run(texts(bench))
+    assert seen == [False, True, True, False], "the first of a run; behind narrow ones; behind a wide one"
+    widths = [widest_of(record.statistics, "said") for record in bench.records("texts")][-3:]
+    assert [width > 1000 for width in widths] == [False, True, False]
+    seen.clear()
+    bench.rows("in", [narrow])
+    bench.rows("in", [narrow])
+    bench.run(texts(bench))
+    assert seen == [False, True], "a run begins measured"
+
+
+def test_a_batch_that_failed_is_measured(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = watched(monkeypatch, fails=True)
+    for _ in range(2):
+        bench.rows("in", [{"user": 1, "text": "a"}])
+    bench.run(texts(bench), tolerable_failed_batches=1, failure_backoff="10 ms")
+    assert seen == [False, True, False]

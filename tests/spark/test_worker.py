@@ -145,7 +145,7 @@ def test_rows_that_waited_on_disk_are_removed_when_user_code_fails(
                 [pa.array([5, 5], pa.int64()), users, pa.array([1.0, 1.0])], ["_sf_place", "user", "amount"]
             )
 
-    carry = carried(("user",), ("int",), (row_type(Event),), late=False)
+    carry = carried([("user",)], ("int",), (row_type(Event),), late=False)
     made = replace(task(tmp_path, Fails, Shard(first=0, last=127, backend="rocksdb")), carry=carry)
     with pytest.raises(RuntimeError, match="beside 1 file") as caught:
         list(keyed_worker(made, Acks())(batches()))

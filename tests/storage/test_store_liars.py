@@ -225,6 +225,13 @@ class TestTheProbe:
         store.after = on("create", *[ExistsError("x")] * 3)
         probe(store, ids)
 
+    def test_a_store_that_reports_a_conflict_and_stores_nothing_is_asked_again(
+        self, ids: Callable[[], str]
+    ) -> None:
+        store = MemoryStore()
+        store.before = on("create", ExistsError("x"), ExistsError("x"))
+        probe(store, ids)
+
     def test_a_store_out_of_reach_is_unavailable_not_refused(self, ids: Callable[[], str]) -> None:
         store = MemoryStore()
         store.before = on("create", UnavailableError("no route"))

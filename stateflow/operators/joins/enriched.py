@@ -13,13 +13,12 @@ from stateflow.errors import UserCodeError, placed, user_frames
 from stateflow.operators.arrow_types import arrow_schema_of
 from stateflow.operators.joins.arrivals import Produced
 from stateflow.operators.joins.asked import Block, WrongAnswersError, asked
-from stateflow.operators.lossless import MISFITS, array_of, first_misfit
+from stateflow.operators.lossless import MISFITS, array_of, misfits
+from stateflow.operators.ready.dead_letters import Letters, put_out
 from stateflow.operators.ready.groups import grouped, whole
 from stateflow.operators.ready.keys import key_columns, one_of_each
 from stateflow.pipelines.columnar import ColumnarContext, ColumnarOperator
 from stateflow.pipelines.enrichment import ANSWERED, ANSWERS, ASKED, Enrich, stored_answer
-from stateflow.pipelines.operators import DEAD_LETTER_SCHEMA, DEAD_LETTERS
-from stateflow.pipelines.rows import row_type
 from stateflow.quantities import several
 
 
@@ -55,7 +54,7 @@ class Enriched(ColumnarOperator):
         blocks = asked(declared.asking, _plain(keys.take(pa.array(missing))))
         ctx.metrics.counter(ASKED).inc(len(missing))
         failed = [block for block in blocks if block.error is not None]
-        if failed and declared.on_error == "fail":
+        if failed and not declared.diverts:
             raise self._error(failed[0])
         is_answered = np.array([block.error is None for block in blocks for _ in block.keys], dtype=bool)
         fresh = missing[is_answered]
@@ -77,7 +76,7 @@ class Enriched(ColumnarOperator):
         if failed:
             gone = np.zeros(len(keys), dtype=bool)
             gone[missing[~is_answered]] = True
-            yield DEAD_LETTERS, self._letters(with_key, groups.ids, missing, blocks, ctx)
+            yield from self._letters(with_key, groups.ids, missing, blocks, ctx)
             stays = ~gone[groups.ids]
             with_key, at = with_key.filter(pa.array(stays)), at[stays]
         yield self._filled(with_key, pa.concat_tables([before, answers]).take(pa.array(at)))
@@ -94,7 +93,7 @@ class Enriched(ColumnarOperator):
             try:
                 columns.append(array_of(values, field.type))
             except MISFITS:
-                place, error = first_misfit(values, field.type)
+                place, error = next(misfits(values, field.type))
                 raise UserCodeError(
                     f"operator {self._declared.uid!r}: the answer for {keys[place]!r} has {values[place]!r} as {field.name!r}, which is no "
                     f"{field.type}: {error}; nothing of the batch was stored, and a run with changed code repeats it"
@@ -132,7 +131,7 @@ class Enriched(ColumnarOperator):
 
     def _letters(
         self, rows: pa.Table, ids: Any, missing: Any, blocks: list[Block], ctx: ColumnarContext
-    ) -> pa.Table:
+    ) -> Letters:
         """A dead letter for each key that could not be looked up."""
         errors = [block.error for block in blocks for _ in block.keys]
         keys = [key for block in blocks for key in block.keys]
@@ -146,8 +145,7 @@ class Enriched(ColumnarOperator):
             letters.append(
                 (self._declared.uid, repr(key), what, user_frames(error), text, len(mine), ctx.checkpoint_id)
             )
-        schema = arrow_schema_of(row_type(DEAD_LETTER_SCHEMA))
-        return pa.table([list(column) for column in zip(*letters, strict=True)], schema=schema)
+        yield from put_out(letters)
 
 
 def _plain(keys: pa.Table) -> list[Any]:

@@ -14,8 +14,9 @@ from stateflow.operators.joins.arrivals import Came
 from stateflow.operators.joins.pairs import MOST, Times, pairs
 from stateflow.operators.joins.row_blocks import Rows
 from stateflow.operators.joins.row_state import SideOfBlocks
-from stateflow.operators.lossless import MISFITS, array_of, first_misfit
+from stateflow.operators.lossless import MISFITS, array_of, misfits
 from stateflow.operators.ready.assigning import instants
+from stateflow.operators.ready.dead_letters import key_of
 from stateflow.operators.ready.groups import whole
 from stateflow.pipelines.joins import KEY, LEFT, RIGHT, Filled, JoinOperator, Side
 
@@ -115,7 +116,7 @@ class JoinedRows:
         try:
             return array_of(values, field.type)
         except MISFITS:
-            place, error = first_misfit(values, field.type)
+            place, error = next(misfits(values, field.type))
             raise UserCodeError(
                 f"join {self._declared.uid!r}: the function gave {values[place]!r} for {field.name!r} on key "
                 f"{self._key(keys, place)!r}, which is no {field.type}: {error}; nothing of the batch was stored, and a run with "
@@ -123,8 +124,7 @@ class JoinedRows:
             ) from error
 
     def _key(self, keys: pa.Table, place: int) -> Any:
-        key = tuple(keys[name][place].as_py() for name in self._declared.key_columns)
-        return key[0] if len(key) == 1 else key
+        return key_of(keys.select(self._declared.key_columns), place)
 
 
 def _column_of(rows: Rows, side: Side, name: str) -> Any:

@@ -170,10 +170,13 @@ def _key(keys: pa.Table, group: int) -> str:
     bounds = [name for name in (WINDOW_START, WINDOW_END) if name in keys.column_names]
     names = [name for name in keys.column_names if len(bounds) < 2 or name not in bounds]
     key = ", ".join(f"{name}={keys[name][group].as_py()!r}" for name in names)
-    if len(bounds) < 2:
-        return key
-    start, end = (keys[name][group].as_py().isoformat() for name in bounds)
-    return f"{key} and the window from {start} to {end}"
+    return key if len(bounds) < 2 else f"{key} and {window_text(keys, group)}"
+
+
+def window_text(windows: pa.Table, at: int) -> str:
+    """One of the windows, for people."""
+    start, end = (windows[name][at].as_py().isoformat() for name in (WINDOW_START, WINDOW_END))
+    return f"the window from {start} to {end}"
 
 
 class _Inputs:

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from stateflow.operators.ready.accumulator import Accumulator
+from stateflow.operators.ready.accumulator import Accumulator, window_text
 from stateflow.operators.ready.dead_letters import dead_letter, key_of, put_out
-from stateflow.operators.ready.failed_groups import FailedGroups, Failure
-from stateflow.operators.ready.groups import whole
+from stateflow.operators.ready.failed_groups import FailedGroups
 from stateflow.pipelines.columnar import ColumnarContext
 from stateflow.pipelines.ready import WINDOW_END, WINDOW_START
 
@@ -43,15 +42,17 @@ class Closing:
         keys = windows.drop_columns([WINDOW_START, WINDOW_END])
         yield from put_out(
             [
-                dead_letter(self._uid, key_of(keys, at), _text(failure, windows, at), failure.error, (), ctx)
+                dead_letter(
+                    self._uid,
+                    key_of(keys, at),
+                    f"{failure.what} for {window_text(windows, at)}: ",
+                    failure.error,
+                    (),
+                    ctx,
+                )
                 for at, failure in failed.items()
             ]
         )
-
-
-def _text(failure: Failure, windows: pa.Table, at: int) -> str:
-    start, end = (whole(windows[name])[at].as_py().isoformat() for name in (WINDOW_START, WINDOW_END))
-    return f"{failure.what} for the window from {start} to {end}: "
 
 
 def _columns(table: pa.Table) -> dict[str, Any]:

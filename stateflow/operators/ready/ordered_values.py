@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,3 +101,14 @@ def ranks(column: Any) -> Any:
     out = np.zeros(len(column), dtype=np.int64)
     out[valid] = np.unique(ordered(column.drop_null()).numbers, return_inverse=True)[1] + 1
     return out
+
+
+def in_order(codes: Sequence[Any]) -> tuple[Any, Any]:
+    """The places of rows by codes, of which the first decides first, and which of them begin a run: the others have the codes of
+    the row before. Rows of a run stay in their order."""
+    order = np.lexsort(tuple(reversed(codes)))
+    begins = np.zeros(len(order), dtype=bool)
+    begins[:1] = True
+    for code in codes:
+        begins[1:] |= code[order[1:]] != code[order[:-1]]
+    return order, begins

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from stateflow.operators.arrow_types import arrow_type
-from stateflow.operators.lossless import MISFITS, array_of
+from stateflow.operators.lossless import MISFITS, array_of, misfits
 from stateflow.operators.ready.failed_groups import FailedCode
 from stateflow.operators.ready.groups import Groups
 from stateflow.operators.ready.partials import Parts, Values
@@ -96,11 +96,8 @@ def _fitting(values: list[Any], kind: Any, failures: Failures) -> Any:
     try:
         return array_of(values, kind)
     except MISFITS:
-        for group, value in enumerate(values):
-            try:
-                array_of([value], kind)
-            except MISFITS as error:
-                failures[group] = "result", TypeError(f"{value!r} is no {kind}: {error}")
+        for group, error in misfits(values, kind):
+            failures[group] = "result", TypeError(f"{values[group]!r} is no {kind}: {error}")
         return _unless(failures, lambda: pa.array(values, kind))
 
 

@@ -5,16 +5,36 @@ A text names the columns of the rows behind it; an array is a row. Rows without 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import struct
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
 
 Names = tuple[str, ...]
 _decode = msgspec.msgpack.Decoder(str).decode
 
 
+_size_at = struct.Struct("<i").unpack_from
+_AT_ONCE = 8192
+"""Rows that are framed together: with more, texts of many kilobytes would not fit into one Arrow array."""
+
+
 def framed(payload: bytes) -> bytes:
     return len(payload).to_bytes(4, "little") + payload
+
+
+def framed_rows(payloads: Sequence[bytes], before: bytes) -> Any:
+    """A frame of each row, behind some bytes, as a column."""
+    pieces = []
+    for begin in range(0, len(payloads), _AT_ONCE):
+        rows = pa.array(payloads[begin : begin + _AT_ONCE], pa.binary())
+        sizes = pc.binary_length(rows).buffers()[1]
+        lengths = pa.Array.from_buffers(pa.binary(4), len(rows), [None, sizes]).cast(pa.binary())
+        pieces.append(pc.binary_join_element_wise(pa.scalar(before, pa.binary()), lengths, rows, b""))
+    return pa.chunked_array(pieces, pa.binary())
 
 
 def heading(names: Sequence[str]) -> bytes:
@@ -22,17 +42,28 @@ def heading(names: Sequence[str]) -> bytes:
     return framed(msgspec.msgpack.encode("\n".join(names)))
 
 
-def frames(blob: bytes, today: Names) -> Iterator[tuple[bytes, Names]]:
-    """Each row's MessagePack with the names of its columns."""
-    at, names = 0, today
-    while at < len(blob):
-        size = int.from_bytes(blob[at : at + 4], "little")
-        payload = blob[at + 4 : at + 4 + size]
-        at += 4 + size
-        if _is_text(payload[0]):
-            names = tuple(filter(None, _decode(payload).split("\n")))
-        else:
-            yield payload, names
+def runs_of_rows(blobs: Sequence[bytes], today: Names) -> tuple[list[tuple[Names, list[bytes]]], list[int]]:
+    """The rows' MessagePack, together as long as they have the same columns, and how many rows each blob has."""
+    headings: dict[bytes, Names] = {}
+    runs: list[tuple[Names, list[bytes]]] = [(today, [])]
+    counts = []
+    for blob in blobs:
+        at, end, count, names = 0, len(blob), 0, today
+        while at < end:
+            begin = at + 4
+            at = begin + _size_at(blob, at)[0]
+            payload = blob[begin:at]
+            if _is_text(payload[0]):
+                if payload not in headings:
+                    headings[payload] = tuple(filter(None, _decode(payload).split("\n")))
+                names = headings[payload]
+                continue
+            if names != runs[-1][0]:
+                runs.append((names, []))
+            runs[-1][1].append(payload)
+            count += 1
+        counts.append(count)
+    return [run for run in runs if run[1]], counts
 
 
 def _is_text(first: int) -> bool:

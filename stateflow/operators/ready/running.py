@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from stateflow.operators.combined import Combinable
 from stateflow.operators.ready.accumulator import Accumulator
+from stateflow.operators.ready.closing import Produced
 from stateflow.operators.ready.dead_letters import letters_of
 from stateflow.operators.ready.distinct import Seen
 from stateflow.operators.ready.failed_groups import FailedGroups
@@ -17,8 +18,6 @@ from stateflow.operators.ready.keys import key_columns, one_of_each
 from stateflow.operators.ready.latest_rows import LatestRows
 from stateflow.pipelines.columnar import ColumnarContext
 from stateflow.pipelines.ready import RunningAggregate
-
-Produced = Iterator[pa.Table | tuple[str, pa.Table]]
 
 
 class RunningAggregates(Combinable):

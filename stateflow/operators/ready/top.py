@@ -15,7 +15,7 @@ import pyarrow as pa
 from stateflow.operators.ready.groups import grouped, whole
 from stateflow.operators.ready.keys import key_columns, one_of_each
 from stateflow.operators.ready.latest_rows import LatestRows
-from stateflow.operators.ready.ordered_values import ranks
+from stateflow.operators.ready.ordered_values import in_order, ranks
 from stateflow.operators.ready.stored_rows import StoredRows
 from stateflow.pipelines.changes import DELETE, OPERATION, UPSERT
 from stateflow.pipelines.columnar import ColumnarContext, ColumnarOperator
@@ -100,25 +100,39 @@ class _Listed:
         self.rows, self.ids = rows, ids
         self._old = old
         self._n = declared.n
-        self._codes = {name: ranks(whole(rows[name])) for name in rows.column_names}
-        self._content = [self._codes[name] for name in rows.column_names]
+        self._codes: dict[str, Any] = {}
+        self._kinds = bool(declared.per)
         if declared.per:
-            per = [pa.array(self._codes[stored_name(name)]) for name in declared.per]
+            per = [pa.array(self._code(stored_name(name))) for name in declared.per]
             self.alike = grouped([pa.array(ids), *per], len(ids)).ids
         else:
             self.alike = np.arange(len(ids))
         """Rows of a number are alike in `per`."""
 
+    def _code(self, name: str) -> Any:
+        if name not in self._codes:
+            self._codes[name] = ranks(whole(self.rows[name]))
+        return self._codes[name]
+
     def _order(self, rows: Any, first: Any, by: Sequence[tuple[str, bool]], *, last: bool = False) -> Any:
         """The rows by `first`, then by columns, then by their content: the smallest first, or with `last` the largest."""
         sign = -1 if last else 1
-        deciding = [self._codes[name] * (-sign if descends else sign) for name, descends in by]
-        columns = [*deciding, *(codes * sign for codes in self._content)]
-        return rows[np.lexsort((*(codes[rows] for codes in reversed(columns)), first[rows]))]
+        codes = [first, *(self._code(name) * (-sign if descends else sign) for name, descends in by)]
+        order, begins = in_order([code[rows] for code in codes])
+        ordered = rows[order]
+        # Most rows have a place of their own. To rank the content of all of them would take longer than the rest.
+        tied = np.flatnonzero(~begins | ~np.append(begins[1:], True))
+        if len(tied):
+            among = pa.array(ordered[tied])
+            content = [ranks(whole(self.rows[name].take(among))) * sign for name in self.rows.column_names]
+            ordered[tied] = ordered[tied][np.lexsort((*reversed(content), np.cumsum(begins)[tied]))]
+        return ordered
 
     def chosen(self, by: Sequence[tuple[str, bool]], last_by: Sequence[tuple[str, bool]]) -> Any:
         """One row of each kind. Of two with the same content the one that was there stays: sorting keeps its place."""
         rows = np.arange(len(self.ids))
+        if not self._kinds:
+            return rows
         ordered = (
             self._order(rows, self.alike, last_by, last=True)
             if last_by

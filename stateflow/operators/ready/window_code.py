@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from functools import cached_property
+from itertools import accumulate, pairwise
 from typing import Any
 
 import msgspec
@@ -16,10 +17,11 @@ from stateflow.errors import IncompatibleError, UserCodeError, placed
 from stateflow.operators.arrow_types import arrow_schema_of
 from stateflow.operators.engine import REPEATED
 from stateflow.operators.output import RowWriter
+from stateflow.operators.python_values import values_of
 from stateflow.operators.ready.dead_letters import dead_letter, put_out
 from stateflow.operators.ready.groups import whole
-from stateflow.operators.ready.ordered_values import ranks
-from stateflow.operators.ready.row_frames import Names, framed, frames, heading
+from stateflow.operators.ready.ordered_values import in_order, ranks
+from stateflow.operators.ready.row_frames import Names, framed_rows, heading, runs_of_rows
 from stateflow.pipelines.columnar import ColumnarContext, ColumnarOperator
 from stateflow.pipelines.ready import WINDOW_END, WINDOW_START
 from stateflow.pipelines.rows import Field
@@ -27,6 +29,8 @@ from stateflow.pipelines.window_process import ENCODED, WindowBounds, WindowCode
 from stateflow.state.values.evolved_columns import earlier_name
 
 Produced = Iterator[pa.Table | tuple[str, pa.Table]]
+READ_AT_ONCE = 4 << 20
+"""Bytes of windows whose rows are read together."""
 _PYTHON = {"date": date, "timestamp": datetime, "binary": bytes}
 
 
@@ -39,7 +43,7 @@ class CodePerWindow(ColumnarOperator):
         self.waits = inner.waits
         self._inner = inner
         self._declared = declared
-        self._diverts = declared.on_error == "dead_letter"
+        self._diverts = declared.diverts
         self._code = declared.code()
         self._fields = declared.given.fields
         self._make = declared.given.make
@@ -61,6 +65,16 @@ class CodePerWindow(ColumnarOperator):
             self._readers[names] = self._reader_of(names)
         return self._readers[names]
 
+    @cached_property
+    def _decoder(self) -> Any:
+        """Reads many rows with the columns of today at once."""
+        return msgspec.msgpack.Decoder(list[tuple[tuple(map(_kind, self._kept))]])  # type: ignore[misc]
+
+    @cached_property
+    def _converters(self) -> list[tuple[int, Callable[[Any], Any]]]:
+        made = ((place, _converter(field)) for place, field in enumerate(self._fields))
+        return [(place, convert) for place, convert in made if convert is not None]
+
     def _reader_of(self, names: Names) -> Callable[[bytes], tuple[Any, ...]]:
         sources = [
             earlier_name(field.name, self._renamed[field.name], names, self._names) for field in self._kept
@@ -69,8 +83,6 @@ class CodePerWindow(ColumnarOperator):
             source: _kind(field) for field, source in zip(self._kept, sources, strict=True) if source
         }
         decode = msgspec.msgpack.Decoder(tuple[tuple(kinds.get(name, Any) for name in names)]).decode  # type: ignore[misc]
-        if names == self._names:
-            return decode
         places = [None if source is None else names.index(source) for source in sources]
         defaults = [field.default for field in self._kept]
 
@@ -86,13 +98,11 @@ class CodePerWindow(ColumnarOperator):
         return read
 
     def process(self, rows: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
-        columns = [rows[field.name].to_pylist() for field in self._kept]
-        encode = msgspec.msgpack.encode
-        made = [encode(row) for row in zip(*columns, strict=True)]
+        columns = [_plain(whole(rows[field.name])) for field in self._kept]
+        made = list(map(msgspec.msgpack.Encoder().encode, zip(*columns, strict=True)))
         # Rows of a window of a count wait one by one.
-        before = heading(self._names) if self._waits_alone else b""
-        encoded = [before + framed(row) for row in made]
-        rows = rows.append_column(ENCODED, pa.array(encoded, pa.binary()))
+        encoded = framed_rows(made, heading(self._names) if self._waits_alone else b"")
+        rows = rows.append_column(ENCODED, encoded)
         yield from self._called(self._inner.process(rows, states, ctx), ctx)
 
     def fire(self, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
@@ -113,11 +123,11 @@ class CodePerWindow(ColumnarOperator):
         keys: list[Any] = closed[names[0]].to_pylist()
         if len(names) > 1:
             keys = list(zip(*(closed[name].to_pylist() for name in names), strict=True))
-        bounds = (closed[name].to_pylist() for name in (WINDOW_START, WINDOW_END))
+        bounds = (values_of(whole(closed[name])) for name in (WINDOW_START, WINDOW_END))
         out: list[Any] = []
         dead: list[tuple[Any, ...]] = []
-        for key, start, end, blob in zip(keys, *bounds, closed[ENCODED].to_pylist(), strict=True):
-            window, rows = WindowBounds(start, end), self._rows(blob)
+        for key, start, end, rows in zip(keys, *bounds, self._rows(closed[ENCODED].to_pylist()), strict=True):
+            window = WindowBounds(start, end)
             try:
                 out += self._code.process(key, window, rows, ctx) or ()
             except Exception as error:
@@ -131,31 +141,64 @@ class CodePerWindow(ColumnarOperator):
             yield pa.Table.from_batches([self._writer.write(out)])
         yield from put_out(dead)
 
-    def _rows(self, blob: bytes) -> list[Any]:
-        """The rows in their order; of those at the same place the one whose bytes are smaller comes first."""
-        values = [self._decoded(row, names) for row, names in sorted(frames(blob, self._names))]
-        codes = []
-        for name, descends in self._order:
-            place = next(i for i, field in enumerate(self._kept) if field.name == name)
-            column = pa.array([row[place] for row in values], self._schema.field(name).type)
-            code = ranks(whole(column))
-            codes.append(-code if descends else code)
-        count = len(self._fields)
-        return [self._row(values[i][:count]) for i in np.lexsort(tuple(reversed(codes))).tolist()]
+    def _rows(self, blobs: Sequence[bytes]) -> Iterator[list[Any]]:
+        """The rows of each window in their order; of those at the same place the one whose bytes are smaller comes first. Windows
+        are read many at once, as most have few rows."""
+        begin = 0
+        while begin < len(blobs):
+            end, size = begin, 0
+            while end < len(blobs) and (end == begin or size + len(blobs[end]) <= READ_AT_ONCE):
+                size += len(blobs[end])
+                end += 1
+            yield from self._read(blobs[begin:end])
+            begin = end
 
-    def _decoded(self, row: bytes, names: Names) -> tuple[Any, ...]:
+    def _read(self, blobs: Sequence[bytes]) -> Iterator[list[Any]]:
+        runs, counts = runs_of_rows(blobs, self._names)
+        values = [row for names, rows in runs for row in self._decoded(rows, names)]
+        encoded = [row for _, rows in runs for row in rows]
+        order = self._ordered(values, encoded, np.repeat(np.arange(len(blobs)), counts))
+        columns = list(zip(*(values[place] for place in order), strict=True))[: len(self._fields)]
+        for place, convert in self._converters:
+            columns[place] = tuple(map(convert, columns[place]))
+        made = list(map(self._make, *columns))
+        for end, count in zip(accumulate(counts), counts, strict=True):
+            yield made[end - count : end]
+
+    def _ordered(
+        self, values: Sequence[tuple[Any, ...]], encoded: Sequence[bytes], windows: Any
+    ) -> list[int]:
+        codes = [windows]
+        for name, descends in self._order:
+            place = self._names.index(name)
+            code = ranks(whole(pa.array([row[place] for row in values], self._schema.field(name).type)))
+            codes.append(-code if descends else code)
+        order, begins = in_order(codes)
+        places: list[int] = order.tolist()
+        if not begins.all():
+            for begin, end in pairwise([*np.flatnonzero(begins).tolist(), len(places)]):
+                if end - begin > 1:
+                    places[begin:end] = sorted(places[begin:end], key=encoded.__getitem__)
+        return places
+
+    def _decoded(self, rows: list[bytes], names: Names) -> list[tuple[Any, ...]]:
         try:
-            return self._reader(names)(row)
+            if names == self._names:
+                array = b"\xdd" + len(rows).to_bytes(4, "big")
+                read: list[tuple[Any, ...]] = self._decoder.decode(array + b"".join(rows))
+                return read
+            return list(map(self._reader(names), rows))
         except msgspec.ValidationError as error:
             raise IncompatibleError(
                 f"{self._declared.where}: rows of open windows were kept with columns {', '.join(names)}, and do not fit those of "
                 f"today ({error}): put the type back until these windows are closed, or give the operator a new uid"
             ) from None
 
-    def _row(self, values: tuple[Any, ...]) -> Any:
-        return self._make(
-            *(_converted(value, field) for value, field in zip(values, self._fields, strict=True))
-        )
+
+def _plain(column: Any) -> list[Any]:
+    """A column's values; a time without a zone stays without."""
+    naive = pa.types.is_timestamp(column.type) and column.type.tz is None
+    return column.to_pylist() if naive else values_of(column)
 
 
 def _kind(field: Field) -> Any:
@@ -165,9 +208,16 @@ def _kind(field: Field) -> Any:
     return _PYTHON[field.type] | None if field.type in _PYTHON else Any
 
 
-def _converted(value: Any, field: Field) -> Any:
-    if value is None or "<" not in field.type:
-        return value
-    if field.type.startswith("map<"):
-        value = dict(value)
-    return value if field.hint is None else msgspec.convert(value, field.hint)
+def _converter(field: Field) -> Callable[[Any], Any] | None:
+    """From what MessagePack holds to the value of a field; None where it is that already."""
+    if "<" not in field.type:
+        return None
+    kind, hint = (dict if field.type.startswith("map<") else None), field.hint
+
+    def convert(value: Any) -> Any:
+        if value is None:
+            return None
+        value = value if kind is None else kind(value)
+        return value if hint is None else msgspec.convert(value, hint)
+
+    return convert

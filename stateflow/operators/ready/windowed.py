@@ -109,15 +109,11 @@ class WindowedAggregates(Combinable):
         self, keys: pa.Table, ends: Any, partials: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext
     ) -> list[_Change]:
         """What the partials of a batch change; nothing has happened yet."""
-        match self._declared.emit:
-            case "final":
-                at = instants(ends)
-                merged = self._accumulator.merge(states["windows"].get(keys, at=at), partials, keys)
-                return [_Change("windows", keys, at, merged, None)]
-            case "changes":
-                at = instants(ends)
-                merged = self._accumulator.merge(states["windows"].get(keys, at=at), partials, keys)
-                return [_Change("windows", keys, at, merged, self._rows(keys, ends, merged))]
+        if self._declared.emit != "on_time":
+            at = instants(ends)
+            merged = self._accumulator.merge(states["windows"].get(keys, at=at), partials, keys)
+            rows = self._rows(keys, ends, merged) if self._declared.emit == "changes" else None
+            return [_Change("windows", keys, at, merged, rows)]
         # Windows whose end has come are put out at once; the others when it comes.
         changes, has_ended = [], ends <= _watermark(ctx)
         for ended in (False, True):

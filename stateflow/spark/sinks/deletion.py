@@ -15,8 +15,7 @@ from pyspark.sql import functions as F
 
 from stateflow.pipelines.changes import DELETE, UPSERT
 from stateflow.pipelines.conditions import Expression, condition_of
-from stateflow.pipelines.rows import Field, RowType
-from stateflow.spark.sinks.fit import quoted
+from stateflow.pipelines.rows import Field, RowType, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -11,6 +11,7 @@ import msgspec
 import xxhash
 
 from stateflow.errors import NotFoundError
+from stateflow.pipelines.rows import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -51,6 +52,10 @@ class LoggedFile:
     """What the action that added it says."""
     action: Any
     """The action as Delta holds it."""
+
+    @classmethod
+    def of(cls, action: Any) -> LoggedFile:
+        return cls(json.loads(str(action.json()))["add"], action)
 
     @property
     def size(self) -> int:
@@ -125,11 +130,12 @@ class DeltaLog:
     def files_at(self, version: int) -> list[dict[str, Any]]:
         """The data files of one version, as the actions that added them."""
         snapshot = self._log.getSnapshotAt(version, self._none, self._none, False)
-        return [dict(json.loads(row)["add"]) for row in self._jsons(snapshot)]
+        return [dict(file.add) for file in self.files_of(snapshot)]
 
-    def _jsons(self, snapshot: Any) -> list[str]:
+    def files_of(self, snapshot: Any) -> list[LoggedFile]:
+        """The data files of a snapshot, which Spark jobs read from the log."""
         files = snapshot.allFiles().collectAsList()
-        return [str(files.get(k).json()) for k in range(files.size())]
+        return [LoggedFile.of(files.get(k)) for k in range(files.size())]
 
     def scala_seq(self, items: Iterable[Any]) -> Any:
         array = self._jvm.java.util.ArrayList()
@@ -204,8 +210,7 @@ class Transaction:
         if known.isEmpty():
             return None
         sequence = known.get()
-        actions = [sequence.apply(k) for k in range(sequence.size())]
-        files = [LoggedFile(json.loads(str(action.json()))["add"], action) for action in actions]
+        files = [LoggedFile.of(sequence.apply(k)) for k in range(sequence.size())]
         # Delta compares the same two numbers before it believes a list that it has computed by itself.
         counted = (int(checksum.get().numFiles()), int(checksum.get().tableSizeBytes()))
         return files if (len(files), sum(file.size for file in files)) == counted else None
@@ -226,8 +231,7 @@ class Transaction:
 
     def reread(self, actions: Iterable[str], columns: Sequence[str]) -> DataFrame:
         """The rows of data files that are not part of the table yet, as the table would show them."""
-        quoted = ["`" + c.replace("`", "``") + "`" for c in columns]
-        return self._frame(self.log.action(a) for a in actions).select(*quoted)
+        return self._frame(self.log.action(a) for a in actions).select(*map(quoted, columns))
 
     def _frame(self, adds: Iterable[Any]) -> DataFrame:
         from pyspark.sql import DataFrame
@@ -250,21 +254,13 @@ class Transaction:
     def going_back(self, version: int) -> list[str]:
         """The actions that give the table the rows of an older version; -1 stands for no rows at all."""
         log = self.log
-        current = {_file_of(a): a for a in self._files(self._txn.snapshot())}
+        current = {_file_of(file.add): file for file in log.files_of(self._txn.snapshot())}
         older = {_file_of(a): a for a in (log.files_at(version) if version >= 0 else [])}
-        now = log.now()
-        removed = [
-            str(log.action(json.dumps({"add": a})).removeWithTimestamp(now, True).json())
-            for key, a in current.items()
-            if key not in older
-        ]
+        removed = self.removing([file for key, file in current.items() if key not in older])
         added = [
             json.dumps({"add": {**a, "dataChange": True}}) for key, a in older.items() if key not in current
         ]
         return [*removed, *added]
-
-    def _files(self, snapshot: Any) -> list[dict[str, Any]]:
-        return [dict(json.loads(text)["add"]) for text in self.log._jsons(snapshot)]
 
     def commit_restore(self, actions: Iterable[str], version: int) -> int:
         """Commits the actions as a RESTORE, which is how the table's history shows them."""

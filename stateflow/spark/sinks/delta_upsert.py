@@ -10,6 +10,7 @@ from stateflow.errors import IncompatibleError, UsageError
 from stateflow.format.records import Prepared
 from stateflow.pipelines.changes import DELETE
 from stateflow.pipelines.conditions import Expression
+from stateflow.pipelines.rows import quoted
 from stateflow.pipelines.tables import DeltaTable
 from stateflow.spark.sinks.base import BatchFunction, Committed, Delivery, is_committed
 from stateflow.spark.sinks.deletion import deletion, marked
@@ -22,9 +23,10 @@ from stateflow.spark.sinks.delta_append import (
     stuck,
 )
 from stateflow.spark.sinks.delta_log import DeltaLog, TableShape, Transaction, failure_classes
-from stateflow.spark.sinks.delta_rewrite import files_to_rewrite, is_plain, metrics, rewritten
+from stateflow.spark.sinks.delta_rewrite import bytes_per_file, files_to_rewrite, is_plain, metrics, rewritten
 from stateflow.spark.sinks.duplicates import first_duplicate
-from stateflow.spark.sinks.fit import cast_to, check_fit, column_marks, quoted
+from stateflow.spark.sinks.fit import cast_to, check_fit, column_marks
+from stateflow.spark.sinks.key_ranges import key_ranges
 from stateflow.spark.sinks.slot import SinkSlot
 
 if TYPE_CHECKING:
@@ -95,7 +97,7 @@ class DeltaUpsert:
             # Staged with the rows, so that whoever commits them needs neither the condition nor the code of this release.
             frame, operation = marked(frame, condition, operation)
         rows = cast_to(frame, shape)
-        staged = stager.write(rows, at)
+        staged = stager.write(rows, at, bounds_of=self.keys)
         if staged.files:
             self._check_rows(spark, staged, rows.schema, shape, at, operation, stager)
         return Prepared(
@@ -109,6 +111,7 @@ class DeltaUpsert:
                 "keys": list(self.keys),
                 "order_by": list(self.order_by),
                 **({"operation": operation} if operation else {}),
+                **({"bounds": staged.bounds} if staged.bounds else {}),
                 "exactly_once": self.delivery == "exactly_once",
             },
             files=staged.files,
@@ -234,18 +237,25 @@ def _rewritten(
     at: SinkSlot,
     stager: Stager,
 ) -> bool:
-    """Whether the rows were merged by writing the table's few files anew; else Delta has to merge them."""
+    """Whether the rows were merged by writing anew the files that may hold their keys; else Delta has to merge them."""
     from pyspark.sql.types import StructType
 
     payload = prepared.payload
     schema = StructType.fromJson(json.loads(payload["schema"]))
     size = sum(ref.size for ref in prepared.files)
-    files = files_to_rewrite(txn.files(), size) if is_plain(shape, schema.names) else None
-    if files is None:
+    if not is_plain(shape, schema.names):
+        return False
+    # A record of an earlier release has no bounds: every file may hold its keys.
+    ranges = key_ranges(shape.schema.fields, shape.partition_by, payload.get("bounds", {}))
+    present = txn.files()
+    files = files_to_rewrite(present, size, ranges)
+    if present is None or files is None:
         return False
     staged = stager.read(spark, prepared.files, schema)
     rows = newest(staged, payload["keys"], payload["order_by"])
-    actions = rewritten(txn, shape, files, staged, rows, payload, size, prepared.rows)
+    actions = rewritten(
+        txn, shape, files, staged, rows, payload, size, prepared.rows, ranges, bytes_per_file(present)
+    )
     numbers = metrics(files, added(actions), prepared.rows)
     if payload["exactly_once"]:
         actions.append(fence(log, at))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import xxhash
 
 from stateflow.errors import IncompatibleError
+from stateflow.pipelines.rows import quoted
 from stateflow.spark.sinks.delta_log import TableShape
 
 if TYPE_CHECKING:
@@ -134,10 +135,6 @@ def column_marks(table: TableShape, columns: Iterable[str]) -> dict[str, str]:
     """A hash per column of how data files hold it. While marks are equal, older files still read the same."""
     by_name = {field.name.lower(): field for field in table.schema.fields}
     return {c.lower(): _mark(by_name[c.lower()]) for c in columns if c.lower() in by_name}
-
-
-def quoted(column: str) -> str:
-    return "`" + column.replace("`", "``") + "`"
 
 
 def _mark(field: StructField) -> str:

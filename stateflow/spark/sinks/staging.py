@@ -6,6 +6,7 @@ of failed attempts.
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import FileRef
+from stateflow.spark.sinks.key_ranges import Bound, Bounds, bounds_of, together
 from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.storage.file_urls import file_folder, file_url, hadoop_path
 from stateflow.storage.files import checksum, upload_file, verify
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 Format = Literal["parquet", "arrow"]
 StoreOpener = Callable[[], Store]
 """Opens the checkpoint store in a worker, so it must pickle: `partial(open_store, url, options)`."""
-FILE_COLUMNS = "name string, size long, xxh3 string, path string, sha256 binary, rows long, nulls array<long>"
+FILE_COLUMNS = "name string, size long, xxh3 string, path string, sha256 binary, rows long, nulls array<long>, bounds string"
 ROW_GROUP = 128 * 1024
 
 
@@ -62,6 +64,8 @@ class Staged:
     rows: int
     nulls: Mapping[str, int] = field(default_factory=dict)
     """How many rows have none, per column. The tasks that write the files count them."""
+    bounds: Mapping[str, Sequence[Bound]] = field(default_factory=dict)
+    """The least and the greatest value of the columns that were asked for, where they can be told."""
 
 
 class StagedWriter:
@@ -143,11 +147,13 @@ class Stager:
         """The files of `write`."""
         return self.write(frame, at).files
 
-    def write(self, frame: DataFrame, at: SinkSlot) -> Staged:
-        """Writes the rows of `frame` to files, in one job whose result stage is the frame's last."""
+    def write(self, frame: DataFrame, at: SinkSlot, bounds_of: Sequence[str] = ()) -> Staged:
+        """Writes the rows of `frame` to files, in one job whose result stage is the frame's last; `bounds_of` are names of columns."""
         layout, token = JobLayout(at.job_name), self._new_id()
+        places = {name.lower(): place for place, name in enumerate(frame.columns)}
+        bounded = {name: places[name.lower()] for name in bounds_of}
         write_partition = _StageTask(
-            self.opener, layout, at.epoch, at.slot, token, arrow_schema(frame.schema)
+            self.opener, layout, at.epoch, at.slot, token, arrow_schema(frame.schema), bounded
         )
         rows = frame.mapInArrow(write_partition, FILE_COLUMNS).collect()
         # Collected rows come from exactly one attempt of each partition.
@@ -156,7 +162,9 @@ class Stager:
             for row in rows
         )
         nulls = {name: sum(row["nulls"][k] for row in rows) for k, name in enumerate(frame.columns)}
-        return Staged(tuple(files), sum(row["rows"] for row in rows), nulls)
+        bounds = together(json.loads(row["bounds"]) for row in rows)
+        known = {name: pair for name, pair in bounds.items() if pair is not None}
+        return Staged(tuple(files), sum(row["rows"] for row in rows), nulls, known)
 
     def read(self, spark: SparkSession, refs: Sequence[FileRef], schema: StructType) -> DataFrame:
         """The rows of exactly these files, each checked against its reference."""
@@ -196,6 +204,8 @@ class _StageTask:
     slot: int
     token: str
     schema: pa.Schema
+    bounded: Mapping[str, int]
+    """The places of columns whose bounds are asked for."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -208,27 +218,30 @@ class _StageTask:
         path = self.layout.staged_file(self.epoch, self.slot, unique, ".parquet")
         writer = StagedWriter(self.schema, StoreTarget(self.opener, path))
         nulls = [0] * len(self.schema)
+        bounds: Bounds = {}
         try:
             for batch in batches:
-                writer.write(as_schema(batch, self.schema))
-                nulls = [n + column.null_count for n, column in zip(nulls, batch.columns, strict=True)]
+                rows = as_schema(batch, self.schema)
+                writer.write(rows)
+                nulls = [n + column.null_count for n, column in zip(nulls, rows.columns, strict=True)]
+                bounds = together((bounds, bounds_of(rows, self.bounded)))
             ref = writer.close()
         except BaseException:
             writer.discard()
             raise
         if ref is not None:
-            columns = [[ref.name], [ref.size], [ref.xxh3], [ref.path], [ref.sha256], [writer.rows], [nulls]]
-            types = [
-                pa.string(),
-                pa.int64(),
-                pa.string(),
-                pa.string(),
-                pa.binary(),
-                pa.int64(),
-                pa.list_(pa.int64()),
-            ]
-            arrays = [pa.array(c, t) for c, t in zip(columns, types, strict=True)]
-            yield pa.record_batch(arrays, names=["name", "size", "xxh3", "path", "sha256", "rows", "nulls"])
+            columns = {
+                "name": (pa.string(), ref.name),
+                "size": (pa.int64(), ref.size),
+                "xxh3": (pa.string(), ref.xxh3),
+                "path": (pa.string(), ref.path),
+                "sha256": (pa.binary(), ref.sha256),
+                "rows": (pa.int64(), writer.rows),
+                "nulls": (pa.list_(pa.int64()), nulls),
+                "bounds": (pa.string(), json.dumps(bounds)),
+            }
+            arrays = [pa.array([value], kind) for kind, value in columns.values()]
+            yield pa.record_batch(arrays, names=list(columns))
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from stateflow.spark.task.carried import Carried
 from stateflow.spark.task.key_columns import KeyColumns
 from stateflow.spark.task.shards import TaskShards
 from stateflow.spark.task.storage import TaskStorage
+from stateflow.spark.task.widths import WIDEST, Widest
 from stateflow.spark.task.worker import expires_now, marked, spare_the_collector
 from stateflow.state.backends.base import Backend, OpenShard
 
@@ -37,7 +38,8 @@ class ArrowTask:
     """What the subtasks of an operator need. One value serves all of them."""
 
     spec: ColumnarSpec
-    inputs: int
+    fields: tuple[tuple[str, ...], ...]
+    """The names of each input's fields."""
     carry: Carried
     moment: Moment
     storage: TaskStorage
@@ -101,10 +103,11 @@ class _Subtask:
         self.engine = ColumnarEngine(task.spec, task.moment, self.index)
 
     def run(self, batches: Iterator[Any], acks: Any) -> Iterator[Any]:
-        feed = _TableFeed(batches, self.task)
+        widest = Widest()
+        feed = _TableFeed(widest.of(batches), self.task)
         try:
             outputs = _Outputs(self.task)
-            yield from self._shards(feed, outputs)
+            yield from widest.of(self._shards(feed, outputs))
             staged = outputs.close()
             handles = self.shards.handles()
         except CorruptError:
@@ -126,7 +129,7 @@ class _Subtask:
             dead_letters=self.engine.dead_letters,
             expired=self.engine.expiry.expired,
             counters={name: c.value for name, c in self.engine.context.metrics.counters.items()},
-            metrics=self.shards.figures(),
+            metrics={**self.shards.figures(), WIDEST: widest.bytes},
             host=socket.gethostname(),
         )
         acks.add([msgspec.msgpack.encode(ack)])
@@ -184,14 +187,15 @@ class _Subtask:
             late = pa.array(np.zeros(len(table), dtype=bool))
         else:
             late = table.column(carry.late_index).combine_chunks()
-        if self.task.inputs == 1:
-            return [table.select(table.column_names[first:])], [late]
+        names = self.task.fields
+        if not carry.sides:
+            return [table.select(range(first, first + len(names[0])))], [late]
         side = table.column(first).to_numpy()
         tables, flags = [], []
-        for index in range(self.task.inputs):
+        for index, columns in enumerate(carry.sides):
             mine = pa.array(side == index)
-            rows = table.column(first + 1 + index).filter(mine).combine_chunks()
-            tables.append(pa.Table.from_struct_array(rows))
+            arrays = [table.column(column).filter(mine).combine_chunks() for column in columns]
+            tables.append(pa.table(arrays, names=list(names[index])))
             flags.append(late.filter(mine))
         return tables, flags
 

@@ -19,9 +19,10 @@ import pyarrow.compute as pc
 
 from stateflow.operators.context import OperatorContext
 from stateflow.operators.keyed import Chunk, StreamError
+from stateflow.operators.python_values import values_of
 from stateflow.pipelines.rows import RowType
 from stateflow.spark.task.carried import Carried, everything, groups_of
-from stateflow.spark.task.columns import RowReader, values_of
+from stateflow.spark.task.columns import RowReader
 from stateflow.spark.task.key_columns import KeyColumns, key_starts
 from stateflow.spark.task.placed import PlacedRows
 from stateflow.spark.task.shared_places import WholeKeys
@@ -83,8 +84,10 @@ class Block:
         self.offsets = []
         for index, reader in enumerate(shape.readers):
             mask = side == index
-            fields = batch.column(shape.side_index + 1 + index).filter(pa.array(mask)).flatten()
-            self.rows.append(reader.read(fields))
+            mine = pa.array(mask)
+            self.rows.append(
+                reader.read({place: batch.column(place).filter(mine) for place in shape.sides[index]})
+            )
             self.offsets.append(np.concatenate(([0], np.cumsum(mask)))[bounds].tolist())
 
     def span(self, key: int, side: int) -> tuple[int, int]:
@@ -116,10 +119,8 @@ class Shape:
         self.mixed = carry.mixed
         self.late_index = carry.late_index
         self.side_index = first = carry.fields_index
-        if len(rows) == 1:
-            self.readers = [RowReader(rows[0], range(first, first + len(rows[0].fields)))]
-        else:
-            self.readers = [RowReader(r, range(len(r.fields))) for r in rows]
+        self.sides = carry.sides or (tuple(range(first, first + len(rows[0].fields))),)
+        self.readers = [RowReader(row, columns) for row, columns in zip(rows, self.sides, strict=True)]
 
 
 def _repeated(values: list[Any], counts: Any) -> list[Any]:

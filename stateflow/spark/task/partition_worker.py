@@ -14,9 +14,10 @@ from stateflow.errors import StateflowError
 from stateflow.operators.elements import gathered
 from stateflow.operators.keyed import StreamError
 from stateflow.operators.partition import PartitionEngine
+from stateflow.operators.python_values import values_of
 from stateflow.spark.session.shipping import packed, unpacked
 from stateflow.spark.task.acks import Ack
-from stateflow.spark.task.columns import RowReader, values_of
+from stateflow.spark.task.columns import RowReader
 from stateflow.spark.task.worker import (
     KeyedTask,
     Outputs,

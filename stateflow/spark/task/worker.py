@@ -28,6 +28,7 @@ from stateflow.spark.task.blocks import Blocks, Shape
 from stateflow.spark.task.carried import Carried
 from stateflow.spark.task.shards import TaskShards
 from stateflow.spark.task.storage import TaskStorage
+from stateflow.spark.task.widths import WIDEST, Widest
 from stateflow.state.backends.base import Backend, OpenShard
 
 OUTPUT_ROWS = 20_000
@@ -156,19 +157,19 @@ class _Subtask:
 
     def run(self, batches: Iterator[Any], acks: Any) -> Iterator[Any]:
         task = self.task
-        outputs = Outputs(task)
+        outputs, widest = Outputs(task), Widest()
         engine = KeyedEngine(task.spec, task.moment, self.index, len(task.shards), outputs.writers)
         blocks = Blocks(
-            batches,
+            widest.of(batches),
             Shape(task.spec.uid, engine.codec, task.spec.key_columns, task.spec.rows, task.carry),
             task.spec.dead_letter_limit if task.spec.on_error == "dead_letter" else 0,
             task.storage.folder,
         )
         try:
             begin_task(engine, task, self.index)
-            yield from self._shards(engine, blocks, outputs)
+            yield from widest.of(self._shards(engine, blocks, outputs))
             engine.snapshot()
-            yield from outputs.take(engine, all_of_it=True)
+            yield from widest.of(outputs.take(engine, all_of_it=True))
             elements = gathered(task.spec.uid, engine.process)
             staged = outputs.close()
             handles = self.shards.handles()
@@ -198,7 +199,7 @@ class _Subtask:
             timers=engine.timers_fired,
             expired=engine.expiry.expired,
             counters={name: c.value for name, c in engine.context.metrics.counters.items()},
-            metrics=self.shards.figures(),
+            metrics={**self.shards.figures(), WIDEST: widest.bytes},
             host=socket.gethostname(),
         )
         acks.add([msgspec.msgpack.encode(ack)])

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 import stateflow as sf
+from stateflow.operators.ready import window_code
 from stateflow.testing import ColumnarHarness
 from tests.operators.ready.driving import END, Driven
 
@@ -202,8 +203,11 @@ CODE = {
 
 @pytest.mark.parametrize("kind", CODE)
 @pytest.mark.parametrize("seed", SEEDS)
-def test_code_per_window_gets_the_rows_of_the_window_in_order(seed: int, kind: str) -> None:
+def test_code_per_window_gets_the_rows_of_the_window_in_order(
+    seed: int, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows, chance = table(seed), random.Random(seed)
+    monkeypatch.setattr(window_code, "READ_AT_ONCE", chance.choice([1, 300, 4 << 20]))
     window, query = CODE[kind]
     operator = declared(
         lambda events: (
@@ -217,6 +221,19 @@ def test_code_per_window_gets_the_rows_of_the_window_in_order(seed: int, kind: s
     wanted = by_duckdb(rows, query.replace("item, tags", "item nulls first, tags"))
     assert plain(found) == plain(wanted)
     assert driven.entries() == 0, "a window that is closed leaves nothing behind"
+
+
+def test_rows_at_the_same_place_have_an_order_that_no_cut_into_batches_changes() -> None:
+    rows = [
+        Event(1, "a", item, Decimal(1), [], datetime(2026, 1, 1, second=second, tzinfo=UTC))
+        for second, item in [(0, "z"), (0, "x"), (1, "y"), (1, "x"), (1, "z"), (2, "x"), (3, "y"), (3, "x")]
+    ]
+    for seed in range(5):
+        run, chance = harness(), random.Random(seed)
+        for row in chance.sample(rows, len(rows)):
+            run.rows(row)
+        (basket,) = run.advance(datetime(2026, 1, 1, 0, 1, tzinfo=UTC))
+        assert basket.items == "xzxyzxxy"
 
 
 def events(*items: str) -> list[Event]:
