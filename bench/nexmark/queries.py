@@ -7,7 +7,7 @@ closed, in the order in which they did.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import stateflow as sf
@@ -181,27 +181,15 @@ def q11(flow: sf.Flow, *, input: str, output: str) -> None:
     sessions.aggregate("sessions", bounds, n=sf.count()).append("out", sf.delta(output))
 
 
-class ByTheClock(sf.KeyedProcess[int, Any, Any]):
-    """Counts by the clock of the machine, which no ready-made window does."""
-
-    start = sf.ValueState(datetime, ttl="1 minute")
-    n = sf.ValueState(int, default=0, ttl="1 minute")
-
-    def process(self, key: int, rows: Iterator[Any], ctx: sf.Context) -> Iterator[Any]:
-        start = ctx.now - timedelta(seconds=ctx.now.second % 10, microseconds=ctx.now.microsecond)
-        before = self.n.value if self.start.value == start else 0
-        self.start.value, self.n.value = start, before + sum(1 for _ in rows)
-        yield key, start, self.n.value
-
-
 @sf.pipeline("q12")
 def q12(flow: sf.Flow, *, input: str, output: str) -> None:
     """How many bids of each bidder come in every ten seconds of the machine's clock: a batch has one time. What the windows are is
     not the same twice."""
-    counts = bids(flow, input).key_by("bidder").process(
-        "counts", ByTheClock, output="bidder long, window_start timestamp, n long"
+    clock = "window(current_timestamp(), '10 seconds').start as window_start"
+    counts = bids(flow, input, clock, "window_start timestamp").key_by("bidder", "window_start").aggregate(
+        "counts", "bidder long, window_start timestamp, n long", ttl="1 minute", n=sf.count()
     )  # fmt: skip
-    counts.upsert("out", sf.delta(output), keys=["bidder", "window_start"])
+    counts.upsert("out", sf.delta(output))
 
 
 RANKS = {
