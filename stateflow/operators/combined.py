@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pyarrow.compute as pc
 
+from stateflow.pipelines.aggregates import Aggregated
 from stateflow.pipelines.columnar import ColumnarOperator
 
 ROWS = "_sf_rows"
 """The column that tells them apart from single rows: how many rows each stands for."""
+COUNTED, MARKS = "_sf_counted", "_sf_marks"
+"""Of rows whose different values are counted: of which column a row has a value; and bit by bit whether the rows that it stands
+for met the condition of each count of that column."""
 
 
 def is_combined(rows: Any) -> bool:
@@ -25,6 +30,21 @@ def count_of(rows: Any) -> int:
 def part_name(aggregate: str, part: int) -> str:
     """The column of a combined row with a part of an aggregate."""
     return f"_sf_{aggregate}_{part}"
+
+
+def value_name(number: int) -> str:
+    """The column of combined rows with the values of a counted column. No aggregate has a part of this name."""
+    return f"_sf_{number}_value"
+
+
+def counts_by_column(aggregates: Iterable[Aggregated]) -> dict[str, list[Aggregated]]:
+    """The counts of different values by the column that they count. Its place is the column's number, and that of a count the
+    number of its bit."""
+    found: dict[str, list[Aggregated]] = {}
+    for each in aggregates:
+        if each.value is not None:
+            found.setdefault(each.aggregate.column, []).append(each)
+    return found
 
 
 class Combinable(ColumnarOperator):

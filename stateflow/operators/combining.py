@@ -9,6 +9,7 @@ combined when all of its aggregates are. Sums of floats depend on the order of t
     sum, decimals   the sum, as long as its type has room for every batch
     mean            the sum, and the count
     min, max        of what Spark sums up in place: not of text and bytes, for which it would sort the rows
+    count_distinct  running: a row per different value of each column that is counted, with the conditions that it met
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import re
 from collections.abc import Set
 from dataclasses import dataclass
 
-from stateflow.operators.combined import ROWS, part_name
+from stateflow.operators.combined import COUNTED, MARKS, ROWS, counts_by_column, part_name, value_name
 from stateflow.operators.condition_sql import NotInSparkError, condition_sql, literal
 from stateflow.pipelines.aggregates import FLOATS, INTEGERS, Aggregated
 from stateflow.pipelines.columnar import ColumnarOperator
@@ -29,6 +30,11 @@ from stateflow.pipelines.windows import Cumulative, Sliding, Window
 _HALF = (1 << 32) - 1
 _MOST_DIGITS = 28
 """Of decimals that are summed: their sum has ten digits more, and 38 at most."""
+_MOST_COLUMNS = 4
+"""Whose different values are counted: each row is looked up once for each of them, and with more of them that costs more than
+exchanging the row."""
+_MOST_COUNTS = 62
+"""Over one column: the bits of a number that is not negative."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,9 @@ class Combining:
     """What is computed of the rows that are alike in key and piece, in the order of the last columns of `combined`."""
     combined: RowType
     """The columns of the combined rows."""
+    counted: tuple[tuple[str, str, str], ...] = ()
+    """The columns of which different values are counted: name, type, and a number whose bits say which counts a row is for. Where
+    there are some, each row comes once for each, and `parts` are of those that come for the first."""
 
 
 def combining_of(operator: ColumnarOperator | None, read: Set[str]) -> Combining | None:
@@ -67,12 +76,23 @@ def combining_of(operator: ColumnarOperator | None, read: Set[str]) -> Combining
             for field in rows.fields
             if field.default is not None and field.name not in operator.key_columns
         )
-        parts = [part for each in operator.aggregates for part in _parts(each, operator.rows)]
+        counted = _counted(operator)
+        first = f"{COUNTED} = 0" if counted else ""
+        parts = [
+            part
+            for each in operator.aggregates
+            if each.value is None
+            for part in _parts(each, operator.rows, first)
+        ]
     except NotInSparkError:
         return None
-    parts.append((ROWS, "bigint", "count(1)"))
+    parts.append((ROWS, "bigint", f"count(1){_filter(first)}"))
     ours = [field for field in rows.fields if field.name in (*operator.key_columns, time)]
     combined = tuple(Field(field.name, field.type) for field in ours)
+    if counted:
+        parts.insert(0, (MARKS, "bigint", f"bit_or({MARKS})"))
+        values = (Field(value_name(n), type_) for n, (_, type_, _) in enumerate(counted))
+        combined += (Field(COUNTED, "int"), *values)
     combined += tuple(Field(name, kind) for name, kind, _ in parts)
     return Combining(
         rows,
@@ -82,7 +102,32 @@ def combining_of(operator: ColumnarOperator | None, read: Set[str]) -> Combining
         piece,
         tuple(f"{sql} as {quoted(name)}" for name, _, sql in parts),
         RowType("Row", combined, dict, False),
+        counted,
     )
+
+
+def _counted(operator: RunningAggregate | WindowAggregate) -> tuple[tuple[str, str, str], ...]:
+    counted, by_column = [], counts_by_column(operator.aggregates)
+    if len(by_column) > _MOST_COLUMNS:
+        raise NotInSparkError(operator.uid)
+    for column, counts in by_column.items():
+        found = operator.rows.field(column)
+        # Of a window the values would have to tell their piece of time.
+        if found is None or len(counts) > _MOST_COUNTS or isinstance(operator, WindowAggregate):
+            raise NotInSparkError(column)
+        bits = (
+            f"{1 << n}L"
+            if each.condition is None
+            else f"if({condition_sql(each.condition, operator.rows)}, {1 << n}L, 0L)"
+            for n, each in enumerate(counts)
+        )
+        counted.append((column, found.type, " | ".join(bits)))
+    return tuple(counted)
+
+
+def _filter(*conditions: str) -> str:
+    told = [condition for condition in conditions if condition]
+    return f" FILTER (WHERE {' AND '.join(told)})" if told else ""
 
 
 def piece_of(window: Window) -> tuple[int, int] | None:
@@ -111,10 +156,10 @@ def _default(field: Field) -> str:
     return literal(value, field.type)
 
 
-def _parts(each: Aggregated, rows: RowType) -> list[tuple[str, str, str]]:
-    """Name, type and SQL of what is computed for an aggregate."""
+def _parts(each: Aggregated, rows: RowType, first: str) -> list[tuple[str, str, str]]:
+    """Name, type and SQL of what is computed for an aggregate, of rows that meet the condition `first`."""
     column, kind = each.aggregate.column, each.aggregate.kind
-    condition = "" if each.condition is None else f" FILTER (WHERE {condition_sql(each.condition, rows)})"
+    condition = _filter(first, "" if each.condition is None else f"({condition_sql(each.condition, rows)})")
     found = rows.field(column)
     parts = [(f"count({quoted(column) if column else 1})", "bigint")] if kind == "count" else []
     if found is not None:

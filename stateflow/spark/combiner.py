@@ -1,9 +1,14 @@
-"""Sums a batch's rows up before the exchange, with Spark's SQL: what goes to the tasks is a row per key and piece of time."""
+"""Sums a batch's rows up before the exchange, with Spark's SQL: what goes to the tasks is a row per key and piece of time,
+and where different values are counted, per value."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from stateflow.operators.combined import COUNTED, MARKS, value_name
 from stateflow.operators.combining import Combining
 from stateflow.pipelines.rows import quoted
 from stateflow.spark.exchange import KeyedInput, field_sql
@@ -22,5 +27,23 @@ def combined_rows(uid: str, keyed: KeyedInput, how: Combining) -> KeyedInput:
     if how.time:
         by.append(f"{how.piece} as {quoted(how.time)}")
     rows = keyed.frame.selectExpr(*columns)
+    if how.counted:
+        rows = _by_counted_column(rows, how.counted)
+        by += [COUNTED, *(value_name(n) for n in range(len(how.counted)))]
     summed = rows.groupBy(*map(F.expr, by)).agg(*map(F.expr, how.parts))
     return KeyedInput(summed, keyed.columns, (), how.combined)
+
+
+def _by_counted_column(rows: DataFrame, counted: Sequence[tuple[str, str, str]]) -> DataFrame:
+    """The rows once for each column whose different values are counted, with its value; for the first column all rows, for the
+    others those in which it has a value that counts."""
+    cells = []
+    for number, (name, _, marks) in enumerate(counted):
+        values = (
+            quoted(name) if n == number else f"cast(null as {kind})" for n, (_, kind, _) in enumerate(counted)
+        )
+        cells += [str(number), marks, *values]
+    names = [COUNTED, MARKS, *(value_name(n) for n in range(len(counted)))]
+    expanded = rows.selectExpr("*", f"stack({len(counted)}, {', '.join(cells)}) as ({', '.join(names)})")
+    there = " OR ".join(f"{value_name(n)} IS NOT NULL" for n in range(1, len(counted))) or "false"
+    return expanded.where(f"{COUNTED} = 0 OR ({MARKS} <> 0 AND ({there}))")

@@ -51,6 +51,8 @@ def _type(name: str) -> str:
         {"p": sf.mean("price")},
         {"p": sf.sum("price")},
         {"n": sf.min("n"), "d": sf.max("day"), "t": sf.min("ts"), "flag": sf.max("paid")},
+        {"n": sf.count_distinct("name"), "m": sf.count_distinct("price", where="paid"), "d": sf.max("day")},
+        {f"n{n}": sf.count_distinct("name", where=f"n > {n}") for n in range(62)},
         {"n": sf.count(where="paid AND amount > 1.5 OR NOT name LIKE 'a%'")},
         {"n": sf.count(where="day >= '2026-01-01' AND ts < '2026-01-01' AND k IN (1, -2) AND name IS NOT NULL")},
     ],
@@ -62,7 +64,10 @@ def test_aggregates_whose_partials_spark_gives_exactly_are_combined(aggregates: 
 @pytest.mark.parametrize(
     "aggregates",
     [
-        {"n": sf.count_distinct("name")},
+        {"n": sf.count_distinct("name", where="n + 1 > 2")},
+        {"n": sf.count_distinct("name"), "x": sf.first("name")},
+        {f"n{n}": sf.count_distinct("name", where=f"n > {n}") for n in range(63)},
+        {f"n{n}": sf.count_distinct(column) for n, column in enumerate(("name", "n", "k", "day", "paid"))},
         {"n": sf.count_distinct("name", approximate=True)},
         {"f": sf.quantile("amount", 0.5)},
         {"x": sf.first("name")},

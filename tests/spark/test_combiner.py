@@ -119,8 +119,29 @@ def windowed(window: Any, emit: str) -> ReadyOperator:
     )  # fmt: skip
 
 
+def different(*columns: str) -> dict[str, sf.Aggregate]:
+    """Counts of columns. Of the first one, few rows count."""
+    made = {"few_values": sf.count_distinct(columns[0], where="k IN (7, 3) AND paid")}
+    for column in columns:
+        made[f"each_{column}"] = sf.count_distinct(column)
+        made[f"paid_{column}"] = sf.count_distinct(column, where="paid")
+        made[f"low_{column}"] = sf.count_distinct(column, where="name < 'b' OR amount > 1")
+    return made | {"later": sf.count_distinct(columns[-1], where="k IS NULL")}
+
+
+def counting(*columns: str, output: str = "user long", **more: sf.Aggregate) -> ReadyOperator:
+    aggregates = {**different(*columns), **more}
+    longs = ", ".join(f"{name} long" for name in different(*columns))
+    return running_aggregate(keyed(), f"{output}, {longs}", aggregates)
+
+
 OPERATORS = {
     "running": lambda: running_aggregate(keyed(), OUTPUT, aggregates()),
+    "running, different values beside others": lambda: counting(
+        "name", "raw", "price", "n", output=OUTPUT, **aggregates()
+    ),
+    "running, different values": lambda: counting("k", "day", "sent", "paid"),
+    "running, different keys": lambda: counting("user"),
     "tumbling": lambda: windowed(windows.tumbling("10 seconds", offset="3 seconds"), "on_time"),
     "hopping": lambda: windowed(windows.hopping("10 seconds", "4 seconds", offset="1 second"), "final"),
     "hopping, changes": lambda: windowed(windows.hopping("10 seconds", "5 seconds"), "changes"),
@@ -145,13 +166,16 @@ def test_what_spark_combines_gives_what_single_rows_give(spark: SparkSession, na
         watermark = None if n == 0 else 20_000_000 * n
         single.batch(rows, watermark)
         partials = by_spark(spark, declared, rows)
-        assert partials.num_rows < rows.num_rows
-        combined.batch(partials, watermark)
+        if "values" not in name:
+            assert partials.num_rows < rows.num_rows
+        # Several values of a key may come in several tables.
+        combined.batch(partials, watermark, 1 + n)
     for driven in (single, combined):
         driven.batch(None, END)
     for expected, found in zip(single.output, combined.output, strict=True):
         assert sorted(map(as_text, found)) == sorted(map(as_text, expected))
     assert combined.counters == single.counters
+    assert combined.entries() == single.entries()
 
 
 def as_text(row: dict[str, Any]) -> str:
@@ -219,6 +243,13 @@ class Total:
 
 
 @dataclass
+class TotalOfSkus(Total):
+    skus: int
+    dear: int
+    moments: int
+
+
+@dataclass
 class PerMinute(Total):
     window_start: datetime
 
@@ -238,9 +269,11 @@ def run_with(
     def named(flow: sf.Flow) -> None:
         events = flow.source("in", bench.source(folder, ORDER), Order, event_time="ts", watermark="2 minutes")
         keyed = events.key_by("user")
-        keyed.aggregate("totals", Total, orders=sf.count(), total=sf.sum("amount")).upsert(
-            "t", sf.delta(totals)
-        )
+        per_user = keyed.aggregate(
+            "totals", TotalOfSkus, orders=sf.count(), total=sf.sum("amount"), skus=sf.count_distinct("sku"),
+            dear=sf.count_distinct("sku", where="amount > 9"), moments=sf.count_distinct("ts"),
+        )  # fmt: skip
+        per_user.upsert("t", sf.delta(totals))
         per_minute = keyed.window(sf.tumbling("1 minute")).aggregate(
             "minutes", PerMinute, orders=sf.count(), total=sf.sum("amount")
         )

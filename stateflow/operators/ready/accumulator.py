@@ -10,12 +10,12 @@ import pyarrow as pa
 
 from stateflow.errors import StateflowError, UserCodeError, placed
 from stateflow.operators.arrow_types import arrow_type
-from stateflow.operators.combined import is_combined
+from stateflow.operators.combined import COUNTED, is_combined
 from stateflow.operators.engine import REPEATED
 from stateflow.operators.ready.collected import Collected, Frequencies
 from stateflow.operators.ready.combined_partials import given_parts
 from stateflow.operators.ready.decimals import DecimalMean, DecimalSum, decimals
-from stateflow.operators.ready.distinct import Seen
+from stateflow.operators.ready.distinct import Seen, counted_before, counted_in
 from stateflow.operators.ready.distinct_sketch import DistinctSketch
 from stateflow.operators.ready.encoded_rows import EncodedRows
 from stateflow.operators.ready.failed_groups import FailedCode, FailedGroups, Failure, OverflowedSum
@@ -39,17 +39,24 @@ class Accumulator:
         self._diverts = diverts
         self._aggregates = [(each, _kernel(each)) for each in aggregates]
         self._distinct = [each for each in aggregates if each.value is not None]
+        self._plain: Accumulator | None = None
+        """With aggregates that count different values: the other ones."""
+        if self._distinct:
+            others = [each for each in aggregates if each.value is None]
+            self._plain = Accumulator(where, others, diverts=diverts)
 
     def create(self, rows: pa.Table, groups: Groups, keys: pa.Table, seen: Seen | None = None) -> pa.Table:
         """The partials of the rows; `keys` has a row per group. `seen` knows the values that were counted before."""
         if is_combined(rows):
-            return self._given(rows, groups, keys)
+            if self._plain is None:
+                return self._given(rows, groups, keys)
+            return self._given_values(self._plain, rows, groups, keys, seen)
         inputs = Inputs(rows, groups)
         columns: dict[str, Any] = {}
         unseen: dict[str, Values] = {}
         if self._distinct:
             assert seen is not None, "the operator has no state for single values"
-            unseen = seen.unseen(self._distinct, inputs, keys)
+            unseen = seen.unseen(counted_in(self._distinct, inputs), keys)
         for each, kernel in self._aggregates:
             values = unseen[each.name] if each.name in unseen else inputs.of(each)
             parts = self._named(each, keys, kernel.create, values, groups)
@@ -58,16 +65,40 @@ class Accumulator:
 
     def _given(self, rows: pa.Table, groups: Groups, keys: pa.Table) -> pa.Table:
         """The partials that combined rows bring."""
-        columns: dict[str, Any] = {}
         of_rows = keys.take(pa.array(groups.ids))
+        partials = self._partials(rows, of_rows)
+        if groups.size == rows.num_rows:
+            return partials.take(pa.array(groups.firsts))
+        return self.reduce(partials, groups.ids, of_rows)
+
+    def _partials(self, rows: pa.Table, of_rows: pa.Table) -> pa.Table:
+        """Those of each combined row."""
+        columns: dict[str, Any] = {}
         for each, _ in self._aggregates:
             columns.update(
                 zip(each.partials, self._named(each, of_rows, given_parts, each, rows), strict=True)
             )
-        partials = _table(columns, rows.num_rows)
-        if groups.size == rows.num_rows:
-            return partials.take(pa.array(groups.firsts))
-        return self.reduce(partials, groups.ids, of_rows)
+        return _table(columns, rows.num_rows)
+
+    def _given_values(
+        self, plain: Accumulator, rows: pa.Table, groups: Groups, keys: pa.Table, seen: Seen | None
+    ) -> pa.Table:
+        """The same of rows that bring the different values of columns. Those of the first column have the partials of the others."""
+        assert seen is not None, "the operator has no state for single values"
+        columns: dict[str, Any] = {}
+        if plain._aggregates:
+            # A group has some row, whichever columns the rows of its table are for.
+            chosen = rows[COUNTED].to_numpy() == 0
+            chosen[groups.firsts] = True
+            ids = groups.ids[chosen]
+            of_rows = keys.take(pa.array(ids))
+            reduced = plain.reduce(plain._partials(rows.filter(pa.array(chosen)), of_rows), ids, of_rows)
+            columns.update(zip(reduced.column_names, reduced.columns, strict=True))
+        unseen = seen.unseen(counted_before(self._distinct, rows, groups), keys)
+        for each, kernel in self._aggregates:
+            if each.name in unseen:
+                columns.update(zip(each.partials, kernel.create(unseen[each.name], groups), strict=True))
+        return _table(columns, groups.size)
 
     def merge(self, one: pa.Table, other: pa.Table, keys: pa.Table) -> pa.Table:
         """The partials of both, group by group; null in a row that one of them does not have."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import compress
@@ -12,12 +12,18 @@ import numpy as np
 import pyarrow as pa
 
 from stateflow.format.scalars import BY_NAME
+from stateflow.operators.combined import COUNTED, MARKS, counts_by_column, value_name
+from stateflow.operators.ready.groups import Groups, whole
 from stateflow.operators.ready.inputs import Inputs
-from stateflow.operators.ready.pairs import MOST_CONDITIONS, Pairs, pairs_of
+from stateflow.operators.ready.kept_columns import kept
+from stateflow.operators.ready.pairs import MOST_CONDITIONS, Pairs, pairs_of, reduced
 from stateflow.operators.ready.partials import Values
 from stateflow.pipelines.aggregates import Aggregated
 from stateflow.pipelines.ready import SEEN, VALUE, distinct_state
 from stateflow.state.keys.arrow_types import ARROW
+
+Counted = tuple[Sequence[Aggregated], Pairs]
+"""The aggregates that count the values of one column, and these values, with a bit for each of the aggregates."""
 
 
 @dataclass(frozen=True)
@@ -29,18 +35,21 @@ class Seen:
     at: Any = None
     """For windows: when the window of each group ends, as an Arrow array."""
     _new: list[Callable[[], None]] = field(default_factory=list)
+    _sizes: list[int] = field(default_factory=list)
 
-    def unseen(self, aggregates: Sequence[Aggregated], inputs: Inputs, keys: pa.Table) -> dict[str, Values]:
+    def unseen(self, counted: Iterable[Counted], keys: pa.Table) -> dict[str, Values]:
         """By the names of the aggregates that count values: a row for each value that its group has not had, without the value.
         `keys` has a row per group."""
         found: dict[str, Values] = {}
-        for alike in _of_one_column(aggregates):
-            kind = alike[0].value
-            assert kind is not None
-            column = inputs.column(alike[0]).cast(ARROW[_NAMES[kind]])
-            groups, conditions = inputs.groups, [inputs.meets(each) for each in alike]
-            found |= self._unseen(alike, pairs_of(groups.ids, groups.size, column, conditions), keys)
+        for alike, pairs in counted:
+            self._sizes.append(len(pairs.owners))
+            found |= self._unseen(alike, pairs, keys)
         return found
+
+    @property
+    def values(self) -> int:
+        """How many different values the batch had, those of each column for themselves."""
+        return sum(self._sizes)
 
     def _unseen(self, alike: Sequence[Aggregated], pairs: Pairs, keys: pa.Table) -> dict[str, Values]:
         """Of aggregates of one column. Their states have entries of one form, so that these are sorted and encoded once."""
@@ -64,13 +73,31 @@ class Seen:
             put()
 
 
-def _of_one_column(aggregates: Sequence[Aggregated]) -> Iterator[Sequence[Aggregated]]:
-    by_column: dict[str, list[Aggregated]] = {}
-    for each in aggregates:
-        by_column.setdefault(each.aggregate.column, []).append(each)
-    for alike in by_column.values():
-        for begin in range(0, len(alike), MOST_CONDITIONS):
-            yield alike[begin : begin + MOST_CONDITIONS]
+def counted_in(aggregates: Sequence[Aggregated], inputs: Inputs) -> Iterator[Counted]:
+    """The values of a batch's rows."""
+    groups = inputs.groups
+    for counts in counts_by_column(aggregates).values():
+        for begin in range(0, len(counts), MOST_CONDITIONS):
+            alike = counts[begin : begin + MOST_CONDITIONS]
+            conditions = [inputs.meets(each) for each in alike]
+            yield (
+                alike,
+                pairs_of(groups.ids, groups.size, _typed(alike[0], inputs.column(alike[0])), conditions),
+            )
+
+
+def counted_before(aggregates: Sequence[Aggregated], rows: pa.Table, groups: Groups) -> Iterator[Counted]:
+    """The values that combined rows bring."""
+    which, every = rows[COUNTED].to_numpy(), rows[MARKS].to_numpy().view(np.uint64)
+    for number, alike in enumerate(counts_by_column(aggregates).values()):
+        mine = which == number
+        values = kept(whole(rows[value_name(number)].filter(pa.array(mine))))
+        yield alike, reduced(groups.ids[mine], groups.size, _typed(alike[0], values), every[mine])
+
+
+def _typed(each: Aggregated, column: Any) -> Any:
+    assert each.value is not None
+    return column.cast(ARROW[_NAMES[each.value]])
 
 
 _NAMES = {kind.type: name for name, kind in BY_NAME.items()}

@@ -44,8 +44,12 @@ class Pairs:
 def pairs_of(ids: Any, size: int, column: Any, conditions: Sequence[Any]) -> Pairs:
     """`ids` are the groups of the rows, and `conditions` masks of them: at most `MOST_CONDITIONS`, and None where all rows
     count. A null is no value."""
+    return reduced(ids, size, column, _marks(conditions, len(ids)))
+
+
+def reduced(ids: Any, size: int, column: Any, marks: Any) -> Pairs:
+    """The same, where `marks` has the conditions of each row, as bits; None: each row meets all of them."""
     column = whole(column)
-    marks = _marks(conditions, len(ids))
     counts = None if marks is None else marks != 0
     if column.null_count:
         valid = column.is_valid().to_numpy(zero_copy_only=False)

@@ -45,7 +45,7 @@ class RunningAggregates(Combinable):
             except FailedGroups as failed:
                 yield from letters_of(self._uid, failed, keys, rows, groups.ids, ctx)
                 rows = rows.filter(pa.array(~failed.among(groups.ids)))
-        self.groups += groups.size
+        self.groups += max(groups.size, seen.values)
         seen.keep()
         state.put(keys, merged)
         yield from self._latest.put(pa.table({**_columns(keys), **results}), came)
