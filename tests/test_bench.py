@@ -478,7 +478,7 @@ def test_every_measurement_has_both_forms_and_lists_its_time() -> None:
 
 
 def test_nexmark_counts_where_we_are_ahead_and_names_where_not() -> None:
-    size = nexmark_beside.Size(1000, 1, 500, 1)
+    size = nexmark_beside.Size(1000, 4000, 1, 500, 1)
     batch = {"ours": 1.0, "spark": 2.0, "flink": 0.5}
     of_q8 = {"spark-q8": 0.5, "flink-q8": 3.0}
     results = Results(
@@ -525,12 +525,12 @@ def test_nexmark_shows_what_was_measured_when_a_side_has_failed(tmp_path: Path) 
 
 
 def test_a_trial_of_which_only_the_warm_up_was_timed_says_so() -> None:
-    size = nexmark_beside.Size(1000, 2, 500, 1)
-    assert size.batches == [500, 1000, 1000]
-    assert nexmark_beside._steady([9.0, 2.0, 3.0], size) == {"batch": 2.5, "first": 9.0}
-    assert nexmark_beside._steady([9.0, 2.0], size) == {"batch": 2.0, "first": 9.0}
+    size = nexmark_beside.Size(1000, 4000, 2, 500, 1)
+    assert (size.batches("q9"), size.batches("q8")) == ([500, 1000, 1000], [500, 4000, 4000])
+    assert nexmark_beside._steady([9.0, 2.0, 3.0], "q9", size) == {"batch": 2.5, "first": 9.0}
+    assert nexmark_beside._steady([9.0, 2.0], "q9", size) == {"batch": 2.0, "first": 9.0}
     with pytest.raises(SystemExit, match="1 of 3 batches"):
-        nexmark_beside._steady([9.0], size)
+        nexmark_beside._steady([9.0], "q9", size)
 
 
 def test_python_engines_are_compared_at_both_numbers_of_keys() -> None:

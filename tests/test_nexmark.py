@@ -41,6 +41,7 @@ ROWS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("q4", "q6", "q9"), ("from auction", "from bid")),
     "q7": ("select *, 0::bigint as every from bid",),
     "q8": ("from (select id, name, ts from person union all select seller, null, ts from auction)",),
+    "q12": ("select *, '{clock}'::timestamptz as window_start from bid",),
     **dict.fromkeys(("q15", "q16", "q17"), ("select *, ts::date as day from bid",)),
     "q20": ("from bid", "select id as auction, * exclude (id) from auction where category = 10"),
 }
@@ -64,12 +65,20 @@ def batches_of(query: str, folder: Path) -> Iterator[list[pa.Table]]:
         engine.execute("set timezone = 'UTC'")
         for kind in ("person", "auction", "bid"):
             engine.execute(f"create view {kind} as from read_parquet('{folder}/{kind}/*.parquet')")
-        for first, end in pairwise(CUTS):
+        for number, (first, end) in enumerate(pairwise(CUTS)):
+            clock = _clocked(number).isoformat()
             within = f"epoch_us(ts) >= {START + first * 10**6} and epoch_us(ts) < {START + end * 10**6}"
             yield [
-                engine.sql(f"select * from ({rows}) where {within} order by ts").to_arrow_table()
+                engine.sql(
+                    f"select * from ({rows.format(clock=clock)}) where {within} order by ts"
+                ).to_arrow_table()
                 for rows in ROWS.get(query, ("from bid",))
             ]
+
+
+def _clocked(number: int) -> datetime:
+    """The window of ten seconds of a batch: they run at 0:00:00, 0:00:07 and 0:00:14."""
+    return NOW + timedelta(seconds=number * 7 // 10 * 10)
 
 
 def harness_of(flow: sf.Flow, node: KeyedNode) -> Any:
@@ -156,11 +165,9 @@ def table_of(query: str, folder: Path) -> tuple[list[dict[str, Any]], sf.Flow]:
 
 
 def test_windows_by_the_clock_are_those_of_the_batches_times(folder: Path) -> None:
-    """Batches of 0:00:00, 0:00:07 and 0:00:14: two windows of ten seconds."""
     wanted: dict[tuple[int, Any], int] = Counter()
     for number, (batch,) in enumerate(batches_of("q12", folder)):
-        start = NOW + timedelta(seconds=number * 7 // 10 * 10)
-        wanted.update((bidder, start) for bidder in batch["bidder"].to_pylist())
+        wanted.update((bidder, _clocked(number)) for bidder in batch["bidder"].to_pylist())
     found, _ = table_of("q12", folder)
     assert {(row["bidder"], row["window_start"]): row["n"] for row in found} == wanted
 

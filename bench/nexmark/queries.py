@@ -7,28 +7,29 @@ closed, in the order in which they did.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import stateflow as sf
 from bench.nexmark.events import TABLES
 
 
-def source(flow: sf.Flow, kind: str, input: str) -> sf.Stream:
+def source(flow: sf.Flow, kind: str, input: str, columns: str = "") -> sf.Stream:
+    """The events of a kind. Columns that a source does not name are not read."""
     files = sf.files(f"{input}/{kind}", "parquet", per_batch=1)
-    return flow.source(kind, files, TABLES[kind], event_time="ts", watermark="4 seconds")
+    return flow.source(kind, files, columns or TABLES[kind], event_time="ts", watermark="4 seconds")
 
 
-def bids(flow: sf.Flow, input: str, columns: str = "", type: str = "") -> sf.Stream:
-    """The bids, with more columns that are computed."""
-    rows = source(flow, "bid", input)
-    return (
-        rows.transform(lambda frame: frame.selectExpr("*", columns), f"{TABLES['bid']}, {type}")
-        if columns
-        else rows
-    )
+def bids(flow: sf.Flow, input: str, read: str, computed: str = "", type: str = "") -> sf.Stream:
+    """Columns of the bids, with one more that is computed."""
+    columns = ", ".join(column for column in TABLES["bid"].split(", ") if column.split()[0] in read.split())
+    rows = source(flow, "bid", input, columns)
+    if not computed:
+        return rows
+    return rows.transform(lambda frame: frame.selectExpr("*", computed), f"{columns}, {type}")
 
 
+EVERY = "auction bidder price channel ts"
 A_DAY = ("-1 day", "1 day")
 
 
@@ -50,7 +51,7 @@ def q3(flow: sf.Flow, *, input: str, output: str) -> None:
 def fair_bids(flow: sf.Flow, input: str) -> sf.Stream:
     """The bids on each auction while it was open, each with its auction. No auction is open for longer than 20 seconds."""
     columns = f"{TABLES['auction'].replace('ts', 'left_ts')}, bidder long, price long, right_ts timestamp"
-    offers = bids(flow, input).key_by("auction")
+    offers = bids(flow, input, "auction bidder price ts").key_by("auction")
     found = source(flow, "auction", input).key_by("id").join(
         "fair", offers, columns, within=("0 seconds", "20 seconds")
     )  # fmt: skip
@@ -83,7 +84,7 @@ def q4(flow: sf.Flow, *, input: str, output: str) -> None:
 def q5(flow: sf.Flow, *, input: str, output: str) -> None:
     """Hot items: which auction had the most bids in the last ten seconds, every two seconds."""
     counts = (
-        bids(flow, input)
+        bids(flow, input, "auction ts")
         .key_by("auction")
         .window(sf.hopping("10 seconds", "2 seconds"))
         .aggregate("counts", "auction long, window_start timestamp, n long", n=sf.count())
@@ -137,7 +138,7 @@ class Highest(sf.WindowProcess[int, Any, Any]):
 @sf.pipeline("q7")
 def q7(flow: sf.Flow, *, input: str, output: str) -> None:
     """Highest bid: all bids with the highest price of every ten seconds."""
-    rows = bids(flow, input, "0L as every", "every long")
+    rows = bids(flow, input, "auction bidder price ts", "0L as every", "every long")
     highest = rows.key_by("every").window(sf.tumbling("10 seconds")).process(
         "highest", Highest, output="window_start timestamp, auction long, bidder long, price long"
     )  # fmt: skip
@@ -177,31 +178,19 @@ def q9(flow: sf.Flow, *, input: str, output: str) -> None:
 def q11(flow: sf.Flow, *, input: str, output: str) -> None:
     """User sessions: how many bids each bidder makes while no more than ten seconds pass between two of them."""
     bounds = "bidder long, window_start timestamp, window_end timestamp, n long"
-    sessions = bids(flow, input).key_by("bidder").window(sf.session("10 seconds"))
+    sessions = bids(flow, input, "bidder ts").key_by("bidder").window(sf.session("10 seconds"))
     sessions.aggregate("sessions", bounds, n=sf.count()).append("out", sf.delta(output))
-
-
-class ByTheClock(sf.KeyedProcess[int, Any, Any]):
-    """Counts by the clock of the machine, which no ready-made window does."""
-
-    start = sf.ValueState(datetime, ttl="1 minute")
-    n = sf.ValueState(int, default=0, ttl="1 minute")
-
-    def process(self, key: int, rows: Iterator[Any], ctx: sf.Context) -> Iterator[Any]:
-        start = ctx.now - timedelta(seconds=ctx.now.second % 10, microseconds=ctx.now.microsecond)
-        before = self.n.value if self.start.value == start else 0
-        self.start.value, self.n.value = start, before + sum(1 for _ in rows)
-        yield key, start, self.n.value
 
 
 @sf.pipeline("q12")
 def q12(flow: sf.Flow, *, input: str, output: str) -> None:
     """How many bids of each bidder come in every ten seconds of the machine's clock: a batch has one time. What the windows are is
     not the same twice."""
-    counts = bids(flow, input).key_by("bidder").process(
-        "counts", ByTheClock, output="bidder long, window_start timestamp, n long"
+    clock = "window(current_timestamp(), '10 seconds').start as window_start"
+    counts = bids(flow, input, "bidder ts", clock, "window_start timestamp").key_by("bidder", "window_start").aggregate(
+        "counts", "bidder long, window_start timestamp, n long", ttl="1 minute", n=sf.count()
     )  # fmt: skip
-    counts.upsert("out", sf.delta(output), keys=["bidder", "window_start"])
+    counts.upsert("out", sf.delta(output))
 
 
 RANKS = {
@@ -229,7 +218,7 @@ def longs(*groups: dict[str, Any]) -> str:
 def q15(flow: sf.Flow, *, input: str, output: str) -> None:
     """Bidding statistics of every day: bids, bidders and auctions, by rank of price."""
     parts = by_rank(), by_rank("bidder"), by_rank("auction")
-    rows = bids(flow, input, "cast(ts as date) as day", "day date").key_by("day")
+    rows = bids(flow, input, "auction bidder price ts", "cast(ts as date) as day", "day date").key_by("day")
     days = rows.aggregate("days", f"day date, {longs(*parts)}", **parts[0], **parts[1], **parts[2])
     days.upsert("out", sf.delta(output))
 
@@ -238,7 +227,7 @@ def q15(flow: sf.Flow, *, input: str, output: str) -> None:
 def q16(flow: sf.Flow, *, input: str, output: str) -> None:
     """The same for every channel and day."""
     parts = by_rank(), by_rank("bidder"), by_rank("auction")
-    rows = bids(flow, input, "cast(ts as date) as day", "day date").key_by("channel", "day")
+    rows = bids(flow, input, EVERY, "cast(ts as date) as day", "day date").key_by("channel", "day")
     channels = rows.aggregate(
         "channels", f"channel string, day date, {longs(*parts)}", **parts[0], **parts[1], **parts[2]
     )
@@ -250,7 +239,9 @@ def q17(flow: sf.Flow, *, input: str, output: str) -> None:
     """Statistics of every auction and day."""
     prices: dict[str, Any] = {"least": sf.min("price"), "most": sf.max("price"), "total": sf.sum("price")}
     columns = f"auction long, day date, {longs(by_rank(), prices)}, average double"
-    rows = bids(flow, input, "cast(ts as date) as day", "day date").key_by("auction", "day")
+    rows = bids(flow, input, "auction price ts", "cast(ts as date) as day", "day date").key_by(
+        "auction", "day"
+    )
     auctions = rows.aggregate("auctions", columns, **by_rank(), **prices, average=sf.mean("price"))
     auctions.upsert("out", sf.delta(output))
 
@@ -258,14 +249,14 @@ def q17(flow: sf.Flow, *, input: str, output: str) -> None:
 @sf.pipeline("q18")
 def q18(flow: sf.Flow, *, input: str, output: str) -> None:
     """The last bid of every bidder on every auction."""
-    last = bids(flow, input).key_by("bidder", "auction", order_by="ts").latest("last")
+    last = bids(flow, input, EVERY).key_by("bidder", "auction", order_by="ts").latest("last")
     last.upsert("out", sf.delta(output))
 
 
 @sf.pipeline("q19")
 def q19(flow: sf.Flow, *, input: str, output: str) -> None:
     """The ten highest bids of every auction."""
-    bids(flow, input).key_by("auction").top("highest", 10, by="-price").upsert("out", sf.delta(output))
+    bids(flow, input, EVERY).key_by("auction").top("highest", 10, by="-price").upsert("out", sf.delta(output))
 
 
 @sf.pipeline("q20")
@@ -275,7 +266,7 @@ def q20(flow: sf.Flow, *, input: str, output: str) -> None:
         lambda frame: frame.where("category = 10").withColumnRenamed("id", "auction"), _LOTS
     )
     columns = "bidder long, price long, channel string, left_ts timestamp, right_ts timestamp"
-    found = bids(flow, input).key_by("auction").join(
+    found = bids(flow, input, EVERY).key_by("auction").join(
         "found", lots.key_by("auction"),
         f"auction long, {columns}, initial_bid long, reserve long, seller long, category long, expires timestamp", within=A_DAY,
     )  # fmt: skip

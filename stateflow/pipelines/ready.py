@@ -7,18 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Any
 
 from stateflow.errors import UsageError
-from stateflow.pipelines.aggregates import Aggregated, aggregated, fits, kept_as
+from stateflow.pipelines.aggregates import Aggregate, Aggregated, aggregated, fits, kept_as
 from stateflow.pipelines.columnar import ColumnarOperator
 from stateflow.pipelines.fixed_options import NONE, aggregate_options, duration, waits_no_longer, windowing
 from stateflow.pipelines.operators import DEAD_LETTER, DEAD_LETTER_SCHEMA, DEAD_LETTERS, check_on_error
 from stateflow.pipelines.rows import RowType, key_type, row_type
 from stateflow.pipelines.windows import Counted, Session, Window
 from stateflow.state.columns.layout import ColumnLayout
+from stateflow.state.expiry.ttl import Ttl, ttl_of
 
 LATE = "late"
 """The side output of rows that came when all of their windows were closed."""
@@ -266,23 +267,47 @@ class KeyedRows:
 
 
 def running_aggregate(
-    keyed: KeyedRows, output: Any, aggregates: Mapping[str, Any], *, on_error: str = "fail"
+    keyed: KeyedRows,
+    output: Any,
+    aggregates: Mapping[str, Any],
+    *,
+    on_error: str = "fail",
+    ttl: str | timedelta | Ttl | None = None,
 ) -> RunningAggregate:
     uid, rows, out = keyed.uid, keyed.known(), row_type(output)
     check_on_error(uid, on_error)
     declared = _aggregated(keyed, aggregates)
     _check_output(keyed, out, declared, {})
+    expiry = None if ttl is None else _forgetting(uid, ttl, declared)
     return RunningAggregate(
         uid,
         keyed.key(),
         rows,
         out,
-        {"aggregates": ColumnLayout(_partials(uid, declared)), **_distinct_states(declared, timed=False)},
+        {
+            "aggregates": ColumnLayout(_partials(uid, declared), ttl=expiry),
+            **_distinct_states(declared, timed=False),
+        },
         _reads(keyed, declared),
         keyed.columns,
         declared,
         on_error,
     )
+
+
+def _forgetting(uid: str, given: Any, aggregates: tuple[Aggregated, ...]) -> Ttl:
+    if isinstance(given, Aggregate):
+        raise UsageError(
+            f"operator {uid!r}: ttl= is how long a key is known: give the aggregate another name"
+        )
+    for each in aggregates:
+        # Each value would be forgotten on its own, so long after it came first, and then count again.
+        if each.value is not None:
+            raise UsageError(
+                f"operator {uid!r}: {each.name} keeps each value for ever, and cannot have a ttl: say approximate=True, or aggregate "
+                "in windows"
+            )
+    return ttl_of(given)
 
 
 def window_aggregate(

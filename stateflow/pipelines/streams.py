@@ -388,16 +388,18 @@ class KeyedStream(GroupedRows, Steps, called="a keyed stream", comes="after .key
         *,
         queryable: bool = False,
         on_error: str = "fail",
+        ttl: str | timedelta | Ttl | None = None,
         **aggregates: Aggregate,
     ) -> Stream:
         """Aggregates over all rows of a key so far: per batch one row for every key that has rows in it.
 
         The fields of `output` are the key columns and the aggregates, by name. A row replaces the key's row before. With
         `queryable=True` `stateflow serve` answers from its state. `on_error="dead_letter"` diverts a batch's rows of keys that
-        cannot be aggregated, and leaves their state as it was.
+        cannot be aggregated, and leaves their state as it was. With `ttl` a key is forgotten that had no row for so long: its
+        next row begins anew.
         """
         refuse_counted_again(uid, self.stream.former, aggregates)
-        declared = running_aggregate(self._rows(uid), output, aggregates, on_error=on_error)
+        declared = running_aggregate(self._rows(uid), output, aggregates, on_error=on_error, ttl=ttl)
         return _after(ready_node(queryable_as(declared, queryable), (self,)))
 
     def latest(self, uid: str, *, queryable: str = "", ttl: str | timedelta | Ttl | None = None) -> Stream:

@@ -22,6 +22,7 @@ from stateflow.pipelines.files import Files
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.graph import SourceNode
 from stateflow.pipelines.tables import DeltaTable
+from stateflow.spark.empty_rows import empty_frame
 from stateflow.spark.exchange import LATE
 from stateflow.spark.sources.leaves import LeafDescription, check_frame
 from stateflow.spark.united import united
@@ -87,9 +88,7 @@ class OpenInputs:
 
     def empty(self, spark: SparkSession) -> SourceFrames:
         """A batch without input."""
-        return SourceFrames(
-            {uid: spark.createDataFrame([], frame.schema) for uid, frame in self.frames.items()}
-        )
+        return SourceFrames({uid: empty_frame(spark, frame.schema) for uid, frame in self.frames.items()})
 
 
 def open_inputs(spark: SparkSession, flow: Flow, *, exactly_once: bool) -> OpenInputs:

@@ -291,6 +291,7 @@ ALLOWED: list[tuple[str, Declare, Declare]] = [
     ("aggregate: one less", total(Totals, n=sales_sum, m=sf.count()), total(n=sales_sum)),
     ("aggregate: share", total(n=sf.quantile("amount", 0.5)), total(n=sf.quantile("amount", 0.9))),
     ("aggregate: queryable", total(n=sales_sum), lambda s: s.keyed().aggregate("op", Total, queryable=True, n=sales_sum)),
+    ("aggregate: ttl", total(n=sales_sum), lambda s: s.keyed().aggregate("op", Total, ttl="7 days", n=sales_sum)),
     ("window: less lateness", windows(MINUTE), windows(MINUTE, lateness="0 seconds")),
     ("window code: code", code(MINUTE), code(MINUTE, OtherCode)),
     ("window code: order", code(MINUTE), code(MINUTE, order_by="ts")),

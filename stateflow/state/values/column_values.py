@@ -25,6 +25,7 @@ from stateflow.state.keys.arrow_types import ARROW
 from stateflow.state.values.headers import BadEntryError, split
 from stateflow.state.values.nested_shapes import element_of
 from stateflow.state.values.packed_instants import are_instants
+from stateflow.state.values.packed_rows import packed_rows
 from stateflow.state.values.schema_text import FieldText, OptionalText, ScalarText, StructText, read_columns
 from stateflow.state.values.serializers import EXPIRES, RAW_CODE, damaged
 from stateflow.state.values.shapes import OpaqueShape
@@ -88,9 +89,7 @@ class ColumnBytes:
         """One value per row of arrays of the schema's types."""
         if self._fixed is not None:
             return self._fixed.write(columns, count)
-        encode = msgspec.msgpack.Encoder().encode
-        rows = zip(*(column.to_pylist() for column in columns), strict=True)
-        return list(map(bytes((RAW_CODE,)).__add__, map(encode, rows)))
+        return packed_rows(self._head, columns, count)
 
 
 class FixedLayout:

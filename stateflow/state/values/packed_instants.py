@@ -173,10 +173,36 @@ def write_instants(micros: Array) -> list[msgspec.Raw]:
     return out
 
 
+def fill_instants(micros: Array) -> tuple[Array, Array]:
+    """As `write_instants`, but as a row of bytes each, and how many of them count."""
+    seconds = micros // _SECOND
+    nanos = (micros - seconds * _SECOND) * 1000
+    short = (nanos == 0) & (seconds >= 0) & (seconds < 1 << 32)
+    long = (seconds < 0) | (seconds >= 1 << 34)
+    cells = np.empty((len(micros), (_LONG if bool(long.any()) else _MIDDLE).itemsize), dtype=np.uint8)
+    lengths = np.empty(len(micros), dtype=np.int64)
+    for chosen, layout, fill in (
+        (short, _SHORT, _fill_short),
+        (~short & ~long, _MIDDLE, _fill_middle),
+        (long, _LONG, _fill_long),
+    ):
+        if not bool(chosen.any()):
+            continue
+        rows = np.empty(int(np.count_nonzero(chosen)), dtype=layout)
+        fill(rows, seconds[chosen], nanos[chosen])
+        cells[chosen, : layout.itemsize] = rows.view(np.uint8).reshape(-1, layout.itemsize)
+        lengths[chosen] = layout.itemsize
+    return cells, lengths
+
+
 def _written_short(seconds: Array, _: Array) -> list[msgspec.Raw]:
     rows = np.empty(len(seconds), dtype=_SHORT)
-    rows["type"], rows["of"], rows["seconds"] = 0xD6, 0xFF, seconds
+    _fill_short(rows, seconds, _)
     return _cut(rows)
+
+
+def _fill_short(rows: Array, seconds: Array, _: Array) -> None:
+    rows["type"], rows["of"], rows["seconds"] = 0xD6, 0xFF, seconds
 
 
 def _written_middle(seconds: Array, nanos: Array) -> list[msgspec.Raw]:
