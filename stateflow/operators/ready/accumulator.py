@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,23 +14,19 @@ from stateflow.operators.combined import is_combined
 from stateflow.operators.engine import REPEATED
 from stateflow.operators.ready.collected import Collected, Frequencies
 from stateflow.operators.ready.combined_partials import given_parts
-from stateflow.operators.ready.conditions import holds
-from stateflow.operators.ready.decimals import DecimalMean, DecimalSum, decimals, floats
+from stateflow.operators.ready.decimals import DecimalMean, DecimalSum, decimals
 from stateflow.operators.ready.distinct import Seen
 from stateflow.operators.ready.distinct_sketch import DistinctSketch
 from stateflow.operators.ready.encoded_rows import EncodedRows
 from stateflow.operators.ready.failed_groups import FailedCode, FailedGroups, Failure, OverflowedSum
 from stateflow.operators.ready.groups import Groups, whole
-from stateflow.operators.ready.kept_columns import kept
+from stateflow.operators.ready.inputs import Inputs
 from stateflow.operators.ready.own import Own
 from stateflow.operators.ready.partials import Kernel, Values, kernel_of
 from stateflow.operators.ready.quantiles import Quantile
 from stateflow.operators.ready.row_frames import heading
 from stateflow.pipelines.aggregates import Aggregated
 from stateflow.pipelines.ready import WINDOW_END, WINDOW_START
-
-_Form = Literal["kept", "float", "as it is"]
-"""What an aggregate wants of a column."""
 
 
 class Accumulator:
@@ -42,18 +38,20 @@ class Accumulator:
         self._where = where
         self._diverts = diverts
         self._aggregates = [(each, _kernel(each)) for each in aggregates]
+        self._distinct = [each for each in aggregates if each.value is not None]
 
     def create(self, rows: pa.Table, groups: Groups, keys: pa.Table, seen: Seen | None = None) -> pa.Table:
         """The partials of the rows; `keys` has a row per group. `seen` knows the values that were counted before."""
         if is_combined(rows):
             return self._given(rows, groups, keys)
-        inputs = _Inputs(rows, groups)
+        inputs = Inputs(rows, groups)
         columns: dict[str, Any] = {}
+        unseen: dict[str, Values] = {}
+        if self._distinct:
+            assert seen is not None, "the operator has no state for single values"
+            unseen = seen.unseen(self._distinct, inputs, keys)
         for each, kernel in self._aggregates:
-            values = inputs.of(each)
-            if each.value is not None:
-                assert seen is not None, "the operator has no state for single values"
-                values = seen.unseen(each, values, keys)
+            values = unseen[each.name] if each.name in unseen else inputs.of(each)
             parts = self._named(each, keys, kernel.create, values, groups)
             columns.update(zip(each.partials, parts, strict=True))
         return _table(columns, groups.size)
@@ -177,66 +175,6 @@ def window_text(windows: pa.Table, at: int) -> str:
     """One of the windows, for people."""
     start, end = (windows[name][at].as_py().isoformat() for name in (WINDOW_START, WINDOW_END))
     return f"the window from {start} to {end}"
-
-
-class _Inputs:
-    """The columns of the rows as the aggregates want them; what two of them share is made once."""
-
-    def __init__(self, rows: pa.Table, groups: Groups) -> None:
-        self._rows = rows
-        self._groups = groups
-        self._columns: dict[tuple[str, str], Any] = {}
-        self._values: dict[tuple[str, str, str], tuple[Any, Any, Any]] = {}
-
-    def of(self, each: Aggregated) -> Values:
-        ids, column, counts = self._counting(each)
-        order = []
-        for by in each.order:
-            place = self._column(by.removeprefix("-"))
-            order.append((place if counts is None else place.filter(counts), by.startswith("-")))
-        return Values(ids, column, tuple(order))
-
-    def _counting(self, each: Aggregated) -> tuple[Any, Any, Any]:
-        """The groups and the values of the rows that count, and a mask of these rows: None when all do."""
-        name, where = each.aggregate.column, each.aggregate.where
-        form = _form(each)
-        known = (name, where, form)
-        if known not in self._values:
-            mask: Any = None
-            if each.condition is not None:
-                mask = holds(each.condition, lambda column: whole(self._rows[column]), self._rows.num_rows)
-            column = self._column(name, form) if name else None
-            if column is not None and column.null_count:
-                valid = column.is_valid().to_numpy(zero_copy_only=False)
-                mask = valid if mask is None else mask & valid
-            ids, counts = self._groups.ids, None
-            if mask is not None:
-                counts = pa.array(mask)
-                ids = ids[mask]
-                column = column.filter(counts) if column is not None else None
-            self._values[known] = (ids, column, counts)
-        return self._values[known]
-
-    def _column(self, name: str, form: _Form = "kept") -> Any:
-        if (name, form) not in self._columns:
-            column = whole(self._rows[name])
-            if form == "kept":
-                column = kept(column)
-            elif form == "float":
-                column = _as_floats(column)
-            self._columns[name, form] = column
-        return self._columns[name, form]
-
-
-def _form(each: Aggregated) -> _Form:
-    """Code of users gets the values that the rows have: a date, and not the number that state keeps of it."""
-    if each.aggregate.code is not None:
-        return "as it is"
-    return "float" if each.as_floats else "kept"
-
-
-def _as_floats(column: Any) -> Any:
-    return floats(column) if pa.types.is_decimal(column.type) else column.cast(pa.float64())
 
 
 def _kernel(each: Aggregated) -> Kernel:

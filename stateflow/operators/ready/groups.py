@@ -35,10 +35,15 @@ def grouped(columns: Sequence[Any], rows: int) -> Groups:
         if size * count > _LARGEST_CODE:
             codes, size = _dense(codes, size)
         codes, size = (codes * count + more, size * count) if size > 1 else (more, count)
+    return of_codes(codes, size)
+
+
+def of_codes(codes: Any, size: int) -> Groups:
+    """Rows of the same number form a group. The numbers are below `size`, and few of these are missing."""
     codes, size = _dense(codes, size)
     firsts = np.zeros(size, dtype=np.int64)
     # Of several assignments to one place numpy keeps the last one: backwards that is a group's first row.
-    firsts[codes[::-1]] = np.arange(rows - 1, -1, -1)
+    firsts[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
     return Groups(codes, size, firsts)
 
 

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -19,15 +20,29 @@ from stateflow.format.encoding import EMPTY_NAMESPACE
 from stateflow.format.instants import micros_since_epoch
 from stateflow.format.records import StateSchema
 from stateflow.state.columns.layout import TIME
-from stateflow.state.columns.order import order_of, sort_words, taken, tied_rows
+from stateflow.state.columns.order import inverse, order_of, sort_words, taken, tied_rows
 from stateflow.state.keys.arrow_types import ARROW, INSTANT
-from stateflow.state.keys.columns import encode_columns, key_column
+from stateflow.state.keys.columns import encode_columns, key_column, lengthened, of_state
 from stateflow.state.keys.hashing import key_groups_of
 from stateflow.state.keys.parts import KeyParts
 
 Array = np.ndarray[Any, Any]
 Key = Sequence[tuple[str, str]]
 """Names and types of a key's columns."""
+
+
+@dataclass(frozen=True)
+class SharedKeys:
+    """The keys of entries that several states have under the same keys and `by`, sorted."""
+
+    full: Any
+    """As an Arrow array of large binaries, of one of the states."""
+    order: Array | None
+    """The order in which the given ones are sorted; None if they are."""
+
+    def of(self, state_id: int, chosen: Array | None) -> list[bytes]:
+        """Those of a state; `chosen` is a mask of them."""
+        return of_state(self.full if chosen is None else self.full.filter(pa.array(chosen)), state_id)
 
 
 class EntryKeys:
@@ -94,6 +109,27 @@ class EntryKeys:
         full = self._encoded(groups, types, columns)
         tied = None if exact else tied_rows(words, order)
         return (full, order) if tied is None else _settled(full, order, np.flatnonzero(tied))
+
+    def shared(self, keys: Any, owners: Array, by: Any, at: Any) -> SharedKeys:
+        """An entry per row of `by`, of the key that `owners` tells; `keys` and `at` have different rows only."""
+        parts = self._columns(keys, self._key, "the key")
+        if self._timed:
+            parts.append(self._times(at, len(parts[0])))
+        begins, order = self.sorted(parts)
+        places = owners if order is None else inverse(order)[owners]
+        types = [kind for _, kind in self._by]
+        columns = self._columns(by, self._by, "`by`")
+        # What the entries of a key begin with begins no other entry, so that the places of these beginnings sort as they do.
+        words, exact = sort_words(types, columns, places)
+        order = order_of(words)
+        if order is not None:
+            places, columns = places[order], [taken(column, order) for column in columns]
+        full = lengthened(pa.array(begins, pa.large_binary()).take(pa.array(places)), types, columns)
+        tied = None if exact else tied_rows(words, order)
+        if tied is not None:
+            keys, order = _settled(full.to_pylist(), order, np.flatnonzero(tied))
+            full = pa.array(keys, pa.large_binary())
+        return SharedKeys(full, order)
 
     def _laid_out(self, parts: Sequence[Any]) -> tuple[Array, list[str], list[Any]]:
         """Key groups, and the parts in the order in which a full key has them."""

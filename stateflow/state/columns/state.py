@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from functools import partial
 from itertools import islice, repeat
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from stateflow.format.encoding import split, split_timer, state_range, timer_ran
 from stateflow.format.records import StateSchema
 from stateflow.state.backends.base import Backend
 from stateflow.state.columns.evolved import EvolvedColumnBytes
-from stateflow.state.columns.keys import EntryKeys, Key, micros
+from stateflow.state.columns.keys import EntryKeys, Key, SharedKeys, micros
 from stateflow.state.columns.order import inverse, taken
 from stateflow.state.expiry.index import Expiry
 from stateflow.state.values.column_values import ColumnBytes
@@ -26,6 +28,7 @@ BLOCK = 100_000
 NOTHING = 1 << 63
 """Later than every instant: no entry is known to be there."""
 UNKNOWN = -NOTHING
+_is_none = partial(is_, None)
 
 
 class ColumnState:
@@ -90,7 +93,32 @@ class ColumnState:
         columns = self._fitting(values, len(full))
         if order is not None:
             columns = [taken(column, order) for column in columns]
-        raw = self._values.write(columns, len(full))
+        self._put(full, self._values.write(columns, len(full)))
+
+    def shared(self, keys: Any, owners: Any, *, by: Any, at: Any = None) -> SharedKeys:
+        """What the entries of several states have in common, which differ in nothing but their ids: `owners` tells the key of each
+        row of `by`; no key comes twice, and no entry either."""
+        return self._keys.shared(keys, owners, by, at)
+
+    def of_shared(self, shared: SharedKeys, chosen: Any) -> list[bytes]:
+        """The full keys of this state's entries, sorted; of those that a mask chooses."""
+        return shared.of(self._id, chosen)
+
+    def lacks(self, full: list[bytes], column: str) -> Any:
+        """A mask of the full keys: those without a value in a column, or without an entry."""
+        raws = self._look_up(full)
+        self.keys += len(full)
+        missing = np.fromiter(map(_is_none, raws), dtype=bool, count=len(full))
+        if not bool(missing.all()):
+            values = self._values.read([raw for raw in raws if raw is not None])[column]
+            missing[~missing] = values.is_null().to_numpy()
+        return missing
+
+    def put_shared(self, full: list[bytes], value: pa.Table) -> None:
+        """Sets the columns of the entries of full keys, which are sorted, to the one row of `value`."""
+        self._put(full, self._values.write(self._fitting(value, 1), 1) * len(full))
+
+    def _put(self, full: list[bytes], raw: list[bytes]) -> None:
         self._write(full, raw)
         self.changed = True
         if self.timed and full:

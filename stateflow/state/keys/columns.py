@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stateflow.errors import UsageError
-from stateflow.format.encoding import SIGN
+from stateflow.format.encoding import GROUP_WIDTH, PREFIX_WIDTH, SIGN
 from stateflow.format.scalars import KEY_TYPES, KEYS
 from stateflow.state.keys.arrow_types import ARROW
 
@@ -32,6 +32,36 @@ def encode_columns(
     block = _Block(len(key_groups))
     block.add(">u2", key_groups)
     block.add(">u2", state_id)
+    pieces, block = _pieces(block, types, columns)
+    block.add_bytes(suffix)
+    if not pieces:
+        return block.cut()
+    joined = _joined(*pieces, block.array())
+    return joined.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
+
+
+def lengthened(keys: Any, types: Sequence[str], columns: Sequence[Any]) -> Any:
+    """Keys, as an Arrow array of large binaries, with further parts behind them."""
+    pieces, block = _pieces(_Block(len(keys)), types, columns)
+    return _joined(keys, *pieces, block.array())
+
+
+def of_state(keys: Any, state_id: int) -> list[bytes]:
+    """Full keys, as an Arrow array of large binaries, of whichever state: the same ones of another state."""
+    offsets, data = _texts(keys)
+    data = data.copy()
+    for place, byte in enumerate(state_id.to_bytes(PREFIX_WIDTH - GROUP_WIDTH, "big"), GROUP_WIDTH):
+        data[offsets[:-1] + place] = byte
+    width = int(offsets[1]) if len(keys) else 0
+    if bool((np.diff(offsets) == width).all()) and width:
+        return data.view(f"V{width}").tolist()  # type: ignore[no-any-return]
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    changed = pa.Array.from_buffers(pa.large_binary(), len(keys), buffers)
+    return changed.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
+
+
+def _pieces(block: _Block, types: Sequence[str], columns: Sequence[Any]) -> tuple[list[Any], _Block]:
+    """What of keys is complete, and the parts of fixed width at their end. `block` is what they begin with."""
     pieces: list[Any] = []
     for name, column in zip(types, columns, strict=True):
         if name in _WORDS:
@@ -39,20 +69,20 @@ def encode_columns(
                 block.add(form, word)
             continue
         pieces += [block.array(), _escaped(name, column)]
-        block = _Block(len(key_groups))
+        block = _Block(block.count)
         block.add_bytes(b"\0\1")
-    block.add_bytes(suffix)
-    if not pieces:
-        return block.cut()
-    joined = pc.binary_join_element_wise(*pieces, block.array(), pa.scalar(b"", pa.large_binary()))
-    return joined.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
+    return pieces, block
+
+
+def _joined(*pieces: Any) -> Any:
+    return pc.binary_join_element_wise(*pieces, pa.scalar(b"", pa.large_binary()))
 
 
 class _Block:
     """Parts of fixed width of all keys."""
 
     def __init__(self, count: int) -> None:
-        self._count = count
+        self.count = count
         self._forms: list[str] = []
         self._words: list[Any] = []
 
@@ -73,12 +103,12 @@ class _Block:
     def array(self) -> Any:
         """The part of each key, as an Arrow array."""
         rows = self._rows()
-        offsets = np.arange(self._count + 1, dtype=np.int64) * rows.dtype.itemsize
+        offsets = np.arange(self.count + 1, dtype=np.int64) * rows.dtype.itemsize
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(rows.view(np.uint8))]
-        return pa.Array.from_buffers(pa.large_binary(), self._count, buffers)
+        return pa.Array.from_buffers(pa.large_binary(), self.count, buffers)
 
     def _rows(self) -> Array:
-        rows = np.empty(self._count, dtype=[(f"f{i}", form) for i, form in enumerate(self._forms)])
+        rows = np.empty(self.count, dtype=[(f"f{i}", form) for i, form in enumerate(self._forms)])
         for index, word in enumerate(self._words):
             rows[f"f{index}"] = word
         return rows

@@ -50,6 +50,32 @@ def test_keys_in_bulk_are_sorted_and_the_same(
         assert prefixes == made
 
 
+@settings(max_examples=150)
+@given(types, types, st.booleans(), st.sampled_from([1, 4]), st.data())
+def test_keys_that_states_share_are_those_of_each_state(
+    key: list[str], by: list[str], timed: bool, groups: int, data: st.DataObject
+) -> None:
+    layout = ColumnLayout({"n": int}, {name: BY_NAME[kind].type for name, kind in names("b", by)}, timed)
+    keys = EntryKeys(names("k", key), msgspec.structs.replace(layout.schema(), id=3), groups, "x")
+    pools = [[st.sampled_from(POOLS[kind]) for kind in kinds] for kinds in (key, by)]
+    owned = st.tuples(st.sampled_from(TIMES) if timed else st.just(TIMES[0]), *pools[0])
+    owners = data.draw(st.lists(owned, min_size=1, max_size=20, unique=True))
+    index = st.integers(0, len(owners) - 1)
+    rows = data.draw(st.lists(st.tuples(index, *pools[1]), max_size=60))
+    shared = keys.shared(
+        _table([row[1:] for row in owners], key),
+        np.array([row[0] for row in rows], dtype=np.int64),
+        _table([row[1:] for row in rows], by),
+        pa.array([row[0] for row in owners], pa.int64()) if timed else None,
+    )
+    made = [_by_hand((*owners[row[0]], *row[1:]), key, by, timed, groups) for row in rows]
+    assert shared.of(7, None) == sorted(made)
+    assert shared.of(7, None) == (made if shared.order is None else [made[i] for i in shared.order.tolist()])
+    chosen = np.array(data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows))), dtype=bool)
+    assert shared.of(7, chosen) == [full for full, takes in zip(sorted(made), chosen, strict=True) if takes]
+    assert shared.of(3, None) == [full[:2] + b"\0\3" + full[4:] for full in sorted(made)]
+
+
 def _table(rows: list[tuple[Any, ...]], kinds: list[str]) -> pa.Table:
     arrays = [pa.array([row[i] for row in rows], ARROW[kind]) for i, kind in enumerate(kinds)]
     return pa.table(arrays, names=[f"c{i}" for i in range(len(kinds))])
