@@ -179,7 +179,10 @@ def files_below(folder: Path) -> set[str]:
 def test_the_wheel_has_the_librarys_files_and_nothing_of_airflows(wheel: Path) -> None:
     wanted = {f"{package}/{name}" for package in PACKAGES[:2] for name in files_below(ROOT / package)}
     assert own_files(wheel) == {name for name in wanted if not name.startswith("stateflow/airflow/")}
-    assert {"stateflow/py.typed", "stateflow/spark/session/log4j2.properties"} <= own_files(wheel)
+    session = "stateflow/spark/session"
+    assert {"stateflow/py.typed", f"{session}/log4j2.properties", f"{session}/LocalFiles.java"} <= own_files(
+        wheel
+    )
 
 
 @pytest.mark.system

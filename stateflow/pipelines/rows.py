@@ -19,7 +19,7 @@ import msgspec
 from stateflow.errors import UsageError
 from stateflow.format.scalars import BY_TYPE, KEYS
 from stateflow.pipelines.defaults import Default, defaults_of
-from stateflow.state.values.schema import FieldAliases
+from stateflow.state.values.schema import FieldAliases, refuse_shared_aliases
 
 _KEYS_OF_SPARK = {spark: scalar.name for scalar in KEYS for spark in (scalar.spark, *scalar.other_spark)}
 _ALIASES = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint", "real": "float"}
@@ -119,6 +119,7 @@ def row_type(declared: Any) -> RowType:
         text, nullable = spark_type(hints[name], f"field {declared.__name__}.{name}")
         default = None if nullable else defaults.get(name)
         fields.append(Field(name, text, hints[name], nullable, default))
+    refuse_shared_aliases(declared.__name__, {found.name: found.aliases for found in fields})
     return RowType(declared.__name__, tuple(fields), declared, True)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import stateflow as sf
 from stateflow.checkpoint.history_erasure import may_hold
-from stateflow.format.records import FileRef, Record, Shard
+from stateflow.format.records import FileRef, Prepared, Record, Shard
 from stateflow.jobs.erasure import plan_erase
 from stateflow.savepoints.format import claim_savepoint, read_savepoint, resolved
 from stateflow.spark.task.shards import TaskShards
@@ -132,6 +132,20 @@ def test_a_savepoint_that_the_job_lives_on_goes_with_the_key(made: QueriedJob, t
     assert bearers(tmp_path / "mine") == bearers(tmp_path / "root" / "orders") == []
     assert store.list("") == []
     assert [f.text for f in job(tmp_path).verify(deep=True)] == []
+
+
+def test_records_that_say_between_which_keys_an_upsert_was_go_with_the_key(
+    made: QueriedJob, tmp_path: Path
+) -> None:
+    bounds = {"bounds": {"user": [MARK, MARK]}}
+    state = dict(made.head().operators)
+    for _ in range(2):
+        upsert = Prepared("delta_upsert", "/data/out", made.writer.last_commits.get("out"), payload=bounds)
+        made.decide(operators=state, sinks={"out": upsert}, outcomes={"out": "committed"})
+    folders = sorted((tmp_path / "root" / "orders").glob("chk-*"))
+    assert [len(bearers(folder)) for folder in folders][-2:] == [1, 1]
+    plan_erase(job(tmp_path), str(KEY), options(tmp_path)).apply(ME)
+    assert bearers(tmp_path / "root" / "orders") == []
 
 
 def test_a_shard_that_was_never_cut_is_left_as_it_is(made: QueriedJob, tmp_path: Path) -> None:

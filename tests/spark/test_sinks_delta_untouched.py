@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,15 @@ from stateflow.spark.sinks import delta_rewrite, delta_upsert
 from stateflow.spark.sinks.delta_log import DeltaLog, LoggedFile
 from stateflow.spark.sinks.delta_rewrite import MANY_FILES, MOST_SMALL, SMALL, files_to_rewrite
 from stateflow.spark.sinks.delta_upsert import DeltaUpsert
-from stateflow.spark.sinks.key_ranges import KeyRange, bounds_of, key_ranges, may_hold
+from stateflow.spark.sinks.key_ranges import (
+    Bound,
+    KeyRange,
+    bounds_of,
+    key_ranges,
+    keys_to_come_again,
+    may_hold,
+    ranges_of,
+)
 from stateflow.spark.sinks.staging import arrow_schema
 from tests.spark.sink_places import Log, contents, while_writing
 
@@ -294,6 +303,78 @@ def test_rows_that_stay_and_that_the_next_batch_cannot_have_are_written_once(
     assert told is not None
     # A batch reaches over 400 keys, and what it leaves of the file before it over 100 more.
     assert int(told["operationMetrics"]["numOutputRows"]) <= 500 < len(model)
+    assert contents(spark, path) == sorted(model.values())
+
+
+@pytest.mark.parametrize(
+    ("least", "greatest", "from_"),
+    [
+        (90, 199, 180), (99, 199, 198), (88, 199, 176),  # as the batch reached into 0 to 99
+        (80, 199, None),  # it shares too much with what was there
+        (100, 199, None), (0, 199, None), (-5, 199, None), (90, 99, None), (90, 95, None),  # its keys do not grow
+        ("90", "99", None),
+    ],
+)  # fmt: skip
+def test_the_keys_that_come_again_are_twice_as_many_as_came_again(
+    least: Bound, greatest: Bound, from_: int | None
+) -> None:
+    before = keys(0, 99) if isinstance(least, int) else [KeyRange("id", "string", False, "0", "95")]
+    batch = KeyRange("id", before[0].type, False, least, greatest)
+    again = keys_to_come_again([batch], before)
+    assert (again and (again.least, again.greatest)) == (from_ and (from_, greatest))
+
+
+def test_of_several_key_columns_the_one_that_grows_fastest_tells_what_comes_again() -> None:
+    batch = [KeyRange(name, "bigint", False, least, 1000) for name, least in [("a", 90), ("b", 99), ("c", 1)]]
+    before = [
+        KeyRange(name, "bigint", False, 0, greatest)
+        for name, greatest in [("a", 100), ("b", 100), ("c", 1000)]
+    ]
+    again = keys_to_come_again(batch, before)
+    assert again is not None
+    assert (again.column, again.least) == ("b", 997)
+    assert keys_to_come_again([replace(each, partitions=True) for each in batch], before) is None
+    assert keys_to_come_again(batch, []) is None
+
+
+def test_files_of_which_one_does_not_tell_its_keys_have_no_range() -> None:
+    known, unknown = file(1, 5).add, {**file(1, 7).add, "stats": "{}"}
+    assert [(key.least, key.greatest) for key in ranges_of([known, file(1, 9).add], keys(0, 1))] == [(5, 9)]
+    assert ranges_of([known, unknown], keys(0, 1)) == ranges_of([], keys(0, 1)) == ()
+
+
+def test_a_large_batch_of_growing_keys_writes_again_little_more_than_what_it_shares_with_the_batch_before(
+    spark: SparkSession, path: Path, log: Log, apart: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delta_rewrite, "FROM_BYTES", 0)
+    sink = opened(spark, path)
+    for k in range(6):
+        log.deliver(sink, rows(spark, between(100 * k - 10, 100 * k + 100, k)))
+        told = spark.sql(f"DESCRIBE HISTORY delta.`{path}`").first()
+        assert told is not None
+        # A batch has 110 rows. The file for those that come again has 20.
+        assert k < 2 or int(told["operationMetrics"]["numOutputRows"]) == 120
+    expected = {row[0]: row for k in range(6) for row in between(100 * k - 10, 100 * k + 100, k)}
+    assert contents(spark, path) == sorted(expected.values())
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_keys_that_come_again_later_than_expected_are_replaced_too(
+    spark: SparkSession, path: Path, log: Log, apart: None, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr(delta_rewrite, "FROM_BYTES", 0)
+    chance = random.Random(seed)
+    sink = opened(spark, path)
+    model: dict[int, tuple[Any, ...]] = {}
+    for k in range(8):
+        back = chance.choice([3, 10, 10, 60, 150])
+        batch = between(
+            100 * k - back, 100 * k + chance.choice([0, 100]), k, chance.choice(["v", "v", "gone"])
+        )
+        log.deliver(sink, rows(spark, batch))
+        for row in batch:
+            model.pop(row[0], None)
+        model.update((row[0], row) for row in batch if row[2] != "gone")
     assert contents(spark, path) == sorted(model.values())
 
 

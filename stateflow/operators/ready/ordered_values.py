@@ -103,12 +103,52 @@ def ranks(column: Any) -> Any:
     return out
 
 
+def codes(column: Any) -> Any:
+    """As `ranks`, but the numbers may have gaps: what they tell is only which of two values is lower."""
+    if pa.types.is_floating(column.type):
+        return ranks(column)
+    numbers = ordered(column.drop_null()).numbers
+    low, high = (int(numbers.min()), int(numbers.max())) if len(numbers) else (0, 0)
+    if high - low >= _LARGEST:
+        return ranks(column)
+    if not column.null_count:
+        return numbers - low
+    out = np.zeros(len(column), dtype=np.int64)
+    out[column.is_valid().to_numpy(zero_copy_only=False)] = numbers - (low - 1)
+    return out
+
+
+_LARGEST = 1 << 62
+
+
 def in_order(codes: Sequence[Any]) -> tuple[Any, Any]:
     """The places of rows by codes, of which the first decides first, and which of them begin a run: the others have the codes of
     the row before. Rows of a run stay in their order."""
+    rows = len(codes[0])
+    packed, size = _packed(codes)
+    bits = max(rows - 1, 0).bit_length()
+    if packed is not None and size << bits <= _LARGEST:
+        # To sort numbers that carry the places takes a quarter of the time that sorting the places by the numbers does.
+        packed = np.sort((packed << bits) | np.arange(rows))
+        order, packed = packed & ((1 << bits) - 1), packed >> bits
+        return order, np.append(np.ones(min(rows, 1), dtype=bool), packed[1:] != packed[:-1])
     order = np.lexsort(tuple(reversed(codes)))
     begins = np.zeros(len(order), dtype=bool)
     begins[:1] = True
     for code in codes:
         begins[1:] |= code[order[1:]] != code[order[:-1]]
     return order, begins
+
+
+def _packed(codes: Sequence[Any]) -> tuple[Any, int]:
+    """One number per row that sorts as its codes do, and how many there can be; None where there would be too many."""
+    packed, size = np.zeros(len(codes[0]), dtype=np.int64), 1
+    for code in codes:
+        if not len(code):
+            break
+        low, high = int(code.min()), int(code.max())
+        size *= high - low + 1
+        if size > _LARGEST:
+            return None, size
+        packed = packed * (high - low + 1) + (code - low)
+    return packed, size

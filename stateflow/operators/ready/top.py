@@ -15,7 +15,7 @@ import pyarrow as pa
 from stateflow.operators.ready.groups import grouped, whole
 from stateflow.operators.ready.keys import key_columns, one_of_each
 from stateflow.operators.ready.latest_rows import LatestRows
-from stateflow.operators.ready.ordered_values import in_order, ranks
+from stateflow.operators.ready.ordered_values import codes, in_order, ranks
 from stateflow.operators.ready.stored_rows import StoredRows
 from stateflow.pipelines.changes import DELETE, OPERATION, UPSERT
 from stateflow.pipelines.columnar import ColumnarContext, ColumnarOperator
@@ -74,9 +74,10 @@ class TopRows(ColumnarOperator):
         was[: len(old)] = old
         new = np.flatnonzero((ranked >= 0) & (ranked != was))
         gone = np.flatnonzero((was >= 0) & (ranked < 0))
-        # What another row of its kind follows is replaced by it.
-        gone = gone[~np.isin(listed.alike[gone], listed.alike[np.flatnonzero(ranked >= 0)])]
-        if not self._declared.per:
+        if self._declared.per:
+            # What another row of its kind follows is replaced by it.
+            gone = gone[~np.isin(listed.alike[gone], listed.alike[np.flatnonzero(ranked >= 0)])]
+        else:
             gone = gone[:0]  # the list never gets shorter, and each place has its next row
         rows = np.concatenate((gone, new))
         at = pa.array(rows)
@@ -86,8 +87,8 @@ class TopRows(ColumnarOperator):
         both.update(zip(stored.column_names, stored.columns, strict=True))
         out = self._stored.rows(pa.table(both))
         out = out.append_column(self._declared.rank, pa.array(np.concatenate((was[gone], ranked[new])) + 1))
-        operations = np.array([DELETE, UPSERT])[np.repeat([0, 1], [len(gone), len(new)])]
-        return out.append_column(OPERATION, pa.array(operations, pa.string()))
+        operations = [pa.repeat(DELETE, len(gone)), pa.repeat(UPSERT, len(new))]
+        return out.append_column(OPERATION, pa.chunked_array(operations, pa.string()))
 
     def fire(self, states: Mapping[str, Any], ctx: ColumnarContext) -> Iterator[pa.Table]:
         yield from self._latest.rest()
@@ -111,19 +112,29 @@ class _Listed:
 
     def _code(self, name: str) -> Any:
         if name not in self._codes:
-            self._codes[name] = ranks(whole(self.rows[name]))
+            self._codes[name] = codes(whole(self.rows[name]))
         return self._codes[name]
 
     def _order(self, rows: Any, first: Any, by: Sequence[tuple[str, bool]], *, last: bool = False) -> Any:
         """The rows by `first`, then by columns, then by their content: the smallest first, or with `last` the largest."""
-        sign = -1 if last else 1
-        codes = [first, *(self._code(name) * (-sign if descends else sign) for name, descends in by)]
-        order, begins = in_order([code[rows] for code in codes])
-        ordered = rows[order]
+        ordered, begins = self._by_columns(rows, first, by, last=last)
         # Most rows have a place of their own. To rank the content of all of them would take longer than the rest.
-        tied = np.flatnonzero(~begins | ~np.append(begins[1:], True))
+        return self._settled(ordered, begins, _tied(begins), last=last)
+
+    def _by_columns(
+        self, rows: Any, first: Any, by: Sequence[tuple[str, bool]], *, last: bool
+    ) -> tuple[Any, Any]:
+        """The rows in order, but for those that are alike in these columns; and which of them begin such a run."""
+        sign = -1 if last else 1
+        all_codes = [first, *(self._code(name) * (-sign if descends else sign) for name, descends in by)]
+        order, begins = in_order([code[rows] for code in all_codes])
+        return rows[order], begins
+
+    def _settled(self, ordered: Any, begins: Any, tied: Any, *, last: bool = False) -> Any:
+        """The same with the `tied` ones by their content."""
         if len(tied):
             among = pa.array(ordered[tied])
+            sign = -1 if last else 1
             content = [ranks(whole(self.rows[name].take(among))) * sign for name in self.rows.column_names]
             ordered[tied] = ordered[tied][np.lexsort((*reversed(content), np.cumsum(begins)[tied]))]
         return ordered
@@ -145,9 +156,13 @@ class _Listed:
 
     def ranked(self, rows: Any, by: Sequence[tuple[str, bool]]) -> Any:
         """For every row its rank from 0 on among `rows` of its key; below zero for one that is not in the list."""
-        ordered = self._order(rows, self.ids, by)
+        ordered, begins = self._by_columns(rows, self.ids, by, last=False)
         counts = np.bincount(self.ids[ordered], minlength=int(self.ids.max(initial=-1)) + 1)
         place = np.arange(len(ordered)) - (np.cumsum(counts) - counts)[self.ids[ordered]]
+        # What is tied behind the list needs no order.
+        tied = _tied(begins)
+        first = np.maximum.accumulate(np.where(begins, np.arange(len(begins)), 0))
+        ordered = self._settled(ordered, begins, tied[place[first[tied]] < self._n])
         out = np.full(len(self.ids), -1, dtype=np.int64)
         inside = place < self._n
         out[ordered[inside]] = place[inside]
@@ -166,6 +181,11 @@ class _Listed:
         index = np.arange(len(new)) - (np.cumsum(counts) - counts)[self.ids[new]]
         number[self.alike[new]] = next_free[self.ids[new]] + index
         return chosen, number[self.alike[chosen]]
+
+
+def _tied(begins: Any) -> Any:
+    """The places of rows in runs of several."""
+    return np.flatnonzero(~begins | ~np.append(begins[1:], True))
 
 
 def _column(by: str) -> tuple[str, bool]:

@@ -21,6 +21,7 @@ from stateflow.masking import is_secret
 from stateflow.spark.session import class_data, compiling, workers
 from stateflow.spark.session.jars import local_jars
 from stateflow.spark.session.java import require_java
+from stateflow.spark.session.local_files import without_processes
 from stateflow.spark.session.settings import (
     DELTA,
     ONE_PROCESS,
@@ -102,6 +103,8 @@ def _started(
         SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(shown.items())))
     session = builder.getOrCreate()
     _spare_from_sigterm(session)
+    if one_process(master_url):
+        without_processes(session)
     return session
 
 
@@ -143,6 +146,8 @@ def _submitted(app: str, conf: Mapping[str, str]) -> SparkSession:
     for name, value in settings.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
+    if one_process(session.sparkContext.master):
+        without_processes(session)
     session.sparkContext.setLogLevel(conf.get("spark.log.level", "ERROR"))
     return session
 

@@ -18,7 +18,14 @@ from stateflow.pipelines.rows import quoted
 from stateflow.spark.sinks.delta_append import rows_of
 from stateflow.spark.sinks.delta_log import LoggedFile, TableShape, Transaction
 from stateflow.spark.sinks.fit import PHYSICAL
-from stateflow.spark.sinks.key_ranges import Bound, KeyRange, may_hold, share_outside
+from stateflow.spark.sinks.key_ranges import (
+    Bound,
+    KeyRange,
+    keys_to_come_again,
+    may_hold,
+    ranges_of,
+    share_outside,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -34,6 +41,9 @@ BYTES_OF_TASK = 4 << 20
 APART = 1 << 20
 """From so many bytes on, rows that stay and lie outside the bounds of the batch get files of their own. Else the file with the batch's rows
 would begin where they do, and where keys grow, each batch would touch it, and write all again that came before."""
+FROM_BYTES = 4 << 20
+"""From so large a batch on, the keys that may come again get a file of their own. The next batch then leaves the rest alone, which it
+would write again otherwise, as rows outside of its bounds."""
 SMALL = BYTES_OF_TASK // 2
 MOST_SMALL = 8
 """Small files that stay when no key of a batch can be in them. One more, and all of them are written again, with the batch. The files
@@ -152,13 +162,26 @@ def rewritten(
         there = txn.rows_of(files_inside).where(_inside(ranges)) if files_inside else None
     else:
         there = txn.rows_of(files) if files else None
+    before = ranges_of([file.add for file in files], ranges)
+    again = None
+    if staged_bytes >= FROM_BYTES and not shape.partition_by:
+        again = keys_to_come_again(ranges, before)
+    comes_again = None
+    if again is not None:
+        # What was there has none of these keys: it ends before them.
+        comes_again = rows.where(_inside([again]))
+        rows = rows.where(~_inside([again]))
     if there is not None:
-        keys = staged.select(*(F.col(quoted(key)) for key in payload["keys"]))
+        # Most keys of a batch are not among what was there where keys grow.
+        keys = staged.where(_inside(before)) if before else staged
+        keys = keys.select(*(F.col(quoted(key)) for key in payload["keys"]))
         if staged_rows <= MOST_BROADCAST:
             keys = F.broadcast(keys)
         same = [F.col(f"t.{quoted(key)}") == F.col(f"s.{quoted(key)}") for key in payload["keys"]]
         rows = there.alias("t").join(keys.alias("s"), reduce(and_, same), "left_anti").union(rows)
     frames.append(_gathered(rows, shape, -(-size // bytes_per_file)))
+    if comes_again is not None:
+        frames.append(_gathered(comes_again, shape, 1))
     if len(frames) > 1:
         # Spark makes one task, and one file, of the only tasks of two frames. It does not where a third has none.
         nothing = (F.lit(None).cast(field.dataType).alias(field.name) for field in rows.schema.fields)

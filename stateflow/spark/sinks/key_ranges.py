@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,8 @@ LONGEST = 256
 """Characters of a bound. A record keeps it, and records stay small."""
 MILLISECOND = 1_000
 MINUTE = 60_000_000
+MOST_AGAIN = 1 / 8
+"""Of the range of a batch's keys: what the batch may share with those before it for them to count as growing."""
 _INTEGERS = frozenset({"tinyint", "smallint", "int", "bigint"})
 _COMPARED = _INTEGERS | {"date", "timestamp", "timestamp_ntz", "string"}
 """Not floats, of which 0 is -0 and NaN has no place, and no collations, in which other strings are equal."""
@@ -140,6 +142,39 @@ def share_outside(add: Mapping[str, Any], ranges: Iterable[KeyRange]) -> float:
             least, greatest, first, last = _numbers([*ends, key.least, key.greatest])
             inside = min(inside, (min(greatest, last) - max(least, first) + 1) / (greatest - least + 1))
     return 1.0 - inside
+
+
+def ranges_of(adds: Sequence[Mapping[str, Any]], ranges: Iterable[KeyRange]) -> tuple[KeyRange, ...]:
+    """Where the values of files lie, in those key columns in which this can be told of each file."""
+    stats = [_stats(add) for add in adds]
+    found = []
+    for key in ranges:
+        ends = [_ends(add, its, key) for add, its in zip(adds, stats, strict=True)]
+        known = [pair for pair in ends if pair is not None]
+        if known and len(known) == len(ends):
+            found.append(
+                replace(key, least=min(pair[0] for pair in known), greatest=max(pair[1] for pair in known))
+            )
+    return tuple(found)
+
+
+def keys_to_come_again(ranges: Sequence[KeyRange], before: Sequence[KeyRange]) -> KeyRange | None:
+    """Where keys grow, those of a batch that the next one may have, too: the last ones, twice as far down as this batch reached
+    into what was there `before`. None where keys do not grow."""
+    there = {key.column: key for key in before}
+    found = []
+    for key in ranges:
+        old = there.get(key.column)
+        if old is None or key.partitions or isinstance(key.least, str):
+            continue
+        numbers = _numbers([old.least, key.least, old.greatest, key.greatest])
+        if not numbers[0] < numbers[1] <= numbers[2] < numbers[3]:
+            continue
+        again = numbers[2] - numbers[1] + 1
+        share = again / (numbers[3] - numbers[1] + 1)
+        if share <= MOST_AGAIN:
+            found.append((share, replace(key, least=numbers[3] - 2 * again + 1)))
+    return min(found, key=lambda each: each[0])[1] if found else None
 
 
 def _numbers(values: Sequence[Bound]) -> list[int]:

@@ -14,7 +14,7 @@ where the others have `field`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_type_hints
 
@@ -133,9 +133,22 @@ def _fields(kind: str, node: Any, hint: Any, inside: tuple[Any, ...], aliases: b
 
 
 def _aliases(cls: type) -> dict[str, tuple[str, ...]]:
-    return {
+    found = {
         name: given.names
         for name, annotated in get_type_hints(cls, include_extras=True).items()
         for given in getattr(annotated, "__metadata__", ())
         if isinstance(given, FieldAliases)
     }
+    refuse_shared_aliases(cls.__name__, found)
+    return found
+
+
+def refuse_shared_aliases(owner: str, aliases: Mapping[str, Sequence[str]]) -> None:
+    """`aliases` is by field. A former name of two fields would give its values to both."""
+    first: dict[str, str] = {}
+    for name, older in aliases.items():
+        for alias in older:
+            if first.setdefault(alias, name) != name:
+                raise UsageError(
+                    f"fields {first[alias]} and {name} of {owner} have the alias {alias!r} both: leave it to the one that goes on from it"
+                )

@@ -15,6 +15,7 @@ import pytest
 import stateflow as sf
 from stateflow.errors import CorruptError, IncompatibleError, UserCodeError
 from stateflow.format.records import SchemaVersion, StateSchema
+from stateflow.pipelines.rows import row_type
 from stateflow.state.values.declared_types import (
     declared_type,
     evolved,
@@ -22,6 +23,7 @@ from stateflow.state.values.declared_types import (
 )
 from stateflow.state.values.evolution import RefusedError, evolution
 from stateflow.state.values.plain import jsonable, plain_reader
+from stateflow.state.values.schema import schema_of
 from stateflow.state.values.serializers import serializer_for
 from stateflow.state.values.versions import MARKED, marked, parted, stored_reader
 
@@ -387,6 +389,14 @@ def test_a_record_that_makes_no_sense_is_refused(versions: Any, error: str) -> N
 def test_a_field_is_annotated_with_its_aliases_and_nothing_else() -> None:
     with pytest.raises(sf.UsageError, match="list of names"):
         sf.field(aliases="amount")
+
+
+def test_two_fields_cannot_go_on_from_one() -> None:
+    amount = Annotated[int, sf.field(aliases=["amount"])]
+    both = make_dataclass("Both", [("net", amount), ("gross", amount)])
+    for reads in (row_type, lambda cls: schema_of(cls, aliases=True)):
+        with pytest.raises(sf.UsageError, match="fields net and gross of Both have the alias 'amount' both"):
+            reads(both)
 
 
 # ---- migrate= ----

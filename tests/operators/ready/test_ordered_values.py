@@ -1,0 +1,49 @@
+"""Values as numbers in their order, and rows in the order of such numbers."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stateflow.operators.ready.ordered_values import codes, in_order, ranks
+
+NUMBERS = st.integers(-3, 3) | st.integers(-(1 << 63), (1 << 63) - 1) | st.sampled_from([-(1 << 40), 1 << 40])
+
+
+@given(st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS), max_size=20), st.integers(1, 3))
+def test_rows_come_by_the_first_code_then_the_next_and_those_alike_as_they_were(
+    rows: list[tuple[int, int, int]], width: int
+) -> None:
+    order, begins = in_order([np.array([row[k] for row in rows], dtype=np.int64) for k in range(width)])
+    expected = sorted(range(len(rows)), key=lambda place: rows[place][:width])
+    assert order.tolist() == expected
+    alike = [rows[place][:width] for place in expected]
+    assert begins.tolist() == [k == 0 or alike[k] != alike[k - 1] for k in range(len(rows))]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([5, -3, None, 5, 1 << 40, -3]),
+        pa.array([-(1 << 63), (1 << 63) - 1, 0, None]),
+        pa.array([(1 << 63) - 1, (1 << 63) - 2]),
+        pa.array([float("nan"), None, -0.0, 0.0, float("-inf")]),
+        pa.array(["b", "a", None, "", "b"]),
+        pa.array([True, None, False]),
+        pa.array([datetime(9999, 1, 1, tzinfo=UTC), None, datetime(1, 1, 1, tzinfo=UTC)], pa.timestamp("us", "UTC")),
+        pa.array([None, None], pa.int64()),
+        pa.array([], pa.int64()),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_codes_tell_which_value_is_lower_as_ranks_do(column: Any) -> None:
+    assert (
+        np.unique(codes(column), return_inverse=True)[1].tolist()
+        == np.unique(ranks(column), return_inverse=True)[1].tolist()
+    )
