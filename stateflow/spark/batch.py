@@ -58,6 +58,7 @@ from stateflow.spark.exchange import LATE, KeyedInput, carried_by, exchanged, sa
 from stateflow.spark.inputs import SourceFrames, unioned, with_lateness
 from stateflow.spark.placement import Placement
 from stateflow.spark.sinks.base import Sink
+from stateflow.spark.sinks.same_task import map_in_arrow
 from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.spark.sinks.staging import (
     ScratchTarget,
@@ -245,8 +246,8 @@ class Batch:
         return isinstance(readers[0][0], SinkNode)
 
     def _stays_small(self, node: Node, sink: SinkNode, frame: DataFrame) -> bool:
-        """Whether no Arrow batch becomes too large while a sink runs its operator: all sinks but appends put the operator's own rows
-        into Arrow batches, too."""
+        """Whether no Arrow batch becomes too large while a sink runs its operator: all sinks but appends may have Spark put
+        the operator's own rows into Arrow batches, too."""
         running = self._running[node.uid]
         return running.small and (sink.mode == "append" or are_small(frame, running.widest))
 
@@ -287,7 +288,7 @@ class Batch:
         running.small = stays_small(frame, running.widest)
         frame = settings.placement.pin(frame, before.hosts if before else ())
         worker = self._worker(node, running, inputs, shards, before, stage, carry)
-        return frame.mapInArrow(worker, node.output.ddl)
+        return map_in_arrow(frame, worker, node.output.ddl)
 
     def _groups_before(self, node: KeyedNode) -> Combined | None:
         return noted(self.parent.statistics, node.uid) if self.parent else None

@@ -14,8 +14,9 @@ from pyspark.sql import DataFrame, SparkSession
 import stateflow as sf
 from stateflow.errors import CorruptError, DisagreementError, IncompatibleError, UsageError
 from stateflow.pipelines.tables import delta
-from stateflow.spark.sinks import delta_upsert
+from stateflow.spark.sinks import delta_upsert, staging
 from stateflow.spark.sinks.delta_upsert import DeltaUpsert
+from stateflow.spark.sinks.same_task import then_in_arrow
 from tests.spark.pipelines import Workbench
 from tests.spark.sink_places import Log, contents, versions
 
@@ -121,8 +122,8 @@ class Count:
     n: int
 
 
-def test_an_operator_whose_rows_are_upserted_runs_in_the_job_that_stages_them(
-    spark: SparkSession, bench: Workbench
+def test_an_operator_whose_rows_are_upserted_runs_in_the_job_and_the_process_that_stages_them(
+    spark: SparkSession, bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @sf.pipeline("counts")
     def counts(flow: sf.Flow) -> None:
@@ -131,8 +132,16 @@ def test_an_operator_whose_rows_are_upserted_runs_in_the_job_that_stages_them(
 
     bench.rows("rows", [Count(1, 0), Count(2, 0), Count(1, 0)])
     bench.rows("rows", [Count(1, 0)])
+    plans = []
+
+    def planned(frame: DataFrame, *function: Any) -> DataFrame:
+        plans.append(str((staged := then_in_arrow(frame, *function))._jdf.queryExecution().analyzed()))
+        return staged
+
+    monkeypatch.setattr(staging, "then_in_arrow", planned)
     bench.run(counts)
     assert contents(spark, bench.folder / "out") == [(1, 3), (2, 1)]
+    assert [plan.count("MapInArrow") for plan in plans] == [1, 1]
     # An operator that has a job of its own would be among the steps.
     timings = [record.statistics["timings"] for record in bench.records("counts") if record.sinks]
     assert [[name for name in steps if "counted" in name] for steps in timings] == [[], []]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import FileRef
 from stateflow.spark.sinks.key_ranges import Bound, Bounds, bounds_of, together
+from stateflow.spark.sinks.same_task import then_in_arrow
 from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.storage.file_urls import file_folder, file_url, hadoop_path
 from stateflow.storage.files import checksum, upload_file, verify
@@ -155,7 +156,7 @@ class Stager:
         write_partition = _StageTask(
             self.opener, layout, at.epoch, at.slot, token, arrow_schema(frame.schema), bounded
         )
-        rows = frame.mapInArrow(write_partition, FILE_COLUMNS).collect()
+        rows = then_in_arrow(frame, write_partition, FILE_COLUMNS).collect()
         # Collected rows come from exactly one attempt of each partition.
         files = (
             FileRef(row["name"], row["size"], row["xxh3"], row["path"], sha256=bytes(row["sha256"]))
