@@ -117,7 +117,7 @@ ROOMS: Mapping[str, Room] = {
     ),
     "spark/sources": Room("offsets and positions of Spark's sources", "format storage", "positions.py"),
     "spark/sinks": Room(
-        "prepare and commit, per kind of sink", "checkpoint format pipelines storage", "base.py"
+        "prepare and commit, per kind of sink", "checkpoint format pipelines spark/session storage", "base.py"
     ),
     "spark": Room(
         "what runs on the driver: a run, its loop, a batch",

@@ -10,6 +10,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
+from stateflow.spark.session.java_names import java_names
+
 _UNION = "org.apache.spark.rdd.UnionRDD"
 _WRAPPER = "org.apache.spark.sql.execution.SQLExecutionRDD"
 """Around the RDD of a whole plan."""
@@ -18,7 +20,7 @@ _WRAPPER = "org.apache.spark.sql.execution.SQLExecutionRDD"
 def united(batch: DataFrame) -> list[DataFrame]:
     """Every part with all columns of the batch, in the order of the union; nothing where there is none."""
     spark = batch.sparkSession
-    sql: Any = spark._jvm.org.apache.spark.sql  # type: ignore[union-attr]
+    sql: Any = java_names(spark).org.apache.spark.sql
     rdd = _union_of(batch._jdf.queryExecution().logical())
     if rdd is None:
         return []

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from stateflow.spark.session.java_names import java_names
 from stateflow.spark.task.widths import WIDEST
 
 if TYPE_CHECKING:
@@ -62,8 +63,7 @@ def widest_of(statistics: Mapping[str, Any], uid: str) -> float:
 def _has_python(frame: DataFrame) -> bool:
     """Whether a step before calls Python, which a setting of the session would concern, too. A table function of Python is not
     marked as such: so any table function counts."""
-    jvm: Any = frame.sparkSession._jvm
-    pattern = jvm.org.apache.spark.sql.catalyst.trees.TreePattern
+    pattern: Any = java_names(frame.sparkSession).org.apache.spark.sql.catalyst.trees.TreePattern
     plan: Any = frame._jdf.queryExecution().analyzed()
     return any(plan.containsPattern(kind) for kind in (pattern.PYTHON_UDF(), pattern.GENERATE()))
 

@@ -12,6 +12,7 @@ import xxhash
 
 from stateflow.errors import NotFoundError
 from stateflow.pipelines.rows import quoted
+from stateflow.spark.session.java_names import java_names
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -85,8 +86,8 @@ class DeltaLog:
     def __init__(self, spark: SparkSession, path: str) -> None:
         self.spark = spark
         self.path = path
-        jvm: Any = spark.sparkContext._jvm
-        self._jvm = jvm
+        jvm = java_names(spark)
+        self._jvm: Any = jvm
         self._delta = jvm.org.apache.spark.sql.delta
         self._none = jvm.scala.Option.empty()
         self._jspark: Any = spark._jsparkSession
