@@ -1,8 +1,8 @@
 """Keeps Hadoop from starting processes for files of this machine.
 
 Without its native library, Hadoop runs `chmod` for every file that it makes, and `readlink` twice for each that it renames. A batch
-writes Spark's logs of the query, and two files of a Delta table's log, each with a checksum beside it and renamed into place: some
-forty processes, which took a fifth of a small batch. Java can do both by itself. The two classes that do come as source,
+writes Spark's logs of the query, and two files of a Delta table's log, each with a checksum beside it and renamed into place: dozens of
+processes, which took a fifth of a small batch. Java can do both by itself. The two classes that do come as source,
 which Spark's own compiler compiles when a session starts; all else is Hadoop's.
 """
 
