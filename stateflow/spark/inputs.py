@@ -22,8 +22,8 @@ from stateflow.pipelines.files import Files
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.graph import SourceNode
 from stateflow.pipelines.tables import DeltaTable
-from stateflow.spark.empty_rows import empty_frame
 from stateflow.spark.exchange import LATE
+from stateflow.spark.session.empty_rows import empty_frame
 from stateflow.spark.sources.leaves import LeafDescription, check_frame
 from stateflow.spark.united import united
 

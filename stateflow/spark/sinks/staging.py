@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import FileRef
+from stateflow.spark.session.empty_rows import empty_frame
 from stateflow.spark.sinks.key_ranges import Bound, Bounds, bounds_of, together
 from stateflow.spark.sinks.same_task import then_in_arrow
 from stateflow.spark.sinks.slot import SinkSlot
@@ -170,7 +171,7 @@ class Stager:
     def read(self, spark: SparkSession, refs: Sequence[FileRef], schema: StructType) -> DataFrame:
         """The rows of exactly these files, each checked against its reference."""
         if not refs:
-            return spark.createDataFrame([], schema)
+            return empty_frame(spark, schema)
         located = [self._local(ref) for ref in refs]
         paths = [path for path in located if path is not None and path.suffix == ".parquet"]
         # Spark would read these characters as a pattern of names.
