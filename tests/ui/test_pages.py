@@ -334,6 +334,15 @@ def test_what_is_left_of_a_collected_checkpoint_and_of_none(served: Served, visi
     page.get_by_role("heading", name="There is no such page").wait_for()
 
 
+WATCH_FOR_AN_EMPTY_TABLE = """() => {
+  window.stoodEmpty = false;
+  new MutationObserver(() => {
+    const table = document.querySelector("table.history");
+    if (table && !table.querySelector("tr[data-row]")) window.stoodEmpty = true;
+  }).observe(document.body, { childList: true, subtree: true });
+}"""
+
+
 def test_the_tab_on_a_dag_shows_its_jobs_and_lines(served: Served, visit: Visit) -> None:
     run = next(line.dag_run for line in reversed(served.world.lines)).partition("/")[2]
     query = "?dag_id=stateflow_orders&run_id=" + run.replace("+", "%2B")
@@ -342,10 +351,12 @@ def test_the_tab_on_a_dag_shows_its_jobs_and_lines(served: Served, visit: Visit)
     assert names(page) == ["orders"]
     assert f"Only what DAG stateflow_orders, run {run} wrote" in page.locator(".filtered").inner_text()
     page.get_by_role("link", name="orders", exact=True).click()
+    page.evaluate(WATCH_FOR_AN_EMPTY_TABLE)
     page.get_by_role("link", name="History").click()
     page.get_by_role("table", name="Records of the job").wait_for()
     written = sum(line.dag_run.endswith(run) for line in served.world.lines)
     assert page.locator("tr[data-row]").count() == written < 40
+    assert not page.evaluate("window.stoodEmpty"), "the table was shown before its rows"
     page.get_by_role("button", name="Show everything").click()
     page.wait_for_function("() => document.querySelector('.more span')?.innerText.startsWith('100 of')")
     assert "dag_id" not in page.url

@@ -44,10 +44,12 @@ function GoTo({ conn, job }) {
 // The newest page keeps itself fresh; what came before it never changes and is kept as it came.
 function Lines({ conn, job, now, at, all }) {
   const newest = useLive(at(null));
-  const [{ lines, next }, setHeld] = useState({ lines: newest.data?.lines ?? [], next: newest.data?.next ?? null });
+  const [held, setHeld] = useState({ lines: [], next: null });
   const [busy, setBusy] = useState(false);
   const [error, setError] = useState(null);
   const page = newest.data;
+  // Shown with the page in the same frame: an effect comes a frame later, and the table would stand empty for one.
+  const { lines, next } = page ? withNewest(held, page) : held;
 
   useEffect(() => {
     if (page) setHeld((held) => withNewest(held, page));
