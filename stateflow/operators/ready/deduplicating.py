@@ -108,14 +108,17 @@ class Deduplicated(ColumnarOperator):
         watermark = _watermark(ctx)
         if watermark == NEVER:
             return
-        for entries in states["waiting"].due(watermark):
-            yield self._reached(entries, states)
+        for entries, settled in states["waiting"].due_settled(watermark):
+            yield self._reached(entries, settled, watermark, states)
         states["waiting"].delete_due(watermark)
         if "ends" in states:
             yield from self._end(watermark, states)
 
-    def _reached(self, entries: pa.Table, states: Mapping[str, Any]) -> pa.Table:
-        """Rows that the watermark has reached; those of a key come in the order of their times."""
+    def _reached(
+        self, entries: pa.Table, settled: int, watermark: int, states: Mapping[str, Any]
+    ) -> pa.Table:
+        """Rows that the watermark has reached; those of a key come in the order of their times. Of the keys of the first
+        `settled` rows no other row is to come before the watermark moves."""
         columns = key_columns(entries, self._key)
         groups = grouped(columns, entries.num_rows)
         keys = one_of_each(columns, self._key, groups.firsts)
@@ -124,6 +127,9 @@ class Deduplicated(ColumnarOperator):
         before = micros(whole(found[UNTIL]).fill_null(instants([NEVER])[0]))
         cut = opened(groups.ids, times, before, self._declared.within)
         changed = cut.until != before
+        if not self._is_last:
+            # A group that has ended by then concerns no row any more. What ended before it is still found in `ends`.
+            changed &= (groups.firsts >= settled) | (cut.until > watermark)
         chosen = pa.array(changed)
         ends = instants(cut.until[changed])
         if "ends" in states:

@@ -22,7 +22,6 @@ from rocksdict import (
     AccessType,
     IngestExternalFileOptions,
     Rdict,
-    ReadOptions,
     SstFileWriter,
     WriteOptions,
 )
@@ -34,7 +33,7 @@ from stateflow.state.backends.base import Fetch, NewFile, OpenShard, Snapshot
 from stateflow.state.backends.corruption import translated
 from stateflow.state.backends.key_index import KeyIndex
 from stateflow.state.backends.rocksdb_options import RocksOptions, database_options
-from stateflow.state.backends.rocksdb_scans import merged, stepped, swept
+from stateflow.state.backends.rocksdb_scans import merged, swept
 from stateflow.state.backends.walk import GLANCE, under, walk_or_sweep
 
 NAME: Final = "rocksdb"
@@ -190,10 +189,7 @@ class RocksBackend:
             self._buffer[key] = None
         if self._bare:
             return
-        try:
-            stored = list(islice(self._stored(begin, end), _POINT_DELETES + 1))
-        except Exception as error:
-            raise translated(error, self._directory) from error
+        stored = list(islice(self._stored(begin, end), _POINT_DELETES + 1))
         if len(stored) > _POINT_DELETES:
             self._delete_stored(begin, end)
         else:
@@ -214,9 +210,8 @@ class RocksBackend:
         changed = [(key, buffer[key]) for key in self._buffered(begin, end)]
         if self._bare:
             return iter([(key, value) for key, value in changed if value is not None])
-        # RocksDB's iterator is a view of the moment it was made, which is now and not at the first step.
         stored = self._stored(begin, end)
-        return self._guarded(merged(stored, iter(changed)) if changed else stored)
+        return merged(stored, iter(changed)) if changed else stored
 
     def scan_many(self, begins: Sequence[bytes]) -> Iterator[list[tuple[bytes, bytes]]]:
         if self._bare:
@@ -239,21 +234,18 @@ class RocksBackend:
         # Nothing is written meanwhile, so the buffer's entries need not be copied.
         changed = ((key, self._buffer[key]) for key in self._buffered(begin, end))
         stored = iter(()) if self._bare else self._stored(begin, end)
-        found = next(self._guarded(merged(stored, changed)), None)
+        found = next(merged(stored, changed), None)
         return None if found is None else found[0]
 
-    def _guarded(self, entries: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+    def _stored(self, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """What RocksDB has now, whatever is written later."""
+        return chain.from_iterable(self._guarded(swept(self._opened, begin, end)))
+
+    def _guarded(self, lists: Iterator[list[tuple[bytes, bytes]]]) -> Iterator[list[tuple[bytes, bytes]]]:
         try:
-            yield from entries
+            yield from lists
         except Exception as error:
             raise translated(error, self._directory) from error
-
-    def _stored(self, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        reading = ReadOptions()
-        reading.set_iterate_upper_bound(end)
-        at = self._opened.iter(reading)
-        at.seek(begin)
-        return stepped(at, reading)
 
     def _buffered(self, begin: bytes, end: bytes) -> Iterator[bytes]:
         """Keys of the buffer in order. They are indexed when a scan asks, and those of its state alone: entries never leave

@@ -10,38 +10,38 @@ from rocksdict import Rdict, RdictIter, ReadOptions
 
 from stateflow.errors import CorruptError
 
+_FEW = 16
+"""Entries of the first list: many a scan wants only one."""
 _SWEEP = 10_000
 
 
-def stepped(at: RdictIter, reading: ReadOptions) -> Iterator[tuple[bytes, bytes]]:
-    """Keeps `reading` alive, which owns the upper bound: RocksDB has only a bare pointer to it, and without the bound a
-    scan runs on into other keys and states."""
-    key, value, step = at.key, at.value, at.next
-    while (current := key()) is not None:
-        yield current, value()
-        step()
-    # `Rdict.items` lacks this check and ends silently at a damaged block.
-    at.status()
-    del reading
-
-
 def swept(opened: Rdict, begin: bytes, end: bytes) -> Iterator[list[tuple[bytes, bytes]]]:
-    """All entries in lists: a third less time than step by step, since no step is Python's."""
+    """All entries of this moment, in lists: half of the time of step by step, since no step is Python's."""
     reading = ReadOptions()
     reading.set_iterate_upper_bound(end)
-    entries: Any = opened.items(from_key=begin, read_opt=reading)
+    # Both are views of now, and not of the first step.
+    return _lists(begin, reading, opened.items(from_key=begin, read_opt=reading), opened.iter(reading))
+
+
+def _lists(
+    begin: bytes, reading: ReadOptions, entries: Any, at: RdictIter
+) -> Iterator[list[tuple[bytes, bytes]]]:
+    """Keeps `reading` alive, which owns the upper bound: RocksDB has only a bare pointer to it, and without the bound a
+    scan runs on into other keys and states."""
     last: bytes | None = None
-    while chunk := list(islice(entries, _SWEEP)):
+    size = _FEW
+    while chunk := list(islice(entries, size)):
         last = chunk[-1][0]
         yield chunk
+        size = min(size * 8, _SWEEP)
     # `items` ends silently at a damaged block. An iterator that steps on from there reports it.
-    at = opened.iter(reading)
     at.seek(begin if last is None else last)
     if last is not None and at.valid():
         at.next()
     at.status()
     if at.valid():
         raise CorruptError("a scan ended before its end; run `stateflow verify`")
+    del reading
 
 
 def merged(

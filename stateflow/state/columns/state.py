@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from functools import partial
-from itertools import islice, repeat
+from itertools import chain, islice, repeat
 from operator import is_
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from stateflow.errors import UsageError
-from stateflow.format.encoding import split, split_timer, state_range, timer_range
+from stateflow.format.encoding import GROUP_WIDTH, split, split_timer, state_range, timer_range
 from stateflow.format.records import StateSchema
 from stateflow.state.backends.base import Backend
 from stateflow.state.columns.evolved import EvolvedColumnBytes
@@ -162,14 +163,21 @@ class ColumnState:
     def due(self, up_to: int | datetime) -> Iterator[pa.Table]:
         """The entries of times up to and including an instant, as tables of at most `BLOCK` rows: key group after key group,
         in each in the order of time. What is written meanwhile is not seen."""
+        return (table for table, _ in self.due_settled(up_to))
+
+    def due_settled(self, up_to: int | datetime) -> Iterator[tuple[pa.Table, int]]:
+        """What `due` gives, and how many rows of each table come first that are of key groups, and so of keys, of which no
+        later table has any."""
         limit = micros(up_to)
         self._check_timed("due")
         if self._earliest > limit:
             return
         scans = [self._opened.scan(*timer_range(group, self._id, limit)) for group in self._groups]
-        found = (entry for scan in scans for entry in scan)
+        found = chain.from_iterable(scans)
         while block := list(islice(found, BLOCK)):
-            yield self._entries(block)
+            last_group = block[-1][0][:GROUP_WIDTH]
+            settled = len(block) if len(block) < BLOCK else bisect_left(block, (last_group,))
+            yield self._entries(block), settled
 
     def delete_due(self, up_to: int | datetime) -> None:
         """Deletes the entries of times up to and including an instant: ranges, however many entries there are."""

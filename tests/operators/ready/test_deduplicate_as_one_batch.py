@@ -10,8 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from stateflow.pipelines.ready import Deduplicate, KeyedRows, deduplicate
+from stateflow.pipelines.ready import UNTIL, Deduplicate, KeyedRows, deduplicate
 from stateflow.pipelines.rows import row_type
+from stateflow.state.columns import state
 from tests.operators.ready.driving import END, Driven
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -105,8 +106,12 @@ def over(driven: Driven, rows: list[dict[str, Any]], chance: random.Random, dela
 
 @pytest.mark.parametrize("keep", ["first", "last"])
 @pytest.mark.parametrize("seed", range(12))
-def test_one_row_of_each_key_comes_out_for_each_span_of_time(seed: int, keep: str) -> None:
+def test_one_row_of_each_key_comes_out_for_each_span_of_time(
+    seed: int, keep: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     chance = random.Random(f"{seed}{keep}")
+    # What is due comes in tables that may end amid the rows of a key.
+    monkeypatch.setattr(state, "BLOCK", chance.choice((1, 2, 3, 7, 100_000)))
     rows, within = events(chance), chance.choice((0, 1, 3, 10, 200)) * SECOND
     driven = Driven(declared(keep, within), chance.randrange(1, 4))
     over(driven, rows, chance, chance.choice((0, 4, 30)) * SECOND)
@@ -116,6 +121,29 @@ def test_one_row_of_each_key_comes_out_for_each_span_of_time(seed: int, keep: st
     assert plain(driven.sides.get("late", [])) == plain(late)
     assert driven.counters.get("late_rows", 0) == len(late)
     assert driven.entries() == 0, "a key is forgotten when its span is over"
+
+
+@pytest.mark.parametrize(("block", "written"), [(100_000, 1), (4, 2), (5, 1)])
+def test_a_span_that_is_over_when_its_rows_come_out_is_not_written(
+    block: int, written: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless the next table may have rows of its key."""
+    monkeypatch.setattr(state, "BLOCK", block)
+    put, spans = state.ColumnState.put, []
+
+    def noted(self: Any, keys: Any, values: Any = None, **more: Any) -> None:
+        if values is not None and UNTIL in values.column_names:
+            spans.extend(keys.to_pylist())
+        put(self, keys, values, **more)
+
+    monkeypatch.setattr(state.ColumnState, "put", noted)
+    row = {"region": 1, "amount": None, "day": None, "note": None}
+    rows = [{**row, "id": "a", "at": at * SECOND} for at in (0, 1, 20, 40, 99)]
+    driven = Driven(declared("first", 10 * SECOND))
+    driven.batch(pa.Table.from_pylist(rows, SCHEMA), None)
+    driven.batch(SCHEMA.empty_table(), 100 * SECOND)
+    assert len(driven.rows) == 4
+    assert len(spans) == written
 
 
 @pytest.mark.parametrize("keep", ["first", "last"])
