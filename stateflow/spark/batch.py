@@ -1,8 +1,8 @@
 """One micro-batch: it evaluates the flow's operators on the batch's rows and prepares the sinks.
 
 A keyed operator runs in the result stage of exactly one Spark job. When its rows go to a single sink that writes them
-as they come, that job is the sink's own. Otherwise the tasks write the rows to files, their acks list the files, and
-every reader gets that list.
+as they come, that job is the sink's own; so it is when a sink appends what steps make of each row by itself. Otherwise the
+tasks write the rows to files, their acks list the files, and every reader gets that list.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ from stateflow.spark.combiner import combined_rows
 from stateflow.spark.exchange import LATE, KeyedInput, carried_by, exchanged, same_key_types, spread
 from stateflow.spark.inputs import SourceFrames, unioned, with_lateness
 from stateflow.spark.placement import Placement
+from stateflow.spark.same_stage import in_one_stage
 from stateflow.spark.sinks.base import Sink
 from stateflow.spark.sinks.same_task import map_in_arrow
 from stateflow.spark.sinks.slot import SinkSlot
@@ -104,6 +105,8 @@ class BatchSettings:
     dead_letter_threshold: int
     dead_letter_limit: int
     user_paths: tuple[str, ...] = ()
+    apart: set[str] = field(default_factory=set)
+    """Uids of operators whose rows a step takes into another stage, as far as batches have shown."""
 
 
 @dataclass
@@ -137,20 +140,23 @@ class Batch:
         flow, prepared = self.settings.flow, {}
         try:
             for node in flow.operators:
-                if not self._direct(node):
+                if self._writer_of(node) is None:
                     self._stage(node)
             for sink in flow.sinks:
                 began = time.perf_counter()
                 stream = sink.inputs[0]
                 prev = self.last_commits.get(sink.uid)
+                written = self._written_by(sink)
                 frame = self._visible(self._frame(stream))
-                direct = isinstance(stream.node, KeyedNode) and self._direct(stream.node)
-                with unmeasured(frame, direct and self._stays_small(stream.node, sink, frame)):
+                if written is not None and self._is_apart(written, stream, frame):
+                    frame = self._frame_of_staged(written, stream)
+                    written = None
+                with unmeasured(frame, written is not None and self._stays_small(written, sink, frame)):
                     prepared[sink.uid] = self.settings.sinks[sink.uid].prepare(
                         frame, self._sink_slot(sink), prev, self.settings.stager
                     )
-                if isinstance(stream.node, KeyedNode) and direct:
-                    self._collect(stream.node)
+                if written is not None:
+                    self._collect(written)
                 self.timings[f"prepare {sink.uid}"] = time.perf_counter() - began
         finally:
             for persisted in self._persisted:
@@ -209,7 +215,7 @@ class Batch:
             return self._transformed(node)
         if isinstance(node, UnionNode):
             return unioned([self._frame(s) for s in node.inputs])
-        if isinstance(node, KeyedNode) and self._direct(node):
+        if isinstance(node, KeyedNode) and self._writer_of(node) is not None:
             return self._start(node, None)
         raise UsageError(f"{node.named} puts out no rows called {stream.output!r}")
 
@@ -238,12 +244,42 @@ class Batch:
             raise UsageError(f"{node.uid}: a transform must return a DataFrame, not {type(frame).__name__}")
         return frame
 
-    def _direct(self, node: KeyedNode) -> bool:
-        """Whether a sink is the operator's only reader: its `prepare` writes the rows in the stage that computes them."""
-        readers = self.settings.flow.consumers(node)
-        if len(readers) != 1 or readers[0][1].output != MAIN:
+    def _writer_of(self, node: KeyedNode) -> SinkNode | None:
+        """The sink that is the operator's only reader: its `prepare` writes the rows in the stage that computes them. Between
+        an operator and an append there may be steps, unless batches have shown that they take the rows into another stage."""
+        at: Node = node
+        while True:
+            readers = self.settings.flow.consumers(at)
+            if len(readers) != 1 or readers[0][1].output != MAIN:
+                return None
+            reader = readers[0][0]
+            if isinstance(reader, SinkNode):
+                through = reader.mode == "append" and node.uid not in self.settings.apart
+                return reader if at is node or through else None
+            if not isinstance(reader, TransformNode):
+                return None
+            at = reader
+
+    def _written_by(self, sink: SinkNode) -> KeyedNode | None:
+        """The operator whose rows the sink writes in the stage that computes them."""
+        return next((node for node in self.settings.flow.operators if self._writer_of(node) is sink), None)
+
+    def _is_apart(self, node: KeyedNode, stream: NodeRows, frame: DataFrame) -> bool:
+        """Whether steps between an operator and its sink take the rows into another stage, or have run the operator."""
+        if stream.node is node:
             return False
-        return isinstance(readers[0][0], SinkNode)
+        ran = bool(self._running[node.uid].accumulator.value)
+        return ran or not in_one_stage(frame, self._frames[(id(node), MAIN)])
+
+    def _frame_of_staged(self, node: KeyedNode, stream: NodeRows) -> DataFrame:
+        """A sink's rows, with the operator in a job of its own: for good, since the steps will hardly change."""
+        self.settings.apart.add(node.uid)
+        at: Node = node
+        while not isinstance(at, SinkNode):
+            self._frames.pop((id(at), MAIN), None)
+            at = self.settings.flow.consumers(at)[0][0]
+        self._stage(node)
+        return self._visible(self._frame(stream))
 
     def _stays_small(self, node: Node, sink: SinkNode, frame: DataFrame) -> bool:
         """Whether no Arrow batch becomes too large while a sink runs its operator: all sinks but appends may have Spark put
