@@ -235,8 +235,9 @@ def _print_list(form: Form, measurements: Sequence[Measurement], repeats: int | 
 
 def _print_targets(page: Page) -> None:
     table = Table("target", "measured", "", title=f"{page.form} form")
-    for _, text, measured, met in page.targets:
-        table.add_row(text, measured, "[green]met[/]" if met else "[red]missed[/]")
+    for _, text, measured, met, today in page.targets:
+        verdict = "[green]met[/]" if met else "[red]missed[/]"
+        table.add_row(text, measured, verdict if today else f"{verdict} by earlier code")
     Console().print(table)
 
 

@@ -104,5 +104,6 @@ MEASUREMENT = Measurement(
     },
     run,
     section,
+    repeats=2,
     minutes={"full": 3.5, "quick": 0.9},
 )

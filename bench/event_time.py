@@ -171,5 +171,5 @@ MEASUREMENT = Measurement(
     run,
     section,
     repeats=2,
-    minutes={"full": 2.4, "quick": 1.2},
+    minutes={"full": 2.1, "quick": 1.2},
 )

@@ -67,5 +67,5 @@ MEASUREMENT = Measurement(
     run,
     section,
     repeats=1,
-    minutes={"full": 1.5, "quick": 0.7},
+    minutes={"full": 1.1, "quick": 0.7},
 )

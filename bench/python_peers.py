@@ -133,6 +133,6 @@ MEASUREMENT = Measurement(
     run,
     section,
     repeats=1,
-    minutes={"full": 9.0, "quick": 3.0},
+    minutes={"full": 3.0, "quick": 3.0},
     named_only=True,
 )

@@ -207,5 +207,5 @@ MEASUREMENT = Measurement(
     run,
     section,
     repeats=1,
-    minutes={"full": 22.0, "quick": 6.0},
+    minutes={"full": 17.0, "quick": 6.0},
 )

@@ -28,10 +28,12 @@ class Page:
     fingerprint: str
 
     @property
-    def targets(self) -> Iterator[tuple[Measurement, str, str, bool]]:
-        for measurement, _, section in self.measured:
+    def targets(self) -> Iterator[tuple[Measurement, str, str, bool, bool]]:
+        """The measurement, the target, what was measured, whether that meets it, and whether today's code was measured."""
+        for measurement, found, section in self.measured:
             for target in section.targets:
-                yield measurement, target.text, target.measured, target.met
+                today = found.fingerprint == self.fingerprint
+                yield measurement, target.text, target.measured, target.met, today
 
 
 def gathered(store: ResultStore, form: Form, measurements: Sequence[Measurement]) -> Page:
@@ -74,12 +76,10 @@ def _lines(page: Page, docs: Path, images: str) -> Iterator[str]:
     yield ""
     yield f"Machine: {_machine()}. Versions: {_versions()}."
     yield ""
-    met = [reached for *_, reached in page.targets]
-    yield f"## Targets: {sum(met)} of {len(met)} met" if met else "## Targets"
-    if met:
-        rows = [
-            [m.title, text, measured, "met" if ok else "**missed**"] for m, text, measured, ok in page.targets
-        ]
+    targets = list(page.targets)
+    yield _counted(targets)
+    if targets:
+        rows = [[m.title, text, measured, _verdict(met, today)] for m, text, measured, met, today in targets]
         yield ""
         yield from _table(("", "target", "measured", ""), rows)
     if page.missing:
@@ -102,6 +102,19 @@ def _lines(page: Page, docs: Path, images: str) -> Iterator[str]:
             yield f"![{plot.title}]({images}/{image.name})"
         yield ""
         yield _provenance(page, measurement, result_set)
+
+
+def _counted(targets: Sequence[tuple[Measurement, str, str, bool, bool]]) -> str:
+    """A figure of earlier code meets no target: the code may have lost it since."""
+    now = [met for *_, met, today in targets if today]
+    before = [met for *_, met, today in targets if not today]
+    said = [f"{sum(now)} of {len(now)} met"] if now else []
+    said += [f"with earlier code {sum(before)} of {len(before)} others"] if before else []
+    return f"## Targets: {'; '.join(said)}" if said else "## Targets"
+
+
+def _verdict(met: bool, today: bool) -> str:
+    return ("met" if met else "**missed**") + ("" if today else " by earlier code")
 
 
 METHOD = (

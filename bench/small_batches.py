@@ -120,5 +120,5 @@ MEASUREMENT = Measurement(
     },
     run,
     section,
-    minutes={"full": 3.0, "quick": 0.9},
+    minutes={"full": 2.8, "quick": 0.9},
 )

@@ -28,6 +28,7 @@ from bench import (
     one_row,
     python_peers,
     ready_times,
+    report,
     rescale,
     snapshots,
     start,
@@ -217,13 +218,21 @@ def test_figures_of_two_versions_never_mix(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "fast", "small"), [(1.0, "met", "met"), (0.0, "**missed**", "met"), (2, "met", "**missed**")]
 )
-def test_the_page_says_met_or_missed(tmp_path: Path, value: float, fast: str, small: str) -> None:
+@pytest.mark.parametrize("today", [True, False])
+def test_the_page_says_met_or_missed_and_by_which_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: float, fast: str, small: str, today: bool
+) -> None:
+    monkeypatch.setattr(report, "fingerprint", lambda: "v1" if today else "v2")
     store = ResultStore(tmp_path / "results")
     results(store, INVENTED, "v1", value)
     page = write_page(gathered(store, "full", [INVENTED]), tmp_path / "docs").read_text()
-    assert f"| Invented | fast | {value + 1:.2f}x | {fast} |" in page
-    assert f"| Invented | small | {value + 1:.2f}x | {small} |" in page
-    assert "with an earlier version of the code" in page
+    by = "" if today else " by earlier code"
+    assert f"| Invented | fast | {value + 1:.2f}x | {fast}{by} |" in page
+    assert f"| Invented | small | {value + 1:.2f}x | {small}{by} |" in page
+    met = [fast, small].count("met")
+    counted = f"{met} of 2 met" if today else f"with earlier code {met} of 2 others"
+    assert f"## Targets: {counted}\n" in page
+    assert ("with an earlier version of the code" in page) is not today
 
 
 def test_what_was_not_measured_is_named(tmp_path: Path) -> None:
