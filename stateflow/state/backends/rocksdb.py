@@ -33,7 +33,7 @@ from stateflow.state.backends.base import Fetch, NewFile, OpenShard, Snapshot
 from stateflow.state.backends.corruption import translated
 from stateflow.state.backends.key_index import KeyIndex
 from stateflow.state.backends.rocksdb_options import RocksOptions, database_options
-from stateflow.state.backends.rocksdb_scans import merged, swept
+from stateflow.state.backends.rocksdb_scans import FEW, merged, swept
 from stateflow.state.backends.walk import GLANCE, under, walk_or_sweep
 
 NAME: Final = "rocksdb"
@@ -239,7 +239,7 @@ class RocksBackend:
 
     def _stored(self, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """What RocksDB has now, whatever is written later."""
-        return chain.from_iterable(self._guarded(swept(self._opened, begin, end)))
+        return chain.from_iterable(self._guarded(swept(self._opened, begin, end, FEW)))
 
     def _guarded(self, lists: Iterator[list[tuple[bytes, bytes]]]) -> Iterator[list[tuple[bytes, bytes]]]:
         try:

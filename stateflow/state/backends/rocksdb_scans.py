@@ -4,36 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
+from operator import itemgetter
 from typing import Any
 
 from rocksdict import Rdict, RdictIter, ReadOptions
 
 from stateflow.errors import CorruptError
 
-_FEW = 16
-"""Entries of the first list: many a scan wants only one."""
+_value = itemgetter(1)
+FEW = 16
+"""Entries of the first list where many a scan wants only one."""
 _SWEEP = 10_000
+_AHEAD = 4 << 20
+"""Bytes of values that a list has at most, if they are as long as those of the list before."""
 
 
-def swept(opened: Rdict, begin: bytes, end: bytes) -> Iterator[list[tuple[bytes, bytes]]]:
-    """All entries of this moment, in lists: half of the time of step by step, since no step is Python's."""
+def swept(
+    opened: Rdict, begin: bytes, end: bytes, first: int = _SWEEP
+) -> Iterator[list[tuple[bytes, bytes]]]:
+    """All entries of this moment, in lists, of which the first one is of so many: half of the time of step by step, since no
+    step is Python's."""
     reading = ReadOptions()
     reading.set_iterate_upper_bound(end)
     # Both are views of now, and not of the first step.
-    return _lists(begin, reading, opened.items(from_key=begin, read_opt=reading), opened.iter(reading))
+    entries = opened.items(from_key=begin, read_opt=reading)
+    return _lists(begin, first, reading, entries, opened.iter(reading))
 
 
 def _lists(
-    begin: bytes, reading: ReadOptions, entries: Any, at: RdictIter
+    begin: bytes, size: int, reading: ReadOptions, entries: Any, at: RdictIter
 ) -> Iterator[list[tuple[bytes, bytes]]]:
     """Keeps `reading` alive, which owns the upper bound: RocksDB has only a bare pointer to it, and without the bound a
     scan runs on into other keys and states."""
     last: bytes | None = None
-    size = _FEW
     while chunk := list(islice(entries, size)):
         last = chunk[-1][0]
         yield chunk
-        size = min(size * 8, _SWEEP)
+        width = sum(map(len, map(_value, chunk))) // len(chunk)
+        size = max(1, min(size * 8, _SWEEP, _AHEAD // (width + 1)))
     # `items` ends silently at a damaged block. An iterator that steps on from there reports it.
     at.seek(begin if last is None else last)
     if last is not None and at.valid():

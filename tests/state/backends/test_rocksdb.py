@@ -12,8 +12,9 @@ import pytest
 
 from stateflow.config.options import Options
 from stateflow.errors import CorruptError, StateflowError, UnavailableError, UsageError
-from stateflow.format.encoding import prefix
+from stateflow.format.encoding import group_range, prefix
 from stateflow.format.records import Shard
+from stateflow.state.backends import rocksdb
 from stateflow.state.backends.block_cache import block_cache
 from stateflow.state.backends.choice import open_backend
 from stateflow.state.backends.corruption import translated
@@ -314,6 +315,26 @@ def test_blocks_stay_cached_between_openings(shelf_of: Make) -> None:
 
 def test_a_run_that_configures_nothing_has_the_options_that_the_backend_was_measured_with() -> None:
     assert open_backend(Options()).rocks == RocksOptions()
+
+
+@pytest.mark.parametrize(
+    ("size", "count", "lists"), [(10, 3000, [16, 128, 1024, 1832]), (1 << 20, 30, [16, *[3] * 4, 2])]
+)
+def test_a_scan_reads_ahead_few_entries_where_they_are_large(
+    shelf_of: Make, monkeypatch: pytest.MonkeyPatch, size: int, count: int, lists: list[int]
+) -> None:
+    shelf = shelf_of(rocksdb_backend())
+    backend = shelf.open(filled(shelf, count, size))
+    seen, made = [], rocksdb.swept
+
+    def noted(*arguments: Any) -> Any:
+        for chunk in made(*arguments):
+            seen.append(len(chunk))
+            yield chunk
+
+    monkeypatch.setattr(rocksdb, "swept", noted)
+    assert len(list(backend.scan(*group_range(0, 100)))) == count
+    assert seen == lists
 
 
 def read_only(shelf: Any, shard: Shard, begin: bytes, end: bytes) -> dict[bytes, bytes]:
