@@ -262,7 +262,10 @@ class Batch:
 
     def _written_by(self, sink: SinkNode) -> KeyedNode | None:
         """The operator whose rows the sink writes in the stage that computes them."""
-        return next((node for node in self.settings.flow.operators if self._writer_of(node) is sink), None)
+        at = sink.inputs[0].node
+        while isinstance(at, TransformNode):
+            at = at.inputs[0].node
+        return at if isinstance(at, KeyedNode) and self._writer_of(at) is sink else None
 
     def _is_apart(self, node: KeyedNode, stream: NodeRows, frame: DataFrame) -> bool:
         """Whether steps between an operator and its sink take the rows into another stage, or have run the operator."""

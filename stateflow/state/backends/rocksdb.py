@@ -238,14 +238,7 @@ class RocksBackend:
         return None if found is None else found[0]
 
     def _stored(self, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """What RocksDB has now, whatever is written later."""
-        return chain.from_iterable(self._guarded(swept(self._opened, begin, end, FEW)))
-
-    def _guarded(self, lists: Iterator[list[tuple[bytes, bytes]]]) -> Iterator[list[tuple[bytes, bytes]]]:
-        try:
-            yield from lists
-        except Exception as error:
-            raise translated(error, self._directory) from error
+        return _scanned(self._opened, self._directory, begin, end)
 
     def _buffered(self, begin: bytes, end: bytes) -> Iterator[bytes]:
         """Keys of the buffer in order. They are indexed when a scan asks, and those of its state alone: entries never leave
@@ -436,7 +429,7 @@ class RocksReader(RocksBackend):
     def scan(self, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         if begin >= end or self._bare:
             return iter(())
-        return chain.from_iterable(self._guarded_chunks(begin, end))
+        return _scanned(self._opened, self._directory, begin, end)
 
     def scan_many(self, begins: Sequence[bytes]) -> Iterator[list[tuple[bytes, bytes]]]:
         for begin in begins:
@@ -444,12 +437,6 @@ class RocksReader(RocksBackend):
 
     def first(self, begin: bytes, end: bytes) -> bytes | None:
         return next((key for key, _ in self.scan(begin, end)), None)
-
-    def _guarded_chunks(self, begin: bytes, end: bytes) -> Iterator[list[tuple[bytes, bytes]]]:
-        try:
-            yield from swept(self._opened, begin, end)
-        except Exception as error:
-            raise translated(error, self._directory) from error
 
 
 def rocksdb_reader(options: RocksOptions | None = None) -> OpenShard:
@@ -470,6 +457,24 @@ def rocksdb_backend(options: RocksOptions | None = None) -> OpenShard:
         return RocksBackend(shard, directory, fetch, chosen)
 
     return open_shard
+
+
+def _scanned(opened: Rdict, directory: Path, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """What RocksDB has now, whatever is written later."""
+    try:
+        lists = swept(opened, begin, end, FEW)
+    except Exception as error:
+        raise translated(error, directory) from error
+    return chain.from_iterable(_guarded(lists, directory))
+
+
+def _guarded(
+    lists: Iterator[list[tuple[bytes, bytes]]], directory: Path
+) -> Iterator[list[tuple[bytes, bytes]]]:
+    try:
+        yield from lists
+    except Exception as error:
+        raise translated(error, directory) from error
 
 
 def _link(source: Path, target: Path) -> None:
