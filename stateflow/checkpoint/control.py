@@ -53,6 +53,8 @@ class RunOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The newest complete checkpoint."""
     stopped: str = ""
     """Why it ended: drained, bound reached, or who asked it to stop."""
+    warnings: tuple[str, ...] = ()
+    """What a person should know of a run that ended well, a sentence each."""
 
     @property
     def nothing_left(self) -> bool:

@@ -168,6 +168,7 @@ def run_document(report: RunReport) -> dict[str, Any]:
         "stopped": report.stopped,
         "watermarkHeld": {"source": report.held[0], "since": report.held[1]} if report.held else None,
         "lateRowsUnread": {lost.operator: lost.rows for lost in report.lost},
+        "warnings": list(report.warnings),
     }
 
 
@@ -176,6 +177,7 @@ def run_line(report: RunReport) -> str:
     return (
         f"{report.job}: {report.stopped} {at} after {several(report.batches, 'batch', 'batches')} "
         f"and {several(report.rows, 'row')}{_holder(report)}{_lost(report)}"
+        + "".join(f"\nwarning: {sentence}" for sentence in report.warnings)
     )
 
 

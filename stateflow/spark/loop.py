@@ -94,6 +94,8 @@ class BatchLoop:
     """The input is over for good: the watermark stands at its end."""
     lock: threading.Lock = field(default_factory=threading.Lock)
     stop: threading.Event = field(default_factory=threading.Event)
+    warn: Callable[[str, str], None] = lambda about, sentence: None
+    """Of a matter a sentence, which the run repeats at its end."""
     batches: int = 0
     rows: int = 0
     began: int = field(init=False)

@@ -54,6 +54,7 @@ from stateflow.spark.inputs import OpenInputs, open_inputs
 from stateflow.spark.lineage import traced
 from stateflow.spark.loop import MOST_INPUT_FREE, BatchLoop, BatchReport
 from stateflow.spark.placement import Placement
+from stateflow.spark.run_warnings import RunWarnings
 from stateflow.spark.schemas import Outline
 from stateflow.spark.seeding import plan_batch, seed
 from stateflow.spark.session.build import build_session
@@ -119,6 +120,8 @@ class RunReport:
     """The source that holds the watermark back, and when it last had rows, in microseconds since 1970."""
     lost: tuple[LostRows, ...] = ()
     """The late rows that nobody reads, by operator."""
+    warnings: tuple[str, ...] = ()
+    """What else a person should know of, a sentence each."""
 
 
 def run(request: RunRequest) -> RunReport:
@@ -141,6 +144,7 @@ class _Run:
         self.stop = request.stop
         self._known_epoch = 0
         self._lost: dict[str, LostRows] = {}
+        self.warnings = RunWarnings()
         cache = Path(self.options.cache_dir) if self.options.cache_dir else cache_folder()
         self.scratch = str(Path(self.options.scratch_dir or cache / "scratch").absolute())
 
@@ -312,9 +316,14 @@ class _Run:
                 stopped=heart.reason or stopped,
                 held=held(writer.parent.statistics) if writer.parent else None,
                 lost=tuple(self._lost.values()),
+                warnings=self.warnings.sentences,
             )
             heart.outcome = RunOutcome(
-                batches=report.batches, rows=report.rows, checkpoint=report.checkpoint, stopped=report.stopped
+                batches=report.batches,
+                rows=report.rows,
+                checkpoint=report.checkpoint,
+                stopped=report.stopped,
+                warnings=report.warnings,
             )
             return report
 
@@ -394,6 +403,7 @@ class _Run:
             parameters=self.parameters,
             code=self.request.pipeline.versions,
             stop=self.stop,
+            warn=self.warnings.add,
         )
 
     def _reporting(self) -> Callable[[BatchReport], None]:

@@ -50,6 +50,14 @@ def test_the_last_line_names_late_rows_that_nobody_reads_and_what_to_read() -> N
     ).endswith('; 1 late row went nowhere: read .side("late") of a')
 
 
+def test_the_last_lines_are_the_warnings_of_the_run() -> None:
+    report = RunReport(
+        "orders", 1, 1, 9, 3, "input drained", warnings=("2 rows were odd", "a column is empty")
+    )
+    assert run_line(report).splitlines()[1:] == ["warning: 2 rows were odd", "warning: a column is empty"]
+    assert run_document(report)["warnings"] == ["2 rows were odd", "a column is empty"]
+
+
 MINUTE = 60_000
 SHOWN = "\x1b[?25h"
 

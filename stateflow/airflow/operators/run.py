@@ -523,6 +523,8 @@ class StateflowRunOperator(ReportsLineage, StateflowOperator):
         head = status.head if status else None
         checkpoint = outcome.checkpoint if outcome.checkpoint is not None else head
         self.linked(context, checkpoint, **self._known_driver())
+        for warning in outcome.warnings:
+            self.log.warning("%s", warning)
         empty = not self._has_worked(job, mark, outcome)
         result = self.result(
             checkpoint,
