@@ -62,6 +62,7 @@ APART: dict[str, Step] = {
     "by a function of Python": lambda frame: frame.withColumn("total", F.udf(lambda x: x, "double")("total")),
     "by batches of Python": lambda frame: frame.mapInArrow(same, "user long, total double"),
     "queried": queried,
+    "found in another table": lambda frame: frame.where("user in (select id from range(3))"),
     "cached": cached,
 }
 

@@ -9,7 +9,7 @@ from typing import Any
 import stateflow as sf
 from stateflow.format.records import SourceState
 from stateflow.pipelines.flow import Flow
-from stateflow.spark.inputs import holder_of, watermark_of
+from stateflow.spark.inputs import Observation, advanced, holder_of, watermark_of
 
 SECOND = 1_000_000
 HOUR = 3600 * SECOND
@@ -54,6 +54,22 @@ def test_the_lowest_source_holds_the_watermark() -> None:
     assert mark(a, b, 901 * SECOND, before=9 * HOUR) == 9 * HOUR, "it never goes back"
     assert watermark_of(TWO, {"a": a}, 5, 901 * SECOND, IDLE) == 5, "a source that has not begun holds it"
     assert watermark_of(TWO, {}, None, 0, IDLE) is None
+
+
+def test_older_rows_of_a_source_do_not_take_its_event_time_back() -> None:
+    """The watermark would not go back by it, but wait for this source while another one catches up."""
+    positions = {"a": seen(10 * HOUR, 900 * SECOND), "b": seen(7 * HOUR, 900 * SECOND)}
+    before = watermark_of(TWO, positions, None, 901 * SECOND, IDLE)
+    assert before == 7 * HOUR - DELAY
+    batch = {"a": Observation(1, 8 * HOUR), "b": Observation(1, 9 * HOUR)}
+    after = advanced(positions, batch, 902 * SECOND)
+    assert {uid: state.event_time for uid, state in after.items()} == {"a": 10 * HOUR, "b": 9 * HOUR}
+    assert watermark_of(TWO, after, before, 903 * SECOND, IDLE) == 9 * HOUR - DELAY
+
+
+def test_rows_without_a_time_leave_the_event_time_of_their_source_as_it_is() -> None:
+    positions = {"a": seen(10 * HOUR, 900 * SECOND)}
+    assert advanced(positions, {"a": Observation(3, None)}, 902 * SECOND)["a"].event_time == 10 * HOUR
 
 
 def test_a_source_without_rows_for_the_timeout_no_longer_holds_it() -> None:

@@ -67,6 +67,21 @@ class Swapped(NamedTuple):
     x: int
 
 
+class Defaulted(NamedTuple):
+    x: int = 1
+    y: int = 2
+
+
+class DefaultedSwapped(NamedTuple):
+    y: int = 2
+    x: int = 1
+
+
+@dataclass(frozen=True)
+class Place:
+    city: str
+
+
 class Typed(TypedDict):
     a: int
 
@@ -165,6 +180,7 @@ REFUSED: list[tuple[Any, Any, str]] = [
     (list[int | None], list[int], r"field \[\]: int \| None cannot become int"),
     (dict[str, int], dict[int, int], r"field \.?key: str cannot become int"),
     (dict[int, str], dict[float, str], "the keys of a map cannot change from int to float"),
+    (dict[Place, int], dict[Place, float], "the values of a map with record Place as keys cannot be converted"),
     (New, Old, "enum Old has no value of HIGH any more"),
     (Old, Numbers, "enum Numbers has no value of LOW"),
     (Literal["a", "b"], Literal["a"], "the literals has no value of 'b'"),
@@ -174,6 +190,7 @@ REFUSED: list[tuple[Any, Any, str]] = [
     (A, record(("a", str)), "field a: int cannot become str"),
     (A, record(("a", A)), "field a: int cannot become record R"),
     (Pair, NamedTuple("Between", [("x", int), ("new", int), ("y", str)]), "field new is new"),
+    (Defaulted, DefaultedSwapped, "the fields of a named tuple with defaults cannot change places"),
     (Tagged, TaggedNow, "class Tagged is TaggedNow now"),
     (int | str, int, r"int \| str cannot become int"),
     (A, Pair, "record R cannot become named tuple Pair"),
@@ -344,6 +361,16 @@ def test_an_alias_that_is_gone_again_is_remembered_for_values_of_its_time() -> N
     )
     assert stored_reader(state)(serializer_for(Point).dumps(Point(3))) == {"total": 3.0}
     assert final  # a default would take the place of the value, were the alias forgotten
+
+
+def test_an_alias_that_is_the_name_of_another_field_does_not_take_its_value() -> None:
+    """Whichever of the two is declared first: a value has one field to go to."""
+    sums = default("total", Annotated[int, sf.field(aliases=["x"])], 0)
+    for fields_now in ([("x", int), sums], [sums, default("x", int, 0)]):
+        now = record(*fields_now)
+        check_reading(XY, now, [(XY(3), now(x=3, total=0))])
+        [change] = evolution(schema(XY).value, declared_type(now).target).changes
+        assert change == "field total is new"
 
 
 def test_numbers_end_and_the_way_out_is_named() -> None:
