@@ -449,6 +449,117 @@ def test_broadcast_operator_state_and_parameters() -> None:
     assert harness.rows(Order(1, "a", 0.0)) == [3.0], "a failed batch left no element"
 
 
+def test_state_and_snapshot_show_what_the_operator_has_beside_the_key() -> None:
+    harness = KeyedHarness(Rated, parameters={"factor": 10})
+    assert harness.snapshot(1) == {}
+    harness.broadcast("rates", ("a", 3.0))
+    harness.rows(Order(1, "a", 2.0))
+    assert (harness.state(1).rates, harness.state(1).seen.get()) == ({"a": 3.0}, [1, 2])
+    assert harness.snapshot(1) == harness.snapshot(7) == {"rates": {"a": 3.0}, "seen": [1, 2]}
+
+
+class Writing(sf.KeyedProcess[int, Any, str]):
+    """Writes broadcast state where a row's text says."""
+
+    rates = sf.BroadcastState(str, list[int])
+    known = sf.ValueState(int)
+    tick = sf.Timer("processing")
+    where: str = ""
+
+    def _write(self, where: str) -> None:
+        if where == self.where:
+            self.rates["a"] = [1]
+
+    def open(self, ctx: sf.Context) -> None:
+        self._write("open")
+
+    def restore(self, ctx: sf.Context) -> None:
+        self._write("restore")
+
+    def snapshot(self, ctx: sf.Context) -> None:
+        self._write("snapshot")
+
+    def process_broadcast(self, name: str, rows: Iterator[Any], ctx: sf.Context) -> None:
+        for row in rows:
+            self.rates["all"] = [row]
+            ctx.for_each_key(self.known, self.visit)
+
+    def visit(self, key: int, ctx: sf.Context) -> None:
+        self._write("visit")
+
+    @tick.fires
+    def ring(self, key: int, at: datetime, ctx: sf.Context) -> None:
+        self._write("ring")
+
+    def process(self, key: int, rows: Iterator[Any], ctx: sf.Context) -> Any:
+        self.known.value = 1
+        self.tick.set(timedelta(0))
+        self._write("process")
+        if self.where == "in place":
+            self.rates["all"].append(1)
+        return (self.rates.setdefault(row, []) for row in rows if self.where == "generator")
+
+
+def writing_in(where: str) -> type[Writing]:
+    return type("Writing", (Writing,), {"where": where, "__module__": __name__})
+
+
+@pytest.mark.parametrize("on_error", ["fail", "dead_letter"])
+@pytest.mark.parametrize("where", ["open", "restore", "process", "visit", "ring", "snapshot", "generator"])
+def test_only_process_broadcast_writes_broadcast_state(where: str, on_error: str) -> None:
+    harness = KeyedHarness(writing_in(where), key=lambda row: row, output="text string", on_error=on_error)
+
+    def batches() -> None:
+        harness.rows(1)
+        harness.broadcast("rates", 2)
+
+    with pytest.raises(sf.UsageError) as caught:
+        batches()
+    assert str(caught.value) == (
+        f"operator 'Writing': {'process' if where == 'generator' else where} writes broadcast state 'rates': only process_broadcast may, "
+        "which sees the same rows in every subtask; keep what other methods find out in a state of the key or in an OperatorListState"
+    )
+    assert "rates" not in harness.snapshot(1)
+
+
+def test_a_value_of_broadcast_state_that_process_changes_in_place_is_refused() -> None:
+    harness = KeyedHarness(writing_in("in place"), key=lambda row: row, output="text string")
+    harness.broadcast("rates", 2)
+    with pytest.raises(sf.UsageError, match="value of broadcast state 'rates' was changed in place"):
+        harness.rows(1)
+    assert harness.snapshot(1) == {"rates": {"all": [2]}}
+
+
+class Sides(sf.ConnectedProcess[int, Any, Any, str]):
+    rates = sf.BroadcastState(str, int)
+
+    def process_left(self, key: int, rows: Iterator[Any], ctx: sf.Context) -> None:
+        self.rates.update(left=key)
+
+    def process_right(self, key: int, rows: Iterator[Any], ctx: sf.Context) -> None:
+        self.rates.pop("right", None) if list(rows) else None
+
+
+def test_neither_side_of_two_inputs_writes_broadcast_state() -> None:
+    with pytest.raises(sf.UsageError, match="process_left writes broadcast state 'rates'"):
+        KeyedHarness(Sides, key=lambda row: row, output="text string").left(1)
+    right = type("Right", (Sides,), {"process_left": lambda self, key, rows, ctx: None})
+    with pytest.raises(sf.UsageError, match="process_right writes broadcast state 'rates'"):
+        KeyedHarness(right, key=lambda row: row, output="text string").right(1)
+
+
+def test_a_hook_with_a_yield_is_refused_for_python_would_run_nothing_of_it() -> None:
+    class Telling(Rated):
+        def process_broadcast(self, name: str, rows: Iterator[Any], ctx: sf.Context) -> Any:
+            self.rates.update(rows)
+            yield 1.0
+
+    with pytest.raises(
+        sf.UsageError, match=r"'Telling', process_broadcast: it has a yield.*take the yield out"
+    ):
+        KeyedHarness(Telling, parameters={"factor": 1}).broadcast("rates", ("a", 1.0))
+
+
 class Dicing(sf.KeyedProcess[int, Order, Any]):
     def process(self, key: int, rows: Iterator[Order], ctx: sf.Context) -> Iterator[Any]:
         yield (

@@ -163,6 +163,24 @@ def test_broadcast_state_that_differs_between_subtasks_is_refused() -> None:
         harness.broadcast("rates", 1)
 
 
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_only_process_broadcast_writes_broadcast_state(parallelism: int) -> None:
+    class Writing(sf.PartitionProcess[int, int]):
+        rates = sf.BroadcastState(str, int)
+
+        def process(self, rows: Iterator[int], ctx: sf.Context) -> Iterator[int]:
+            for row in rows:
+                self.rates["sum"] = row
+                yield row
+
+    harness = PartitionHarness(Writing, parallelism=parallelism, output="n int")
+    with pytest.raises(
+        sf.UsageError, match=r"^operator 'Writing': process writes broadcast state 'rates': only"
+    ):
+        harness.rows(1, 2)
+    assert harness.state().rates == {}
+
+
 def test_rows_that_a_run_would_refuse_are_refused() -> None:
     class Texts(sf.PartitionProcess[int, int]):
         def process(self, rows: Iterator[int], ctx: sf.Context) -> list[Any]:

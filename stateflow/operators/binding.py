@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -24,12 +24,16 @@ from stateflow.state.bound import (
     Cursor,
     StoredState,
 )
+from stateflow.state.broadcast_map import BoundBroadcast
 from stateflow.state.declare import (
     AggregatingState,
+    BroadcastState,
     Declaration,
     ListState,
     MapState,
+    OperatorState,
     ReducingState,
+    UnionListState,
     ValueState,
 )
 from stateflow.state.expiry.index import Expiry
@@ -41,11 +45,6 @@ from stateflow.state.values.key_types import key_types_for
 from stateflow.state.values.migrations import migrations_of
 from stateflow.state.values.serializers import Serializer, serializer_for
 
-_ELEMENTS: Mapping[str, Callable[[], Any]] = {
-    "list": BoundOperatorList,
-    "union": BoundUnionList,
-    "broadcast": dict,
-}
 TIMER_IDS = 2
 """A timer takes two state ids: its queue, and the time per key."""
 
@@ -59,7 +58,7 @@ class Binding:
     timers: dict[str, BoundTimer | BoundTimers]
     handlers: dict[str, Any]
     operator: dict[str, Any]
-    """Lists and unions, or a dict for broadcast state."""
+    """Lists, unions and the maps of broadcast state."""
     keyed: tuple[Namespaced, ...] = ()
     """All states and timers of a key."""
     expiring: tuple[Expiry, ...] = ()
@@ -104,9 +103,18 @@ def bind(
         handlers[name] = getattr(process, timer.handler or "")
     operator: dict[str, Any] = {}
     for name, declaration in declared.operator.items():
-        operator[name] = process.__dict__[name] = _ELEMENTS[declaration.kind]()
+        operator[name] = process.__dict__[name] = _elements(declaration, uid)
     cursor.expiring = expiring
     return Binding(tuple(stored), timers, handlers, operator, tuple(keyed), tuple(expiring))
+
+
+def _elements(declaration: OperatorState[Any], uid: str) -> Any:
+    match declaration:
+        case BroadcastState():
+            return BoundBroadcast(uid, declaration.name, serializer_for(declaration.type))
+        case UnionListState():
+            return BoundUnionList()
+    return BoundOperatorList()
 
 
 def _expiry(

@@ -23,7 +23,7 @@ def hand_out(process: Process[Any], elements: Elements, subtask: int, *, whole: 
         serializer: Serializer = serializer_for(declaration.type)
         state = process.__dict__[name]
         if declaration.kind == "broadcast":
-            state.update(serializer.loads(parts[0][0]) if parts and parts[0] else {})
+            state.load(serializer.loads(parts[0][0]) if parts and parts[0] else {})
             continue
         own = parts[subtask] if subtask < len(parts) else ()
         shown = whole and declaration.kind == "union"
@@ -45,9 +45,8 @@ def gathered(uid: str, process: Process[Any]) -> dict[str, tuple[bytes, ...]]:
     for name, declaration in type(process).declarations().operator.items():
         serializer: Serializer = serializer_for(declaration.type)
         state = process.__dict__[name]
-        values = [state] if declaration.kind == "broadcast" else state.recorded()
         try:
-            out[name] = tuple(map(serializer.dumps, values))
+            out[name] = tuple(map(serializer.dumps, state.recorded()))
         except StateTypeError as error:
             raise StateTypeError(f"operator {uid!r}, state {name!r}: {error}") from None
     return out

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import GeneratorType
 from typing import Any
 
 from stateflow.errors import StateflowError, UsageError, UserCodeError, placed
 from stateflow.operators.binding import Binding, bind
 from stateflow.operators.context import Moment, OperatorContext
 from stateflow.pipelines.operators import DEAD_LETTERS, OperatorSpec
+from stateflow.state.broadcast_map import BroadcastWriteError, writing
 from stateflow.state.cursor import NO_KEY, Cursor
 
 REPEATED = "nothing of the batch was stored, and a run with changed code repeats it"
@@ -46,18 +48,26 @@ class ProcessEngine:
         self._user("close", self.process.close, without_context=True)
 
     def broadcast(self, name: str, rows: Sequence[Any]) -> None:
-        self._user(
-            "process_broadcast", lambda context: self.process.process_broadcast(name, iter(rows), context)
-        )
+        with writing(self.binding.operator.values()):
+            self._user(
+                "process_broadcast",
+                lambda context: self.process.process_broadcast(name, iter(rows), context),
+            )
 
     def _user(self, what: str, method: Callable[..., Any], *, without_context: bool = False) -> None:
         """Calls a method of the operator's life cycle, where there is no key."""
         self._leave_key()
         try:
-            method() if without_context else method(self.context)
+            made = method() if without_context else method(self.context)
+            if isinstance(made, GeneratorType):
+                raise UsageError(
+                    "it has a yield, so that Python would run nothing of it, and no row comes out of it: take the yield out"
+                )
             if self.cursor.dirty:
                 self.cursor.discard()
                 raise UsageError(NO_KEY)
+        except BroadcastWriteError:
+            raise
         except StateflowError as error:
             raise type(error)(f"operator {self.spec.uid!r}, {what}: {error}") from error
         except Exception as error:

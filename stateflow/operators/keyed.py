@@ -37,11 +37,12 @@ from stateflow.pipelines.operators import DEAD_LETTERS, OperatorSpec
 from stateflow.pipelines.process import ConnectedProcess
 from stateflow.state.backends.base import Backend
 from stateflow.state.bound import Change
+from stateflow.state.broadcast_map import BroadcastWriteError
 from stateflow.state.expiry.index import NextDue
 from stateflow.state.keys.codec import KeyCodec
 
 _NEVER_DIVERTED = (
-    BusyError, CorruptError, DisagreementError, FencedError, IncompatibleError, UnavailableError, MemoryError,
+    BroadcastWriteError, BusyError, CorruptError, DisagreementError, FencedError, IncompatibleError, UnavailableError, MemoryError,
 )  # fmt: skip
 """Errors that no key has caused: if they were diverted, one damaged file would turn every key into a dead letter."""
 

@@ -9,6 +9,7 @@ from stateflow.errors import StateflowError, UserCodeError, placed
 from stateflow.operators.engine import REPEATED, ProcessEngine
 from stateflow.operators.output import returned
 from stateflow.pipelines.process import PartitionProcess
+from stateflow.state.broadcast_map import BroadcastWriteError
 
 
 class PartitionEngine(ProcessEngine):
@@ -25,6 +26,8 @@ class PartitionEngine(ProcessEngine):
             for row in () if produced is None else returned(self.spec.uid, produced):
                 self.out.append(row)
                 yield
+        except BroadcastWriteError:
+            raise
         except StateflowError as error:
             raise type(error)(f"operator {self.spec.uid!r}: {error}") from error
         except Exception as error:

@@ -267,7 +267,7 @@ class UnionListState(OperatorListState[T]):
 
 
 class BroadcastState(OperatorState[V], Generic[K, V]):
-    """A small map that is the same in every subtask; changed in `process_broadcast` only."""
+    """A small map that is the same in every subtask; `process_broadcast` alone may change it, and a write elsewhere is refused."""
 
     kind = "broadcast"
 

@@ -42,6 +42,7 @@ from stateflow.state.bound import (
     BoundTimers,
     BoundValueState,
 )
+from stateflow.state.broadcast_map import BoundBroadcast
 from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.values.key_types import key_types_for
 from stateflow.state.values.serializers import serializer_for
@@ -152,15 +153,17 @@ class KeyedHarness(KeyedStateHarness):
         return self._batch([], None, lambda engine: engine.broadcast(name, rows))
 
     def state(self, key: Any) -> Any:
-        """The process with its states bound to `key`, for reading: `harness.state(1).total.value`."""
+        """The process with its states bound to `key`, for reading: `harness.state(1).total.value`. Those of the operator are
+        there, too."""
         engine = self._new_engine()
+        hand_out(engine.process, self._elements, 0, whole=False)
         key = _as_key(self._codec, key)
         engine.move_to(_full_key(self._codec, self._max, key), key)
         return engine.process
 
     def snapshot(self, key: Any) -> dict[str, Any]:
-        """Every state of a key as plain values; what is not there is left out. A state with namespaces is a dict by namespace,
-        where None stands for no namespace."""
+        """Every state of a key, and those of the operator, as plain values; what is not there is left out. A state with namespaces
+        is a dict by namespace, where None stands for no namespace."""
         process, values = self.state(key), {}
         for name in (n for n in self._spec.state_ids if n in self._process_type.declared_names()):
             state = getattr(process, name)
@@ -171,6 +174,9 @@ class KeyedHarness(KeyedStateHarness):
                     **{each: _plain(state.view_of(each)) for each in state.namespaces()},
                 } or None
             if value is not None:
+                values[name] = value
+        for name in self._process_type.declarations().operator:
+            if value := _plain(getattr(process, name)):
                 values[name] = value
         return values
 
@@ -353,7 +359,7 @@ def _plain(state: Any) -> Any:
             return state.at
         case BoundTimers():
             return state.all() or None
-        case BoundMapState():
+        case BoundMapState() | BoundBroadcast():
             return dict(state.items()) or None
         case BoundListState():
             return state.get() or None

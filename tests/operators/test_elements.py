@@ -11,6 +11,7 @@ from stateflow.checkpoint.rescale import redistributed
 from stateflow.format.records import OperatorListState
 from stateflow.operators.binding import bind
 from stateflow.operators.elements import gathered, hand_out
+from stateflow.state.broadcast_map import writing
 from stateflow.state.cursor import Cursor
 
 
@@ -102,7 +103,8 @@ def test_every_subtask_sees_the_whole_union_after_a_rescale_and_nothing_is_lost(
 def test_a_list_stays_with_its_subtask_and_a_map_is_one_copy(four: Subtasks) -> None:
     def write(process: Counting, subtask: int) -> None:
         process.mine.update([*process.mine.get(), subtask])
-        process.rates["tea"] = process.rates.get("tea", 0.0) + 1
+        with writing([process.rates]):
+            process.rates["tea"] = process.rates.get("tea", 0.0) + 1
 
     four.batch(write)
     four.batch(write, begins=True)
@@ -112,7 +114,8 @@ def test_a_list_stays_with_its_subtask_and_a_map_is_one_copy(four: Subtasks) -> 
 
 def test_a_value_of_the_wrong_type_names_operator_and_state() -> None:
     def code(process: Any, subtask: int) -> None:
-        process.rates["tea"] = None
+        with writing([process.rates]):
+            process.rates["tea"] = None
 
     with pytest.raises(sf.StateTypeError) as caught:
         Subtasks(1).batch(code)

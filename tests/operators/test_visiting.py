@@ -99,7 +99,8 @@ def test_what_has_expired_is_not_visited(harness: KeyedHarness) -> None:
 def test_a_visit_may_clear_its_key(harness: KeyedHarness) -> None:
     harness.rows((1, "log", 1.0), (1, "total", 1.0), (1, "a", 1.0), (2, "total", 1.0))
     harness.broadcast("rates", ("log", 0.0))
-    assert (harness.snapshot(1), harness.snapshot(2)) == ({}, {"total": 1.0})
+    of_operator = {"factor": {"log": 0.0}}
+    assert (harness.snapshot(1), harness.snapshot(2)) == (of_operator, {"total": 1.0, **of_operator})
 
 
 def test_two_visits_of_a_batch_see_each_others_changes(harness: KeyedHarness) -> None:

@@ -1,0 +1,150 @@
+"""Broadcast state as user code holds it: a map that anybody reads, and that `process_broadcast` alone writes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, TypeVar
+from uuid import UUID
+
+from stateflow.errors import StateTypeError, UsageError
+from stateflow.state.values.serializers import Serializer
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+_LIBRARY = f"{Path(__file__).parents[1]}/"
+_UNCHANGING = frozenset(
+    (bool, int, float, str, bytes, type(None), date, datetime, timedelta, Decimal, UUID),
+)
+
+
+class BroadcastWriteError(UsageError):
+    """A method that sees other rows in each subtask has changed what all subtasks share."""
+
+
+class BoundBroadcast(dict[K, V]):
+    """Refuses each write outside of `process_broadcast`: one subtask alone would be none the wiser, and several would differ.
+
+    Reading costs what it costs of a dict. A value that was changed in place is found when the map is recorded.
+    """
+
+    __slots__ = ("_is_open", "_name", "_sealed", "_serializer", "_uid")
+
+    def __init__(self, uid: str, name: str, serializer: Serializer) -> None:
+        super().__init__()
+        self._uid, self._name, self._serializer = uid, name, serializer
+        self._is_open = False
+        self._sealed: bytes | None = None
+
+    def load(self, values: Mapping[K, V]) -> None:
+        """Gives the state what the record has, when the task begins."""
+        super().clear()
+        super().update(values)
+        self._seal()
+
+    def recorded(self) -> list[dict[K, V]]:
+        """What the record keeps: one map."""
+        if self._sealed is not None and self._encoded() != self._sealed:
+            raise BroadcastWriteError(
+                f"operator {self._uid!r}: a value of broadcast state {self._name!r} was changed in place outside of process_broadcast: "
+                f"{_RULE}"
+            )
+        return [dict(self)]
+
+    def begin_writing(self) -> None:
+        self._is_open = True
+
+    def end_writing(self) -> None:
+        self._is_open = False
+        self._seal()
+
+    def _seal(self) -> None:
+        """Remembers values that could be changed in place."""
+        could_change = any(type(value) not in _UNCHANGING for value in self.values())
+        self._sealed = self._encoded() if could_change else None
+
+    def _encoded(self) -> bytes | None:
+        try:
+            return self._serializer.dumps(dict(self))
+        except StateTypeError:
+            # Whoever records it says so, with the names.
+            return None
+
+    def _refuse_unless_open(self) -> None:
+        if not self._is_open:
+            raise BroadcastWriteError(
+                f"operator {self._uid!r}: {_method()} writes broadcast state {self._name!r}: {_RULE}"
+            )
+
+    def __setitem__(self, key: K, value: V) -> None:
+        self._refuse_unless_open()
+        super().__setitem__(key, value)
+
+    def __delitem__(self, key: K) -> None:
+        self._refuse_unless_open()
+        super().__delitem__(key)
+
+    def clear(self) -> None:
+        self._refuse_unless_open()
+        super().clear()
+
+    def pop(self, *arguments: Any) -> Any:
+        self._refuse_unless_open()
+        return super().pop(*arguments)
+
+    def popitem(self) -> tuple[K, V]:
+        self._refuse_unless_open()
+        return super().popitem()
+
+    def setdefault(self, *arguments: Any) -> Any:
+        self._refuse_unless_open()
+        return super().setdefault(*arguments)
+
+    def update(self, *arguments: Any, **values: Any) -> None:
+        self._refuse_unless_open()
+        super().update(*arguments, **values)
+
+    def __ior__(self, other: Any) -> Any:  # type: ignore[misc]
+        self._refuse_unless_open()
+        super().update(other)
+        return self
+
+    def __reduce__(self) -> Any:
+        # A copy is a dict of its own, which may be changed.
+        return dict, (dict(self),)
+
+
+_RULE = (
+    "only process_broadcast may, which sees the same rows in every subtask; keep what other methods find out in a state of the key or in "
+    "an OperatorListState"
+)
+
+
+@contextmanager
+def writing(states: Iterable[Any]) -> Iterator[None]:
+    """While `process_broadcast` runs."""
+    maps = [state for state in states if isinstance(state, BoundBroadcast)]
+    for each in maps:
+        each.begin_writing()
+    try:
+        yield
+    finally:
+        for each in maps:
+            each.end_writing()
+
+
+def _method() -> str:
+    """The user's method that the engine has called, and that is still running."""
+    frame, method = inspect.currentframe(), ""
+    while frame is not None:
+        if not frame.f_code.co_filename.startswith(_LIBRARY):
+            method = frame.f_code.co_qualname.removesuffix(".<locals>.<genexpr>").rpartition(".")[2]
+        elif method:
+            return method
+        frame = frame.f_back
+    return "code outside of a batch"
