@@ -19,6 +19,7 @@ from stateflow.errors import CorruptError, StateflowError
 from stateflow.format.layout import JobLayout, epoch_of, origin_of
 from stateflow.format.records import DeadMark, Pin, Record, encode
 from stateflow.format.references import bases, job_files
+from stateflow.storage.local import held_root
 from stateflow.storage.store import Entry, Store, create_once
 
 Reason = Literal["subsumed", "orphan"]
@@ -178,7 +179,19 @@ def collect(
     dispose: DisposeSavepoint | None = None,
 ) -> CollectionReport:
     """Deletes what no kept record needs. `collector` is a name that was never used before."""
-    cache = {} if cache is None else cache
+    with held_root(store) as held:
+        return _collect(held, layout, collector, retained, orphans, {} if cache is None else cache, dispose)
+
+
+def _collect(
+    store: Store,
+    layout: JobLayout,
+    collector: str,
+    retained: int,
+    orphans: bool,
+    cache: BodyCache,
+    dispose: DisposeSavepoint | None,
+) -> CollectionReport:
     pins, log = _observed(store, layout, cache)
     chosen = tuple(candidates(log, pins, retained))
     # A doomed record keeps the mark of the collector that doomed it until the record is gone.

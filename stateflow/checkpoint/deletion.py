@@ -13,6 +13,7 @@ from stateflow.errors import UsageError
 from stateflow.format.layout import LAST_EPOCH, JobLayout
 from stateflow.format.records import EpochClaim, Owner, encode
 from stateflow.format.references import bases
+from stateflow.storage.local import held_root
 from stateflow.storage.store import Store, create_once
 
 
@@ -38,6 +39,18 @@ def delete_job(
     dispose: DisposeSavepoint,
 ) -> Deleted:
     """Fences every run, then deletes everything but the tombstone. After a crash the caller can repeat it."""
+    with held_root(store) as held:
+        return _delete(held, layout, owner, ids, clock, dispose)
+
+
+def _delete(
+    store: Store,
+    layout: JobLayout,
+    owner: Owner,
+    ids: Callable[[], str],
+    clock: Callable[[], int],
+    dispose: DisposeSavepoint,
+) -> Deleted:
     pins = [pin for pin in list_pins(store, layout) if pin.kind in ("fork", "savepoint")]
     if pins:
         raise UsageError(

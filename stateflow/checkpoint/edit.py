@@ -15,6 +15,7 @@ from stateflow.checkpoint.writer import CommitPermit, Writer
 from stateflow.errors import FencedError, IncompatibleError, StateflowError, UnavailableError
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import Kind, Outcome, Owner, Record
+from stateflow.storage.local import held_root
 from stateflow.storage.store import Store, refused_for_good
 
 MakeDraft = Callable[[Writer], Draft]
@@ -110,7 +111,7 @@ def _delete_files(writer: Writer) -> None:
     """Deletes the files that were copied in for a record that was not decided. On a full disk the next claim may fail, and no
     collection would follow: so they are deleted here."""
     layout = writer.layout
-    with suppress(StateflowError):
+    with suppress(StateflowError), held_root(writer.store) as store:
         for file_path in (layout.shared_file, layout.staged_file):
-            entries = writer.store.list(file_path(writer.epoch, writer.next_slot, "", ""))
-            writer.store.delete([entry.path for entry in entries])
+            entries = store.list(file_path(writer.epoch, writer.next_slot, "", ""))
+            store.delete([entry.path for entry in entries])

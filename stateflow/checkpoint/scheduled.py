@@ -14,6 +14,7 @@ from stateflow.checkpoint.control import RunOutcome
 from stateflow.errors import NotFoundError
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import FORMAT, Micros, decode, encode
+from stateflow.storage.local import held_root
 from stateflow.storage.store import Store, create_once
 
 MOST_MARKS = 1_000
@@ -92,10 +93,11 @@ def recall(store: Store, layout: JobLayout, dag_run: str, task: str, *, recalled
 
 def sweep(store: Store, layout: JobLayout) -> int:
     """Deletes the oldest marks beyond `MOST_MARKS`. Returns how many."""
-    paths = [entry.path for entry in store.list(layout.scheduled_runs)]
-    if len(paths) <= MOST_MARKS:
-        return 0
-    began = {path: decode(store.read(path), ScheduledRun, path).at for path in paths}
-    old = sorted(paths, key=lambda path: began[path])[: len(paths) - MOST_MARKS]
-    store.delete(old)
-    return len(old)
+    with held_root(store) as held:
+        paths = [entry.path for entry in held.list(layout.scheduled_runs)]
+        if len(paths) <= MOST_MARKS:
+            return 0
+        began = {path: decode(held.read(path), ScheduledRun, path).at for path in paths}
+        old = sorted(paths, key=lambda path: began[path])[: len(paths) - MOST_MARKS]
+        held.delete(old)
+        return len(old)

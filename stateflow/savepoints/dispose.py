@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from types import MappingProxyType
 
 from stateflow.checkpoint.collection import DisposeSavepoint
@@ -39,7 +39,7 @@ from stateflow.savepoints.format import (
     unfinished_bytes,
     withdraw,
 )
-from stateflow.storage.local import LocalStore
+from stateflow.storage.local import LocalStore, held_root
 from stateflow.storage.roots import open_recorded
 from stateflow.storage.store import InFolder, Store, create_once
 
@@ -66,7 +66,22 @@ def dispose_savepoint(
     deletes whatever the folder holds, even a savepoint that a job claimed before the job itself was deleted;
     `storage_options` open that job's root.
     """
+    with ExitStack() as stack:
+        try:
+            held = stack.enter_context(held_root(store))
+        except NotFoundError:
+            raise no_savepoint(store) from None
+        return _dispose(held, owner, clock, by_job, expect, storage_options)
 
+
+def _dispose(
+    store: Store,
+    owner: Owner,
+    clock: Callable[[], int],
+    by_job: str,
+    expect: str | None,
+    storage_options: Mapping[str, str],
+) -> int:
     def dispose(by_job: str, expect: str | None) -> int:
         claim = _claim_for_disposal(store, owner, clock, by_job, expect, storage_options)
         return _empty_folder(store, claim)
@@ -155,20 +170,20 @@ def dispose_claimed(
 
     def dispose(url: str) -> None:
         # A record gave the URL. Whoever may write to the root could have put a link on the way to the savepoint.
-        store = (
+        found = (
             open_base(url, storage_options) if open_base else open_recorded(url, storage_options, root=root)
         )
-        claim = read_savepoint_claim(store)
-        if claim is None or claim.job != job:
-            return
-        if not belongs(claim, root, store.url):
-            _log.warning(
-                "the savepoint in %s stays: job %r claimed it in %s, of which this root is a copy, or from where it was "
-                "moved; delete the folder when neither needs it",
-                store.url, claim.name, claim.root or claim.url,
-            )  # fmt: skip
-            return
-        with suppress(NotFoundError):
+        with suppress(NotFoundError), held_root(found) as store:
+            claim = read_savepoint_claim(store)
+            if claim is None or claim.job != job:
+                return
+            if not belongs(claim, root, store.url):
+                _log.warning(
+                    "the savepoint in %s stays: job %r claimed it in %s, of which this root is a copy, or from where it was "
+                    "moved; delete the folder when neither needs it",
+                    store.url, claim.name, claim.root or claim.url,
+                )  # fmt: skip
+                return
             dispose_savepoint(store, owner=owner, clock=clock, by_job=job)
 
     return dispose

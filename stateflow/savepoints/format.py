@@ -39,7 +39,7 @@ from stateflow.format.records import (
 )
 from stateflow.format.references import bases, path_inside, references, with_references
 from stateflow.masking import masked
-from stateflow.storage.local import LocalStore
+from stateflow.storage.local import LocalStore, held_root
 from stateflow.storage.store import Entry, Store, create_once
 
 _log = logging.getLogger(__name__)
@@ -324,8 +324,9 @@ def claim_is(store: Store, claim: bytes) -> bool:
 
 def withdraw(store: Store, claim: bytes) -> None:
     # Checked first: by now the folder may hold another savepoint and another claim.
-    if claim_is(store, claim):
-        store.delete([SAVEPOINT_CLAIM])
+    with suppress(NotFoundError), held_root(store) as held:
+        if claim_is(held, claim):
+            held.delete([SAVEPOINT_CLAIM])
 
 
 def claimed_error(store: Store, claim: SavepointClaim) -> StateflowError:

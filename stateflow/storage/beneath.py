@@ -39,16 +39,23 @@ class Folder:
 
     FileNotFoundError when one is missing, NotADirectoryError when one is a file, LinkError when one is a link. With
     `make` the missing ones are made; with `partial` the walk ends before the first that is missing or is a file.
+    `opened`: a descriptor of the root. Then the walk begins there, whatever the root's name leads to by now.
     """
 
     __slots__ = ("descriptors", "names", "root")
 
     def __init__(
-        self, root: Path, names: Sequence[str], *, make: bool = False, partial: bool = False
+        self,
+        root: Path,
+        names: Sequence[str],
+        *,
+        make: bool = False,
+        partial: bool = False,
+        opened: int | None = None,
     ) -> None:
         self.root = root
         self.names = names
-        self.descriptors = [_root(root, make)]
+        self.descriptors = [_root(root, make) if opened is None else os.dup(opened)]
         """Of the root, and of each folder below it."""
         try:
             for name in names:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import fcntl
 import os
@@ -12,8 +13,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from io import FileIO
 from pathlib import Path
+from typing import Self
 
-from stateflow.errors import CorruptError, NotFoundError, UnavailableError, UsageError
+from stateflow.errors import CorruptError, NotFoundError, StateflowError, UnavailableError, UsageError
 from stateflow.storage.beneath import (
     ANYBODY,
     Folder,
@@ -33,6 +35,7 @@ from stateflow.storage.store import (
     TEMP,
     Entry,
     ExistsError,
+    Store,
     checked_folder,
     checked_path,
     checked_prefix,
@@ -42,6 +45,7 @@ _TRIES = 100
 """How often a writer makes its folder again when a collector removes it. Only a livelock needs that many."""
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
 _LINK_ELSEWHERE = (errno.EXDEV, errno.EMLINK, *_NO_LINKS)
+_CLOSED = -1
 _NEW = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -72,6 +76,8 @@ class LocalStore:
         self._url = file_url(self._root)
         self._fsync = fsync
         self._unique = unique
+        self._held: int | None = None
+        """A descriptor of the root, while an operation holds it: see `held_root`."""
         self._anchored: dict[str, int] = {}
         """Folders whose own name is known to be on disk, with their inode: a folder made again has another inode."""
 
@@ -246,12 +252,28 @@ class LocalStore:
                 self._tidy(each)
 
     def remove_root(self) -> None:
-        """Removes the root's own folder. OSError when it is not empty, or cannot be reached without following a link."""
-        if not self._way:
-            self._root.rmdir()
-            return
-        with Folder(self._top, self._way[:-1]) as above:
-            os.rmdir(self._way[-1], dir_fd=above.descriptor)
+        """Removes the root's own folder. OSError when it is not empty, or cannot be reached without following a link, or when
+        its name leads to another folder than the one that is held."""
+        top, way = (self._top, self._way) if self._way else (self._root.parent, (self._root.name,))
+        with Folder(top, way[:-1]) as above:
+            if self._held is not None and not os.path.samestat(
+                os.fstat(self._held), os.stat(way[-1], dir_fd=above.descriptor, follow_symlinks=False)
+            ):
+                raise OSError(errno.ESTALE, "another folder by now", str(self._root))
+            os.rmdir(way[-1], dir_fd=above.descriptor)
+
+    @contextmanager
+    def holding(self) -> Iterator[Self]:
+        """The same store, which stays in the folder that the root is now. NotFoundError when there is none."""
+        with ExitStack() as stack:
+            with self._errors(self._root, "."):
+                folder = stack.enter_context(self._open_folder(()))
+            held = copy.copy(self)
+            held._held = folder.descriptor
+            try:
+                yield held
+            finally:
+                held._held = _CLOSED
 
     def _at(self, path: str) -> Path:
         """The path, for messages. To open the file, use `_folder_of`."""
@@ -261,6 +283,8 @@ class LocalStore:
         return self._open_folder(path.split("/")[:-1], make=make)
 
     def _open_folder(self, names: Iterable[str], *, make: bool = False, partial: bool = False) -> Folder:
+        if self._held is not None:
+            return Folder(self._root, tuple(names), make=make, partial=partial, opened=self._held)
         return Folder(self._top, (*self._way, *names), make=make, partial=partial)
 
     def _publish(
@@ -360,7 +384,9 @@ class LocalStore:
                 return
         raise self._livelock(path)
 
-    def _livelock(self, path: str) -> UnavailableError:
+    def _livelock(self, path: str) -> StateflowError:
+        if self._held is not None and os.fstat(self._held).st_nlink == 0:
+            return NotFoundError(f"the folder {self._root} was removed meanwhile")
         return UnavailableError(
             f"{self._at(path).parent} is removed again and again: stop whatever deletes it and run again"
         )
@@ -430,7 +456,9 @@ class LocalStore:
                     for item in scan:
                         if item.name.startswith(TEMP):
                             _remove_abandoned(here, item.name)
-            own = list(zip(folder.descriptors, folder.names, strict=False))[len(self._way) :]
+            own = list(zip(folder.descriptors, folder.names, strict=False))[
+                0 if self._held is not None else len(self._way) :
+            ]
             for above, name in reversed(own):
                 try:
                     os.rmdir(name, dir_fd=above)
@@ -478,6 +506,20 @@ class LocalStore:
                 return UnavailableError(
                     f"{path} in {self.url} failed ({error.strerror}): check the disk and run again"
                 )
+
+
+@contextmanager
+def held_root(store: Store) -> Iterator[Store]:
+    """The store for an operation that deletes.
+
+    On a disk it opens the root once. Whoever may write to the folder above the root can give the root's name to another
+    folder at any moment, and what the operation has read of one folder decides nothing in the other.
+    """
+    if not isinstance(store, LocalStore):
+        yield store
+        return
+    with store.holding() as held:
+        yield held
 
 
 def link_file(source: Path, target: Path) -> None:

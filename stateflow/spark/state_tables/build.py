@@ -60,6 +60,7 @@ from stateflow.spark.task.storage import TaskStorage, task_storage
 from stateflow.state.backends.choice import open_backend
 from stateflow.state.tabular import TIMERS, tables_of
 from stateflow.storage.files import inline, upload_file
+from stateflow.storage.local import held_root
 from stateflow.storage.roots import open_recorded, open_store
 from stateflow.storage.store import Store
 
@@ -188,8 +189,9 @@ def _uploaded(store: Store, path: str, log: bytes) -> FileRef:
 
 
 def _remove_build(store: Store, building: str) -> None:
-    with suppress(StateflowError):  # nothing names these files, and the error that led here says more
-        store.delete([entry.path for entry in store.list(f"{building}/")])
+    # Nothing names these files, and the error that led here says more.
+    with suppress(StateflowError), held_root(store) as held:
+        held.delete([entry.path for entry in held.list(f"{building}/")])
     remove_empty(store)
 
 

@@ -49,6 +49,7 @@ from stateflow.spark.task.worker import marked, spare_the_collector
 from stateflow.state.backends.base import OpenShard
 from stateflow.state.backends.choice import open_reader
 from stateflow.state.tabular import StateTable, TimerTable, tables_of
+from stateflow.storage.local import held_root
 from stateflow.storage.roots import open_store
 from stateflow.storage.store import Store
 from stateflow.storage.transfer import Transfer, transfer
@@ -355,7 +356,7 @@ def _discard(target: Store, attempt: str, but: Container[str] = ()) -> None:
 
     If deleting fails, the files stay invisible, and a disposal deletes them.
     """
-    with suppress(StateflowError):
-        entries = [*target.list(SAVEPOINT_TABLES), *target.list(SAVEPOINT_STATE)]
+    with suppress(StateflowError), held_root(target) as held:
+        entries = [*held.list(SAVEPOINT_TABLES), *held.list(SAVEPOINT_STATE)]
         own = [e.path for e in entries if attempt in e.path.rpartition("/")[2]]
-        target.delete(path for path in own if path not in but)
+        held.delete(path for path in own if path not in but)
