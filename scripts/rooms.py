@@ -16,7 +16,7 @@ PACKAGE = PROJECT / "stateflow"
 PAGE = PROJECT / "docs" / "architecture.md"
 BEGIN, END = "<!-- rooms: python scripts/rooms.py -->", "<!-- end of rooms -->"
 
-GROUND = frozenset({"distribution", "errors", "logs", "masking", "metrics"})
+GROUND = frozenset({"distribution", "errors", "logs", "masking", "metrics", "names"})
 """Every room may import these; they import nothing of the project but each other."""
 
 
@@ -41,6 +41,7 @@ ROOMS: Mapping[str, Room] = {
     "logs": Room("log lines with job, epoch and slot"),
     "masking": Room("what people may not read: values of parameters that are called like a secret"),
     "metrics": Room("gauges for OpenTelemetry"),
+    "names": Room("names that are not known, and what was meant by them"),
     "format": Room(
         "bytes and names that are frozen: records, paths, scalar types, keys' encoding; no I/O",
         first="records.py",

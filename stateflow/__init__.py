@@ -185,29 +185,21 @@ _ROOMS = {
     "stateflow.state.values.schema": ("field",),
     "stateflow.state.values.serializers": ("CustomSerializer",),
 }
-_ELSEWHERE = {
-    "approx_count_distinct": "count_distinct(..., approximate=True)",
-    "average": "mean",
-    "avg": "mean",
-    "cumulate": "cumulative",
-    "hop": "hopping",
-    "percentile": "quantile",
-    "sliding": "hopping",
-    "std": "stddev",
-    "tumble": "tumbling",
-    "var": "variance",
-}
-"""What SQL, Spark and Flink call a name of the list."""
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 
 if not TYPE_CHECKING:
+
+    def _meant(name: str) -> str:
+        names = import_module("stateflow.names")
+        if name in names.MODULE:
+            return f": it is called sf.{names.MODULE[name]} here"
+        return "" if name.startswith("_") else str(names.suggestion(name, __all__))
 
     def __getattr__(name: str) -> Any:
         if name == "testing":
             return import_module("stateflow.testing")
         if name not in _ROOM_OF:
-            here = f": it is called sf.{_ELSEWHERE[name]} here" if name in _ELSEWHERE else ""
-            raise AttributeError(f"module 'stateflow' has no attribute {name!r}{here}")
+            raise AttributeError(f"module 'stateflow' has no attribute {name!r}{_meant(name)}")
         value = getattr(import_module(_ROOM_OF[name]), name)
         globals()[name] = value
         return value

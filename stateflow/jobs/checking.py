@@ -1,8 +1,9 @@
-"""What a run of a pipeline would find, told without Spark: its state, and the tables that it writes."""
+"""What a run of a pipeline would find, told without Spark: its state, the tables that it writes, the folders that it reads."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from stateflow.compatibility.flows import Check, compare, folders
@@ -11,11 +12,26 @@ from stateflow.format.records import Record
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.pipeline import Pipeline
 from stateflow.spark.sinks.lacking import lacking
+from stateflow.storage.roots import local_folder
+
+_PATTERN = frozenset("*?[{")
+"""What makes a path stand for several folders."""
 
 
 def checked(flow: Flow, job: str, record: Record | None, **given: Any) -> Check:
     """`given` are the further arguments of `compare`."""
-    return compare(flow, job, record, misfits=lacking(flow), **given)
+    check = compare(flow, job, record, misfits=lacking(flow), **given)
+    return replace(check, warnings=(*check.warnings, *_missing(flow)))
+
+
+def _missing(flow: Flow) -> Iterator[str]:
+    """Folders of files that are not there. A warning: where `check` runs there need not be the data."""
+    for uid, path in folders(flow).items():
+        folder = None if _PATTERN & set(path) else local_folder(path)
+        if folder is not None and not folder.exists():
+            yield (
+                f"source {uid!r}: there is no folder {folder}: a run fails until it is there, so create it or change the path"
+            )
 
 
 def folders_read(pipeline: Pipeline, parameters: Mapping[str, Any]) -> dict[str, str]:

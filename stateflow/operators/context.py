@@ -10,6 +10,7 @@ from typing import Any
 
 from stateflow.errors import UsageError
 from stateflow.format.instants import instant
+from stateflow.names import CONTEXT, Named
 from stateflow.pipelines.process import Output
 from stateflow.state.bound import BoundTimer, BoundTimers, Cursor
 from stateflow.state.namespaces import Namespaced
@@ -56,8 +57,10 @@ class TaskMetrics:
         return self.counters.setdefault(name, TaskCounter())
 
 
-class OperatorContext:
+class OperatorContext(Named):
     """One per task."""
+
+    _called, _elsewhere = "the context", CONTEXT
 
     def __init__(
         self, cursor: Cursor, moment: Moment, subtask: int, outputs: Mapping[str, Any], parallelism: int = 1

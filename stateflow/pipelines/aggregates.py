@@ -16,6 +16,7 @@ from typing import Any
 
 from stateflow.errors import UsageError
 from stateflow.format.scalars import BY_TYPE
+from stateflow.names import OPTIONS, suggestion, with_options
 from stateflow.pipelines.conditions import Expression, condition_of, is_name
 from stateflow.pipelines.rows import Field, RowType, spark_type
 from stateflow.pipelines.signatures import takes
@@ -83,57 +84,68 @@ class Aggregate:
         return self.kind in ("first", "last", "collect")
 
 
+@with_options
 def count(column: str = "", *, where: str = "") -> Aggregate:
     """How many rows there are, or how many of them have a value in `column`."""
     return Aggregate("count", column, where)
 
 
+@with_options
 def sum(column: str, *, where: str = "") -> Aggregate:
     """The sum of a number. Whole numbers are summed exactly: a sum beyond 64 bits is an error."""
     return Aggregate("sum", column, where)
 
 
+@with_options
 def min(column: str, *, where: str = "") -> Aggregate:
     """The smallest value. NaN is larger than every number, as in Spark."""
     return Aggregate("min", column, where)
 
 
+@with_options
 def max(column: str, *, where: str = "") -> Aggregate:
     """The largest value. NaN is larger than every number, as in Spark."""
     return Aggregate("max", column, where)
 
 
+@with_options
 def mean(column: str, *, where: str = "") -> Aggregate:
     """The arithmetic mean, as a float."""
     return Aggregate("mean", column, where)
 
 
+@with_options
 def variance(column: str, *, where: str = "") -> Aggregate:
     """The sample variance, as `VARIANCE` of Spark and Flink: null for fewer than two values."""
     return Aggregate("variance", column, where)
 
 
+@with_options
 def stddev(column: str, *, where: str = "") -> Aggregate:
     """The sample standard deviation, as `STDDEV` of Spark and Flink: null for fewer than two values."""
     return Aggregate("stddev", column, where)
 
 
+@with_options
 def first(column: str, *, where: str = "") -> Aggregate:
     """The first value by the key's `order_by`. Of rows that come at the same place, the smallest value."""
     return Aggregate("first", column, where)
 
 
+@with_options
 def last(column: str, *, where: str = "") -> Aggregate:
     """The last value by the key's `order_by`. Of rows that come at the same place, the largest value."""
     return Aggregate("last", column, where)
 
 
+@with_options
 def count_distinct(column: str, *, approximate: bool = False, where: str = "") -> Aggregate:
     """How many different values there are, exactly. Each value is an entry of state, so that a batch costs what its own values
     cost. `approximate=True` keeps a sketch of at most 4 KB instead, with a standard error of 1.6 %."""
     return Aggregate("approximate_count_distinct" if approximate else "count_distinct", column, where)
 
 
+@with_options
 def quantile(column: str, share: float, *, accuracy: float = 0.01, where: str = "") -> Aggregate:
     """The smallest value that at least `share` of the values do not exceed: `quantile("ms", 0.95)`. What comes out is off by at
     most `accuracy` of it; with `accuracy=0` it is exact, and every different value is kept."""
@@ -146,12 +158,14 @@ def quantile(column: str, share: float, *, accuracy: float = 0.01, where: str = 
     return Aggregate("quantile", column, where, share=float(share), accuracy=float(accuracy))
 
 
+@with_options
 def top_values(column: str, n: int, *, counts: bool = False, where: str = "") -> Aggregate:
     """The `n` most frequent values, the most frequent first; of those that are as frequent, the smallest. With `counts=True` each
     is a struct of `value` and `count`. All different values are kept."""
     return Aggregate("top_values", column, where, limit=_at_least_one("top_values", n), counts=counts)
 
 
+@with_options
 def collect(column: str, limit: int, *, where: str = "") -> Aggregate:
     """The first `limit` values by the key's `order_by`, as a list."""
     return Aggregate("collect", column, where, limit=_at_least_one("collect", limit))
@@ -163,6 +177,7 @@ def _at_least_one(aggregate: str, given: int) -> int:
     return given
 
 
+@with_options
 def aggregate(
     column: str,
     *,
@@ -238,10 +253,12 @@ class Aggregated:
 _ELSEWHERE = {
     "emit": "a running aggregate puts out a row per key and batch; emit= is of .window(...).aggregate()",
     "lateness": "give it to .window(..., lateness=)",
-    "ttl": "a running aggregate is kept for ever; a .window(...) has an end",
+    "ttl": "a window is forgotten when it is closed; ttl= is of .key_by(...).aggregate()",
     "order_by": "give it to .key_by(..., order_by=)",
 }
 """Options of other steps that are asked of an aggregate."""
+_OPTIONS = ("emit", "on_error", "queryable", "ttl")
+"""Of steps that aggregate."""
 
 
 def aggregated(where: str, name: str, aggregate: Any, rows: RowType, order: tuple[str, ...]) -> Aggregated:
@@ -249,6 +266,8 @@ def aggregated(where: str, name: str, aggregate: Any, rows: RowType, order: tupl
     if name in _ELSEWHERE and not isinstance(aggregate, Aggregate):
         raise UsageError(f"{where} has no option {name}: {_ELSEWHERE[name]}")
     if not isinstance(aggregate, Aggregate):
+        if meant := suggestion(name, _OPTIONS, OPTIONS):
+            raise UsageError(f"{where} has no option {name}{meant}")
         raise UsageError(f"{where}: {name}={aggregate!r} is not an aggregate: say one such as sf.count()")
     found = _typed(where, name, aggregate, rows, order)
     return (

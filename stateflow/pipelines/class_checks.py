@@ -8,14 +8,13 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from stateflow.errors import UsageError
+from stateflow.names import METHODS, TIMER_METHODS
 from stateflow.state.declare import Declaration, Timer
 
 ON_KEYS = ("process", "process_left", "process_right")
 HOOKS = (*ON_KEYS, "process_broadcast", "open", "close", "restore", "snapshot")
 _NEARLY = 0.85
 """A helper called `preprocess` or `process_row` is none; `proces` and `proccess` are."""
-_FOREIGN = {"on_timer", "onTimer", "on_timers", "handle_timer"}
-"""What other systems call for a timer."""
 
 
 def check_class(cls: type, library: tuple[type, ...], own: frozenset[str]) -> None:
@@ -45,7 +44,7 @@ def check_class(cls: type, library: tuple[type, ...], own: frozenset[str]) -> No
     if not getattr(cls, "__abstractmethods__", None):
         _check_spelling(cls, idle, [hook for hook in HOOKS if hook in own and hook not in methods])
     for name in idle:
-        if name in _FOREIGN:
+        if name in TIMER_METHODS:
             raise UsageError(
                 f"{cls.__name__}.{name} is never called: declare a timer with sf.Timer, and decorate the method "
                 "with @<timer>.fires"
@@ -70,6 +69,8 @@ def _check_spelling(cls: type, idle: list[str], missing: list[str]) -> None:
     lacking = [hook for hook in missing if hook in ON_KEYS]
     wanted = missing if lacking else [hook for hook in missing if hook == "process_broadcast"]
     for name in idle:
+        if (here := METHODS.get(name)) in missing:
+            raise UsageError(f"{cls.__name__}.{name} is never called: that is {here} here")
         near = get_close_matches(name.lower(), wanted, 1, _NEARLY)
         if near:
             raise UsageError(f"{cls.__name__}.{name} is never called: did you mean {near[0]}?")

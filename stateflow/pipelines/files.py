@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from stateflow.errors import UsageError
+from stateflow.names import with_options
 from stateflow.pipelines.rows import Field, RowType, quoted, row_type
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ class Files:
         return f"{self.format} files in {self.path}"
 
 
+@with_options
 def files(
     path: str, format: str, *, per_batch: int | None = None, options: Mapping[str, str] | None = None
 ) -> Files:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stateflow.errors import UsageError
+from stateflow.names import with_options
 from stateflow.pipelines.files import Files
 from stateflow.pipelines.graph import Graph, SourceNode
 from stateflow.pipelines.operators import MAIN
@@ -18,6 +19,7 @@ from stateflow.pipelines.windows import not_negative
 class Flow(Graph):
     """Collects what a pipeline function declares."""
 
+    @with_options
     def source(
         self,
         uid: str,

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, get_type_hints
 
 from stateflow.errors import UsageError
+from stateflow.names import JOINS
 from stateflow.pipelines.aggregates import fits, kept_as
 from stateflow.pipelines.fixed_options import NONE, duration, listed, waits_no_longer, windowing
 from stateflow.pipelines.fixed_options import signed as signed_text
@@ -322,7 +323,9 @@ def _common(
     """What is the same for all joins, checked; `order_by` is that of the right rows, where it decides."""
     uid = left.uid
     if how not in hows:
-        raise UsageError(f"join {uid!r}: how is one of {', '.join(hows)}, not {how!r}")
+        meant = JOINS.get(how, "") if isinstance(how, str) else ""
+        hint = f": write how={meant!r}" if meant in hows else ""
+        raise UsageError(f"join {uid!r}: how is one of {', '.join(hows)}, not {how!r}{hint}")
     rows = left.known(), right.known()
     for keyed, time in ((left, times[0]), (right, times[1])):
         if time in keyed.columns:

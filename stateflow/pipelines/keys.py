@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from stateflow.errors import UsageError
 from stateflow.format.scalars import KEY_TYPES
-from stateflow.pipelines.graph import GroupedRows
+from stateflow.pipelines.graph import GroupedRows, NodeRows
 from stateflow.pipelines.rows import RowType, key_type
 
 
@@ -47,8 +48,30 @@ def no_column(step: str, rows: RowType, name: str) -> str:
     return f"{step}: {rows.name} has no column {name!r}; it has {', '.join(rows.names)}"
 
 
+def _unkeyed(left: GroupedRows, right: Any) -> str:
+    """What to do about a right input that is no keyed stream."""
+    if isinstance(right, NodeRows):
+        columns = ", ".join(map(repr, left.columns))
+        return (
+            f"the right input has no key: give it .key_by({columns}), or what these columns are called there"
+        )
+    if isinstance(getattr(right, "keyed", None), GroupedRows):
+        return "the right input is cut into windows: leave its .window(...) out, for that of the left input cuts both"
+    return f"the right input is {right!r}: give a keyed stream, such as flow.source(...).key_by('column')"
+
+
+def check_streams(what: str, given: Iterable[Any]) -> None:
+    """Whether each of these is a stream, neither keyed nor cut into windows."""
+    for each in given:
+        if not isinstance(each, NodeRows):
+            called = "a keyed stream" if isinstance(each, GroupedRows) else repr(each)
+            raise UsageError(f"{what}: {called} is no stream of rows: give what stands before .key_by()")
+
+
 def check_same_key(what: str, left: GroupedRows, right: GroupedRows) -> None:
     """Whether two inputs are keyed by columns of the same types."""
+    if not isinstance(right, GroupedRows):
+        raise UsageError(f"{what}: {_unkeyed(left, right)}")
     if len(left.columns) != len(right.columns):
         raise UsageError(
             f"{what}: the left input has {len(left.columns)} key columns and the right one {len(right.columns)}"

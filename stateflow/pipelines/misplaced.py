@@ -2,39 +2,15 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
+import re
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
-from stateflow.errors import UsageError
-
-_ROWS = ".transform(lambda rows: ...), where `rows` is a DataFrame"
-_KEYS = ".key_by('column')"
-_ONCE = ".deduplicate('uid', by='column', within='1 day')"
-_TIME = "flow.source(..., event_time='column', watermark='10 minutes')"
-_SINK = ".append('uid', sf.delta(path)) or another sink"
-_HERE = {
-    **dict.fromkeys(
-        ("filter", "where", "select", "selectExpr", "withColumn", "withColumnRenamed", "drop", "map", "flat_map", "flatMap",
-         "mapInArrow", "mapInPandas", "explode", "alias", "cast", "apply"),
-        _ROWS,
-    ),
-    **dict.fromkeys(("groupBy", "group_by", "groupby", "keyBy", "key"), _KEYS),
-    **dict.fromkeys(("dropDuplicates", "drop_duplicates", "dropDuplicatesWithinWatermark", "distinct"), _ONCE),
-    **dict.fromkeys(("withWatermark", "with_watermark", "assign_timestamps_and_watermarks"), _TIME),
-    **dict.fromkeys(("write", "writeStream", "write_stream", "sink_to", "add_sink", "foreachBatch", "to_topic"), _SINK),
-    **dict.fromkeys(("agg", "sum", "count", "reduce"), f"{_KEYS}.aggregate('uid', Output, total=sf.sum('column'))"),
-    **dict.fromkeys(("transformWithState", "transformWithStateInPandas", "applyInPandasWithState", "update"),
-                    f"{_KEYS}.process('uid', KeyedProcessClass)"),
-}  # fmt: skip
-"""What Spark, Flink and others call a step, and what it is here."""
-
-
-class NoSuchStep(UsageError, AttributeError):
-    """An AttributeError, so that `hasattr` answers as ever."""
+from stateflow.names import STEPS, NoSuchName, suggestion, with_options
 
 
 class Steps:
-    """A kind of stream that knows which steps the other kinds have."""
+    """A kind of stream that knows which steps the other kinds have, and what the options of its own are."""
 
     _called: ClassVar[str]
     _kinds: ClassVar[list[tuple[type[Steps], str]]] = []
@@ -44,20 +20,32 @@ class Steps:
         super().__init_subclass__(**more)
         cls._called = called
         Steps._kinds.append((cls, comes))
+        for name, step in list(vars(cls).items()):
+            if isinstance(step, FunctionType) and not name.startswith("_"):
+                setattr(cls, name, with_options(step))
 
     if not TYPE_CHECKING:  # With it, type checkers would take any name for a step.
 
         def __getattr__(self, name: str) -> NoReturn:
-            raise NoSuchStep(_misplaced(type(self), name))
+            raise NoSuchName(_misplaced(type(self), name))
 
 
 def _misplaced(kind: type[Steps], name: str) -> str:
     for other, comes in Steps._kinds:
         if not name.startswith("_") and callable(getattr(other, name, None)):
             return f"{name} is a step of {other._called}, and this is {kind._called}: ask it {comes}"
-    if name in _HERE:
-        return f"{kind._called} has no {name!r}: that is {_HERE[name]}"
+    if name in STEPS:
+        return f"{kind._called} has no {name!r}: that is {_here(kind, name)}"
     steps = [step for step in dir(kind) if not step.startswith("_") and callable(getattr(kind, step))]
-    alike = get_close_matches(name, steps, 1)
-    meant = f": did you mean {alike[0]}?" if alike else ""
-    return f"{kind._called} has no {name!r}{meant}"
+    return f"{kind._called} has no {name!r}{suggestion(name, steps)}"
+
+
+def _here(kind: type[Steps], name: str) -> str:
+    """What to write, and where, if this kind of stream has no such step."""
+    advice = STEPS[name]
+    if kind._called in advice:
+        return advice[kind._called]
+    of, comes = Steps._kinds[0]
+    step = advice[of._called]
+    first = re.match(r"\.(\w+)", step)
+    return f"{step}, asked {comes}" if first and not hasattr(kind, first[1]) else step

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from stateflow.errors import UsageError
 from stateflow.pipelines.columnar import ColumnarOperator, columnar_operator
 from stateflow.pipelines.graph import Graph, GroupedRows, KeyedNode, NodeRows
+from stateflow.pipelines.keys import check_streams
 from stateflow.pipelines.operators import check_on_error, side_outputs
 from stateflow.pipelines.process import KeyedProcess, Output, PartitionProcess, Process, type_arguments
 from stateflow.pipelines.ready import ReadyOperator
@@ -48,6 +49,7 @@ def process_node(
             f"operator {uid!r}: {getattr(cls, '__name__', repr(process))} is not a {base.__name__}"
         )
     cls.declarations()
+    check_streams(f"operator {uid!r}, broadcast", broadcast.values())
     if broadcast and cls.process_broadcast is Process.process_broadcast:
         raise UsageError(
             f"operator {uid!r}: {cls.__name__} has no process_broadcast, so that nothing would read the rows of "

@@ -8,6 +8,7 @@ from posixpath import normpath
 from typing import Any
 
 from stateflow.errors import UsageError
+from stateflow.names import OPTIONS, suggestion
 from stateflow.pipelines.conditions import condition_of
 from stateflow.pipelines.files import Files
 from stateflow.pipelines.graph import NodeRows
@@ -62,7 +63,8 @@ def check_sink(
     given = {name: value for name, value in options.items() if value is not None}
     taken = {"keys", "order_by", "operation", "delete_when"} if mode == "upsert" else set()
     if unknown := sorted(set(given) - taken):
-        raise UsageError(f"sink {uid!r} ({mode}) does not take {', '.join(unknown)}: leave it out")
+        meant = suggestion(unknown[0], taken - {"operation"}, OPTIONS) or ": leave it out"
+        raise UsageError(f"sink {uid!r} ({mode}) does not take {', '.join(unknown)}{meant}")
     if not _fits(mode, target):
         raise UsageError(
             f"sink {uid!r} ({mode}) cannot write to {target!r}: give it {_TAKES.get(mode, 'a known mode')}"

@@ -39,7 +39,7 @@ from stateflow.pipelines.graph import (
     UnionNode,
 )
 from stateflow.pipelines.joins import asof_join, interval_join, latest_join, window_join
-from stateflow.pipelines.keys import check_columns, check_key, check_same_key
+from stateflow.pipelines.keys import check_columns, check_key, check_same_key, check_streams
 from stateflow.pipelines.latest import latest
 from stateflow.pipelines.misplaced import Steps
 from stateflow.pipelines.operator_nodes import columnar_node, mapped, process_node, queryable_as, ready_node
@@ -84,6 +84,7 @@ class Stream(NodeRows, Steps, called="a stream", comes="before .key_by()"):
 
     def union(self, *others: Stream) -> Stream:
         """The rows of all; columns are matched by name."""
+        check_streams("union", others)
         changes = next((each.changes for each in (self, *others) if each.changes is not None), None)
         refuse_mixed({each.operation for each in (self, *others)}, self.node.named)
         for other in others:

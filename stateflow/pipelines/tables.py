@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from stateflow.errors import UsageError
+from stateflow.names import with_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,6 +41,7 @@ class DeltaTable:
         return f"Delta table {self.path}"
 
 
+@with_options
 def delta(
     path: str, *, partition_by: Sequence[str] = (), options: Mapping[str, str] | None = None
 ) -> DeltaTable:

@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 from stateflow.errors import UsageError
+from stateflow.names import with_options
 from stateflow.pipelines.rows import RowType
 from stateflow.state.declare import micros
 
@@ -68,6 +69,7 @@ class Counted(Window):
     n: int
 
 
+@with_options
 def tumbling(size: Duration, *, offset: Duration = "0 seconds") -> Window:
     """Windows of one length that follow on each other; `offset` shifts where they begin, which is a multiple of `size`
     since 1970 in UTC."""
@@ -75,6 +77,7 @@ def tumbling(size: Duration, *, offset: Duration = "0 seconds") -> Window:
     return Sliding(length, length, _shift("tumbling", offset, length))
 
 
+@with_options
 def hopping(size: Duration, every: Duration, *, offset: Duration = "0 seconds") -> Window:
     """Windows of length `size`, of which one begins every `every`: a row is in several of them."""
     length, step = _positive("hopping", "size", size), _positive("hopping", "every", every)
@@ -86,6 +89,7 @@ def hopping(size: Duration, every: Duration, *, offset: Duration = "0 seconds") 
     return Sliding(length, step, _shift("hopping", offset, step))
 
 
+@with_options
 def cumulative(size: Duration, every: Duration, *, offset: Duration = "0 seconds") -> Window:
     """Windows that grow by `every` up to `size`, and then begin anew: the day so far, every hour."""
     length, step = _positive("cumulative", "size", size), _positive("cumulative", "every", every)
@@ -97,11 +101,13 @@ def cumulative(size: Duration, every: Duration, *, offset: Duration = "0 seconds
     return Cumulative(length, step, _shift("cumulative", offset, length))
 
 
+@with_options
 def session(gap: Duration) -> Window:
     """Windows of activity: a key's window goes on while its rows are at most `gap` apart."""
     return Session(_positive("session", "gap", gap))
 
 
+@with_options
 def count_window(n: int) -> Window:
     """Windows of `n` rows of a key, in the order of event time; the next one begins behind them."""
     if not isinstance(n, int) or isinstance(n, bool) or n < 1:

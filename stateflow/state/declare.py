@@ -12,6 +12,7 @@ import msgspec
 
 from stateflow.errors import UsageError
 from stateflow.format.scalars import BY_TYPE
+from stateflow.names import with_options
 from stateflow.state.expiry.ttl import Ttl, micros, ttl_of
 
 T = TypeVar("T")
@@ -32,6 +33,7 @@ class Declaration:
     kind = ""
     name = ""
 
+    @with_options
     def __init__(
         self,
         *,

@@ -325,3 +325,29 @@ def joined(flow: sf.Flow) -> None:
     said = command("check", f"{file}:joined").out
     assert "inner interval join of lefts with rights, within 0 to 5 minutes" in said
     assert "running aggregate n; a batch is summed up before the shuffle if that pays" in said
+
+
+def test_a_folder_of_files_that_is_not_there_is_told_before_a_run_fails(
+    command: Command, tmp_path: Path
+) -> None:
+    file = tmp_path / "read.py"
+    file.write_text(
+        "from dataclasses import dataclass\n"
+        "import stateflow as sf\n"
+        "@dataclass\n"
+        "class Order:\n"
+        "    id: int\n"
+        '@sf.pipeline("read")\n'
+        "def read(flow: sf.Flow, folder: str) -> None:\n"
+        '    flow.source("orders", sf.files(folder, "json"), Order).append("out", sf.delta("/out"))\n'
+    )
+    absent = tmp_path / "orders"
+    said = command("check", f"{file}:read", "-p", f"folder={absent}", "-o", "json")
+    assert said.code == 0, "where a file is checked there need not be the data"
+    assert said.json["warnings"] == [
+        f"source 'orders': there is no folder {absent}: a run fails until it is there, so create it or change the path"
+    ]
+    for there in ("s3a://bucket/orders", f"{tmp_path}/2026-*"):
+        assert command("check", f"{file}:read", "-p", f"folder={there}", "-o", "json").json["warnings"] == []
+    absent.mkdir()
+    assert command("check", f"{file}:read", "-p", f"folder={absent}", "-o", "json").json["warnings"] == []

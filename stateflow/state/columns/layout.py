@@ -10,6 +10,7 @@ from typing import Any
 from stateflow.errors import UsageError
 from stateflow.format.records import StateSchema
 from stateflow.format.scalars import BY_TYPE, KEY_TYPES
+from stateflow.names import with_options
 from stateflow.state.expiry.ttl import Ttl, ttl_fields, ttl_of
 from stateflow.state.values.schema_text import WAS
 
@@ -100,6 +101,7 @@ class ColumnLayout:
         return f"columns{{{columns}}}"
 
 
+@with_options
 def columns(
     values: Mapping[str, Any] | None = None,
     *,

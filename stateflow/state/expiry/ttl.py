@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any, Literal
 
 from stateflow.errors import UsageError
+from stateflow.names import with_options
 
 Renew = Literal["write", "read"]
 Time = Literal["processing", "event"]
@@ -26,6 +27,7 @@ class Ttl:
     """Whether entries without an expiry are given one, from the first batch with this ttl on."""
 
 
+@with_options
 def ttl(
     duration: str | timedelta,
     *,

@@ -22,6 +22,7 @@ import msgspec.inspect as shape
 
 from stateflow.errors import UsageError
 from stateflow.format.scalars import SCALARS
+from stateflow.names import with_options
 from stateflow.state.values.schema_text import WAS
 
 _PLAIN: dict[type[Any], str] = {
@@ -43,6 +44,7 @@ class FieldAliases:
     names: tuple[str, ...]
 
 
+@with_options
 def field(*, aliases: Sequence[str]) -> FieldAliases:
     """Says what a field of a dataclass, msgspec.Struct, NamedTuple or TypedDict was called before, so that state stored then
     keeps its value: `total: Annotated[float, sf.field(aliases=["amount"])]`."""
