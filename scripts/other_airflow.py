@@ -28,7 +28,7 @@ FOR_TESTS = (
     "pytest-timeout",
 )
 TESTS = (
-    "arguments", "busy", "cleanup", "connection", "decorated", "empty_runs", "idempotency", "internals", "kubernetes", "lineage",
+    "arguments", "busy", "cleanup", "connection", "decorated", "empty_runs", "environment", "idempotency", "internals", "kubernetes", "lineage",
     "links", "operators", "parsing", "rescale", "restore", "run_operator", "savepoint", "sensors", "spark_submit", "staleness",
     "stop", "triggers", "verify",
 )  # fmt: skip

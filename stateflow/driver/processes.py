@@ -122,8 +122,8 @@ class DriverFolder:
     ) -> DriverProcess:
         """Starts a command in a new folder: the supervisor of an earlier driver may still write to the earlier one.
 
-        `temporary`: the environment variable that names the folder for temporary files. The supervisor deletes that folder
-        however the command ends.
+        `environment`: all variables of the driver, which inherits none. `temporary`: the environment variable that names the
+        folder for temporary files. The supervisor deletes that folder however the command ends.
         """
         self._sweep(time.time())
         folder = self._folder / f"{time.time_ns():020d}"
@@ -136,7 +136,7 @@ class DriverFolder:
         # By path, because importing the package takes a part of a second; isolated, because PYTHONPATH is the driver's.
         command = [sys.executable, "-I", supervisor.__file__, str(folder)]
         process = subprocess.Popen(
-            command, env={**os.environ, **environment, **variables}, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            command, env={**environment, **variables}, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL, start_new_session=True, cwd=folder,
         )  # fmt: skip
         end = time.monotonic() + 30

@@ -139,6 +139,19 @@ def test_a_submission_has_the_pods_settings_and_no_secret_on_its_command_line(
     assert cluster.problems == []
 
 
+def test_a_user_s_variables_are_keys_of_the_run_s_secret_which_the_driver_s_jvm_reads_too(
+    cluster: Cluster, submission: Submission
+) -> None:
+    method = Kubernetes(image="registry/orders:1", namespace="jobs", env={"AWS_SESSION_TOKEN": "hush"})
+    method.bound("spark_default").launch(SPEC)
+    [secret] = cluster.of("secrets")
+    assert secret["stringData"]["AWS_SESSION_TOKEN"] == "hush"
+    name = f"{secret['metadata']['name']}:AWS_SESSION_TOKEN"
+    assert submission.settings()["spark.kubernetes.driver.secretKeyRef.AWS_SESSION_TOKEN"] == name
+    assert "hush" not in " ".join(submission.argv)
+    assert cluster.problems == []
+
+
 def test_labels_are_such_that_kubernetes_takes_them(submission: Submission) -> None:
     import re
 

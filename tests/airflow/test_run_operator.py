@@ -451,7 +451,7 @@ def test_templates_are_left_for_the_run() -> None:
 
 
 def test_everything_but_deferrable_is_a_template(method: Method) -> None:
-    launcher = SparkSubmit(driver_memory="{{ memory }}", executor_cores=2)
+    launcher = SparkSubmit(driver_memory="{{ memory }}", executor_cores=2, env={"MEMORY": "{{ memory }}"})
     made = [
         operator(method, launcher=launcher, grace="{{ '5 minutes' }}", final="{{ 'yes' }}",
                  allow_non_restored_state="{{ 'true' }}", busy_timeout="{{ '2 hours' }}")
@@ -460,7 +460,8 @@ def test_everything_but_deferrable_is_a_template(method: Method) -> None:
     for one, memory in zip(made, ("4g", "8g"), strict=True):
         one.render_template_fields(context(memory=memory))
         assert one.launcher.submit == {"driver_memory": memory, "executor_cores": 2}
-    assert launcher.submit["driver_memory"] == "{{ memory }}"
+        assert one.launcher.env == {"MEMORY": memory}
+    assert launcher.submit["driver_memory"] == launcher.env["MEMORY"] == "{{ memory }}"
     given = [made[0].given(name) for name in ("grace", "final", "allow_non_restored_state", "busy_timeout")]
     assert given == [timedelta(minutes=5), True, True, timedelta(hours=2)]
     assert set(StateflowRunOperator.arguments) - set(StateflowRunOperator.template_fields) == {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from stateflow.airflow import SparkSubmit
+from stateflow.airflow.launchers import spark_submit
 from stateflow.config.options import cache_folder, drivers_folder
 from stateflow.driver.processes import DriverFolder, DriverProcess
 from stateflow.driver.run_spec import RunSpec
@@ -135,6 +137,74 @@ def test_a_secret_that_would_have_to_stand_on_the_command_line_of_a_cluster_is_r
     assert str(error.value).startswith(f"{named} cannot reach a driver in cluster mode")
     assert "hush" not in str(error.value)
     assert started == {}
+
+
+def test_a_driver_takes_over_the_task_s_environment_without_what_is_airflow_s_own(
+    started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "airflow-db-not-allowed:///")
+    monkeypatch.setenv("__AIRFLOW_SUPERVISOR_FD", "12")
+    monkeypatch.setenv("AWS_PROFILE", "lake")
+    SparkSubmit().bound("spark_default").launch(spec())
+    told = started["environment"]
+    assert told["AWS_PROFILE"] == "lake"
+    assert told["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"] == "sqlite://"
+    assert "__AIRFLOW_SUPERVISOR_FD" not in told
+
+
+def test_a_user_s_variables_reach_the_driver_and_nobody_else(
+    started: Started, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    masked: list[str] = []
+    monkeypatch.setattr(spark_submit, "mask_secret", masked.append)
+    monkeypatch.setenv("AWS_PROFILE", "of the worker")
+    env = {"AWS_PROFILE": "lake", "API_TOKEN": "hush-hush", "RETRIES": 3, "PATH": "/opt/bin", "GONE": None}
+    launcher = SparkSubmit(env=env)
+    launcher.bound("spark_default").launch(spec())
+    told = started["environment"]
+    assert (told["AWS_PROFILE"], told["API_TOKEN"], told["RETRIES"]) == ("lake", "hush-hush", "3")
+    assert told["PATH"] == f"{Path(sys.executable).parent}:/opt/bin", "spark-submit is this installation's"
+    assert "GONE" not in told
+    shown = capsys.readouterr()
+    for text in (" ".join(started["argv"]), repr(launcher), shown.out + shown.err):
+        assert "hush" not in text
+        assert "lake" not in text
+    assert "'API_TOKEN': '***'" in repr(launcher), "who looks at the task sees which there are"
+    assert masked == ["hush-hush"], "the driver's output is in the task's log"
+
+
+@pytest.mark.parametrize("variable", ["SPARK_LOCAL_DIRS", "JAVA_HOME", "PYSPARK_PYTHON"])
+def test_a_user_s_variables_win_over_the_library_s(started: Started, variable: str) -> None:
+    SparkSubmit(env={variable: "/chosen"}).bound("spark_default").launch(spec())
+    assert started["environment"][variable] == "/chosen"
+    assert started["temporary"] == ("" if variable == "SPARK_LOCAL_DIRS" else "SPARK_LOCAL_DIRS")
+
+
+def test_variables_that_would_have_to_stand_on_the_command_line_of_a_cluster_are_refused(
+    started: Started,
+) -> None:
+    launcher = SparkSubmit(deploy_mode="cluster", env={"B": "hush", "A": "hush"})
+    with pytest.raises(UsageError, match=r"^env \(A, B\) cannot reach a driver in cluster mode") as error:
+        launcher.bound("spark_default").launch(spec())
+    assert "hush" not in str(error.value)
+    assert started == {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"env": "AWS_PROFILE=lake"}, "env takes a dict of names and values"),
+        ({"env": {1: "hush"}}, "env takes a dict of names and values"),
+        ({"env": {"A=B": "hush"}}, "'A=B' cannot be the name of an environment variable"),
+        ({"env_vars": {"A": "hush"}}, "would stand on a command line: give env="),
+    ],
+)
+def test_variables_that_are_none_are_refused_while_the_dag_is_parsed(
+    arguments: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ValueError, match=sentence) as error:
+        SparkSubmit(**arguments)
+    assert "hush" not in str(error.value)
 
 
 def test_spark_s_pages_are_for_who_asks_for_them_and_the_ports_of_one_process_for_nobody(

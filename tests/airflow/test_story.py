@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from demo.table import compared
+from demo.table import compared, read
 from stateflow.checkpoint.control import RunOutcome, read_heartbeat
 from stateflow.driver.processes import DriverFolder
 from stateflow.jobs.job import Job
@@ -37,6 +37,7 @@ pytestmark = [
 long = pytest.mark.skipif(
     not os.environ.get("STATEFLOW_LONG"), reason="`make test-airflow` runs it: it takes minutes"
 )
+SECRET = "a-token-of-the-ledger"
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +58,15 @@ def server(folder: Path) -> Iterator[AirflowServer]:
             "region": "local",
         },
     )
-    with airflow(folder, settings={"four_eyes": True}, connections={"unreachable": nobody_there}) as running:
-        running.client().await_dags("gated_runs", "patient", "stateflow_orders", "stateflow_recovery")
+    with airflow(
+        folder,
+        settings={"four_eyes": True},
+        connections={"unreachable": nobody_there},
+        environment={"AIRFLOW_VAR_LEDGER_TOKEN": SECRET},
+    ) as running:
+        running.client().await_dags(
+            "gated_runs", "ledger", "patient", "stateflow_orders", "stateflow_recovery"
+        )
         yield running
 
 
@@ -267,6 +275,31 @@ def test_a_deferred_task_waits_for_a_busy_job_without_a_slot_and_goes_on_when_it
     assert {record.epoch for record in stage.checkpoints()} == {1, 2}
     assert stage.job.log().newest_epoch == 2, "each task has started one driver"
     assert stage.verdict().right
+
+
+def test_a_pipeline_in_a_dag_s_own_file_runs_under_the_supervisor_of_a_task(
+    client: AirflowClient, folder: Path
+) -> None:
+    """Airflow's supervisor makes a task's environment, in which a DAG's file could not be imported again."""
+    stage = Stage(folder, "ledger")
+    stage.orders.add(1, ROWS)
+    plain = succeeded(client, client.trigger("ledger"))
+    assert client.tries(plain, "ledger") == ["success"]
+    stage.orders.add(1, ROWS)
+    secretly = succeeded(client, client.trigger("ledger_with_secret"))
+    assert client.xcom(secretly, "ledger")["rows"] == ROWS, "it goes on where the other run ended"
+    assert stage.verdict().right
+    lengths = [row["secret"] for row in read(folder / "ledger" / "totals")]
+    assert set(lengths) == {0, len(SECRET)}, "the second run's driver was given one"
+
+    shown = client.task(secretly, "ledger")["rendered_fields"]
+    assert "'LEDGER_TOKEN': '***'" in shown["launcher"]
+    drivers = [DriverFolder("ledger", f"{run.dag_id}/{run.run_id}", "ledger") for run in (plain, secretly)]
+    [_, driver] = [found.folder for each in drivers if (found := each.newest()) is not None]
+    kept = [*folder.joinpath("checkpoints").rglob("*"), *driver.rglob("*")]
+    places = {str(path): path.read_bytes() for path in kept if path.is_file()}
+    places |= {"page": str(shown).encode(), "log": client.log(secretly, "ledger").encode()}
+    assert [place for place, text in places.items() if SECRET.encode() in text] == []
 
 
 # Who goes away, and what becomes of the driver

@@ -51,6 +51,15 @@ def test_output_exit_code_and_environment(drivers: DriverFolder, tmp_path: Path)
     assert "me" not in (driver.folder / "command.json").read_text().split(script)[-1]
 
 
+def test_a_driver_gets_the_variables_that_it_is_given_and_no_others(
+    drivers: DriverFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OF_THE_TASK", "1")
+    driver = drivers.start(python("import os; print('OF_THE_TASK' in os.environ)"), {"WHO": "me"}, tmp_path)
+    until(lambda: driver.look().exit_code is not None)
+    assert driver.output() == ["False"]
+
+
 def test_a_driver_outlives_whoever_started_it_and_is_found_again(
     drivers: DriverFolder, tmp_path: Path
 ) -> None:
@@ -201,7 +210,7 @@ def test_a_driver_remembers_the_epochs_before_it(drivers: DriverFolder, tmp_path
 def test_temporary_files_go_with_the_driver_however_it_ends(
     drivers: DriverFolder, tmp_path: Path, *, killed: bool
 ) -> None:
-    code = "import os, pathlib, time; pathlib.Path(os.environ['ROOM'], 'spilled').touch(); print('there')"
+    code = "import os, pathlib, time; pathlib.Path(os.environ['ROOM'], 'spilled').touch(); print('there', flush=True)"
     code += "; time.sleep(600)" if killed else ""
     driver = drivers.start(python(code), {}, tmp_path, temporary="ROOM")
     until(lambda: driver.last_words() == ["there"])

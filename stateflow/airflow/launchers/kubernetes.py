@@ -22,7 +22,7 @@ from stateflow.airflow.launchers.driver_pods import (
     secret_name,
     task_label,
 )
-from stateflow.airflow.launchers.spark_submit import SparkSubmit, environment
+from stateflow.airflow.launchers.spark_submit import SparkSubmit, submission_environment, variables_of
 from stateflow.driver import supervisor
 from stateflow.driver.processes import DriverFolder, DriverProcess
 from stateflow.driver.run_spec import RunSpec
@@ -40,11 +40,12 @@ class Kubernetes:
     """`Kubernetes(image="registry/team/orders:1.2", namespace="jobs")`
 
     The image has Spark, the library and the pipeline's file. `secrets`: names of Kubernetes secrets, each with the folder of the driver's
-    and executors' pods where it is mounted. Other arguments are those of SparkSubmit: `num_executors`, `driver_memory`, `packages`, `jars`.
+    and executors' pods where it is mounted. Other arguments are those of SparkSubmit: `env`, `num_executors`, `driver_memory`, `packages`,
+    `jars`.
     """
 
     detached = True
-    template_fields = ("image", "namespace", "submit")
+    template_fields = ("env", "image", "namespace", "submit")
     """For Airflow, which renders them with the operator that the launcher is given to."""
 
     def __init__(
@@ -65,7 +66,8 @@ class Kubernetes:
         self.image, self.namespace, self.service_account = image, namespace, service_account
         self.kubernetes_conn_id, self.application = kubernetes_conn_id, application
         self.secrets = dict(secrets or {})
-        self.submit = SparkSubmit(**submit).submit
+        submitting = SparkSubmit(**submit)
+        self.env, self.submit = submitting.env, submitting.submit
 
     def bound(self, spark_conn_id: str) -> Launcher:
         pods = DriverPods(_client(self.kubernetes_conn_id), self.namespace)
@@ -104,7 +106,8 @@ class _Submitting:
     spark_conn_id: str
     of: Kubernetes
     pods: DriverPods
-    environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    task: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    """The environment of the task."""
 
     def find(self, spec: RunSpec) -> DriverPod | None:
         """By label, from any host; else the submission that an earlier try began on this host."""
@@ -124,11 +127,13 @@ class _Submitting:
         own = labels(spec, launch)
         secrets = {name: value for name, value in spec.conf.items() if _hidden(name)}
         shown = replace(spec, conf={n: value for n, value in spec.conf.items() if n not in secrets})
-        argv = self._command(spec, self._conf(shown, launch, own))
+        env = variables_of(self.of.env)
+        argv = self._command(spec, self._conf(shown, launch, own, env))
         # Nothing of this is on a command line or in the pod's own description, which more people may read than secrets.
-        self.pods.create_secret(secret_name(launch), own, spec.variables(secrets))
+        self.pods.create_secret(secret_name(launch), own, {**env, **spec.variables(secrets)})
         folder = DriverFolder(spec.job, spec.dag_run, spec.task)
-        submission = folder.start(argv, environment(self.environment), Path.cwd(), above=spec.above)
+        environment = submission_environment(self.task, {})
+        submission = folder.start(argv, environment, Path.cwd(), above=spec.above)
         return DriverPod(self.pods, launch, spec.above, submission=submission)
 
     def _command(self, spec: RunSpec, conf: Mapping[str, str]) -> list[str]:
@@ -149,7 +154,9 @@ class _Submitting:
             )
         return argv
 
-    def _conf(self, spec: RunSpec, launch: str, own: Mapping[str, str]) -> dict[str, str]:
+    def _conf(
+        self, spec: RunSpec, launch: str, own: Mapping[str, str], env: Mapping[str, str]
+    ) -> dict[str, str]:
         from stateflow.spark.session.settings import (
             DELTA,
             GUARDED,
@@ -162,6 +169,8 @@ class _Submitting:
             **self.of.conf(),
             **{f"{_DRIVER}label.{name}": value for name, value in own.items()},
             f"{_DRIVER}secrets.{secret_name(launch)}": FOLDER,
+            # The driver's JVM reads variables as well, and it starts before anything could take them from the mounted folder.
+            **{f"{_DRIVER}secretKeyRef.{name}": f"{secret_name(launch)}:{name}" for name in env},
             f"spark.kubernetes.driverEnv.{MOUNTED}": FOLDER,
         }
         if "spark.sql.extensions" in spec.conf:

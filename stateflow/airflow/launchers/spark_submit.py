@@ -10,8 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk.log import mask_secret
+
 from stateflow.airflow.connections.spark import submit_hook
 from stateflow.airflow.internals.submit_commands import submit_command
+from stateflow.airflow.launchers.environment import checked, inherited, shown
 from stateflow.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
     from stateflow.driver.run_spec import RunSpec
     from stateflow.driver.supervision import Launcher
 
-_TAKEN = ("conf", "conn_id", "application_args", "env_vars", "name", "java_class", "spark_conn_id")
+_TAKEN = ("conf", "conn_id", "application_args", "name", "java_class", "spark_conn_id")
 
 
 class SparkSubmit:
@@ -28,33 +31,43 @@ class SparkSubmit:
     Takes what the provider's SparkSubmitHook takes: packages, jars, py_files, files, archives, properties_file, driver_memory,
     executor_memory, executor_cores, num_executors, total_executor_cores, yarn_queue, deploy_mode, keytab, principal,
     proxy_user, spark_binary and so on. Delta's jars come from the library's own cache unless `packages` or `jars` are given.
+
+    `env`: variables for the driver's environment. No command line, log or page shows their values.
     """
 
     detached = True
-    template_fields = ("submit",)
+    template_fields = ("env", "submit")
     """For Airflow, which renders them with the operator that the launcher is given to."""
 
-    def __init__(self, **submit: Any) -> None:
+    def __init__(self, *, env: Mapping[str, Any] | None = None, **submit: Any) -> None:
+        if "env_vars" in submit:
+            raise ValueError(
+                "SparkSubmit does not take env_vars, which would stand on a command line: give env={...}"
+            )
         wrong = sorted(set(submit) & set(_TAKEN))
         if wrong:
             raise ValueError(
                 f"SparkSubmit does not take {', '.join(wrong)}: the operator's own arguments (conf, spark_conn_id, job) say it"
             )
+        self.env = checked(env)
         self.submit = {"driver_memory": "2g", **submit}
 
     def bound(self, spark_conn_id: str) -> Launcher:
-        return _Submitting(spark_conn_id, self.submit)
+        return _Submitting(spark_conn_id, self.submit, variables_of(self.env))
 
     def __repr__(self) -> str:
-        # A DAG file that is parsed again must give the same text.
-        return f"SparkSubmit({', '.join(f'{name}={value!r}' for name, value in sorted(self.submit.items()))})"
+        # A DAG file that is parsed again must give the same text, and Airflow shows it to whoever may see the task.
+        arguments = {**self.submit, **({"env": shown(self.env)} if self.env else {})}
+        return f"SparkSubmit({', '.join(f'{name}={value!r}' for name, value in sorted(arguments.items()))})"
 
 
 @dataclass
 class _Submitting:
     spark_conn_id: str
     submit: Mapping[str, Any]
-    environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    env: Mapping[str, str] = field(default_factory=dict)
+    task: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    """The environment of the task."""
 
     def find(self, spec: RunSpec) -> DriverProcess | None:
         from stateflow.driver.processes import DriverFolder  # a DAG file loads what declares, not what works
@@ -73,11 +86,11 @@ class _Submitting:
         argv = self._command(spec, {name: value for name, value in conf.items() if name not in secrets})
         variables = spec.variables(secrets)
         if cluster:
-            argv = _for_cluster(argv, variables)
+            argv = _for_cluster(argv, variables, self.env)
         folder = DriverFolder(spec.job, spec.dag_run, spec.task)
         return folder.start(
             argv,
-            {**environment(self.environment), **variables},
+            {**submission_environment(self.task, self.env), **variables},
             Path.cwd(),
             above=spec.above,
             temporary="" if self._says_where(argv) else "SPARK_LOCAL_DIRS",
@@ -99,7 +112,8 @@ class _Submitting:
         from stateflow.spark.session.settings import TEMPORARY, says_where
 
         in_argv = any(word.startswith(f"{TEMPORARY}=") for word in argv)
-        return in_argv or says_where({}) or "properties_file" in self.submit
+        by_user = "SPARK_LOCAL_DIRS" in self.env or "properties_file" in self.submit
+        return in_argv or says_where({}) or by_user
 
     def _conf(self, spec: RunSpec, master: str, *, here: bool) -> dict[str, str]:
         """Settings that Python would make too late: the driver's JVM starts first. `here`: the driver runs on this host."""
@@ -131,25 +145,44 @@ class _Submitting:
         own |= {**GUARDED, "spark.ui.showConsoleProgress": "false"}
         if one_process(master):
             own |= ONE_PROCESS
-            own |= workers.submit_settings(spec.conf, self.environment.get("PYSPARK_PYTHON", sys.executable))
+            python = {**self.task, **self.env}.get("PYSPARK_PYTHON", sys.executable)
+            own |= workers.submit_settings(spec.conf, python)
         if "spark.sql.extensions" in spec.conf:
             extensions = f"{own['spark.sql.extensions']},{spec.conf['spark.sql.extensions']}"
             return {**own, **spec.conf, "spark.sql.extensions": extensions}
         return {**own, **spec.conf}
 
 
-def environment(given: Mapping[str, str]) -> dict[str, str]:
-    """For spark-submit: it and Python are those of this very installation, wherever the worker's PATH leads."""
+def submission_environment(task: Mapping[str, str], env: Mapping[str, str]) -> dict[str, str]:
+    """For spark-submit: it and Python are those of this very installation, wherever the worker's PATH leads.
+
+    `env`: what the user gives, which wins over what is the task's.
+    """
     from stateflow.config.options import cache_folder
     from stateflow.spark.session.java import require_java  # a DAG file must not load stateflow.spark
 
+    given = {**inherited(task), **env}
     return {
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{given.get('PATH', '')}",
+        **given,
         "JAVA_HOME": str(require_java(cache_folder())),
         "PYSPARK_PYTHON": given.get("PYSPARK_PYTHON", sys.executable),
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PYTHONUNBUFFERED": "1",
+        **env,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{given.get('PATH', '')}",
     }
+
+
+def variables_of(env: Mapping[str, Any]) -> dict[str, str]:
+    """Rendered, as text. What is called like a secret is masked in the task's log, where the driver's output ends up."""
+    from stateflow.masking import is_secret
+    from stateflow.pipelines.parameters import as_texts
+
+    variables = as_texts(env)
+    for name, value in variables.items():
+        if is_secret(name):
+            mask_secret(value)
+    return variables
 
 
 def _following(argv: Sequence[str], flag: str) -> str:
@@ -163,10 +196,16 @@ def _application() -> str:
     return spec.origin
 
 
-def _for_cluster(argv: list[str], variables: Mapping[str, str]) -> list[str]:
+def _for_cluster(argv: list[str], variables: Mapping[str, str], env: Mapping[str, str]) -> list[str]:
     """In cluster mode the driver gets only its command line from here, no environment."""
     from stateflow.jobs.run_secrets import HANDED_OVER, handed_over  # as above
 
+    if env:
+        raise UsageError(
+            f"env ({', '.join(sorted(env))}) cannot reach a driver in cluster mode without standing on a command line: set what is no "
+            "secret with conf={'spark.yarn.appMasterEnv.NAME': ...}, let the pipeline read the rest from a secret of the cluster, or "
+            "submit in client mode"
+        )
     if "STATEFLOW_STORAGE_OPTIONS" in variables:
         raise UsageError(
             "the connection's storage_options cannot reach a driver in cluster mode without standing on a command line: give "
