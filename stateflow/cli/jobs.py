@@ -253,7 +253,9 @@ def _shown(status: JobStatus, life: str) -> Iterator[Piece]:
         columns = ("operator", "key", "parallelism", "max", "shards", "entries", "state", "backend")
         yield ""
         yield Table(columns, rows, right=columns[2:7])
-        ready = [(o.uid, "; ".join(filter(None, (o.what, o.combiner)))) for o in status.operators if o.what]
+        ready = [
+            (o.uid, "; ".join(filter(None, (o.what, o.late, o.combiner)))) for o in status.operators if o.what
+        ]
         if ready:
             yield ""
             yield Table(("operator", "what it is"), ready)

@@ -131,10 +131,14 @@ def _dead_letters(body: dict[str, Any]) -> list[str]:
 
 def _late_rows(body: dict[str, Any]) -> list[str]:
     """The rows that were late for operators, which count them."""
-    from stateflow.pipelines.ready import LATE_ROWS  # loads Arrow, and a command that only looks must not
+    # They load Arrow, and a command that only looks must not.
+    from stateflow.pipelines.ready import LATE_ROWS, PARTLY_LATE_ROWS
 
-    late = body["counters"].get(LATE_ROWS, 0)
-    return [f"{number(late)} late"] if late else []
+    counts = (
+        (name, body["counters"].get(of, 0))
+        for name, of in (("late", LATE_ROWS), ("partly late", PARTLY_LATE_ROWS))
+    )
+    return [f"{number(count)} {name}" for name, count in counts if count]
 
 
 def _sinks(rows: Mapping[str, int], room: int | None = None) -> str:

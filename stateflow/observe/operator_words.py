@@ -22,14 +22,14 @@ def operator_text(options: Mapping[str, str]) -> str:
         case "LatestJoin":
             return _join(options, "latest-version ")
         case "WindowJoin":
-            return _with(options, f"{_join(options, '')} in {options.get('window', '?')}", "lateness")
+            return _with(options, f"{_join(options, '')} in {options.get('window', '?')}", "lateness", "late")
         case "RunningAggregate":
             return f"running {_aggregates(options)}"
         case "WindowAggregate":
             what = f"{_aggregates(options)} in {options.get('window', '?')}"
-            return _with(options, what, "lateness", "emit")
+            return _with(options, what, "lateness", "late", "emit")
         case "WindowCode":
-            return _with(options, f"code for each {options.get('window', '?')}", "lateness")
+            return _with(options, f"code for each {options.get('window', '?')}", "lateness", "late")
         case "Deduplicate":
             return _with(options, f"deduplication, keeps the {options.get('keep', '?')}", "within")
         case "Top":
@@ -49,6 +49,18 @@ def combiner_text(note: Any) -> str:
         case {"rows": int(rows), "groups": int(groups), "combined": bool(combined)} if groups:
             did = "was summed up" if combined else "was not summed up"
             return f"the newest batch {did} before the shuffle: {rows / groups:,.1f} rows per group"
+    return ""
+
+
+def late_text(figures: Any) -> str:
+    """How many rows of the newest batch came late to an operator. `figures` is what a record's statistics have of it."""
+    match figures:
+        case {"counters": dict(counters)}:
+            counts = (
+                (name, counters.get(f"{name.replace(' ', '_')}_rows")) for name in ("late", "partly late")
+            )
+            told = [f"{count:,} {name}" for name, count in counts if isinstance(count, int) and count]
+            return f"of the newest batch {' and '.join(told)}" if told else ""
     return ""
 
 

@@ -25,7 +25,7 @@ from stateflow.format.records import (
     total_size,
 )
 from stateflow.format.references import references
-from stateflow.observe.operator_words import combiner_text, operator_text
+from stateflow.observe.operator_words import combiner_text, late_text, operator_text
 from stateflow.quantities import written_duration
 
 Status = Literal["CREATED", "RUNNING", "IDLE", "LOST"]
@@ -58,6 +58,8 @@ class OperatorStatus:
     """Of a ready-made operator: what it is."""
     combiner: str = ""
     """Of an operator whose batches may be summed up before the exchange: what the newest batch did, and why."""
+    late: str = ""
+    """How many rows of the newest batch came late to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +279,7 @@ def _operator(uid: str, head: Record) -> OperatorStatus:
         expired_bytes={name: gone for name, (_, gone) in sizes.items()},
         what=operator_text(state.options),
         combiner=combiner_text(notes.get(uid) if isinstance(notes, dict) else None),
+        late=late_text(figures),
     )
 
 

@@ -252,6 +252,7 @@ class Aggregated:
 
 _ELSEWHERE = {
     "emit": "a running aggregate puts out a row per key and batch; emit= is of .window(...).aggregate()",
+    "late": "give it to .window(..., late=)",
     "lateness": "give it to .window(..., lateness=)",
     "ttl": "a window is forgotten when it is closed; ttl= is of .key_by(...).aggregate()",
     "order_by": "give it to .key_by(..., order_by=)",

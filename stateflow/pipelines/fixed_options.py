@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 
 from stateflow.pipelines.aggregates import Aggregated
-from stateflow.pipelines.windows import Counted, Cumulative, Session, Sliding, Window
+from stateflow.pipelines.windows import STRICT, Counted, Cumulative, Session, Sliding, Window
 from stateflow.quantities import written_duration
 from stateflow.state.declare import micros
 
@@ -47,6 +47,11 @@ def window_text(window: Window) -> str:
 
 def windowing(window: Window, time: str, lateness: int) -> dict[str, str]:
     return {"window": window_text(window), "event time": time, "lateness": duration(lateness)}
+
+
+def strictness(late: str) -> dict[str, str]:
+    """Any state goes with it: it only says which rows come into windows from now on."""
+    return {"late": late} if late == STRICT else {}
 
 
 def waits_no_longer(option: str, before: str, lateness: int) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 from stateflow.errors import UsageError
 from stateflow.names import JOINS
 from stateflow.pipelines.aggregates import fits, kept_as
-from stateflow.pipelines.fixed_options import NONE, duration, listed, waits_no_longer, windowing
+from stateflow.pipelines.fixed_options import NONE, duration, listed, strictness, waits_no_longer, windowing
 from stateflow.pipelines.fixed_options import signed as signed_text
 from stateflow.pipelines.ready import (
     SESSION_END,
@@ -21,7 +21,7 @@ from stateflow.pipelines.ready import (
     ReadyOperator,
 )
 from stateflow.pipelines.rows import Field, RowType, row_type
-from stateflow.pipelines.windows import Counted, Session, Window, not_negative, signed
+from stateflow.pipelines.windows import LENIENT, Counted, Session, Window, not_negative, signed
 from stateflow.state.columns.layout import ColumnLayout
 from stateflow.state.expiry.ttl import Ttl
 
@@ -215,6 +215,7 @@ class WindowJoin(JoinOperator):
 
     window: Window = field(default_factory=Window)
     lateness: int = 0
+    late: str = LENIENT
 
     @property
     def sides_of(self) -> Mapping[str, Mapping[str, Side]]:
@@ -224,6 +225,10 @@ class WindowJoin(JoinOperator):
     def fixed(self) -> Mapping[str, str]:
         bounds = windowing(self.window, "", self.lateness)
         return {**bounds, **super().fixed}
+
+    @property
+    def told(self) -> Mapping[str, str]:
+        return {**super().told, **strictness(self.late)}
 
     def reads_as(self, option: str, before: str) -> bool:
         return waits_no_longer(option, before, self.lateness)
@@ -238,6 +243,7 @@ def window_join(
     window: Window,
     lateness: int,
     how: str,
+    late: str = LENIENT,
 ) -> WindowJoin:
     if isinstance(window, Counted):
         raise UsageError(
@@ -256,7 +262,7 @@ def window_join(
             "sessions": ColumnLayout({SESSION_END: datetime}, by=by),
             "ends": ColumnLayout(by=by, timed=True),
         }
-    return WindowJoin(**common, states=states, window=window, lateness=lateness)
+    return WindowJoin(**common, states=states, window=window, lateness=lateness, late=late)
 
 
 def asof_join(

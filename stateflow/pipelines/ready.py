@@ -14,10 +14,17 @@ from typing import Any
 from stateflow.errors import UsageError
 from stateflow.pipelines.aggregates import Aggregate, Aggregated, aggregated, fits, kept_as
 from stateflow.pipelines.columnar import ColumnarOperator
-from stateflow.pipelines.fixed_options import NONE, aggregate_options, duration, waits_no_longer, windowing
+from stateflow.pipelines.fixed_options import (
+    NONE,
+    aggregate_options,
+    duration,
+    strictness,
+    waits_no_longer,
+    windowing,
+)
 from stateflow.pipelines.operators import DEAD_LETTER, DEAD_LETTER_SCHEMA, DEAD_LETTERS, check_on_error
 from stateflow.pipelines.rows import RowType, key_type, row_type
-from stateflow.pipelines.windows import Counted, Session, Window
+from stateflow.pipelines.windows import LENIENT, Counted, Session, Window
 from stateflow.state.columns.layout import ColumnLayout
 from stateflow.state.expiry.ttl import Ttl, ttl_of
 
@@ -25,6 +32,8 @@ LATE = "late"
 """The side output of rows that came when all of their windows were closed."""
 LATE_ROWS = "late_rows"
 """The counter of rows that are late for an operator."""
+PARTLY_LATE_ROWS = "partly_late_rows"
+"""The counter of rows that an operator takes, and that one of their windows has come out without, or may have."""
 WINDOW_START, WINDOW_END = "window_start", "window_end"
 SESSION_START, SESSION_END = "session_start", "session_end"
 """What a session is stored by, beside its key, and where it ends."""
@@ -167,6 +176,7 @@ class WindowAggregate(Diverting):
     lateness: int = 0
     emit: str = "final"
     on_error: str = "fail"
+    late: str = LENIENT
 
     @property
     def letters_have_all_columns(self) -> bool:
@@ -178,6 +188,10 @@ class WindowAggregate(Diverting):
         return {
             **windowing(self.window, self.time, self.lateness), "emit": self.emit, **aggregate_options(self.aggregates),
         }  # fmt: skip
+
+    @property
+    def told(self) -> Mapping[str, str]:
+        return strictness(self.late)
 
     def reads_as(self, option: str, before: str) -> bool:
         return waits_no_longer(option, before, self.lateness)
@@ -320,6 +334,7 @@ def window_aggregate(
     lateness: int,
     emit: str,
     on_error: str = "fail",
+    late: str = LENIENT,
 ) -> WindowAggregate:
     uid, rows, out = keyed.uid, keyed.known(), row_type(output)
     check_on_error(uid, on_error)
@@ -369,6 +384,7 @@ def window_aggregate(
         lateness,
         emit,
         on_error,
+        late,
     )
 
 

@@ -64,7 +64,7 @@ from stateflow.pipelines.step_checks import (
 )
 from stateflow.pipelines.top import top
 from stateflow.pipelines.window_process import WindowProcess, window_code
-from stateflow.pipelines.windows import Window, not_negative, window_of
+from stateflow.pipelines.windows import LENIENT, Window, late_when, not_negative, window_of
 from stateflow.state.columns.layout import ColumnLayout
 from stateflow.state.expiry.ttl import Ttl, ttl_of
 
@@ -443,14 +443,28 @@ class KeyedStream(GroupedRows, Steps, called="a keyed stream", comes="after .key
         return _after(ready_node(declared, (self,)))
 
     def window(
-        self, window: Window, *, lateness: str | timedelta = "0 seconds", time: str = ""
+        self,
+        window: Window,
+        *,
+        lateness: str | timedelta = "0 seconds",
+        time: str = "",
+        late: str = LENIENT,
     ) -> WindowedStream:
         """Cuts the rows of a key into windows of event time, such as `sf.tumbling("1 minute")`.
 
         A window is closed when the watermark has reached its end plus `lateness`. `time` is the column of the event time,
         if it is not the source's. When rows come out, `.aggregate(..., emit=)` says.
+
+        A row is late when all of its windows are closed. With `late="strict"` it is late as soon as one of them is closed, or may
+        be: what comes out is then one computation over all rows that were not late.
         """
-        return WindowedStream(self, window_of(window), not_negative("window", "lateness", lateness), time)
+        return WindowedStream(
+            self,
+            window_of(window),
+            not_negative("window", "lateness", lateness),
+            time,
+            late_when("window", late),
+        )
 
     def top(
         self,
@@ -512,6 +526,7 @@ class WindowedStream(Steps, called="a windowed stream", comes="after .key_by(...
     windows: Window
     lateness: int
     time: str
+    late: str = LENIENT
 
     def aggregate(
         self,
@@ -538,7 +553,7 @@ class WindowedStream(Steps, called="a windowed stream", comes="after .key_by(...
         time = time_column(uid, keyed.stream, self.time)
         declared = window_aggregate(
             keyed._rows(uid), output, aggregates,
-            window=self.windows, time=time, lateness=self.lateness, emit=emit, on_error=on_error,
+            window=self.windows, time=time, lateness=self.lateness, emit=emit, on_error=on_error, late=self.late,
         )  # fmt: skip
         return _after(ready_node(queryable_as(declared, queryable), (keyed,)))
 
@@ -559,7 +574,7 @@ class WindowedStream(Steps, called="a windowed stream", comes="after .key_by(...
         time = time_column(uid, keyed.stream, self.time)
         declared = window_code(
             keyed._rows(uid), process, output,
-            window=self.windows, time=time, lateness=self.lateness, on_error=on_error,
+            window=self.windows, time=time, lateness=self.lateness, on_error=on_error, late=self.late,
         )  # fmt: skip
         return _after(ready_node(declared, (keyed,)))
 
@@ -584,7 +599,7 @@ class WindowedStream(Steps, called="a windowed stream", comes="after .key_by(...
         times = time_columns(uid, keyed, right, self.time, right_time)
         declared = window_join(
             keyed._rows(uid), right._rows(uid), output,
-            times=times, window=self.windows, lateness=self.lateness, how=how,
+            times=times, window=self.windows, lateness=self.lateness, how=how, late=self.late,
         )  # fmt: skip
         return _after(ready_node(queryable_as(declared, queryable), (keyed, right)))
 

@@ -21,7 +21,7 @@ from stateflow.pipelines.ready import (
     window_states,
 )
 from stateflow.pipelines.rows import Field, RowType, row_type
-from stateflow.pipelines.windows import Counted, Window
+from stateflow.pipelines.windows import LENIENT, Counted, Window
 from stateflow.state.columns.layout import ColumnLayout
 
 K = TypeVar("K")
@@ -86,6 +86,10 @@ class WindowCode(Diverting):
         assert self.inner is not None
         return windowing(self.inner.window, self.inner.time, self.inner.lateness)
 
+    @property
+    def told(self) -> Mapping[str, str]:
+        return self.inner.told if self.inner is not None else {}
+
     def reads_as(self, option: str, before: str) -> bool:
         return self.inner is not None and waits_no_longer(option, before, self.inner.lateness)
 
@@ -99,7 +103,15 @@ class WindowCode(Diverting):
 
 
 def window_code(
-    keyed: KeyedRows, code: Any, output: Any, *, window: Window, time: str, lateness: int, on_error: str
+    keyed: KeyedRows,
+    code: Any,
+    output: Any,
+    *,
+    window: Window,
+    time: str,
+    lateness: int,
+    on_error: str,
+    late: str = LENIENT,
 ) -> WindowCode:
     uid, rows = keyed.uid, keyed.known()
     if not isinstance(code, type) or not issubclass(code, WindowProcess):
@@ -134,7 +146,7 @@ def window_code(
         window_states(
             uid, {ENCODED: bytes}, {stored_name(ENCODED): bytes}, window=window, emit="final", lateness=lateness
         ),
-        encoded.names, None, (kept,), time, window, lateness, "final",
+        encoded.names, None, (kept,), time, window, lateness, "final", late=late,
     )  # fmt: skip
     return WindowCode(
         uid, keyed.key(), rows, row_type(put_out), inner.states,

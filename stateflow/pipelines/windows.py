@@ -16,6 +16,8 @@ from stateflow.pipelines.rows import RowType
 from stateflow.state.declare import micros
 
 Duration = str | timedelta
+LENIENT, STRICT = "lenient", "strict"
+"""When a row is late: when all of its windows are closed, or as soon as one is, or may be."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,14 @@ def window_of(given: Any) -> Window:
     if not isinstance(given, Window):
         raise UsageError(f"window: {given!r} is not a window: say one such as sf.tumbling('1 minute')")
     return given
+
+
+def late_when(step: str, given: Any) -> str:
+    if given not in (LENIENT, STRICT):
+        raise UsageError(
+            f"{step}: late is {given!r}: give it 'strict', for rows to be late as soon as one of their windows is closed, or leave it out"
+        )
+    return str(given)
 
 
 def not_negative(step: str, name: str, given: Duration) -> int:

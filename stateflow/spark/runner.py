@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -47,6 +48,7 @@ from stateflow.liveness.heart import Heart
 from stateflow.metrics import numbers, reporter
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.lost_rows import LostRows, added, lost_rows
+from stateflow.pipelines.partly_late_rows import partly_late_rows, partly_late_warning
 from stateflow.pipelines.pipeline import Pipeline
 from stateflow.spark.batch import BatchSettings
 from stateflow.spark.carry_out import Sinks, functions_of
@@ -144,6 +146,7 @@ class _Run:
         self.stop = request.stop
         self._known_epoch = 0
         self._lost: dict[str, LostRows] = {}
+        self._partly_late = Counter[str]()
         self.warnings = RunWarnings()
         cache = Path(self.options.cache_dir) if self.options.cache_dir else cache_folder()
         self.scratch = str(Path(self.options.scratch_dir or cache / "scratch").absolute())
@@ -412,7 +415,11 @@ class _Run:
 
         def both(batch: BatchReport) -> None:
             record = batch.record
-            self._lost = added(self._lost, lost_rows(self.flow, batch.statistics.get("operators", {})))
+            noted = batch.statistics.get("operators", {})
+            self._lost = added(self._lost, lost_rows(self.flow, noted))
+            self._partly_late.update(partly_late_rows(noted))
+            for operator, rows in self._partly_late.items():
+                self.warnings.add(f"partly late: {operator}", partly_late_warning(operator, rows))
             report(numbers(batch.slot, batch.duration, record.watermark, record.state_size, batch.statistics))
             self.request.listener(batch)
 

@@ -104,11 +104,14 @@ def test_show_tells_what_an_operator_is_and_whether_its_batch_was_summed_up(
     options = {"operator": "RunningAggregate", "aggregate 'n'": "count()"}
     job.decide(
         operators={"balance": msgspec.structs.replace(operator, options=options)},
-        statistics={"combiner": {"balance": {"rows": 900, "groups": 10, "combined": True}}},
+        statistics={
+            "combiner": {"balance": {"rows": 900, "groups": 10, "combined": True}},
+            "operators": {"balance": {"counters": {"partly_late_rows": 3}}},
+        },
     )
     arguments = ("show", "orders", "--checkpoint-dir", root)
     assert (
-        "running aggregate n; the newest batch was summed up before the shuffle: 90.0 rows per group"
+        "running aggregate n; of the newest batch 3 partly late; the newest batch was summed up before the shuffle: 90.0 rows per group"
         in command(*arguments).out
     )
     assert command(*arguments, "-o", "json").json["operators"][0]["what"] == "running aggregate n"

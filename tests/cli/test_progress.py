@@ -98,6 +98,10 @@ def body(**others: Any) -> dict[str, Any]:
             "chk 42  20,000 rows  9,830/s  2.0 s  state 40.3 MB  watermark 00:00:00  1,200 late  to totals 512",
         ),
         (
+            {"counters": {"late_rows": 1_200, "partly_late_rows": 30}},
+            "chk 42  20,000 rows  9,830/s  2.0 s  state 40.3 MB  watermark 00:00:00  1,200 late  30 partly late",
+        ),
+        (
             {"sinks": {"totals": 512, "audit": 20_000, "alerts": 3}},
             "chk 42  20,000 rows  9,830/s  2.0 s  state 40.3 MB  watermark 00:00:00  to 3 sinks 20,515",
         ),

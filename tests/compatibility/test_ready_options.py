@@ -169,12 +169,18 @@ def total(output: type = Total, **aggregates: Any) -> Declare:
 
 
 def windows(
-    window: Any, *, lateness: str = "10 minutes", time: str = "", emit: str = "final", n: Any = None
+    window: Any,
+    *,
+    lateness: str = "10 minutes",
+    time: str = "",
+    emit: str = "final",
+    late: str = "lenient",
+    n: Any = None,
 ) -> Declare:
     aggregate = n or sf.sum("amount")
     return lambda s: (
         s.keyed()
-        .window(window, lateness=lateness, time=time)
+        .window(window, lateness=lateness, time=time, late=late)
         .aggregate("op", PerWindow, emit=emit, n=aggregate)
     )
 
@@ -293,6 +299,8 @@ ALLOWED: list[tuple[str, Declare, Declare]] = [
     ("aggregate: queryable", total(n=sales_sum), lambda s: s.keyed().aggregate("op", Total, queryable=True, n=sales_sum)),
     ("aggregate: ttl", total(n=sales_sum), lambda s: s.keyed().aggregate("op", Total, ttl="7 days", n=sales_sum)),
     ("window: less lateness", windows(MINUTE), windows(MINUTE, lateness="0 seconds")),
+    ("window: late", windows(MINUTE), windows(MINUTE, late="strict")),
+    ("window: late no more", windows(MINUTE, late="strict"), windows(MINUTE)),
     ("window code: code", code(MINUTE), code(MINUTE, OtherCode)),
     ("window code: order", code(MINUTE), code(MINUTE, order_by="ts")),
     ("window code: less lateness", code(MINUTE), code(MINUTE, lateness="1 minute")),
@@ -390,14 +398,14 @@ def test_every_option_of_every_operator_is_in_the_table() -> None:
     common = {each.name for each in fields(ReadyOperator)}
     decided = {
         "RunningAggregate": {"aggregates", "on_error"},
-        "WindowAggregate": {"aggregates", "time", "window", "lateness", "emit", "on_error"},
+        "WindowAggregate": {"aggregates", "time", "window", "lateness", "emit", "on_error", "late"},
         "Deduplicate": {"time", "within", "keep", "kept"},
         "Top": {"n", "by", "per", "last_by", "rank", "kept"},
         "Latest": {"order", "kept", "state"},
         "IntervalJoin": {"left", "right", "filled", "function", "how", "least", "most"},
         "AsofJoin": {"left", "right", "filled", "function", "how", "keep", "wait"},
         "LatestJoin": {"left", "right", "filled", "function", "how"},
-        "WindowJoin": {"left", "right", "filled", "function", "how", "window", "lateness"},
+        "WindowJoin": {"left", "right", "filled", "function", "how", "window", "lateness", "late"},
         "Enrich": {"asking", "answered", "on_error"},
         "WindowCode": {"inner", "code", "given", "order", "on_error", "kept"},
     }

@@ -11,7 +11,7 @@ import pytest
 
 import stateflow as sf
 from stateflow.compatibility.flows import compare
-from stateflow.observe.operator_words import combiner_text, operator_text
+from stateflow.observe.operator_words import combiner_text, late_text, operator_text
 from stateflow.pipelines.streams import KeyedStream
 
 HALF_AN_HOUR = "30 minutes"
@@ -82,6 +82,25 @@ DECLARED: list[tuple[Callable[[KeyedStream, KeyedStream], Any], str, bool]] = [
         "inner join of clicks with views + old-views in tumbling(1 hour), lateness 5 minutes",
         False,
     ),
+    (
+        lambda left, right: left.window(sf.session("1 hour"), late="strict").join("it", right, Pair),
+        "inner join of clicks with views + old-views in session(1 hour), late strict",
+        False,
+    ),
+    (
+        lambda left, right: left.window(sf.session(HALF_AN_HOUR), late="strict").process(
+            "it", Code, output="n long"
+        ),
+        "code for each session(30 minutes), late strict",
+        False,
+    ),
+    (
+        lambda left, right: left.window(sf.session(HALF_AN_HOUR), late="strict").aggregate(
+            "it", PerWindow, **AGGREGATES
+        ),
+        "aggregates n, most in session(30 minutes), late strict, emit final",
+        False,
+    ),
     (lambda left, right: left.aggregate("it", Total, **AGGREGATES), "running aggregates n, most", True),
     (
         lambda left, right: left.window(sf.hopping("1 hour", HALF_AN_HOUR)).aggregate(
@@ -129,6 +148,23 @@ def test_records_that_know_less_are_told_as_far_as_they_go() -> None:
     assert operator_text({}) == ""
     assert operator_text({"operator": "IntervalJoin"}) == "interval join, within ?"
     assert operator_text({"operator": "OfALaterVersion", "n": "1"}) == "OfALaterVersion"
+
+
+@pytest.mark.parametrize(
+    ("figures", "text"),
+    [
+        (
+            {"counters": {"late_rows": 1200, "partly_late_rows": 3}},
+            "of the newest batch 1,200 late and 3 partly late",
+        ),
+        ({"counters": {"partly_late_rows": 3, "mine": 4}}, "of the newest batch 3 partly late"),
+        ({"counters": {"late_rows": "many", "partly_late_rows": 0}}, ""),
+        ({"counters": 3}, ""),
+        (None, ""),
+    ],
+)
+def test_how_many_rows_came_late_to_an_operator(figures: Any, text: str) -> None:
+    assert late_text(figures) == text
 
 
 @pytest.mark.parametrize(

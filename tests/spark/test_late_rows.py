@@ -47,3 +47,26 @@ def test_rows_are_counted_once_where_late_ones_are_split_off_and_where_a_batch_i
         3, 3, 3,
     ]  # fmt: skip
     assert (len(plain.rows), len(late.rows)) == (7, 2)
+
+
+def test_a_run_counts_rows_that_came_late_for_a_part_of_their_windows(bench: Workbench) -> None:
+    @sf.pipeline("hops")
+    def hops(flow: sf.Flow) -> None:
+        events = flow.source("in", bench.source("in", ORDER), Order, event_time="ts", watermark="1 minute")
+        windows = events.key_by("user").window(sf.hopping("20 minutes", every="5 minutes"))
+        output = "user bigint, window_start timestamp, n bigint"
+        windows.aggregate("hops", output, n=sf.count()).collect("hops", sf.memory("hops"))
+
+    for minute in (
+        0,
+        31,
+        14,
+    ):  # the windows that end at 15 to 30 are closed; the row at 14 is in those that end at 15 to 30
+        bench.rows("in", [Order(1, "a", 1.0, at(minute))])
+    bench.rows("in", [Order(1, "a", 1.0, at(24)), Order(2, "a", 1.0, at(12))])
+    report = bench.run(hops)
+    assert [lost.rows for lost in report.lost] == [2]
+    (warning,) = report.warnings
+    assert warning.startswith("operator 'hops': 1 row came late for a part of their windows")
+    counters = bench.reports[3].statistics["operators"]["hops"]["counters"]
+    assert counters == {"partly_late_rows": 1, "late_rows": 1}

@@ -17,7 +17,7 @@ from stateflow.operators.ready.keys import one_of_each
 from stateflow.operators.ready.windowed import NEVER
 from stateflow.pipelines.columnar import ColumnarContext
 from stateflow.pipelines.joins import LATE_LEFT, LATE_RIGHT, JoinOperator, Side
-from stateflow.pipelines.ready import LATE_ROWS
+from stateflow.pipelines.ready import LATE_ROWS, PARTLY_LATE_ROWS
 from stateflow.state.keys.arrow_types import ARROW
 
 Produced = Iterator[pa.Table | tuple[str, pa.Table]]
@@ -32,6 +32,11 @@ class Came:
     """For each row the number of its key."""
     places: Any = None
     """Where each row is in the input, as it came."""
+
+    def take(self, chosen: Any) -> Came:
+        """`chosen` says of each row whether it stays."""
+        at = np.flatnonzero(chosen)
+        return Came(self.rows.take(at), self.owners[at], self.places[at])
 
 
 @dataclass(frozen=True)
@@ -123,6 +128,10 @@ class LateSides:
     """Counts late rows, and puts those of an input out if somebody reads them."""
 
     wanted: frozenset[str]
+
+    def count_partly(self, rows: int, ctx: ColumnarContext) -> None:
+        if rows:
+            ctx.metrics.counter(PARTLY_LATE_ROWS).inc(rows)
 
     def put(self, late: tuple[pa.Table, pa.Table], ctx: ColumnarContext) -> Iterator[tuple[str, pa.Table]]:
         for name, rows in zip((LATE_LEFT, LATE_RIGHT), late, strict=True):

@@ -17,13 +17,14 @@ from stateflow.operators.joins.joined_rows import JoinedRows
 from stateflow.operators.joins.row_blocks import RowBlocks, both
 from stateflow.operators.joins.row_state import RowState, SideOfBlocks
 from stateflow.operators.ready.assigning import instants
+from stateflow.operators.ready.partly_late import before_sessions
 from stateflow.operators.ready.session_ends import ended
 from stateflow.operators.ready.spans import Merged, Spans
 from stateflow.operators.ready.windowed import NEVER, later, micros
 from stateflow.pipelines.columnar import ColumnarContext, ColumnarOperator
 from stateflow.pipelines.joins import LEFT, RIGHT, WindowJoin
 from stateflow.pipelines.ready import FOREVER, SESSION_END, SESSION_START, WINDOW_END, WINDOW_START
-from stateflow.pipelines.windows import Session
+from stateflow.pipelines.windows import STRICT, Session
 
 _SIDES = (LEFT, RIGHT)
 _ROW = "_sf_row"
@@ -50,6 +51,7 @@ class JoinedInSessions(ColumnarOperator):
         self._stored = tuple(RowState(declared.where, layout) for layout in layouts)
         self._joined = JoinedRows(declared)
         self._late = LateSides(frozenset(read))
+        self._is_strict = declared.late == STRICT
         self._key = list(declared.key_columns)
         self._closed_to = NEVER
         """Until when the sessions of the shard are closed. They are before rows come: a late row must not go into a session
@@ -67,20 +69,31 @@ class JoinedInSessions(ColumnarOperator):
         if not len(came.keys):
             return
         sides = came.left, came.right
+        stored = states["sessions"].entries(came.keys, row=_ROW)
+        old = Spans(micros(stored[_ROW]), micros(stored[SESSION_START]), micros(stored[SESSION_END]))
+        partly = [before_sessions(side.owners, side.rows.at, old, closed) for side in sides]
+        if self._is_strict and any(bool(each.any()) for each in partly):
+            late = [
+                table.take(pa.array(side.places[mine]))
+                for table, side, mine in zip((left, right), sides, partly, strict=True)
+            ]
+            yield from self._late.put((late[0], late[1]), ctx)
+            sides = sides[0].take(~partly[0]), sides[1].take(~partly[1])
+            partly = [mine[~mine] for mine in partly]
+            if not any(len(side.owners) for side in sides):
+                return
         owners, times = (
             np.concatenate(parts)
             for parts in ([side.owners for side in sides], [side.rows.at for side in sides])
         )
         new = Spans.among(owners, times, self._gap)
-        stored = states["sessions"].entries(came.keys, row=_ROW)
-        old = Spans(micros(stored[_ROW]), micros(stored[SESSION_START]), micros(stored[SESSION_END]))
         merged = Merged(old, new)
         touched = np.zeros(len(merged.ends), dtype=bool)
         touched[merged.of_new] = True
         touched &= merged.ends > closed
         number = np.where(touched, np.cumsum(touched) - 1, -1)
         into = number[merged.of_new][new.of_rows]
-        split = len(came.left.owners)
+        split = len(sides[0].owners)
         of_sides = into[:split], into[split:]
         if bool((into < 0).any()):
             late = [
@@ -88,6 +101,7 @@ class JoinedInSessions(ColumnarOperator):
                 for table, side, mine in zip((left, right), sides, of_sides, strict=True)
             ]
             yield from self._late.put((late[0], late[1]), ctx)
+        self._late.count_partly(int((np.concatenate(partly) & (into >= 0)).sum()), ctx)
         if bool(touched.any()):
             self._write(
                 states, came.keys, merged, touched, number[merged.of_old], stored, old, sides, of_sides

@@ -12,12 +12,14 @@ from stateflow.operators.joins.arrivals import Arriving, Came, LateSides, Produc
 from stateflow.operators.joins.joined_rows import JoinedRows
 from stateflow.operators.joins.row_blocks import RowBlocks, both
 from stateflow.operators.joins.row_state import RowState, SideOfBlocks, empty_rows
-from stateflow.operators.ready.assigning import assigned, instants, newest_end, starts
+from stateflow.operators.ready.assigning import assigned, instants, newest_end, oldest_end, starts
 from stateflow.operators.ready.groups import grouped, whole
+from stateflow.operators.ready.partly_late import misses_windows
 from stateflow.operators.ready.windowed import AT, NEVER, later, micros
 from stateflow.pipelines.columnar import ColumnarContext, ColumnarOperator
 from stateflow.pipelines.joins import LEFT, RIGHT, WindowJoin
 from stateflow.pipelines.ready import WINDOW_END, WINDOW_START
+from stateflow.pipelines.windows import STRICT
 
 _SIDES = (LEFT, RIGHT)
 
@@ -34,7 +36,8 @@ class WindowJoined(ColumnarOperator):
         self._declared = declared
         self._window = declared.window
         layouts = tuple(RowBlocks.of_side(side) for side in (declared.left, declared.right))
-        self._arriving = Arriving(declared, layouts, lambda times: newest_end(declared.window, times))
+        last_end = oldest_end if declared.late == STRICT else newest_end
+        self._arriving = Arriving(declared, layouts, lambda times: last_end(declared.window, times))
         self._stored = tuple(RowState(declared.where, layout) for layout in layouts)
         self._joined = JoinedRows(declared)
         self._late = LateSides(frozenset(read))
@@ -46,6 +49,9 @@ class WindowJoined(ColumnarOperator):
         closed = self._closed(ctx)
         came = self._arriving.of(left, right, closed)
         yield from self._late.put(came.late, ctx)
+        taken = (came.left.rows, came.right.rows, *(rows for _, rows in came.without_key))
+        partly = (misses_windows(self._window, rows.at, closed) for rows in taken)
+        self._late.count_partly(sum(int(each.sum()) for each in partly), ctx)
         bare = []
         for keys, rows in came.without_key:
             places, ends = self._windows(rows.at, closed)

@@ -47,6 +47,16 @@ def newest_end(window: Window, times: Any) -> Any:
     raise NotImplementedError(f"{window} has no ends before its rows are known")
 
 
+def oldest_end(window: Window, times: Any) -> Any:
+    """The end of the first of the windows that each row is in."""
+    match window:
+        case Sliding():
+            return _floor(times, window.every, window.offset + window.size) + window.every
+        case Cumulative():
+            return _floor(times, window.every, window.offset) + window.every
+    raise NotImplementedError(f"{window} has no ends before its rows are known")
+
+
 def assigned(window: Window, times: Any) -> Assigned:
     """Every row in each of its windows."""
     last = newest_end(window, times)

@@ -6,7 +6,7 @@ from collections.abc import Set
 
 from stateflow.operators.ready.counted import CountedAggregates
 from stateflow.operators.ready.deduplicating import Deduplicated, FirstToCome, LastSoFar
-from stateflow.operators.ready.late_rows import LateRows
+from stateflow.operators.ready.late_rows import LateRows, late_rows_of
 from stateflow.operators.ready.latest import LatestOfEach
 from stateflow.operators.ready.running import RunningAggregates
 from stateflow.operators.ready.sessions import SessionAggregates
@@ -28,13 +28,13 @@ def runnable(operator: ColumnarOperator, read: Set[str]) -> ColumnarOperator:
         case RunningAggregate():
             return RunningAggregates(operator)
         case WindowAggregate(window=Session()):
-            return SessionAggregates(operator, LateRows(wanted=LATE in read))
+            return SessionAggregates(operator, late_rows_of(operator, read))
         case WindowAggregate(window=Counted()):
             return CountedAggregates(operator, LateRows(wanted=LATE in read))
         case WindowAggregate() if "panes" in operator.states:
-            return SlicedAggregates(operator, LateRows(wanted=LATE in read))
+            return SlicedAggregates(operator, late_rows_of(operator, read))
         case WindowAggregate():
-            return WindowedAggregates(operator, LateRows(wanted=LATE in read))
+            return WindowedAggregates(operator, late_rows_of(operator, read))
         case Deduplicate(time=""):
             return FirstToCome(operator)
         case Deduplicate(keep="last", within=None):

@@ -20,6 +20,7 @@ from stateflow.operators.ready.failed_groups import FailedGroups
 from stateflow.operators.ready.groups import Groups, grouped
 from stateflow.operators.ready.keys import key_columns, one_of_each
 from stateflow.operators.ready.late_rows import LateRows
+from stateflow.operators.ready.partly_late import before_sessions
 from stateflow.operators.ready.session_ends import ended
 from stateflow.operators.ready.spans import Merged, Spans
 from stateflow.operators.ready.windowed import NEVER, later, micros
@@ -59,7 +60,8 @@ class SessionAggregates(ColumnarOperator):
     def _merge(
         self, rows: pa.Table, times: Any, states: Mapping[str, Any], ctx: ColumnarContext
     ) -> Generator[pa.Table | tuple[str, pa.Table], None, tuple[pa.Table, Any]]:
-        """Returns the rows that are to be tried again: those of other sessions, when some failed. Then nothing was stored."""
+        """Returns the rows that are to be tried again: those that stay when some are found late, and those of other sessions when
+        some failed. Then nothing was stored."""
         closed = self._closed(ctx)
         columns = key_columns(rows, self._key)
         by_key = grouped(columns, rows.num_rows)
@@ -67,6 +69,9 @@ class SessionAggregates(ColumnarOperator):
         new = Spans.among(by_key.ids, times, self._gap)
         stored = states["sessions"].entries(keys, row=_ROW)
         old = Spans(micros(stored[_ROW]), micros(stored[SESSION_START]), micros(stored[SESSION_END]))
+        partly = before_sessions(by_key.ids, times, old, closed)
+        if self._late.strict and bool(partly.any()):
+            return (yield from self._late.apart(rows, times, ~partly, ctx))
         merged = Merged(old, new)
         is_open = merged.ends > closed
         is_of_batch = np.zeros(len(merged.ends), dtype=bool)
@@ -87,6 +92,8 @@ class SessionAggregates(ColumnarOperator):
             yield from letters_of(self._declared.uid, failed, owners, rows, taken, ctx)
             stays = (taken >= 0) & ~failed.among(taken)
             return rows.filter(pa.array(stays)), times[stays]
+        if bool(partly.any()):
+            self._late.count_partly(rows.filter(pa.array(partly & (taken >= 0))), ctx)
         return rows.slice(0, 0), times[:0]
 
     def _write(

@@ -23,6 +23,7 @@ from stateflow.operators.ready.keys import Key, has_alike, key_columns, one_of_e
 from stateflow.operators.ready.late_rows import LateRows
 from stateflow.operators.ready.ordered_values import smallest
 from stateflow.operators.ready.panes import panes_of
+from stateflow.operators.ready.partly_late import misses_windows
 from stateflow.operators.ready.windowed import AT, NEVER, later, micros
 from stateflow.pipelines.columnar import ColumnarContext
 from stateflow.pipelines.ready import PANE, WINDOW_END, WINDOW_START, WindowAggregate
@@ -78,7 +79,8 @@ class SlicedAggregates(Combinable):
         times, valid = event_times(rows, self._declared.time)
         closed = self._closed(ctx)
         taken = valid & (newest_end(self._declared.window, times) > closed)
-        rows, times = yield from self._late.apart(rows, times, taken, ctx)
+        partly = misses_windows(self._declared.window, times, closed)
+        rows, times = yield from self._late.apart(rows, times, taken, ctx, partly)
         if rows.num_rows:
             yield from self._take(rows, self._panes.end_of(times), closed, states, ctx)
 

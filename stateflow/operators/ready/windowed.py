@@ -21,6 +21,7 @@ from stateflow.operators.ready.keys import key_columns, one_of_each
 from stateflow.operators.ready.late_rows import LateRows
 from stateflow.operators.ready.latest_rows import LatestRows
 from stateflow.operators.ready.panes import panes_of
+from stateflow.operators.ready.partly_late import misses_windows
 from stateflow.pipelines.columnar import ColumnarContext
 from stateflow.pipelines.ready import WINDOW_END, WINDOW_START, WindowAggregate
 
@@ -63,7 +64,8 @@ class WindowedAggregates(Combinable):
         times, valid = event_times(rows, self._declared.time)
         closed, came = self._closed(ctx), rows
         taken = valid & (newest_end(self._window, times) > closed)
-        rows, times = yield from self._late.apart(rows, times, taken, ctx)
+        partly = misses_windows(self._window, times, closed) if self._window.count > 1 else None
+        rows, times = yield from self._late.apart(rows, times, taken, ctx, partly)
         if rows.num_rows:
             if self._window.count > 1:
                 panes = pa.array(panes_of(self._window).end_of(times))

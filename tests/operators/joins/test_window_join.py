@@ -26,9 +26,10 @@ LEFTS = KeyedRows("together", row_type(LEFT_ROWS), ("k",), ())
 RIGHTS = KeyedRows("together", row_type(RIGHT_ROWS), ("k",), ())
 
 
-def declared(how: str, window: Window, lateness: int) -> WindowJoin:
+def declared(how: str, window: Window, lateness: int, late: str = "lenient") -> WindowJoin:
     return window_join(
-        LEFTS, RIGHTS, ALONE if how in ("semi", "anti") else OUT, times=("ts", "ts"), window=window, lateness=lateness, how=how
+        LEFTS, RIGHTS, ALONE if how in ("semi", "anti") else OUT, times=("ts", "ts"), window=window, lateness=lateness, how=how,
+        late=late,
     )  # fmt: skip
 
 
@@ -157,6 +158,84 @@ def test_rows_of_the_same_session_come_out_together_however_the_input_is_cut(see
         ).fetchall()
     assert sorted(map(plain, (row.values() for row in driven.rows))) == sorted(map(repr, map(list, found)))
     assert driven.counters.get("late_rows", 0) == 0
+    assert driven.entries() == 0
+
+
+def not_late(given: list[dict[str, Any]], late: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+    gone = {row[name] for row in late}
+    return [row for row in given if row[name] not in gone]
+
+
+@pytest.mark.parametrize("late", ["strict", "lenient"])
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("seed", range(3))
+def test_strict_windows_join_as_if_the_rows_that_were_not_late_had_come_at_once(
+    seed: int, how: str, late: str
+) -> None:
+    chance = random.Random(f"strict{seed}{how}")
+    left, right = rows(chance, 60, "a"), rows(chance, 60, "b")
+    window, lateness = Sliding(9 * SECOND, 3 * SECOND), chance.choice((0, 5)) * SECOND
+    driven = run(declared(how, window, lateness, late), left, right, (LEFT, RIGHT), chance, 0)
+    kept = [
+        not_late(given, driven.sides.get(f"late_{side}", []), name)
+        for given, side, name in ((left, "left", "a"), (right, "right", "b"))
+    ]
+    partly = [
+        row
+        for row in (*kept[0], *kept[1])
+        if row["mark"] is not None
+        and row["ts"] - row["ts"] % window.every + window.every <= row["mark"] - lateness
+    ]
+    assert driven.counters.get("partly_late_rows", 0) == len(partly)
+    if late == "strict":
+        assert not partly
+        kept = [[{**row, "mark": None} for row in side] for side in kept]
+    selected = "coalesce(l.k, r.k), coalesce(l.w, r.w), a, epoch_us(l.ts), b, epoch_us(r.ts)"
+    if how in ("semi", "anti"):
+        selected = "l.k, l.w, a, epoch_us(l.ts)"
+    with duckdb.connect() as engine:
+        engine.register("lefts", in_windows(kept[0], window, lateness, LEFT))
+        engine.register("rights", in_windows(kept[1], window, lateness, RIGHT))
+        word = {"full": "full outer"}.get(how, how)
+        found = engine.sql(
+            f"select {selected} from lefts l {word} join rights r on l.k = r.k and l.w = r.w"
+        ).fetchall()
+    assert sorted(map(plain, (row.values() for row in driven.rows))) == sorted(map(repr, map(list, found)))
+
+
+@pytest.mark.parametrize("late", ["strict", "lenient"])
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("seed", range(4))
+def test_strict_sessions_join_as_if_the_rows_that_were_not_late_had_come_at_once(
+    seed: int, how: str, late: str
+) -> None:
+    chance = random.Random(f"strictly{seed}{how}")
+    left, right = ([{**row, "ts": row["ts"] * 3} for row in rows(chance, 60, name)] for name in ("a", "b"))
+    lateness, delay = chance.choice((0, 5)) * SECOND, chance.choice((0, 10, 60)) * SECOND
+    driven = run(declared(how, Session(GAP), lateness, late), left, right, (LEFT, RIGHT), chance, delay)
+    kept = [
+        not_late(given, driven.sides.get(f"late_{side}", []), name)
+        for given, side, name in ((left, "left", "a"), (right, "right", "b"))
+    ]
+    partly = driven.counters.get("partly_late_rows", 0)
+    assert not (partly and late == "strict")
+    assert driven.counters.get("late_rows", 0) == len(left) + len(right) - len(kept[0]) - len(kept[1])
+    if partly:
+        return  # a session is in parts then
+    selected = "coalesce(l.k, r.k), coalesce(l.w, r.w), a, epoch_us(l.ts), b, epoch_us(r.ts)"
+    if how in ("semi", "anti"):
+        selected = "l.k, l.w, a, epoch_us(l.ts)"
+    with duckdb.connect() as engine:
+        engine.register("lefts", pa.Table.from_pylist(kept[0], LEFT))
+        engine.register("rights", pa.Table.from_pylist(kept[1], RIGHT))
+        ends = engine.sql(SESSIONS).fetchall()
+        engine.register("in_lefts", of_sessions(kept[0], LEFT, ends))
+        engine.register("in_rights", of_sessions(kept[1], RIGHT, ends))
+        word = {"full": "full outer"}.get(how, how)
+        found = engine.sql(
+            f"select {selected} from in_lefts l {word} join in_rights r on l.k = r.k and l.s = r.s"
+        ).fetchall()
+    assert sorted(map(plain, (row.values() for row in driven.rows))) == sorted(map(repr, map(list, found)))
     assert driven.entries() == 0
 
 
