@@ -15,7 +15,7 @@ def at(text: str, day: int = 1) -> datetime:
 
 
 def _countries(recipe: ModuleType) -> None:
-    known = {"192.0.2.1": {"country": "NO"}, "192.0.2.2": {"country": "PT"}}
+    known = {"192.0.2.1": {"country": "NO"}, "192.0.2.2": {"country": "PT"}, "192.0.2.3": {"country": "PT"}}
 
     def look_up(service: str, ips: list[str]) -> list[dict[str, str] | None]:
         if "203.0.113.9" in ips:
@@ -99,7 +99,14 @@ STORIES = (
         [
             {"visits": [("192.0.2.1", "/home"), ("192.0.2.2", "/home")]},
             {"visits": [("192.0.2.1", "/buy"), ("198.51.100.7", "/home")]},
-            {"visits": [("192.0.2.2", "/buy"), ("203.0.113.9", "/home")]},
+            {
+                "visits": [
+                    ("192.0.2.2", "/buy"),
+                    ("203.0.113.9", "/home"),
+                    ("192.0.2.3", "/home"),
+                    ("203.0.113.9", "/buy"),
+                ]
+            },
         ],
         parameters={"service": "https://geo.example"},
         prepare=_countries,

@@ -58,6 +58,10 @@ class Enrich(Diverting):
     """The fields of the output that come from the answer."""
     on_error: str
 
+    @property
+    def letters_have_all_columns(self) -> bool:
+        return self.diverts
+
 
 def enrich(
     keyed: KeyedRows,

@@ -432,9 +432,9 @@ class KeyedStream(GroupedRows, Steps, called="a keyed stream", comes="after .key
 
         `look_up` gets a list of up to `batch` keys, and gives a list of their answers in the same order: objects or dicts,
         None where there is no answer. It may be `async`. `concurrency` calls of a task run at once, at most `rate` begin in a
-        second. A call that raises is repeated `retries` times, after `backoff`, then twice that, and so on; then the batch
-        fails, or with `on_error="dead_letter"` the rows of its keys are diverted. The fields of `output` that the rows do not
-        have are filled from the answer.
+        second. A call that raises is repeated `retries` times, after `backoff`, then twice that, and so on; then its keys are
+        asked for in halves. A key that nobody answers fails the batch, or with `on_error="dead_letter"` its rows are diverted.
+        The fields of `output` that the rows do not have are filled from the answer.
         """
         declared = enrich(
             self._rows(uid), look_up, output, batch=batch, concurrency=concurrency, ttl=ttl, retries=retries,

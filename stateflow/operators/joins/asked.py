@@ -1,4 +1,8 @@
-"""Asks a service for many keys: in blocks, several at once, no faster than allowed, again after a failure."""
+"""Asks a service for many keys: in calls of several keys, some at once, no faster than allowed, again after a failure.
+
+A call that fails for good is asked for in halves, down to the keys that nobody answers: one of them may not take its neighbours
+with it. Halves end when nothing is answered any more, so that a service that is down is not asked for each key.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import asyncio
 import inspect
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from stateflow.pipelines.enrichment import Asking
@@ -14,61 +18,126 @@ from stateflow.quantities import several
 
 
 class WrongAnswersError(Exception):
-    """What came back cannot be the answers; asking again would not help."""
+    """What came back cannot be the answers; asking the same again would not help."""
 
 
 @dataclass(frozen=True)
-class Block:
-    """A call's keys, and either the answers or the error that its last repetition ended with."""
+class Failure:
+    """Why keys have no answer."""
 
+    error: Exception
     keys: Sequence[Any]
-    answers: Sequence[Any]
-    error: Exception | None = None
+    """Those of the call that failed: a single one, unless nothing was answered any more."""
+    in_a_row: int = 0
+    """How many halves in a row had failed, so that these keys were not asked for one by one; zero for a key alone."""
 
 
-def asked(asking: Asking, keys: Sequence[Any]) -> list[Block]:
-    """A block for every call, in the order of the keys."""
-    if not keys:
-        return []
-    # A thread of its own: whoever runs the harness may have an event loop already.
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(lambda: asyncio.run(_Calls(asking).all(keys))).result()
+@dataclass
+class Asked:
+    """What became of the keys, by their places."""
+
+    answers: dict[int, Any] = field(default_factory=dict)
+    failures: dict[int, Failure] = field(default_factory=dict)
 
 
-class _Calls:
-    def __init__(self, asking: Asking) -> None:
-        self._asking = asking
+def most_in_a_row(batch: int) -> int:
+    """So many halves of a call may fail one after another before the others are not asked for any more.
+
+    With one poisoned key a half is answered each time that a piece is cut. Only where most keys are poisoned, or the service is
+    down, all fail from the whole call to a single key: two for each cut on that way.
+    """
+    return 2 * (batch - 1).bit_length() + 8
+
+
+class Lookups:
+    """One task's way to the service."""
+
+    def __init__(self, asking: Asking, *, diverts: bool) -> None:
+        """With `diverts` every key is asked for, whatever fails. Without, no call begins after a failure that is understood."""
+        self._asking, self._diverts = asking, diverts
         self._is_async = inspect.iscoroutinefunction(asking.look_up) or inspect.iscoroutinefunction(
             getattr(asking.look_up, "__call__", None)  # noqa: B004
         )
         self._next = 0.0
+        self._is_down = False
+        """Whether the halves of a call were given up, and nothing was answered since."""
+        self._most_in_a_row = most_in_a_row(asking.batch)
 
-    async def all(self, keys: Sequence[Any]) -> list[Block]:
-        asking = self._asking
-        places = asyncio.Semaphore(asking.concurrency)
-        with ThreadPoolExecutor(asking.concurrency) as threads:
-            blocks = [keys[begin : begin + asking.batch] for begin in range(0, len(keys), asking.batch)]
-            return list(await asyncio.gather(*(self._block(block, places, threads) for block in blocks)))
+    def asked(self, keys: Sequence[Any]) -> Asked:
+        if not keys:
+            return Asked()
+        # A thread of its own: whoever runs the harness may have an event loop already.
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(lambda: asyncio.run(self._all(keys))).result()
 
-    async def _block(
-        self, keys: Sequence[Any], places: asyncio.Semaphore, threads: ThreadPoolExecutor
-    ) -> Block:
-        async with places:
-            wait = self._asking.backoff / 1e6
-            for attempt in range(self._asking.retries + 1):
-                await self._turn()
-                try:
-                    return Block(keys, _checked(keys, await self._call(keys, threads)))
-                except WrongAnswersError as error:
-                    return Block(keys, (), error)
-                except Exception as error:
-                    if attempt == self._asking.retries:
-                        return Block(keys, (), error)
-                await asyncio.sleep(wait)
-                wait *= 2
-        raise AssertionError("the last attempt has returned")
+    async def _all(self, keys: Sequence[Any]) -> Asked:
+        # Instants of one event loop mean nothing to the next.
+        self._next = 0.0
+        batch = self._asking.batch
+        turns = asyncio.Semaphore(self._asking.concurrency)
+        with ThreadPoolExecutor(self._asking.concurrency) as threads:
+            call = _Call(self, keys, Asked(), threads)
+            calls = (range(begin, min(begin + batch, len(keys))) for begin in range(0, len(keys), batch))
+            await asyncio.gather(*(self._in_turn(call, places, turns) for places in calls))
+        return call.asked
 
-    async def _call(self, keys: Sequence[Any], threads: ThreadPoolExecutor) -> Any:
+    async def _in_turn(self, call: _Call, places: range, turns: asyncio.Semaphore) -> None:
+        async with turns:
+            if self._diverts or not call.asked.failures:
+                error = await call.error_of(places, self._asking.retries)
+                if error is not None:
+                    await self._in_halves(call, places, error)
+
+    async def _in_halves(self, call: _Call, whole: range, error: Exception) -> None:
+        """Finds out which keys of a call that has failed are those that nobody answers."""
+        failed = [(whole, error)]
+        alone: list[tuple[range, Exception]] = []
+        is_answered, in_a_row = False, 0
+        most = 2 if self._is_down else self._most_in_a_row
+        while failed and in_a_row < most:
+            if alone and is_answered and not self._diverts:
+                break
+            piece, why = failed.pop()
+            if len(piece) == 1:
+                alone.append((piece, why))
+                continue
+            for half in _halves(piece):
+                # A single key is asked for a second time: its neighbours' failures were not its own.
+                again = await call.error_of(half, min(1, self._asking.retries) if len(half) == 1 else 0)
+                if again is None:
+                    is_answered, in_a_row = True, 0
+                else:
+                    in_a_row += 1
+                    failed.append((half, again))
+        if in_a_row >= most:
+            self._is_down = True
+        if self._diverts:
+            for piece, why in (*alone, *failed):
+                call.fail(piece, why, 0 if len(piece) == 1 else in_a_row)
+        elif alone and is_answered:
+            call.fail(*alone[0])
+        else:
+            # No key alone is to blame where none of its call was answered.
+            call.fail(whole, error, in_a_row)
+
+    async def answers(self, keys: list[Any], retries: int, threads: ThreadPoolExecutor) -> Sequence[Any]:
+        """A call's answers; raises what the last of its repetitions did."""
+        wait = self._asking.backoff / 1e6
+        for attempt in range(retries + 1):
+            await self._turn()
+            try:
+                answers = _checked(keys, await self._call(keys, threads))
+            except Exception as error:
+                if attempt == retries or isinstance(error, WrongAnswersError):
+                    raise
+            else:
+                self._is_down = False
+                return answers
+            await asyncio.sleep(wait)
+            wait *= 2
+        raise AssertionError("the last attempt has returned or raised")
+
+    async def _call(self, keys: list[Any], threads: ThreadPoolExecutor) -> Any:
         if self._is_async:
             return await self._asking.look_up(list(keys))
         return await asyncio.get_running_loop().run_in_executor(threads, self._asking.look_up, list(keys))
@@ -81,6 +150,36 @@ class _Calls:
         begins = max(now, self._next)
         self._next = begins + 1 / self._asking.rate
         await asyncio.sleep(begins - now)
+
+
+@dataclass(frozen=True)
+class _Call:
+    """The calls for one list of keys, and what became of these."""
+
+    service: Lookups
+    keys: Sequence[Any]
+    asked: Asked
+    threads: ThreadPoolExecutor
+
+    async def error_of(self, places: range, retries: int) -> Exception | None:
+        """Asks for the keys at these places. None: they have their answers."""
+        try:
+            answers = await self.service.answers(
+                [self.keys[place] for place in places], retries, self.threads
+            )
+        except Exception as error:
+            return error
+        self.asked.answers.update(zip(places, answers, strict=True))
+        return None
+
+    def fail(self, places: range, error: Exception, in_a_row: int = 0) -> None:
+        failure = Failure(error, [self.keys[place] for place in places], in_a_row)
+        self.asked.failures.update(dict.fromkeys(places, failure))
+
+
+def _halves(places: range) -> tuple[range, range]:
+    """Every other place: poisoned keys may be neighbours."""
+    return places[::2], places[1::2]
 
 
 def _checked(keys: Sequence[Any], answers: Any) -> Sequence[Any]:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from stateflow.errors import UserCodeError, placed, user_frames
+from stateflow.errors import UserCodeError, placed
 from stateflow.operators.arrow_types import arrow_schema_of
 from stateflow.operators.joins.arrivals import Produced
-from stateflow.operators.joins.asked import Block, WrongAnswersError, asked
+from stateflow.operators.joins.asked import Failure, Lookups, WrongAnswersError
 from stateflow.operators.lossless import MISFITS, array_of, misfits
-from stateflow.operators.ready.dead_letters import Letters, put_out
+from stateflow.operators.ready.dead_letters import Letters, dead_letter, key_of, put_out
 from stateflow.operators.ready.groups import grouped, whole
 from stateflow.operators.ready.keys import key_columns, one_of_each
 from stateflow.pipelines.columnar import ColumnarContext, ColumnarOperator
@@ -30,6 +29,7 @@ class Enriched(ColumnarOperator):
     def __init__(self, declared: Enrich) -> None:
         self.states = declared.states
         self._declared = declared
+        self._lookups = Lookups(declared.asking, diverts=declared.diverts)
         out = arrow_schema_of(declared.output)
         self._answers = pa.schema([out.field(field.name) for field in declared.answered])
 
@@ -51,17 +51,15 @@ class Enriched(ColumnarOperator):
         keys = one_of_each(columns, declared.key, groups.firsts)
         known = states[ANSWERS].get(keys)
         missing = np.flatnonzero(whole(known[ANSWERED]).is_null().to_numpy(zero_copy_only=False))
-        blocks = asked(declared.asking, _plain(keys.take(pa.array(missing))))
+        to_ask = _plain(keys.take(pa.array(missing)))
+        asked = self._lookups.asked(to_ask)
         ctx.metrics.counter(ASKED).inc(len(missing))
-        failed = [block for block in blocks if block.error is not None]
-        if failed and not declared.diverts:
-            raise self._error(failed[0])
-        is_answered = np.array([block.error is None for block in blocks for _ in block.keys], dtype=bool)
-        fresh = missing[is_answered]
-        answered = [block for block in blocks if block.error is None]
+        if asked.failures and not declared.diverts:
+            raise self._error(asked.failures[min(asked.failures)])
+        answered = sorted(asked.answers)
+        fresh = missing[answered]
         answers = self._read(
-            [key for block in answered for key in block.keys],
-            [answer for block in answered for answer in block.answers],
+            [to_ask[place] for place in answered], [asked.answers[place] for place in answered]
         )
         if len(fresh):
             stored = {stored_answer(name): answers[name] for name in self._answers.names}
@@ -73,11 +71,10 @@ class Enriched(ColumnarOperator):
         place = np.arange(len(keys))
         place[fresh] = len(keys) + np.arange(len(fresh))
         at = place[groups.ids]
-        if failed:
-            gone = np.zeros(len(keys), dtype=bool)
-            gone[missing[~is_answered]] = True
-            yield from self._letters(with_key, groups.ids, missing, blocks, ctx)
-            stays = ~gone[groups.ids]
+        if asked.failures:
+            gone = {int(missing[place]): failure for place, failure in asked.failures.items()}
+            yield from self._letters(with_key, groups.ids, keys, gone, ctx)
+            stays = ~np.isin(groups.ids, list(gone))
             with_key, at = with_key.filter(pa.array(stays)), at[stays]
         yield self._filled(with_key, pa.concat_tables([before, answers]).take(pa.array(at)))
 
@@ -113,44 +110,55 @@ class Enriched(ColumnarOperator):
                 "was stored"
             ) from error
 
-    def _error(self, block: Block) -> UserCodeError:
-        assert block.error is not None
-        where, keys = (
-            f"operator {self._declared.uid!r}",
-            f"{several(len(block.keys), 'key')}, the first {block.keys[0]!r}",
-        )
-        if isinstance(block.error, WrongAnswersError):
+    def _error(self, failure: Failure) -> UserCodeError:
+        where, count = f"operator {self._declared.uid!r}", len(failure.keys)
+        keys = f"key {failure.keys[0]!r}"
+        if count > 1:
+            keys = f"{several(count, 'key')}, the first {failure.keys[0]!r}"
+        if isinstance(failure.error, WrongAnswersError):
             return UserCodeError(
-                f"{where}: no answers for {keys}: {block.error}; nothing of the batch was stored, and a run with changed code repeats it"
+                f"{where}: no answers for {keys}: {failure.error}; nothing of the batch was stored, and a run with changed code repeats it"
             )
         times = self._declared.asking.retries + 1
+        tried = f"in {several(times, 'attempt')}{', nor some of them alone' if count > 1 else ''}"
         return UserCodeError(
-            f"{where} could not look up {keys}, in {several(times, 'attempt')}: {placed(block.error)}: nothing of the batch was stored; run it again when the service answers, or "
+            f"{where} could not look up {keys}, {tried}: {placed(failure.error)}: nothing of the batch was stored; run it again when the service answers, or "
             "divert such rows with on_error='dead_letter'"
         )
 
     def _letters(
-        self, rows: pa.Table, ids: Any, missing: Any, blocks: list[Block], ctx: ColumnarContext
+        self, rows: pa.Table, ids: Any, keys: pa.Table, gone: Mapping[int, Failure], ctx: ColumnarContext
     ) -> Letters:
-        """A dead letter for each key that could not be looked up."""
-        errors = [block.error for block in blocks for _ in block.keys]
-        keys = [key for block in blocks for key in block.keys]
-        letters = []
-        for number, key, error in zip(missing.tolist(), keys, errors, strict=True):
-            if error is None:
-                continue
-            mine = rows.filter(pa.array(ids == number)).to_pylist()
-            text = json.dumps(mine, default=str)
-            what = f"{type(error).__name__}: {error}"
-            letters.append(
-                (self._declared.uid, repr(key), what, user_frames(error), text, len(mine), ctx.checkpoint_id)
-            )
-        yield from put_out(letters)
+        """A dead letter for each key that could not be looked up; `gone` are their numbers, and `ids` those of the rows."""
+        at = np.flatnonzero(np.isin(ids, list(gone)))
+        by_key: dict[int, list[Any]] = {}
+        for number, row in zip(ids[at].tolist(), rows.take(pa.array(at)).to_pylist(), strict=True):
+            by_key.setdefault(number, []).append(row)
+        yield from put_out(
+            [
+                dead_letter(
+                    self._declared.uid,
+                    key_of(keys, number),
+                    _asked_with(failure),
+                    failure.error,
+                    by_key[number],
+                    ctx,
+                )
+                for number, failure in gone.items()
+            ]
+        )
 
 
 def _plain(keys: pa.Table) -> list[Any]:
     columns = [column.to_pylist() for column in keys.columns]
     return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
+
+
+def _asked_with(failure: Failure) -> str:
+    """Whether a key went with others, and may be well itself."""
+    if not failure.in_a_row:
+        return ""
+    return f"asked for with {several(len(failure.keys) - 1, 'other key')}, as {failure.in_a_row} halves in a row had failed: "
 
 
 def _fields(answer: Any) -> str:
