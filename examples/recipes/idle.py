@@ -21,14 +21,16 @@ PATIENCE = timedelta(minutes=30)
 
 
 class Watch(sf.KeyedProcess[str, Click, Idle]):
+    click = sf.Timer("event", many=True)
     silence = sf.Timer("event")
 
-    def process(self, user: str, clicks: Iterator[Click], ctx: sf.Context) -> Iterator[Idle]:
+    def process(self, user: str, clicks: Iterator[Click], ctx: sf.Context) -> None:
         for click in clicks:
-            ends = self.silence.at or click.ts
-            if click.ts > ends:  # the timer fires after the batch's clicks: too late for this one
-                yield Idle(user, ends - PATIENCE)
-            self.silence.set(max(ends, click.ts + PATIENCE))
+            self.click.set(click.ts)
+
+    @click.fires
+    def clicked(self, user: str, at: datetime, ctx: sf.Context) -> None:
+        self.silence.set(at + PATIENCE)
 
     @silence.fires
     def idle(self, user: str, at: datetime, ctx: sf.Context) -> Iterator[Idle]:
@@ -41,4 +43,4 @@ def idle(flow: sf.Flow, *, input: str, output: str) -> None:
     clicks = flow.source(
         "clicks", sf.files(input, "json"), Click, event_time="ts", watermark="1 minute", late=late
     )
-    clicks.key_by("user", order_by="ts").process("watch", Watch).append("idle", sf.delta(output))
+    clicks.key_by("user").process("watch", Watch).append("idle", sf.delta(output))
