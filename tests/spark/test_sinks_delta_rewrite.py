@@ -104,13 +104,22 @@ def test_a_renamed_column_is_read_and_written_under_its_physical_name(
     ("definition", "properties"),
     [
         (SCHEMA, "'delta.enableChangeDataFeed' = 'true'"),
+        (SCHEMA, "'Delta.EnableChangeDataFeed' = 'TRUE'"),
         (SCHEMA, "'delta.enableDeletionVectors' = 'true'"),
         (SCHEMA, "'delta.enableRowTracking' = 'true'"),
         (f"{SCHEMA}, twice long GENERATED ALWAYS AS (at * 2)", "'a' = 'b'"),
         (f"{SCHEMA}, note string DEFAULT 'none'", "'delta.feature.allowColumnDefaults' = 'supported'"),
         (f"{SCHEMA}, note string", "'a' = 'b'"),
     ],
-    ids=["change data feed", "deletion vectors", "row tracking", "generated", "default", "other columns"],
+    ids=[
+        "change data feed",
+        "change data feed in capitals",
+        "deletion vectors",
+        "row tracking",
+        "generated",
+        "default",
+        "other columns",
+    ],
 )
 def test_what_only_delta_can_merge_is_left_to_it(
     spark: SparkSession,

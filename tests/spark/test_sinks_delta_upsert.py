@@ -93,6 +93,24 @@ def test_duplicate_keys_without_an_order_fail_before_the_decision(
     assert log.deliver(sink, rows(spark, (1, 1, "a"), (2, 1, "c"))) == "committed"
 
 
+@pytest.mark.parametrize("said", ["'delta.appendOnly' = 'true'", "'delta.APPENDONLY' = 'TRUE'"])
+def test_a_table_that_only_takes_appends_is_refused_when_the_run_starts(
+    spark: SparkSession, path: Path, log: Log, said: str
+) -> None:
+    log.deliver(opened(spark, path), rows(spark, (1, 1, "a")))
+    prepared = log.prepare(opened(spark, path), rows(spark, (1, 2, "b")))
+    spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ({said})")
+    with pytest.raises(
+        IncompatibleError, match=r"only takes appends \(delta.appendOnly\): use append, or unset"
+    ):
+        opened(spark, path)
+    with pytest.raises(DisagreementError, match=r"only takes appends now.*stateflow abandon orders 2"):
+        log.commit(prepared)
+    spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.appendOnly' = 'FALSE')")
+    assert log.commit(prepared) == "committed"
+    assert contents(spark, path) == [(1, 2, "b")]
+
+
 def test_null_keys_fail_before_the_decision(spark: SparkSession, path: Path, log: Log) -> None:
     with pytest.raises(IncompatibleError, match=r"1 of the rows .* a null in the key column 'id'"):
         log.prepare(opened(spark, path), rows(spark, (None, 1, "a"), (2, 1, "c")))

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+CONSTRAINT = "delta.constraints."
+
 
 @dataclass(frozen=True, slots=True)
 class TableShape:
@@ -30,6 +32,21 @@ class TableShape:
     features: tuple[str, ...]
     fingerprint: str
     """Equal as long as files prepared for the table can be added to it as they are."""
+
+    def is_on(self, name: str) -> bool:
+        """Whether a property of the table is true, in the case that Delta writes its name in and in any case of its value."""
+        # Delta refuses what is neither true nor false. Whoever asks here does not go on as if nothing had been said.
+        return self.configuration.get(name, "false").lower() != "false"
+
+    @property
+    def constraints(self) -> dict[str, str]:
+        """The text of each CHECK constraint, by its name."""
+        # Delta obeys a constraint whose prefix is in any case, too; other writers put the names in as they are given.
+        return {
+            name[len(CONSTRAINT) :]: text
+            for name, text in self.configuration.items()
+            if name.lower().startswith(CONSTRAINT)
+        }
 
 
 @dataclass(frozen=True, slots=True)

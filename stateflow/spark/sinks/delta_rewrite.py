@@ -75,7 +75,7 @@ def is_plain(shape: TableShape, columns: Sequence[str]) -> bool:
     written = {name.lower() for name in columns}
     return (
         set(shape.features) <= FEATURES
-        and not any(shape.configuration.get(name) == "true" for name in NEEDS_MERGE)
+        and not any(map(shape.is_on, NEEDS_MERGE))
         and all(
             field.name.lower() in written
             and set(field.metadata) <= _PLAIN

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 KIND = "delta_upsert"
 ATTEMPTS = 10
-CONSTRAINT = "delta.constraints."
+APPEND_ONLY = "delta.appendOnly"
 APP_ID = "spark.databricks.delta.write.txnAppId"
 VERSION = "spark.databricks.delta.write.txnVersion"
 
@@ -135,9 +135,9 @@ class DeltaUpsert:
 
     def _check(self, shape: TableShape, schema: StructType) -> None:
         check_fit(schema, shape, str(self.table), self.table.path)
-        if shape.configuration.get("delta.appendOnly") == "true":
+        if shape.is_on(APPEND_ONLY):
             raise IncompatibleError(
-                f"{self.table} only takes appends (delta.appendOnly): use append, or unset it"
+                f"{self.table} only takes appends ({APPEND_ONLY}): use append, or unset it"
             )
 
     def _check_rows(
@@ -168,8 +168,8 @@ class DeltaUpsert:
         """Whether rows have to be looked at. The tasks that staged them have counted the nulls, and mostly there are none."""
         needed = {key.lower() for key in self.keys}
         needed |= {column.name.lower() for column in shape.schema.fields if not column.nullable}
-        return any(count and name.lower() in needed for name, count in staged.nulls.items()) or any(
-            name.startswith(CONSTRAINT) for name in shape.configuration
+        return bool(shape.constraints) or any(
+            count and name.lower() in needed for name, count in staged.nulls.items()
         )
 
     def _check_values(self, rows: DataFrame, shape: TableShape, at: SinkSlot, operation: str) -> None:
@@ -213,6 +213,11 @@ def commit(
             raise stuck(at, f"{target} was recreated since the rows of record {at.slot} were prepared for it")
         if column_marks(shape, payload["marks"]) != payload["marks"]:
             raise stuck(at, f"columns of {target} changed since the rows of record {at.slot} were prepared")
+        if shape.is_on(APPEND_ONLY):
+            raise stuck(
+                at,
+                f"{target} only takes appends now ({APPEND_ONLY}), and record {at.slot} has an upsert for it",
+            )
         try:
             if not _rewritten(spark, log, txn, shape, prepared, at, stager):
                 _merge(spark, prepared, at, stager)
@@ -320,17 +325,16 @@ def _violations(rows: DataFrame, shape: TableShape, target: str) -> dict[str, Co
         for field in shape.schema.fields
         if not field.nullable and field.name.lower() in present
     }
-    for name, text in shape.configuration.items():
-        if name.startswith(CONSTRAINT):
-            condition = ~F.coalesce(F.expr(text).cast("boolean"), F.lit(False))
-            try:
-                rows.select(condition)
-            except Exception as error:
-                raise IncompatibleError(
-                    f"the constraint {name.removeprefix(CONSTRAINT)!r} of {target} ({text}) needs columns "
-                    "that the upsert does not write: write them, or drop the constraint"
-                ) from error
-            conditions[f"broken the constraint {name.removeprefix(CONSTRAINT)!r} ({text})"] = condition
+    for name, text in shape.constraints.items():
+        condition = ~F.coalesce(F.expr(text).cast("boolean"), F.lit(False))
+        try:
+            rows.select(condition)
+        except Exception as error:
+            raise IncompatibleError(
+                f"the constraint {name!r} of {target} ({text}) needs columns "
+                "that the upsert does not write: write them, or drop the constraint"
+            ) from error
+        conditions[f"broken the constraint {name!r} ({text})"] = condition
     return conditions
 
 
