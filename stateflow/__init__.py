@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         variance,
     )
     from stateflow.pipelines.columnar import ColumnarContext, ColumnarOperator
+    from stateflow.pipelines.delivery import Delivery
     from stateflow.pipelines.files import files
     from stateflow.pipelines.flow import Flow
     from stateflow.pipelines.pipeline import Pipeline, pipeline
@@ -85,6 +86,7 @@ __all__ = [
     "Context",
     "CorruptError",
     "CustomSerializer",
+    "Delivery",
     "DisagreementError",
     "FencedError",
     "Flow",
@@ -161,6 +163,7 @@ _ROOMS = {
         "top_values",
         "variance",
     ),
+    "stateflow.pipelines.delivery": ("Delivery",),
     "stateflow.pipelines.files": ("files",),
     "stateflow.pipelines.flow": ("Flow",),
     "stateflow.pipelines.streams": ("KeyedStream", "Stream", "WindowedStream"),

@@ -6,7 +6,7 @@ import stateflow
 
 FROZEN = """
 Aggregate AggregatingState BroadcastState BusyError ColumnarContext ColumnarOperator ConnectedProcess Context
-CorruptError CustomSerializer DisagreementError FencedError Flow IncompatibleError Job KeyedProcess KeyedStream
+CorruptError CustomSerializer Delivery DisagreementError FencedError Flow IncompatibleError Job KeyedProcess KeyedStream
 ListState MapState NotFoundError OperatorListState Output PartitionProcess Pipeline ReducingState StateTypeError StateflowError Stream
 Timer UnavailableError UnionListState UsageError ValueState Window WindowBounds WindowProcess WindowedStream aggregate collect columns
 count count_distinct count_window cumulative delta field files first hopping last max mean memory min output pipeline quantile session stddev sum

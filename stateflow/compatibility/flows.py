@@ -28,6 +28,7 @@ from stateflow.compatibility.states import (
 from stateflow.errors import IncompatibleError, UsageError
 from stateflow.format.records import OperatorState, Record
 from stateflow.operators.combining import combining_of
+from stateflow.pipelines.delivery import taking_ids
 from stateflow.pipelines.event_times import has_event_time, splitting_operator, splitting_source
 from stateflow.pipelines.files import Files
 from stateflow.pipelines.fixed_options import duration
@@ -185,6 +186,7 @@ def compare(
             *(warning for source in flow.sources for warning in _lost_late_rows(flow, source)),
             *(warning for node in flow.operators for warning in _warnings(flow, node)),
             *_read_again(flow),
+            *taking_ids(flow.sinks).values(),
             *_moved(flow, written),
             *_other_folders(flow, read or {}),
             *(

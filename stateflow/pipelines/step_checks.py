@@ -20,7 +20,7 @@ from stateflow.pipelines.tables import DeltaTable
 _TAKES = {
     "append": "delta(path)",
     "upsert": "delta(path)",
-    "function": "a function of (frame, checkpoint_id)",
+    "function": "a function of (frame, delivery)",
     "collect": "memory(name)",
 }
 

@@ -25,6 +25,7 @@ from stateflow.pipelines.changes import (
     with_operation,
 )
 from stateflow.pipelines.columnar import CHUNK_ROWS, ColumnarOperator
+from stateflow.pipelines.delivery import Delivery
 from stateflow.pipelines.enrichment import enrich
 from stateflow.pipelines.event_times import known_time, ordering_time, time_column, time_columns
 from stateflow.pipelines.graph import (
@@ -220,8 +221,13 @@ class Stream(NodeRows, Steps, called="a stream", comes="before .key_by()"):
             given["operation"] = self.operation
         self._write(uid, target, "upsert", given)
 
-    def for_each_batch(self, uid: str, function: Callable[[Any, int], None], **options: Any) -> None:
-        """Calls `function(frame, checkpoint_id)` once a batch is decided, again after a crash."""
+    def for_each_batch(
+        self, uid: str, function: Callable[[Any, Delivery], None] | Callable[[Any, int], None], **options: Any
+    ) -> None:
+        """Calls `function(frame, delivery)` once a batch is decided, again after a crash.
+
+        `delivery` is a `Delivery`: keep its key and slot with the rows to take each batch once.
+        """
         self._write(uid, function, "function", options)
 
     def collect(self, uid: str, target: Any) -> None:

@@ -21,6 +21,7 @@ from stateflow.errors import CorruptError, IncompatibleError, UsageError
 from stateflow.format.records import FileRef, Prepared, Record, TableFile
 from stateflow.format.references import references
 from stateflow.observe.status import position_of
+from stateflow.pipelines.delivery import taking_ids
 from stateflow.pipelines.flow import Flow
 from stateflow.restore.digest import checked_digest
 from stateflow.restore.parameters import ParameterRestore, Whose, restored_parameters
@@ -108,6 +109,7 @@ def make_plan(request: RestoreRequest) -> Plan:
             *(_unhashed([*refs, *parts]) if origin.savepoint is not None else ()),
             *shared,
             *_inherited_outputs(flow, parameters),
+            *(_new_keys(flow, origin) if own is None else ()),
         ),
     )
 
@@ -275,6 +277,20 @@ def _unhashed(refs: Iterable[FileRef | TableFile]) -> Iterator[str]:
         yield (
             f"{count} files of the snapshot have no SHA-256, because they are older than it: whoever may write to them could "
             "exchange them without a trace"
+        )
+
+
+def _new_keys(flow: Flow, origin: Origin) -> Iterator[str]:
+    """Tells of functions that a new job calls: what they have kept of the snapshot's job says nothing of its deliveries."""
+    by_id = taking_ids(flow.sinks)
+    for sink in flow.sinks:
+        if sink.mode != "function":
+            continue
+        drops = "; it takes a checkpoint id, which begins again, and would drop rows if it skips ids up to the last one: write it as (frame, delivery)"
+        yield (
+            f"sink {sink.uid} calls its function under a new key, because this is a new job: what the function has kept of job "
+            f"{quoted(origin.job)} does not count, and rows come beside those that it wrote for that job"
+            f"{drops if sink.uid in by_id else ''}"
         )
 
 

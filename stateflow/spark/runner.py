@@ -46,6 +46,7 @@ from stateflow.format.layout import JobLayout
 from stateflow.format.records import Owner, Record
 from stateflow.liveness.heart import Heart
 from stateflow.metrics import numbers, reporter
+from stateflow.pipelines.delivery import taking_ids
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.lost_rows import LostRows, added, lost_rows
 from stateflow.pipelines.partly_late_rows import partly_late_rows, partly_late_warning
@@ -266,6 +267,8 @@ class _Run:
         open_sinks = self._open_sinks(spark, outline)
         stager = Stager(self._opener(), lambda: uuid.uuid4().hex)
         sinks = Sinks(self.job, lambda: spark, stager, functions_of(self.flow))
+        for uid, sentence in taking_ids(self.flow.sinks).items():
+            self.warnings.add(f"sink {uid}: checkpoint ids", sentence)
         if not self.request.takeover and self._newest_epoch() != self._known_epoch:
             # Spark took seconds to start. Another run may have begun meanwhile: this one refuses, as it would have at
             # first, rather than fence it.

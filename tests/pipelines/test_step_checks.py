@@ -68,9 +68,9 @@ def test_a_target_of_another_kind_is_refused_with_what_to_write() -> None:
     refused(lambda f: rows(f).collect("out", "x"), r"give it memory\(name\), here sf\.memory\('x'\)")
     refused(lambda f: rows(f).collect("out", TABLE), r"give it memory\(name\)")
     wrong: Any = "/data/t"
-    refused(lambda f: rows(f).for_each_batch("out", wrong), r"give it a function of \(frame, checkpoint_id\)")
+    refused(lambda f: rows(f).for_each_batch("out", wrong), r"give it a function of \(frame, delivery\)")
     one: Any = lambda frame: None  # noqa: E731
-    refused(lambda f: rows(f).for_each_batch("out", one), r"give it a function of \(frame, checkpoint_id\)")
+    refused(lambda f: rows(f).for_each_batch("out", one), r"give it a function of \(frame, delivery\)")
 
 
 @pytest.mark.parametrize(

@@ -41,8 +41,8 @@ def test_one_pipeline_with_every_way_to_join_and_split(bench: Workbench) -> None
         table.clear()
     delivered: list[tuple[int, int]] = []
 
-    def deliver(frame: DataFrame, checkpoint_id: int) -> None:
-        delivered.append((checkpoint_id, frame.count()))
+    def deliver(frame: DataFrame, delivery: sf.Delivery) -> None:
+        delivered.append((delivery.slot, frame.count()))
 
     @sf.pipeline("streams")
     def streams(flow: sf.Flow, *, least: float, label: str = "x") -> None:

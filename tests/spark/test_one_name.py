@@ -48,7 +48,7 @@ class Calls:
         self.failing = False
         self.rows = 0
 
-    def __call__(self, frame: DataFrame, checkpoint_id: int) -> None:
+    def __call__(self, frame: DataFrame, delivery: sf.Delivery) -> None:
         if self.failing:
             raise OSError("the service is away")
         self.rows += frame.count()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from stateflow.errors import DisagreementError, FencedError, StateflowError, UsageError
+from stateflow.pipelines.delivery import Delivery
 from stateflow.pipelines.tables import delta
 from stateflow.spark.sinks.function import FunctionSink
 from stateflow.spark.sinks.kinds import make_sink
@@ -20,11 +23,11 @@ class Delivered:
     """A user's own store: keeps what it was called with."""
 
     def __init__(self) -> None:
-        self.calls: list[tuple[int, list[int]]] = []
+        self.calls: list[tuple[Delivery, list[int]]] = []
         self.failing = False
 
-    def __call__(self, frame: DataFrame, checkpoint: int) -> None:
-        self.calls.append((checkpoint, sorted(row["n"] for row in frame.collect())))
+    def __call__(self, frame: DataFrame, delivery: Delivery) -> None:
+        self.calls.append((delivery, sorted(row["n"] for row in frame.collect())))
         if self.failing:
             raise ConnectionError("the warehouse is away")
 
@@ -39,17 +42,41 @@ def log(spark: SparkSession, tmp_path: Path, delivered: Delivered) -> Log:
     return Log(spark, tmp_path / "root", functions={"totals": delivered})
 
 
+def first(log: Log) -> Delivery:
+    return Delivery(f"{log.job}/totals", 1, "orders", "totals")
+
+
 def numbers(spark: SparkSession, *values: int) -> DataFrame:
     return spark.createDataFrame([(v,) for v in values], "n long")
 
 
-def test_the_function_sees_the_rows_and_the_checkpoint_after_the_decision(
+def test_the_function_sees_the_rows_and_the_delivery_after_the_decision(
     spark: SparkSession, log: Log, delivered: Delivered
 ) -> None:
     prepared = log.prepare(FunctionSink(delivered), numbers(spark, 1, 2))
     assert delivered.calls == []
     assert log.commit(prepared) == "committed"
-    assert delivered.calls == [(1, [1, 2])]
+    assert delivered.calls == [(first(log), [1, 2])]
+
+
+def test_a_job_that_is_made_again_has_another_key(
+    spark: SparkSession, log: Log, delivered: Delivered
+) -> None:
+    log.deliver(FunctionSink(delivered), numbers(spark, 1))
+    again = replace(log, job="another", slot=0, last=None)
+    again.deliver(FunctionSink(delivered), numbers(spark, 1))
+    assert [(d.key, d.slot) for d, _ in delivered.calls] == [(f"{log.job}/totals", 1), ("another/totals", 1)]
+
+
+def test_a_function_of_earlier_releases_gets_the_number_alone(spark: SparkSession, log: Log) -> None:
+    calls: list[Any] = []
+
+    def deliver(frame: DataFrame, checkpoint_id: int) -> None:
+        calls.append(checkpoint_id)
+
+    log.functions = {"totals": deliver}
+    log.deliver(FunctionSink(deliver), numbers(spark, 1))
+    assert calls == [1]
 
 
 def test_a_function_that_fails_blocks_and_is_called_again_with_the_same_rows(
@@ -61,7 +88,7 @@ def test_a_function_that_fails_blocks_and_is_called_again_with_the_same_rows(
         log.commit(prepared)
     delivered.failing = False
     assert log.commit(prepared) == "committed"
-    assert delivered.calls == [(1, [1, 2])] * 2
+    assert delivered.calls == [(first(log), [1, 2])] * 2
 
 
 def test_a_replaced_run_that_wakes_up_does_not_call(
@@ -93,7 +120,7 @@ def test_leftovers_of_a_failed_attempt_are_not_delivered(
     log.slot -= 1
     log.deliver(FunctionSink(delivered), numbers(spark, 3))
     assert len(list((log.root / "orders" / "staged").iterdir())) > 1
-    assert delivered.calls == [(1, [3])]
+    assert delivered.calls == [(first(log), [3])]
 
 
 def test_a_pipeline_without_the_function_says_what_to_do(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from stateflow.spark.sinks.base import BatchFunction, Committed, Delivery, Sink
+from stateflow.spark.sinks.base import BatchFunction, Committed, DeliveryMode, Sink
 from stateflow.spark.sinks.kinds import commit
 from stateflow.spark.sinks.slot import SinkSlot
 
-__all__ = ["BatchFunction", "Committed", "Delivery", "Sink", "SinkSlot", "commit"]
+__all__ = ["BatchFunction", "Committed", "DeliveryMode", "Sink", "SinkSlot", "commit"]

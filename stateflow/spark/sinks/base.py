@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
     from stateflow.spark.sinks.staging import Stager
 
-Delivery = Literal["exactly_once", "at_least_once"]
+DeliveryMode = Literal["exactly_once", "at_least_once"]
 Committed = Literal["committed", "already", "none"]
-BatchFunction = Callable[["DataFrame", int], Any]
-"""A user's sink: stateflow calls it with the rows and the checkpoint id until it returns."""
+BatchFunction = Callable[["DataFrame", Any], Any]
+"""A user's sink: stateflow calls it with the rows and their `Delivery` until it returns."""
 
 
 class Sink(Protocol):

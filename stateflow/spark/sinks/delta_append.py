@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 from stateflow.errors import DisagreementError, IncompatibleError, UsageError
 from stateflow.format.records import Prepared
 from stateflow.pipelines.tables import DeltaTable
-from stateflow.spark.sinks.base import BatchFunction, Committed, Delivery, decide, disagreement, is_committed
+from stateflow.spark.sinks.base import (
+    BatchFunction,
+    Committed,
+    DeliveryMode,
+    decide,
+    disagreement,
+    is_committed,
+)
 from stateflow.spark.sinks.delta_log import DeltaLog, TableShape, Transaction, failure_classes
 from stateflow.spark.sinks.fit import cast_to, check_fit, column_marks
 from stateflow.spark.sinks.slot import SinkSlot
@@ -38,9 +45,9 @@ class DeltaAppend:
 
     kind = KIND
 
-    def __init__(self, table: DeltaTable, delivery: Delivery = "exactly_once") -> None:
+    def __init__(self, table: DeltaTable, delivery: DeliveryMode = "exactly_once") -> None:
         self.table = table
-        self.delivery: Delivery = delivery
+        self.delivery: DeliveryMode = delivery
 
     def open(self, spark: SparkSession, schema: StructType) -> None:
         shape = open_table(spark, self.table, schema, self.delivery)
@@ -160,7 +167,9 @@ def current_actions(
         raise
 
 
-def open_table(spark: SparkSession, table: DeltaTable, schema: StructType, delivery: Delivery) -> TableShape:
+def open_table(
+    spark: SparkSession, table: DeltaTable, schema: StructType, delivery: DeliveryMode
+) -> TableShape:
     """The table's shape; creates the table when there is none."""
     check_log_store(spark, table.path, delivery)
     log = DeltaLog(spark, table.path)
@@ -204,7 +213,7 @@ def create_table(spark: SparkSession, table: DeltaTable, schema: StructType) -> 
             time.sleep(0.3 * attempt)
 
 
-def check_log_store(spark: SparkSession, path: str, delivery: Delivery) -> None:
+def check_log_store(spark: SparkSession, path: str, delivery: DeliveryMode) -> None:
     """Delta on S3 does not exclude a second driver by itself: two drivers would overwrite each other's commits."""
     scheme = path.partition("://")[0] if "://" in path else ""
     if delivery == "at_least_once" or scheme not in ("s3", "s3a", "s3n"):

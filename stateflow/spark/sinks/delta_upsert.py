@@ -12,7 +12,7 @@ from stateflow.pipelines.changes import DELETE
 from stateflow.pipelines.conditions import Expression
 from stateflow.pipelines.rows import quoted
 from stateflow.pipelines.tables import DeltaTable
-from stateflow.spark.sinks.base import BatchFunction, Committed, Delivery, is_committed
+from stateflow.spark.sinks.base import BatchFunction, Committed, DeliveryMode, is_committed
 from stateflow.spark.sinks.deletion import deletion, marked
 from stateflow.spark.sinks.delta_append import (
     added,
@@ -52,7 +52,7 @@ class DeltaUpsert:
         table: DeltaTable,
         keys: Sequence[str],
         order_by: str | Sequence[str] | None = None,
-        delivery: Delivery = "exactly_once",
+        delivery: DeliveryMode = "exactly_once",
         operation: str = "",
         delete_when: str | None = None,
     ) -> None:
@@ -64,7 +64,7 @@ class DeltaUpsert:
         self.table = table
         self.keys = tuple(keys)
         self.order_by = (order_by,) if isinstance(order_by, str) else tuple(order_by or ())
-        self.delivery: Delivery = delivery
+        self.delivery: DeliveryMode = delivery
         self.operation = operation
         self.delete_when = delete_when
 

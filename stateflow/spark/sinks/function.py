@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from stateflow.errors import DisagreementError, FencedError, StateflowError, UsageError
 from stateflow.format.records import Prepared
+from stateflow.pipelines.delivery import Delivery, takes_id
 from stateflow.spark.sinks.base import BatchFunction, Committed
 from stateflow.spark.sinks.slot import SinkSlot
 
@@ -23,15 +24,15 @@ KIND = "function"
 class FunctionSink:
     """The sink `stream.for_each_batch(uid, fn)`.
 
-    The sink calls `fn(frame, checkpoint_id)` until it returns, in order of checkpoints, and skips batches without
-    rows. The effect is exactly once if `fn` ignores ids that are not above the last one it has seen.
+    The sink calls `fn(frame, delivery)` until it returns, in order of slots, and skips batches without rows. The effect is
+    exactly once if `fn` ignores slots that are not above the last one it has seen under the delivery's key.
     """
 
     kind = KIND
 
     def __init__(self, function: BatchFunction) -> None:
         if not callable(function):
-            raise UsageError(f"for_each_batch needs a function of (frame, checkpoint_id), not {function!r}")
+            raise UsageError(f"for_each_batch needs a function of (frame, delivery), not {function!r}")
         self.function = function
 
     def open(self, spark: SparkSession, schema: StructType) -> None:
@@ -47,6 +48,11 @@ class FunctionSink:
             files=staged.files,
             rows=staged.rows,
         )
+
+
+def delivery_of(at: SinkSlot) -> Delivery:
+    """What the function may keep: a job that is made again under an old name has another key."""
+    return Delivery(f"{at.job}/{at.sink}", at.slot, at.job_name, at.sink)
 
 
 def commit(
@@ -72,13 +78,13 @@ def commit(
     # Asked right before the call: a run that was paused for an hour must not deliver again what a newer run delivered.
     still_owner()
     try:
-        function(frame, at.slot)
+        function(frame, at.slot if takes_id(function) else delivery_of(at))
     except FencedError:
         raise
     except Exception as error:
         raise StateflowError(
             f"the function of {at} failed on checkpoint {at.slot} ({type(error).__name__}: {error}); "
-            "the next run calls it, as it is by then, again with the same rows and id, or give the rows "
+            "the next run calls it, as it is by then, again with the same rows and slot, or give the rows "
             f"up with `stateflow abandon {at.job_name} {at.slot}`"
         ) from error
     return "committed"

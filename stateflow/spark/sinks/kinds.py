@@ -10,7 +10,7 @@ from stateflow.errors import CorruptError
 from stateflow.format.records import Prepared
 from stateflow.pipelines.step_checks import check_sink
 from stateflow.spark.sinks import delta_append, delta_rewind, delta_upsert, function, memory
-from stateflow.spark.sinks.base import BatchFunction, Commit, Committed, Delivery, Sink
+from stateflow.spark.sinks.base import BatchFunction, Commit, Committed, DeliveryMode, Sink
 from stateflow.spark.sinks.delta_append import DeltaAppend
 from stateflow.spark.sinks.delta_upsert import DeltaUpsert
 from stateflow.spark.sinks.function import FunctionSink
@@ -36,7 +36,7 @@ def make_sink(
     mode: str,
     target: Any,
     options: Mapping[str, Any] | None = None,
-    delivery: Delivery = "exactly_once",
+    delivery: DeliveryMode = "exactly_once",
 ) -> Sink:
     """The sink that a flow declares as `stream.<mode>(uid, target, **options)`."""
     given = options or {}
