@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from stateflow.checkpoint.log import read_epochs
+from stateflow.checkpoint.processes import ProcessIdentity, is_dead
 from stateflow.errors import BusyError, NotFoundError
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import FORMAT, Micros, Owner, decode, encode
@@ -69,6 +70,8 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     epoch: int
     counter: int
     owner: Owner
+    process: ProcessIdentity | None = None
+    """Whose end is the end of the run. Who shares its machine need not wait for a counter that cannot change any more."""
     at: Micros = 0
     """For people: the clock of another machine may be wrong."""
     ended: bool = False
@@ -151,11 +154,13 @@ def watch(
     sleep: Callable[[float], object],
     interval: float = 1.0,
     silent: Callable[[int, Owner, float, float], object] = lambda epoch, owner, since, left: None,
+    dead: Callable[[ProcessIdentity | None], bool] = is_dead,
 ) -> Liveness:
     """Whether the newest run lives: whether its counter changes within `patience` seconds.
 
-    It reads only its own monotonic clock. A newer claim during the watch is a sign of life too. It calls `silent` once,
-    when it has seen none for a while, with the seconds that have passed and those that are left.
+    It reads only its own monotonic clock. A newer claim during the watch is a sign of life too. A run whose process is
+    known to be dead is not waited for. It calls `silent` once, when it has seen no sign of life for a while, with the
+    seconds that have passed and those that are left.
     """
     began = monotonic()
     epoch, first = newest_heartbeat(store, layout)
@@ -163,7 +168,7 @@ def watch(
     if first is None or first.ended:
         return Liveness(epoch, owner, False)
     told = False
-    while (passed := monotonic() - began) < patience:
+    while not dead(first.process) and (passed := monotonic() - began) < patience:
         if not told and passed >= patience * SILENCE:
             told = True
             silent(epoch, first.owner, passed, patience - passed)

@@ -55,7 +55,7 @@ def serve(
     import msgspec
 
     from stateflow.checkpoint.process import this_process
-    from stateflow.liveness.processes import note_of_process, process_start
+    from stateflow.checkpoint.processes import note_of_process, process_start
     from stateflow.reading.snapshots import reader_context
     from stateflow.serve.access import from_file, single
     from stateflow.serve.follow import FollowedJobs

@@ -24,7 +24,7 @@ from stateflow.checkpoint.handle import JobHandle
 from stateflow.checkpoint.log import BodyCache, Log, list_jobs, read_epochs, read_identity, read_log
 from stateflow.checkpoint.names import parse, slot_of, tag_of
 from stateflow.checkpoint.pins import list_pins, pin, release
-from stateflow.checkpoint.process import this_process
+from stateflow.checkpoint.processes import is_dead
 from stateflow.checkpoint.rescale import rescaled_operators
 from stateflow.checkpoint.retention import retained_by_age
 from stateflow.checkpoint.scheduled import sweep
@@ -38,7 +38,6 @@ from stateflow.format.layout import LAST_EPOCH, JobLayout
 from stateflow.format.records import Pin, Record
 from stateflow.jobs.savepoints import MadeSavepoint, SavepointRequest, create_savepoint
 from stateflow.jobs.stopping import Stopped, stop_job
-from stateflow.liveness.processes import has_ended
 from stateflow.observe.status import JobStatus, status_of
 from stateflow.pipelines.parameters import known_parameters
 from stateflow.savepoints.dispose import dispose_claimed
@@ -116,7 +115,7 @@ class Job(JobHandle):
             lines=lines,
             now=self.clock(),
             patience=round(self.heartbeat_timeout * 1e6),
-            gone=heartbeat is not None and has_ended(heartbeat.owner, this_process()),
+            gone=heartbeat is not None and is_dead(heartbeat.process),
         )
 
     def check(

@@ -11,6 +11,7 @@ from stateflow.checkpoint.control import StopRequest, read_heartbeat, request_st
 from stateflow.checkpoint.handle import JobHandle
 from stateflow.checkpoint.idempotency import EDITS
 from stateflow.checkpoint.log import Log, read_epochs, read_log
+from stateflow.checkpoint.processes import is_dead
 from stateflow.errors import BusyError
 
 RECENT_EPOCHS = 8
@@ -59,12 +60,13 @@ def stop_job(
     counter = beat.counter if beat else 0
     while True:
         now = monotonic()
+        dead = beat is not None and is_dead(beat.process)  # before the look that would find its last word
         beat = read_heartbeat(store, layout, epoch)
         if (beat is not None and beat.ended) or max(read_epochs(store, layout)) > epoch:
             return _stopped(job, epoch, "stopped")
         if beat is not None and beat.counter != counter:
             counter, last_change = beat.counter, now
-        if now - last_change > patience:
+        if dead or now - last_change > patience:
             return _stopped(job, epoch, "lost")
         if now - began > wait:
             raise BusyError(

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from stateflow.checkpoint import scheduled
 from stateflow.checkpoint.claim import require_newest
 from stateflow.checkpoint.control import KILLED, Heartbeat, RunOutcome, beat, stop_requested
+from stateflow.checkpoint.processes import identity_of_this_process
 from stateflow.errors import FencedError, StateflowError
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import Owner
@@ -38,6 +39,7 @@ class Heart(threading.Thread):
         self._explain = explain
         self._stop_run = stop
         self._ended = threading.Event()
+        self._process = identity_of_this_process()
         self._epoch = 0
         self._counter = 0
         self.reason = ""
@@ -72,7 +74,7 @@ class Heart(threading.Thread):
         self._counter += 1
         now = time.time_ns() // 1000
         heartbeat = Heartbeat(
-            epoch=self._epoch, counter=self._counter, owner=self._owner, at=now, ended=ended,
+            epoch=self._epoch, counter=self._counter, owner=self._owner, process=self._process, at=now, ended=ended,
             outcome=self.outcome if ended else None, looked_at=self._looked_at,
         )  # fmt: skip
         try:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 
 from stateflow.checkpoint.pins import list_pins, release
 from stateflow.checkpoint.process import this_process
+from stateflow.checkpoint.processes import has_ended, process_start
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import Owner, Pin
-from stateflow.liveness.processes import has_ended, process_start
 from stateflow.storage.store import Store
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import stateflow as sf
 from stateflow.checkpoint.control import stop_requested
+from stateflow.checkpoint.processes import identity_of_this_process
 from stateflow.format.records import Owner
 from stateflow.pipelines.loading import load_pipeline
 from stateflow.pipelines.parameters import known_parameters, required_parameters
@@ -39,6 +41,25 @@ def test_a_run_counts_as_running_as_long_as_its_heart_was_heard_lately(tmp_path:
     assert [status(1), status(9.9), status(10.1)] == ["RUNNING", "RUNNING", "LOST"]
     made.beat(3, ended=True, at=T0)
     assert status(1) == "IDLE"
+
+
+def test_a_run_whose_process_is_dead_is_lost_at_once_and_no_stop_waits_for_it(tmp_path: Path) -> None:
+    here = identity_of_this_process()
+    assert here is not None
+    made = made_job(tmp_path, ended=False)
+    made.beat(2, at=T0, process=here)
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+        # Another process has its number: this one has another start.
+        made.beat(3, at=T0, process=msgspec.structs.replace(here, started="1"))
+
+    job = sf.Job(str(tmp_path), "orders", monotonic=lambda: now[0], sleep=sleep, clock=lambda: T0)
+    assert job.status().status == "RUNNING"
+    assert job.stop(wait=60).outcome == "lost"
+    assert now[0] < 1
+    assert job.status().status == "LOST"
 
 
 def test_waiting_for_a_stop_uses_the_watchers_own_clock(tmp_path: Path) -> None:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
+from stateflow.checkpoint.processes import note_of_process
 from stateflow.format.records import Owner, Pin
-from stateflow.liveness.processes import note_of_process, process_start
 from stateflow.liveness.stale_pins import stale
 
 
@@ -40,14 +36,3 @@ def test_only_what_gone_processes_of_this_host_held_for_a_while_is_stale() -> No
         "here-5-savepoint-",
         "heremine-5-reader-",
     ]
-
-
-def test_a_process_has_one_start_and_a_dead_one_none() -> None:
-    assert process_start(os.getpid()) == process_start(os.getpid()) is not None
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    assert process_start(child.pid) not in (None, process_start(os.getpid()))
-    child.kill()
-    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    assert process_start(child.pid) is None, "nobody has waited for it, and it is dead all the same"
-    child.communicate()
-    assert process_start(child.pid) is None

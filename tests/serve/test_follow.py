@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from stateflow.checkpoint.pins import list_pins, pin
+from stateflow.checkpoint.processes import note_of_process
 from stateflow.errors import NotFoundError, UnavailableError
 from stateflow.format.records import Owner
-from stateflow.liveness.processes import note_of_process
 from stateflow.serve.follow import FollowedJob, FollowedJobs
 from stateflow.storage.memory import Call, MemoryStore
 from tests.jobs.queried import Counted, QueriedJob, entries_of, filled
