@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import date
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from operator import attrgetter
 from typing import Any
@@ -147,13 +147,17 @@ class RowWriter:
 
 
 def _surely_fit(values: Values, kind: Any) -> bool:
-    """Whether plain values need no look of Arrow's, which takes ten times as long for a few of them."""
+    """Whether plain values need no look of Arrow's, which takes ten times as long for a few of them. Its first look also
+    imports pandas, which takes a second: nobody's test of one class has to wait for that."""
+    there = [value for value in values if value is not None]
     if pa.types.is_int64(kind):
-        return all(type(value) is int and -_INT64 <= value < _INT64 for value in values)
+        return all(type(value) is int and -_INT64 <= value < _INT64 for value in there)
     if pa.types.is_string(kind):
-        return all(type(value) is str and value.isascii() for value in values)
+        return all(type(value) is str and value.isascii() for value in there)
+    if pa.types.is_timestamp(kind):
+        return kind.unit == "us" and all(type(value) is datetime and value.tzinfo is UTC for value in there)
     plain = bool if pa.types.is_boolean(kind) else float if pa.types.is_float64(kind) else None
-    return plain is not None and all(type(value) is plain for value in values)
+    return plain is not None and all(type(value) is plain for value in there)
 
 
 def _length(row: Any) -> int:

@@ -7,12 +7,28 @@ assert harness.state(1).total.value == 2.5
 harness.advance(at + timedelta(hours=2))
 
 `ColumnarHarness` is the same for columnar operators, `PartitionHarness` for those without keys. `FlowHarness` runs a whole pipeline, and
-needs Spark for it.
+needs Spark for it. A harness is loaded when it is first used: a test of one class does not pay for pandas or Spark.
 """
 
-from stateflow.testing.columnar import ColumnarHarness
-from stateflow.testing.flow import FlowHarness
-from stateflow.testing.keyed import KeyedHarness
-from stateflow.testing.partition import PartitionHarness
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stateflow.testing.columnar import ColumnarHarness
+    from stateflow.testing.flow import FlowHarness
+    from stateflow.testing.keyed import KeyedHarness
+    from stateflow.testing.partition import PartitionHarness
 
 __all__ = ["ColumnarHarness", "FlowHarness", "KeyedHarness", "PartitionHarness"]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name not in __all__:
+            raise AttributeError(f"module 'stateflow.testing' has no attribute {name!r}")
+        value = getattr(import_module(f"stateflow.testing.{name.removesuffix('Harness').lower()}"), name)
+        globals()[name] = value
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

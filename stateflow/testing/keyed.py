@@ -218,7 +218,7 @@ class KeyedHarness(KeyedStateHarness):
             produced = list(engine.out)
             for name, emitted in ((MAIN, produced), *engine.context.sides.items()):
                 if name in self._writers:
-                    self._writers[name].write(emitted)
+                    self._writers[name].check(emitted)
         self._count(engine.context.metrics.counters)
         return self._put_out(produced, engine.context.sides)
 

@@ -98,7 +98,7 @@ class PartitionHarness(Harness):
             produced += engine.out
             for name, emitted in ((MAIN, engine.out), *engine.context.sides.items()):
                 if name in self._writers:
-                    self._writers[name].write(emitted)
+                    self._writers[name].check(emitted)
             self._put_out(engine.out, engine.context.sides)
             self._count(engine.context.metrics.counters)
         return produced

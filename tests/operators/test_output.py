@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any, NamedTuple
 
@@ -104,3 +104,28 @@ def test_many_rows_are_taken_as_they_come(rows: Any) -> None:
 def test_one_row_is_not_taken_apart(row: Any) -> None:
     with pytest.raises(UsageError, match=r"operator 'x' returned .*, which is one value and not many rows"):
         returned("x", row)
+
+
+def refusal(work: Any, rows: list[Any]) -> str:
+    try:
+        work(rows)
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("kind", ["long", "double", "boolean", "string", "timestamp", "int", "date"])
+def test_a_check_refuses_what_a_write_refuses_and_nothing_else(kind: str) -> None:
+    declared = row_type(f"value {kind}")
+    writer = RowWriter(declared, arrow_schema_of(declared), "operator 'x'")
+    values = [
+        None, True, 0, 2**63 - 1, 2**63, -(2**63), -(2**63) - 1, 1.0, 1.5, float("nan"), float("inf"), "a", "ä", "\ud800",
+        "", b"a", NOON, NOON.replace(tzinfo=None), NOON.replace(tzinfo=timezone(timedelta(hours=2))), date(2026, 1, 1),
+        datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC), Decimal("1"), Decimal("1.5"),
+    ]  # fmt: skip
+    refused = 0
+    for one in values:
+        for rows in ([one], [one, None], [one, values[1]]):
+            assert refusal(writer.check, rows) == refusal(writer.write, rows)
+            refused += bool(refusal(writer.check, rows))
+    assert 0 < refused < 3 * len(values)
