@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from email.message import Message
@@ -21,8 +22,8 @@ import pytest
 from demo.table import read
 from scripts.bootstrap import PYTHON, uv_environment
 from stateflow.airflow.provider_info import PROVIDER, get_provider_info
-from stateflow.config.options import cache_folder
 from stateflow.distribution import DISTRIBUTION, installed_version
+from stateflow.spark.session.versions import supported_pythons
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("stateflow", "pyspark_stateflow", "plugins/stateflow_ui")
@@ -34,6 +35,8 @@ OF_THE_PROVIDER = {
 """Folders of the repository, and where the provider's wheel has them."""
 AT_HOME = ("bench", "dags", "demo", "docs", "examples", "scripts", "tests")
 """Folders of the repository that no wheel has."""
+OTHER_PYTHONS = ("3.12", "3.13")
+"""Those that the project names beside the one of its lock."""
 UV = (PYTHON, "-m", "uv")
 OTHER_PROJECT = re.compile(r"pip install [^\n`]*(?<![\w./-])stateflow(?![\w-])|(?<![\w-])stateflow\[[a-z]")
 
@@ -205,6 +208,16 @@ def test_the_wheel_has_its_own_name_and_the_extras_of_the_project(wheel: Path, m
     assert set(metadata.get_all("Provides-Extra", [])) == {"dev", "kerberos", "otel", "prometheus", "serve"}
 
 
+def interpreter(version: str) -> Path | None:
+    """The command of this Python, if this machine has one; a version manager may keep it off the PATH."""
+    name = f"python{version}"
+    on_path = [Path(found)] if (found := shutil.which(name)) else []
+    for candidate in (*on_path, *sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/{name}"))):
+        if subprocess.run([candidate, "-c", ""], capture_output=True, check=False).returncode == 0:
+            return candidate
+    return None
+
+
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What a shell has in its environment once the wheel is in an empty one; nothing of the checkout is in it."""
@@ -217,50 +230,81 @@ def with_provider(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFact
     return installation(tmp_path_factory.mktemp("both") / "venv", *wheels.values())
 
 
-def installation(venv: Path, *wheels: Path) -> dict[str, str]:
+def installation(venv: Path, *wheels: Path, python: Path = PYTHON) -> dict[str, str]:
+    """As pip of a user does it today: the newest versions that the wheels allow, whatever the project's locks say."""
     env = uv_environment()
-    run(*UV, "venv", "--quiet", "--python", PYTHON, venv, env=env, cwd=venv.parent)
-    wanted = (
-        "--quiet",
-        "--python",
-        venv / "bin" / "python",
-        "--constraint",
-        ROOT / "requirements.txt",
-        *wheels,
-    )
-    # From what the bootstrap has fetched, if that is enough: to ask the index can mean to build Spark's package again.
-    offline = subprocess.run(
-        [*UV, "pip", "install", "--offline", *wanted],
-        env=env,
-        cwd=venv.parent,
-        capture_output=True,
-        check=False,
-    )
-    if offline.returncode:
-        run(*UV, "pip", "install", *wanted, env=env, cwd=venv.parent)
+    run(*UV, "venv", "--quiet", "--python", python, venv, env=env, cwd=venv.parent)
+    run(
+        *UV, "pip", "install", "--quiet", "--python", venv / "bin" / "python", *wheels,
+        env=env, cwd=venv.parent,
+    )  # fmt: skip
     given = {
         name: value
         for name, value in os.environ.items()
         if name not in ("PYTHONPATH", "VIRTUAL_ENV", "SPARK_HOME") and not name.startswith("STATEFLOW_")
     }
-    # Java and Spark's jars are fetched already; an installation shares them with whoever names the folder.
-    shared = {"STATEFLOW_CACHE_DIR": str(cache_folder()), "VIRTUAL_ENV": str(venv)}
-    return {**given, **shared, "PATH": f"{venv / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+    # Nothing of what this machine has fetched before: jars go below this home.
+    home = venv.parent / "home"
+    home.mkdir()
+    path = f"{venv / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    return {**given, "HOME": str(home), "VIRTUAL_ENV": str(venv), "PATH": path}
+
+
+def follow_the_readme(env: dict[str, str], folder: Path) -> None:
+    """The commands of its section Install after the first one, as they stand there."""
+    (folder / "readme.py").write_text(readmes_pipeline(), encoding="utf-8")
+    commands = re.findall(r"^    (.*\n)", section(ROOT / "README.md", "Install"), re.M)
+    assert "pip install" in commands[0]
+    assert "".join(commands).count("stateflow run") == 2
+    said = run("sh", "-e", "-c", "".join(commands[1:]), env=env, cwd=folder)
+    assert said.splitlines()[-1] == "4.0", said
+    assert sorted(row["balance"] for row in read(folder / "balances")) == [2.5, 4.0]
 
 
 @pytest.mark.system
 @pytest.mark.timeout(1800)  # three starts of Spark, on a machine that may be busy
-def test_the_readmes_pipeline_runs_where_only_the_wheel_is_installed(
-    installed: dict[str, str], tmp_path: Path
+def test_who_follows_the_readme_gets_what_it_says(installed: dict[str, str], tmp_path: Path) -> None:
+    follow_the_readme(installed, tmp_path)
+
+
+@pytest.mark.system
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("version", OTHER_PYTHONS)
+def test_the_readme_is_right_for_every_python_that_the_project_names(
+    version: str, wheel: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / "readme.py").write_text(readmes_pipeline(), encoding="utf-8")
-    _, _, after = section(ROOT / "README.md", "Install").partition("readme.py`")
-    commands = "".join(re.findall(r"^    (.*\n)", after, re.M))
-    assert commands.count("stateflow run") == 2
-    said = run("sh", "-e", "-c", commands, env=installed, cwd=tmp_path)
-    assert said.splitlines()[-1] == "4.0", said
-    rows = read(tmp_path / "balances")
-    assert sorted(row["balance"] for row in rows) == [2.5, 4.0]
+    python = interpreter(version)
+    if python is None:
+        pytest.skip(f"this machine has no Python {version}")
+    follow_the_readme(installation(tmp_path / "venv", wheel, python=python), tmp_path)
+
+
+def test_the_project_and_the_provider_name_the_same_pythons() -> None:
+    assert supported_pythons(project()["classifiers"]) == supported_pythons(
+        project("provider")["classifiers"]
+    )
+    here = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    assert [here, *OTHER_PYTHONS] == supported_pythons(project()["classifiers"]), "the lock's is the oldest"
+    for page in ("README.md", "docs/start.md"):
+        assert f"Python {here} to {OTHER_PYTHONS[-1]}" in (ROOT / page).read_text(encoding="utf-8")
+
+
+@pytest.mark.system
+@pytest.mark.timeout(900)
+def test_a_package_of_delta_whose_jar_is_not_locked_runs_with_the_locked_jar(
+    installed: dict[str, str], wheel: Path, tmp_path: Path
+) -> None:
+    """What the index offered one day: a package of Delta without its jar on Maven."""
+    env = installation(tmp_path / "venv", wheel)
+    python = Path(env["VIRTUAL_ENV"]) / "bin" / "python"
+    newer = ("pip", "install", "--quiet", "--python", python, "--no-deps", "delta-spark==4.4.1")
+    run(*UV, *newer, env=uv_environment(), cwd=tmp_path)
+    said = run("python", "-m", "stateflow.spark.session.jars", env=env, cwd=tmp_path)
+    assert re.match(r"\d+ jars in ", said)
+    found = run("stateflow", "doctor", "-o", "json", "--checkpoint-dir", "root", env=env, cwd=tmp_path)
+    delta = next(each for each in json.loads(found)["checks"] if each["check"] == "delta-spark")
+    assert (delta["verdict"], delta["found"]) == ("warn", "4.4.1")
+    assert "pip install 'delta-spark==4.4.0'" in delta["next_step"]
 
 
 @pytest.mark.system

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,7 +11,9 @@ import pytest
 
 from stateflow.errors import UnavailableError
 from stateflow.spark.session import jars
+from stateflow.spark.session.versions import requirements
 
+ROOT = Path(__file__).resolve().parents[2]
 OTHERS = jars.Bundle("-other", ("org.example:other_2.13:1.0",))
 
 
@@ -120,8 +124,50 @@ def test_a_failed_resolution_keeps_nothing_and_says_one_sentence(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_coordinates_fit_the_installed_spark_and_delta() -> None:
-    assert jars.packages() == ("io.delta:delta-spark_4.2_2.13:4.4.0",)
+LOCKED = ("io.delta:delta-spark_4.2_2.13:4.4.0",)
+
+
+@pytest.mark.parametrize(
+    ("pyspark", "delta", "coordinates"),
+    [
+        ("4.2.0", "4.4.0", LOCKED),
+        # On the index there are versions whose jar is not on Maven.
+        ("4.2.0", "4.4.1", LOCKED),
+        ("4.2.1", "4.4.1", LOCKED),
+        ("4.1.4", "4.4.0", ("io.delta:delta-spark_4.1_2.13:4.4.0",)),
+        ("4.2.0", "4.5.0", ("io.delta:delta-spark_4.2_2.13:4.5.0",)),
+        ("4.2.0", "4.40.0", ("io.delta:delta-spark_4.2_2.13:4.40.0",)),
+    ],
+)
+def test_the_coordinates_are_the_locked_ones_wherever_those_fit(
+    pyspark: str, delta: str, coordinates: tuple[str, ...]
+) -> None:
+    assert jars._coordinates(pyspark, delta, LOCKED) == coordinates
+
+
+def test_the_distribution_asks_for_the_versions_whose_jars_are_locked() -> None:
+    assert jars.packages() == LOCKED == jars._locked_coordinates()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = requirements(project["dependencies"])
+    assert str(asked["delta-spark"].specifier) == f"=={LOCKED[0].rpartition(':')[2]}"
+    assert str(asked["pyspark"].specifier) == "==4.2.0"
+    provider = tomllib.loads((ROOT / "provider" / "pyproject.toml").read_text())["project"]
+    # It writes into pyspark's own folder.
+    assert requirements(provider["dependencies"])["pyspark-client"].specifier == asked["pyspark"].specifier
+    for name in ("delta-spark", "pyspark"):
+        assert f"\n{name}{asked[name].specifier}\n" in (ROOT / "requirements.in").read_text()
+
+
+def test_where_no_locked_jar_fits_the_error_says_which_versions_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolver(monkeypatch, "unresolved dependency: not found", "unresolved dependency: not found")
+    monkeypatch.setattr(jars, "packages", lambda: ("io.delta:delta-spark_4.2_2.13:9.9.9",))
+    monkeypatch.setattr(jars, "locked_jars", dict)
+    with pytest.raises(UnavailableError) as caught:
+        jars.local_jars(tmp_path)
+    assert "4.2_2.13:9.9.9 (unresolved dependency: not found) and kept nothing: install" in str(caught.value)
+    assert re.search(r"`pip install 'pyspark==4\.2\.0' 'delta-spark==4\.4\.0'`$", str(caught.value))
 
 
 def test_java_is_told_the_machines_proxy() -> None:

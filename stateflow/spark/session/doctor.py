@@ -7,9 +7,8 @@ import platform
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
@@ -19,14 +18,13 @@ from stateflow.distribution import DISTRIBUTION
 from stateflow.errors import StateflowError
 from stateflow.spark.session.jars import packages, recorded_jars
 from stateflow.spark.session.java import SUPPORTED, find_java
+from stateflow.spark.session.versions import installed, misfit, requirements, supported_pythons, tested
 from stateflow.storage.probe import probe
 from stateflow.storage.roots import open_store
 
 Verdict = Literal["ok", "warn", "fail"]
 
 PACKAGES = (DISTRIBUTION, "pyspark", "delta-spark", "pyarrow", "rocksdict", "obstore", "msgspec")
-PINNED = {"pyspark": "4.2.", "delta-spark": "4.4."}
-"""Versions whose offset log and Delta transactions the library has been tested with."""
 TIGHT, LITTLE = 1 << 30, 5 << 30
 CREDENTIALS: Mapping[str, tuple[str, ...]] = {
     "s3": ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_ROLE_ARN", "AWS_WEB_IDENTITY_TOKEN_FILE",
@@ -51,9 +49,8 @@ def examine(
     """All checks that need no Spark."""
     cache = Path(options.cache_dir) if options.cache_dir else cache_folder(env)
     scratch = Path(options.scratch_dir) if options.scratch_dir else cache / "scratch"
-    yield _python()
-    for package in PACKAGES:
-        yield _package(package)
+    yield _python(platform.python_version(), supported_pythons())
+    yield from _packages()
     yield _java(cache, env)
     yield _jars(cache)
     yield _space("cache folder", cache)
@@ -61,22 +58,31 @@ def examine(
     yield from _root(options, ids, env)
 
 
-def _python() -> DoctorFinding:
-    summary = f"{platform.python_version()} ({sys.executable})"
-    return DoctorFinding("python", "ok", summary)
+def _python(version: str, tested: Sequence[str]) -> DoctorFinding:
+    summary = f"{version} ({sys.executable})"
+    if version.rpartition(".")[0] in tested:
+        return DoctorFinding("python", "ok", summary)
+    return DoctorFinding("python", "warn", summary, f"tested with {', '.join(tested)}: take one of these")
 
 
-def _package(name: str) -> DoctorFinding:
-    try:
-        installed = version(name)
-    except PackageNotFoundError:
-        return DoctorFinding(name, "fail", "not installed", f"pip install {name}")
-    pinned = PINNED.get(name)
-    if pinned and not installed.startswith(pinned):
-        return DoctorFinding(
-            name, "warn", installed, f"tested with {pinned}x: install that, or test before you rely on it"
-        )
-    return DoctorFinding(name, "ok", installed)
+def _packages() -> Iterator[DoctorFinding]:
+    """A line for what a run rests on, and for whatever else does not fit."""
+    asked = requirements()
+    versions = installed((*PACKAGES, *asked, "pyspark-client"))
+    for name in dict.fromkeys((*PACKAGES, *asked, *versions)):
+        if name not in versions:
+            yield DoctorFinding(name, "fail", "not installed", f"pip install {tested(name)}")
+        elif instead := misfit(name, versions, asked):
+            # A client of another version has overwritten files of pyspark.
+            verdict: Verdict = "fail" if name == "pyspark-client" else "warn"
+            advice = f"pip install '{instead}', or test before you rely on it"
+            if verdict == "fail":
+                advice = (
+                    f"pip install --force-reinstall --no-deps '{instead}' 'pyspark=={versions['pyspark']}'"
+                )
+            yield DoctorFinding(name, verdict, versions[name], advice)
+        elif name in PACKAGES:
+            yield DoctorFinding(name, "ok", versions[name])
 
 
 def _java(cache: Path, env: Mapping[str, str]) -> DoctorFinding:

@@ -23,14 +23,29 @@ from urllib.parse import urlsplit
 from stateflow.config.options import cache_folder
 from stateflow.errors import StateflowError, UnavailableError
 from stateflow.spark.session.java import find_java, install_java, require_java
+from stateflow.spark.session.versions import tested
 
 LOCK = Path(__file__).parent / "jars.lock"
 
 
 def packages() -> tuple[str, ...]:
     """The Maven coordinates that fit the installed Spark and Delta."""
-    spark = ".".join(version("pyspark").split(".")[:2])
-    return (f"io.delta:delta-spark_{spark}_2.13:{version('delta-spark')}",)
+    return _coordinates(version("pyspark"), version("delta-spark"), _locked_coordinates())
+
+
+def _coordinates(spark: str, delta: str, locked: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of the lock, where only the last number is another one.
+
+    A package of Delta may be on the index before its jar is on Maven. The package only names the classes of the jar, and
+    they stay what they are within `4.4`.
+    """
+
+    def minor(text: str) -> str:
+        return ".".join(text.split(".")[:2])
+
+    group = f"io.delta:delta-spark_{minor(spark)}_2.13:"
+    near = len(locked) == 1 and locked[0].startswith(f"{group}{minor(delta)}.")
+    return locked if near else (f"{group}{delta}",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +117,11 @@ def resolve_jars(cache: Path, bundle: Bundle | None = None) -> tuple[Path, ...]:
         names = sorted(jar.name for jar in (part / "jars").glob("*.jar"))
         if failure or not names:
             reason = failure or "no jar arrived"
+            advice = "check the network or set spark.jars.repositories in spark-defaults.conf, then try again"
+            if bundle == _own() and not locked_jars():
+                advice = f"install the versions that the library is tested with, `pip install {tested('pyspark', 'delta-spark')}`"
             raise UnavailableError(
-                f"Spark could not resolve {', '.join(bundle.packages)} ({reason}) and kept nothing: check the "
-                "network or set spark.jars.repositories in spark-defaults.conf, then try again"
+                f"Spark could not resolve {', '.join(bundle.packages)} ({reason}) and kept nothing: {advice}"
             )
         if bundle == _own():
             _refuse_others(part / "jars", names)
@@ -123,10 +140,14 @@ def resolve_jars(cache: Path, bundle: Bundle | None = None) -> tuple[Path, ...]:
 
 def locked_jars() -> dict[str, str]:
     """Name and SHA-256 of every jar that the library's own packages bring; empty for other versions of them than the lock's."""
-    _, coordinates, *lines = LOCK.read_text(encoding="utf-8").splitlines()
-    if coordinates.removeprefix("# ").split() != list(packages()):
+    if _locked_coordinates() != packages():
         return {}
+    _, _, *lines = LOCK.read_text(encoding="utf-8").splitlines()
     return {name: digest for digest, name in (line.split() for line in lines)}
+
+
+def _locked_coordinates() -> tuple[str, ...]:
+    return tuple(LOCK.read_text(encoding="utf-8").splitlines()[1].removeprefix("# ").split())
 
 
 def _refuse_others(folder: Path, names: Sequence[str]) -> None:

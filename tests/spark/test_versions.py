@@ -1,0 +1,79 @@
+"""What is installed is compared with what the distribution asks for."""
+
+from __future__ import annotations
+
+import pytest
+from packaging.requirements import Requirement
+
+from stateflow.spark.session import doctor
+from stateflow.spark.session.doctor import DoctorFinding
+from stateflow.spark.session.versions import misfit, requirements, supported_pythons
+
+ASKED = requirements(
+    ["delta-spark==4.4.0", "pandas<3,>=2.2", "pyspark==4.2.0", "fastapi>=0.115; extra == 'serve'"]
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "instead"),
+    [
+        ("delta-spark", "4.4.0", ""),
+        ("delta-spark", "4.4.1", "delta-spark==4.4.0"),
+        ("pandas", "2.3.3", ""),
+        ("pandas", "3.0.0rc1", "pandas<3,>=2.2"),
+        ("nobody-asks-for-it", "1", ""),
+        ("pyspark-client", "4.2.0", ""),
+        ("pyspark-client", "4.1.3", "pyspark-client==4.2.0"),
+    ],
+)
+def test_what_does_not_fit_has_the_version_to_install(name: str, version: str, instead: str) -> None:
+    assert misfit(name, {"pyspark": "4.2.0", name: version}, ASKED) == instead
+
+
+def test_packages_of_extras_are_not_asked_for() -> None:
+    assert set(ASKED) == {"delta-spark", "pandas", "pyspark"}
+
+
+def test_pythons_are_those_of_the_classifiers() -> None:
+    assert supported_pythons(
+        ["Programming Language :: Python :: 3", "Programming Language :: Python :: 3.12"]
+    ) == ["3.12"]
+
+
+def lines(monkeypatch: pytest.MonkeyPatch, **versions: str) -> dict[str, DoctorFinding]:
+    there = dict.fromkeys(doctor.PACKAGES, "1") | {
+        "delta-spark": "4.4.0",
+        "pyspark": "4.2.0",
+        "pandas": "2.3",
+    }
+    there |= {name.replace("_", "-"): version for name, version in versions.items()}
+    monkeypatch.setattr(doctor, "requirements", lambda: ASKED)
+    monkeypatch.setattr(doctor, "installed", lambda names: {n: there[n] for n in names if there.get(n)})
+    return {finding.check: finding for finding in doctor._packages()}
+
+
+def test_the_doctor_names_every_version_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    fine = lines(monkeypatch)
+    assert {finding.verdict for finding in fine.values()} == {"ok"}
+    assert "pandas" not in fine, "one line less to read"
+    found = lines(monkeypatch, delta_spark="4.4.1", pandas="3.0", pyspark_client="4.1.3", rocksdict="")
+    told = {name: (f.verdict, f.next_step) for name, f in found.items() if f.verdict != "ok"}
+    assert told == {
+        "delta-spark": ("warn", "pip install 'delta-spark==4.4.0', or test before you rely on it"),
+        "pandas": ("warn", "pip install 'pandas<3,>=2.2', or test before you rely on it"),
+        "pyspark-client": (
+            "fail",
+            "pip install --force-reinstall --no-deps 'pyspark-client==4.2.0' 'pyspark==4.2.0'",
+        ),
+        "rocksdict": ("fail", told["rocksdict"][1]),
+    }
+    assert Requirement(told["rocksdict"][1].split("'")[1]).specifier.contains("0.3.29")
+
+
+@pytest.mark.parametrize(
+    ("version", "verdict"), [("3.11.7", "ok"), ("3.13.0", "ok"), ("3.14.1", "warn"), ("3.1.1", "warn")]
+)
+def test_the_doctor_says_which_pythons_are_tested(version: str, verdict: str) -> None:
+    found = doctor._python(version, ["3.11", "3.12", "3.13"])
+    assert found.verdict == verdict
+    assert verdict == "ok" or "3.11, 3.12, 3.13" in found.next_step
