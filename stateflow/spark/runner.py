@@ -51,6 +51,7 @@ from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.lost_rows import LostRows, added, lost_rows
 from stateflow.pipelines.partly_late_rows import partly_late_rows, partly_late_warning
 from stateflow.pipelines.pipeline import Pipeline
+from stateflow.pipelines.tables import DeltaTable
 from stateflow.spark.batch import BatchSettings
 from stateflow.spark.carry_out import Sinks, functions_of
 from stateflow.spark.inputs import OpenInputs, open_inputs
@@ -62,7 +63,9 @@ from stateflow.spark.schemas import Outline
 from stateflow.spark.seeding import plan_batch, seed
 from stateflow.spark.session.build import build_session
 from stateflow.spark.sinks.base import Sink
+from stateflow.spark.sinks.delta_log import DeltaLog
 from stateflow.spark.sinks.kinds import make_sink
+from stateflow.spark.sinks.other_writers import other_writers, sentence
 from stateflow.spark.sinks.staging import Stager
 from stateflow.spark.sources.availability import check_available
 from stateflow.spark.sources.positions import (
@@ -297,6 +300,7 @@ class _Run:
                 self._refuse_drained(writer.parent)
             outline.check(writer.parent)
             self._rescale(writer)
+            self._warn_of_other_writers(spark, writer)
             loop = self._loop(spark, inputs, open_sinks, sinks, writer, scratch)
             with traced(spark, self.flow, inputs, outline, writer):
                 with _set_by(self.stop, signal.SIGTERM, signal.SIGINT):
@@ -332,6 +336,14 @@ class _Run:
                 warnings=report.warnings,
             )
             return report
+
+    def _warn_of_other_writers(self, spark: SparkSession, writer: Writer) -> None:
+        """A job that writes to a table for the first time hears of the jobs whose rows are there."""
+        for node in self.flow.sinks:
+            if node.uid not in writer.last_commits and isinstance(node.target, DeltaTable):
+                others = other_writers(DeltaLog(spark, node.target.path).begin().app_ids(), writer.job)
+                if others:
+                    self.warnings.add(f"other writers of {node.uid}", sentence(str(node.target), others))
 
     def _rescale(self, writer: Writer) -> None:
         """Hands the state to another number of subtasks, in a record of its own, if the options or the pipeline ask for it."""

@@ -221,6 +221,14 @@ class Transaction:
                 return int(sequence.apply(k).version())
         return None
 
+    def app_ids(self) -> list[str]:
+        """The names of all that have committed to a table that has rows, as far as Delta knows."""
+        snapshot = self._txn.snapshot()
+        if int(snapshot.numOfFiles()) == 0:
+            return []
+        sequence = snapshot.setTransactions()
+        return [str(sequence.apply(k).appId()) for k in range(sequence.size())]
+
     def files(self) -> list[LoggedFile] | None:
         """The table's data files; None where only Spark jobs could tell, or where there are many."""
         checksum = self._txn.snapshot().checksumOpt()
