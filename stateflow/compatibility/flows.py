@@ -23,6 +23,7 @@ from stateflow.compatibility.states import (
     fixed_options,
     forgets,
     recorded_names,
+    resolve_states,
     where_to_go_back,
 )
 from stateflow.errors import IncompatibleError, UsageError
@@ -34,7 +35,7 @@ from stateflow.pipelines.files import Files
 from stateflow.pipelines.fixed_options import duration
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.graph import KeyedNode, SourceNode, UnionNode, origin
-from stateflow.pipelines.operators import DEAD_LETTERS
+from stateflow.pipelines.operators import DEAD_LETTERS, MAIN
 from stateflow.pipelines.ready import ReadyOperator
 from stateflow.pipelines.rows import key_type
 from stateflow.pipelines.step_checks import reads
@@ -267,11 +268,20 @@ def _warnings(flow: Flow, node: KeyedNode) -> Iterator[str]:
                 f"operator {node.uid!r} has lateness={duration(lateness)!r}, but operator {before!r} takes out late rows before, so that "
                 "none can come to it and its rows only come later: leave lateness= out"
             )
+    if node.output is not None and MAIN not in flow.read_outputs(node) and not _may_be_asked(node):
+        yield (
+            f"nobody reads the rows of operator {node.uid!r}, so that they are in no table: append or upsert them, or make its state "
+            "queryable if it is only asked"
+        )
     if DEAD_LETTERS in flow.unread_sides(node):
         yield (
             f"operator {node.uid!r} diverts rows to .dead_letters (on_error='dead_letter'), which nobody reads, so that they would be "
             "lost: append .dead_letters to a table"
         )
+
+
+def _may_be_asked(node: KeyedNode) -> bool:
+    return any(schema.queryable for schema in resolve_states(node, None, 0)[0].values())
 
 
 def _operator(

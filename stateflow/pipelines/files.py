@@ -21,6 +21,10 @@ _DEFAULTS = {
 }
 
 
+_ANY_AGE = {"maxFileAge": "36500d"}
+"""Spark would leave out files that are a week older than the newest it has read, without a word: a copy that keeps its time is."""
+
+
 _BY_HEADER = frozenset({"csv", "text"})
 """Formats whose files have exactly the columns that are asked for, or none."""
 
@@ -49,7 +53,7 @@ class Files:
 
     def streaming(self, spark: SparkSession) -> DataFrame:
         """The files as a stream."""
-        reader = self._described(spark.readStream)
+        reader = self._described(spark.readStream.options(**_ANY_AGE))
         if self.per_batch is not None:
             reader = reader.option("maxFilesPerTrigger", self.per_batch)
         return self._as_of_today(reader.load(self.path))

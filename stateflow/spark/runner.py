@@ -51,9 +51,9 @@ from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.lost_rows import LostRows, added, lost_rows
 from stateflow.pipelines.partly_late_rows import partly_late_rows, partly_late_warning
 from stateflow.pipelines.pipeline import Pipeline
-from stateflow.pipelines.tables import DeltaTable
 from stateflow.spark.batch import BatchSettings
 from stateflow.spark.carry_out import Sinks, functions_of
+from stateflow.spark.foreign_changes import tell_of_files, tell_of_outputs
 from stateflow.spark.inputs import OpenInputs, open_inputs
 from stateflow.spark.lineage import traced
 from stateflow.spark.loop import MOST_INPUT_FREE, BatchLoop, BatchReport
@@ -63,9 +63,8 @@ from stateflow.spark.schemas import Outline
 from stateflow.spark.seeding import plan_batch, seed
 from stateflow.spark.session.build import build_session
 from stateflow.spark.sinks.base import Sink
-from stateflow.spark.sinks.delta_log import DeltaLog
 from stateflow.spark.sinks.kinds import make_sink
-from stateflow.spark.sinks.other_writers import other_writers, sentence
+from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.spark.sinks.staging import Stager
 from stateflow.spark.sources.availability import check_available
 from stateflow.spark.sources.positions import (
@@ -300,7 +299,14 @@ class _Run:
                 self._refuse_drained(writer.parent)
             outline.check(writer.parent)
             self._rescale(writer)
-            self._warn_of_other_writers(spark, writer)
+            tell_of_outputs(
+                spark,
+                self.flow,
+                SinkSlot(writer.job, self.job, "", 0, writer.epoch),
+                writer.last_commits,
+                lambda: {checkpoint.slot for checkpoint in read_log(self.store, self.layout).checkpoints},
+                self.warnings.add,
+            )
             loop = self._loop(spark, inputs, open_sinks, sinks, writer, scratch)
             with traced(spark, self.flow, inputs, outline, writer):
                 with _set_by(self.stop, signal.SIGTERM, signal.SIGINT):
@@ -336,14 +342,6 @@ class _Run:
                 warnings=report.warnings,
             )
             return report
-
-    def _warn_of_other_writers(self, spark: SparkSession, writer: Writer) -> None:
-        """A job that writes to a table for the first time hears of the jobs whose rows are there."""
-        for node in self.flow.sinks:
-            if node.uid not in writer.last_commits and isinstance(node.target, DeltaTable):
-                others = other_writers(DeltaLog(spark, node.target.path).begin().app_ids(), writer.job)
-                if others:
-                    self.warnings.add(f"other writers of {node.uid}", sentence(str(node.target), others))
 
     def _rescale(self, writer: Writer) -> None:
         """Hands the state to another number of subtasks, in a record of its own, if the options or the pipeline ask for it."""
@@ -469,6 +467,7 @@ class _Run:
         batch_id = seed(
             loop.location, inputs.layout, sources, fetch, conf, _micros() // 1000, str(uuid.uuid4())
         )
+        tell_of_files(spark, self.flow, inputs.layout, sources, loop.location, self.warnings.add)
         if self.request.until is not None:
             stopped = BOUND_REACHED
             bounded = (spark, loop.location, inputs.layout, inputs.leaves, sources, self.request.until)

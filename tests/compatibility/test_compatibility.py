@@ -316,6 +316,22 @@ def test_dead_letters_that_nobody_reads_are_warned_of(read: bool, count: int) ->
 
 
 @pytest.mark.parametrize(
+    ("read", "queryable", "count"), [(True, False, 0), (False, True, 0), (False, False, 1)]
+)
+def test_rows_of_an_operator_that_nobody_reads_are_warned_of(read: bool, queryable: bool, count: int) -> None:
+    def declare(flow: Flow) -> None:
+        keyed = flow.source("in", sf.delta("/nowhere"), Order).key_by("user")
+        rows = keyed.aggregate("op", "user long, n long", n=sf.count(), queryable=queryable)
+        if read:
+            rows.upsert("out", sf.delta("/out"))
+
+    warnings = compare(Pipeline("job", declare).build(), "job", None).warnings
+    assert [warning.split(":")[0] for warning in warnings] == [
+        "nobody reads the rows of operator 'op', so that they are in no table"
+    ] * count
+
+
+@pytest.mark.parametrize(
     ("read", "written", "again"),
     [
         (sf.delta("/data/t"), "file:///data/t/", True),

@@ -60,6 +60,8 @@ class LoggedCommit:
     reshapes: bool
     """It changes the schema, the properties or the protocol."""
     operation: str = ""
+    restored_to: int | None = None
+    """Of a RESTORE to a version: that version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,7 @@ def logged_commit(version: int, lines: Iterable[str]) -> LoggedCommit:
     slots: dict[str, int] = {}
     changes = reshapes = False
     operation = ""
+    restored_to: int | None = None
     for line in lines:
         action = json.loads(line)
         if (txn := action.get("txn")) is not None:
@@ -94,7 +97,9 @@ def logged_commit(version: int, lines: Iterable[str]) -> LoggedCommit:
             reshapes = True
         elif (info := action.get("commitInfo")) is not None:
             operation = str(info.get("operation", ""))
-    return LoggedCommit(version, slots, changes, reshapes, operation)
+            to = (info.get("operationParameters") or {}).get("version") if operation == "RESTORE" else None
+            restored_to = int(to) if to is not None else None
+    return LoggedCommit(version, slots, changes, reshapes, operation, restored_to)
 
 
 class DeltaLog:

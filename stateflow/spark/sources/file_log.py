@@ -15,6 +15,7 @@ from pathlib import Path
 
 from stateflow.errors import CorruptError
 from stateflow.format.records import FileRef
+from stateflow.format.source_offsets import NOTHING
 
 Save = Callable[[str, Path], FileRef]
 Fetch = Callable[[FileRef], Path]
@@ -83,6 +84,11 @@ def restore_entries(folder: Path, refs: Mapping[str, FileRef], fetch: Fetch) -> 
             (folder / entry).write_bytes(reference.data)
         else:
             shutil.copyfile(fetch(reference), folder / entry)
+
+
+def files_read(folder: Path, line: str) -> list[ReadFile]:
+    """The input files up to an offset line."""
+    return [] if line == NOTHING else files_between(folder, -1, int(json.loads(line)["logOffset"]))
 
 
 def files_between(folder: Path, after: int, up_to: int) -> list[ReadFile]:

@@ -1,0 +1,73 @@
+"""What others did to the inputs and outputs of a job since its last run: told at the start of a run, since no row can tell of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from stateflow.format.records import SourceState
+from stateflow.format.source_offsets import SourceLeaves
+from stateflow.pipelines.files import Files
+from stateflow.pipelines.flow import Flow
+from stateflow.pipelines.tables import DeltaTable
+from stateflow.spark.sinks import other_writers, went_back
+from stateflow.spark.sinks.delta_log import DeltaLog
+from stateflow.spark.sinks.slot import SinkSlot
+from stateflow.spark.sources import rewritten
+from stateflow.spark.sources.file_log import files_read, log_folder
+
+Warn = Callable[[str, str], None]
+"""Takes a matter and a sentence about it, as `RunWarnings.add`."""
+
+MOST_COMMITS = 1000
+"""Commits of an output that are looked through for a RESTORE. Mostly the newest is the job's own, and the only one."""
+
+
+def tell_of_outputs(
+    spark: SparkSession,
+    flow: Flow,
+    job: SinkSlot,
+    last_commits: Mapping[str, int],
+    kept: Callable[[], Collection[int]],
+    warn: Warn,
+) -> None:
+    """Tells of rows of other jobs in an output that this job begins, and of a RESTORE of one that it had written to.
+
+    `job` is any slot of it, `last_commits` has the sinks that it has committed to, and `kept` gives its checkpoints.
+    """
+    for node in flow.sinks:
+        if not isinstance(node.target, DeltaTable):
+            continue
+        log, table = DeltaLog(spark, node.target.path), str(node.target)
+        if node.uid not in last_commits:
+            if others := other_writers.other_writers(log.begin().app_ids(), job.job):
+                warn(f"other writers of {node.uid}", other_writers.sentence(table, others))
+        else:
+            app_id = SinkSlot(job.job, job.job_name, node.uid, job.slot, job.epoch).app_id
+            if back := went_back.went_back(islice(log.commits(), MOST_COMMITS), app_id):
+                warn(f"{node.uid} went back", went_back.sentence(table, job.job_name, node.uid, back, kept()))
+
+
+def tell_of_files(
+    spark: SparkSession,
+    flow: Flow,
+    layout: Sequence[SourceLeaves],
+    recorded: Mapping[str, SourceState],
+    location: Path,
+    warn: Warn,
+) -> None:
+    """Tells of files that were written again after the job had read them. `location` has the logs of the sources."""
+    nodes = {node.uid: node for node in flow.sources}
+    leaf = 0
+    for source in layout:
+        files, state = nodes[source.uid].factory, recorded.get(source.uid)
+        if isinstance(files, Files) and state is not None:
+            read = files_read(log_folder(location, leaf), state.lines[0])
+            if 0 < len(read) <= rewritten.MOST_COMPARED and (
+                names := rewritten.rewritten(read, rewritten.times(spark, files.there(spark)))
+            ):
+                warn(f"files of {source.uid}", rewritten.sentence(source.uid, names))
+        leaf += source.leaves

@@ -1,0 +1,42 @@
+"""Files that were written again after a job had read them: Spark knows a file by its name, and never reads it twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Any
+from urllib.parse import unquote
+
+from pyspark.sql import DataFrame, SparkSession
+
+from stateflow.spark.sources.file_log import ReadFile
+
+MOST_COMPARED = 20_000
+"""Files of a source: of a larger folder the list alone would take seconds at every start."""
+
+
+def rewritten(read: Iterable[ReadFile], there: Mapping[str, int]) -> list[str]:
+    """Names of files that have another time now than when they were read. `there` has times by path, as Spark writes both."""
+    changed = [file for file in read if there.get(file.path, file.modified_ms) != file.modified_ms]
+    return sorted(unquote(file.path) for file in changed)
+
+
+def times(spark: SparkSession, files: DataFrame) -> dict[str, int]:
+    """When each file of a folder was last modified, in milliseconds."""
+    path_of = spark._jvm.org.apache.spark.paths.SparkPath.fromFileStatus  # type: ignore[union-attr]
+    location: Any = files._jdf.queryExecution().analyzed().relation().location()
+    found = location.allFiles()
+    return {
+        str(path_of(found.apply(at)).urlEncoded()): int(found.apply(at).getModificationTime())
+        for at in range(found.size())
+    }
+
+
+def sentence(source: str, names: Sequence[str]) -> str:
+    """What the run says of them, and what to do."""
+    first = PurePosixPath(names[0]).name
+    more = f" (and so were {len(names) - 1} more)" if len(names) > 1 else ""
+    return (
+        f"source {source!r}: {first} was written again after the job had read it{more}, and a name is read once: what was added is "
+        "in no result; put new rows into files of new names"
+    )
