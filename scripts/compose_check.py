@@ -84,7 +84,8 @@ def against_schema(document: dict[str, Any], folder: Path) -> Iterator[str]:
 
 
 def known(services: rules.Services) -> rules.Known:
-    from stateflow.config.options import DECLARATIONS, FILE_VARIABLE, PREFIX
+    from stateflow.config.file import FILE_VARIABLE
+    from stateflow.config.options import DECLARATIONS, PREFIX
 
     users = [
         user.partition(":")[0]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stateflow.config.declaration import Declaration, written
-from stateflow.config.options import DECLARATIONS, FILE_NAME, FILE_VARIABLE, PREFIX, Options
+from stateflow.config.file import FILE_NAME, FILE_VARIABLE
+from stateflow.config.options import DECLARATIONS, PREFIX, Options
 
 _TOP = f"""\
 # Configuration
@@ -27,6 +28,18 @@ The first of these that sets an option wins:
 `stateflow doctor` shows every option with its value and where that value was set. When an option does not
 exist, or a value does not fit, the command stops with exit code 2 before it reads or writes anything.
 It ignores variables of the environment that begin with `{PREFIX}` and resemble no option.
+
+A file in the working folder may have come with somebody else's folder. So those of its options that name a folder, an
+endpoint or a credential (`checkpoint_dir`, `cache_dir`, `scratch_dir`, `storage_options`) count only once you trust it. Until
+then a command that would take one of them stops and says so. Read the file, then:
+
+```
+stateflow trust           # in its folder; --remove takes it back
+```
+
+That is noted in `~/.config/stateflow/trusted`, and holds until one of these four values changes; other options may change.
+Where nobody can type it, in CI, a container or a worker of Airflow, name the file: `{FILE_VARIABLE}=/path/to/{FILE_NAME}`. A
+file that is named needs no trust. `{FILE_VARIABLE}=/dev/null` leaves every file out.
 
 Write sizes like `20 KiB` or `256 MB`. Units are binary, as in Spark and Flink: `1 MB` is 1048576
 bytes. Write durations with their unit: `500 ms`, `10 minutes`, `7 days`. A mapping is a table in the

@@ -15,7 +15,7 @@ from stateflow.checkpoint.log import BodyCache, Log
 from stateflow.checkpoint.pins import damage_of, list_pins, read_with_pins
 from stateflow.checkpoint.retention import restorable, roots
 from stateflow.checkpoint.statistics import keep_history
-from stateflow.errors import CorruptError, StateflowError
+from stateflow.errors import CorruptError, FencedError, StateflowError
 from stateflow.format.layout import JobLayout, epoch_of, origin_of
 from stateflow.format.records import DeadMark, Pin, Record, encode
 from stateflow.format.references import bases, job_files
@@ -177,10 +177,16 @@ def collect(
     orphans: bool,
     cache: BodyCache | None = None,
     dispose: DisposeSavepoint | None = None,
+    job: str = "",
 ) -> CollectionReport:
-    """Deletes what no kept record needs. `collector` is a name that was never used before."""
+    """Deletes what no kept record needs. `collector` is a name that was never used before.
+
+    `job`: the UUID of the job that `cache` was filled from, if that was before. It refuses another job.
+    """
     with held_root(store) as held:
-        return _collect(held, layout, collector, retained, orphans, {} if cache is None else cache, dispose)
+        return _collect(
+            held, layout, collector, retained, orphans, {} if cache is None else cache, dispose, job
+        )
 
 
 def _collect(
@@ -191,8 +197,13 @@ def _collect(
     orphans: bool,
     cache: BodyCache,
     dispose: DisposeSavepoint | None,
+    job: str,
 ) -> CollectionReport:
     pins, log = _observed(store, layout, cache)
+    if job and (log.identity is None or log.identity.uuid != job):
+        raise FencedError(
+            f"another job {layout.job!r} is in {store.url} by now, and nothing of it is deleted: find out who has moved the root"
+        )
     chosen = tuple(candidates(log, pins, retained))
     # A doomed record keeps the mark of the collector that doomed it until the record is gone.
     marked = [slot for slot in chosen if not log.slots[slot].doomed]

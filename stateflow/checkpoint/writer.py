@@ -220,6 +220,7 @@ class Writer:
             orphans=orphans,
             cache=self._cache,
             dispose=dispose,
+            job=self.job,
         )
         for slot in report.removed:
             self._forget(slot)

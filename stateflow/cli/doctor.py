@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import uuid
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -22,10 +24,10 @@ def doctor(
     option: Settings = None,
 ) -> None:
     """Looks at Java, jars, versions, disk space, the checkpoint root and every option. Exit code 1 if anything fails."""
-    from stateflow.spark.session.doctor import examine
+    from stateflow.spark.session.doctor import configuration, examine
 
-    options = call.options(option)
-    findings = list(examine(options, ids=lambda: uuid.uuid4().hex))
+    options = call.options(option, untrusted="leave out")
+    findings = [*configuration(os.environ, Path.cwd()), *examine(options, ids=lambda: uuid.uuid4().hex)]
     if spark:
         from stateflow.spark.doctor import examine_spark
 

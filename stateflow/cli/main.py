@@ -29,6 +29,7 @@ from stateflow.cli import (
     serve,
     state,
     stop,
+    trust,
     verify,
 )
 from stateflow.cli.options import debug_of, output_of
@@ -142,6 +143,7 @@ app.command("abandon")(abandon.abandon)
 app.command("verify")(verify.verify)
 app.command("gc")(gc.gc)
 app.command("delete")(change.delete)
+app.command("trust")(trust.trust)
 app.command("doctor")(doctor.doctor)
 
 if __name__ == "__main__":

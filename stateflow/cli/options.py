@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Literal, ParamSpec
 
 import typer
 
@@ -120,8 +120,13 @@ class Invocation:
     root: str | None
     debug: bool
 
-    def options(self, settings: Iterable[str] | None = None, **named: Any) -> Options:
-        return configured(self.root, settings, debug=self.debug, **named)
+    def options(
+        self,
+        settings: Iterable[str] | None = None,
+        untrusted: Literal["refuse", "leave out"] = "refuse",
+        **named: Any,
+    ) -> Options:
+        return configured(self.root, settings, debug=self.debug, untrusted=untrusted, **named)
 
     def job(self, name: str) -> Job:
         return job_of(self.options(), name)
@@ -167,7 +172,12 @@ def pairs(given: Iterable[str] | None, flag: str) -> dict[str, str]:
 
 
 def configured(
-    root: str | None = None, settings: Iterable[str] | None = None, *, debug: bool = False, **named: Any
+    root: str | None = None,
+    settings: Iterable[str] | None = None,
+    *,
+    debug: bool = False,
+    untrusted: Literal["refuse", "leave out"] = "refuse",
+    **named: Any,
 ) -> Options:
     """The options of a command; sets up its log lines on the way."""
     import logging
@@ -183,7 +193,7 @@ def configured(
             for other in [other for other in cli if other.replace("-", "_") == name]:
                 del cli[other], typed[other]
             cli[name], typed[name] = str(value), _ARGUMENTS.get(name, "")
-    options = load(cli=cli, typed=typed, folder=Path.cwd())
+    options = load(cli=cli, typed=typed, folder=Path.cwd(), untrusted=untrusted)
     logs.set_up(options.log_format, level=logging.DEBUG if debug else logging.WARNING)
     logs.on_wait((lambda what: ConsoleOutput().log(what)) if options.progress else None)
     return options

@@ -307,14 +307,17 @@ def _parsed(parse: Any, flag: str, text: str) -> Any:
 def _detach(job: str, output: Output) -> None:
     """The same command without --detach, in a session of its own; what it says goes to a file."""
     from stateflow.config.options import cache_folder
+    from stateflow.spark.session.workers import imports_from_working_folder
 
     folder = Path(cache_folder()) / "logs"
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / f"savepoint-{job}-{os.getpid()}.log"
     arguments = [a for a in sys.argv[1:] if a != "--detach"]
+    # Otherwise -m would import modules of the working folder, from where the script imports none.
+    safe = [] if imports_from_working_folder() else ["-P"]
     with log.open("wb") as said:
         process = subprocess.Popen(
-            [sys.executable, "-m", "stateflow.cli", *arguments],
+            [sys.executable, *safe, "-m", "stateflow.cli", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=said,
             stderr=subprocess.STDOUT,

@@ -26,6 +26,8 @@ class Declaration:
     least: Any
     most: Any
     secret: bool
+    place: bool
+    """Whether it names a folder, an endpoint or a credential: a file that is found in the working folder has to be trusted."""
 
 
 def read(declaration: Declaration, value: Any) -> Any:

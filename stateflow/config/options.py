@@ -1,13 +1,13 @@
 """Every option, declared once: its default, what it means, and what Flink calls it.
 
-`load` combines the layers: command line > environment > code > file > default. Each value knows which layer set it.
+`load` combines the layers: command line > environment > code > file > default. Each value knows which layer set it. What
+names a place (`place=True`) counts from a file only if the user has named or trusted the file.
 """
 
 from __future__ import annotations
 
 import difflib
 import os
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from stateflow.config.declaration import Declaration, Kind, Trigger, read, written
+from stateflow.config.file import FILE_VARIABLE, ConfigurationFile, configuration_file
+from stateflow.config.trust import home
 from stateflow.errors import UsageError
 from stateflow.quantities import duration, size
 
 PREFIX = "STATEFLOW_"
-FILE_NAME = "stateflow.toml"
-FILE_VARIABLE = "STATEFLOW_CONFIG"
 _NOT_OPTIONS = frozenset({FILE_VARIABLE})
 
 
@@ -42,8 +42,9 @@ def _option(
     least: Any = None,
     most: Any = None,
     secret: bool = False,
+    place: bool = False,
 ) -> Any:
-    declaration = Declaration(kind, doc, flink, choices, least, most, secret)
+    declaration = Declaration(kind, doc, flink, choices, least, most, secret, place)
     if kind == "mapping":
         return field(default_factory=dict, repr=not secret, metadata={"declaration": declaration})
     return field(default=default, metadata={"declaration": declaration})
@@ -57,8 +58,8 @@ def _flag(default: bool, doc: str, *flink: str) -> Any:
     return _option("yes/no", default, doc, *flink)
 
 
-def _text(doc: str, *flink: str) -> Any:
-    return _option("text", "", doc, *flink)
+def _place(doc: str, *flink: str) -> Any:
+    return _option("text", "", doc, *flink, place=True)
 
 
 def _size(default: str, doc: str, *flink: str, most: str | None = None) -> Any:
@@ -78,7 +79,7 @@ def _choice(choices: tuple[str, ...], doc: str, *flink: str) -> Any:
 class Options:
     """Sizes are bytes, durations are timedeltas (zero is falsy and means 'none' where the doc says so)."""
 
-    checkpoint_dir: str = _text(
+    checkpoint_dir: str = _place(
         "Root under which every job has its folder: a path, or an s3://, gs://, az:// or hdfs:// URL.",
         "execution.checkpointing.dir",
         "state.checkpoints.dir",
@@ -189,12 +190,12 @@ class Options:
         "The most bytes that one shard compacts on purpose in one batch; 0 for none.",
         "state.backend.rocksdb.manual-compaction.max-output-file-size",
     )
-    scratch_dir: str = _text(
+    scratch_dir: str = _place(
         "Folder on each host for state while a task has it open; empty means the system's temporary folder.",
         "io.tmp.dirs",
         "state.backend.rocksdb.localdir",
     )
-    cache_dir: str = _text(
+    cache_dir: str = _place(
         "Folder on each host for what can be fetched again (state files, Spark's jars, a Java runtime); "
         "empty means .cache in a checkout, else ~/.cache/stateflow.",
         "taskmanager.state.local.root-dirs",
@@ -256,6 +257,7 @@ class Options:
         "s3.secret-key",
         "s3.endpoint",
         secret=True,
+        place=True,
     )
     metrics: Literal["none", "prometheus", "opentelemetry"] = _choice(
         ("none", "prometheus", "opentelemetry"), "Where a run's metrics go.", "metrics.reporters"
@@ -288,6 +290,10 @@ DECLARATIONS: Mapping[str, Declaration] = {
 }
 
 
+PLACES = frozenset(name for name, declaration in DECLARATIONS.items() if declaration.place)
+"""Options that name a folder, an endpoint or a credential."""
+
+
 def checkpoint_root(options: Options) -> str:
     """The checkpoint root. UsageError when no layer sets it."""
     if not options.checkpoint_dir:
@@ -306,13 +312,18 @@ def load(
     env: Mapping[str, str] = os.environ,
     folder: Path,
     origin_of_code: str = "the pipeline's code",
+    untrusted: Literal["refuse", "leave out"] = "refuse",
 ) -> Options:
     """Reads all layers. `folder` may hold a `stateflow.toml`. In `cli`, None means that the argument was left out. `typed` tells
-    how the user wrote an argument that is not named like its option, such as `--option backend`."""
+    how the user wrote an argument that is not named like its option, such as `--option backend`.
+
+    `untrusted`: what becomes of places that such a file names and that no other layer sets, if the user has not trusted it.
+    """
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
+    file = configuration_file(env, folder, PLACES)
     layers = (
-        _from_file(env, folder),
+        _from_file(file, leave_out=untrusted == "leave out"),
         ((name, value, origin_of_code) for name, value in code.items()),
         _from_environment(env),
         (
@@ -331,6 +342,11 @@ def load(
             except ValueError as error:
                 raise UsageError(f"option {name}, set by {origin}, is not usable: {error}") from None
             origins[name] = origin
+    if file is not None and not file.obeyed:
+        # Only what would take effect: who names the root on the command line is not asked about the file's.
+        taken = [name for name in DECLARATIONS if name in PLACES and origins.get(name) == str(file.path)]
+        if taken:
+            raise file.refusal(" and ".join(filter(None, (", ".join(taken[:-1]), taken[-1]))))
     options = Options(**values, _origins=origins)
     _check_together(options)
     return options
@@ -343,7 +359,7 @@ def cache_folder(env: Mapping[str, str] = os.environ) -> Path:
     checkout = Path(__file__).resolve().parents[2]
     if (checkout / "scripts" / "bootstrap.py").is_file():
         return checkout / ".cache"
-    return Path.home() / ".cache" / "stateflow"
+    return _users_cache(env)
 
 
 def drivers_folder(env: Mapping[str, str] = os.environ) -> Path:
@@ -351,22 +367,22 @@ def drivers_folder(env: Mapping[str, str] = os.environ) -> Path:
     an update of it must not hide a driver from its task."""
     if folder := env.get("STATEFLOW_CACHE_DIR"):
         return Path(folder).expanduser().absolute() / "drivers"
-    return Path.home() / ".cache" / "stateflow" / "drivers"
+    return _users_cache(env) / "drivers"
 
 
-def _from_file(env: Mapping[str, str], folder: Path) -> Iterator[tuple[str, Any, str]]:
-    named = env.get(FILE_VARIABLE)
-    path = Path(named).expanduser() if named else folder / FILE_NAME
-    if not path.is_file():
-        if named:
-            raise UsageError(f"the configuration file {path}, named by {FILE_VARIABLE}, does not exist")
+def _users_cache(env: Mapping[str, str]) -> Path:
+    folder = home(env)
+    if folder is None:
+        raise UsageError("there is no home folder to cache in: set HOME, or STATEFLOW_CACHE_DIR")
+    return folder / ".cache" / "stateflow"
+
+
+def _from_file(file: ConfigurationFile | None, *, leave_out: bool) -> Iterator[tuple[str, Any, str]]:
+    if file is None:
         return
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"the configuration file {path} is not valid TOML: {error}") from None
-    for name, value in content.items():
-        yield name, value, str(path)
+    for name, value in file.content.items():
+        if not (leave_out and not file.obeyed and (name, value) in file.places):
+            yield name, value, str(file.path)
 
 
 def _from_environment(env: Mapping[str, str]) -> Iterator[tuple[str, Any, str]]:

@@ -6,11 +6,13 @@ DAG files load this module and must start fast.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from stateflow.checkpoint.abandon import Abandoned, Probe
 from stateflow.checkpoint.abandon import abandon as abandon_record
@@ -42,6 +44,7 @@ from stateflow.observe.status import JobStatus, status_of
 from stateflow.pipelines.parameters import known_parameters
 from stateflow.savepoints.dispose import dispose_claimed
 from stateflow.savepoints.origin import find_origin, newest_sinks
+from stateflow.storage.local import held_root
 from stateflow.storage.roots import open_recorded, open_store
 
 if TYPE_CHECKING:
@@ -168,7 +171,9 @@ class Job(JobHandle):
         from stateflow.spark.runner import RunRequest, run  # loads Spark
 
         if not isinstance(options, Options):
-            loaded = load(code=options or {}, folder=Path.cwd())
+            # The file's root and credentials are not taken, so it need not be trusted for them.
+            own = {"checkpoint_dir": self.root, "storage_options": self.storage_options}
+            loaded = load(code={**(options or {}), **own}, folder=Path.cwd())
             options = replace(loaded, checkpoint_dir=self.root, storage_options=self.storage_options)
         return run(RunRequest(pipeline, options, dict(parameters or {}), job=self.name, **request))
 
@@ -298,20 +303,21 @@ class Job(JobHandle):
 
         Repeating it is safe, and deletes what a fenced run has written since.
         """
-        exists = self.exists
-        if LAST_EPOCH not in read_epochs(self.store, self.layout):
-            if not exists:
-                raise self.unknown()
-            self.refuse_while_live(self.owner(), takeover=takeover)
-        return delete_job(
-            self.store,
-            self.layout,
-            owner=self.owner(note),
-            ids=self.new_id,
-            clock=self.clock,
-            # The job's identity is deleted last: a job without one has no savepoint left.
-            dispose=self._disposal() if exists else lambda url: None,
-        )
+        with self._held() as job:
+            exists = job.exists
+            if LAST_EPOCH not in read_epochs(job.store, job.layout):
+                if not exists:
+                    raise job.unknown()
+                job.refuse_while_live(job.owner(), takeover=takeover)
+            return delete_job(
+                job.store,
+                job.layout,
+                owner=job.owner(note),
+                ids=job.new_id,
+                clock=job.clock,
+                # The job's identity is deleted last: a job without one has no savepoint left.
+                dispose=job._disposal() if exists else lambda url: None,
+            )
 
     def beside(self, name: str) -> Job:
         """Another job of the same root."""
@@ -391,16 +397,29 @@ class Job(JobHandle):
         It keeps the newest `retained` checkpoints, all younger than `age`, and those that tags and other pins name.
         """
         cache: BodyCache = {}
-        sweep(self.store, self.layout)
-        return collect(
-            self.store,
-            self.layout,
-            collector=f"gc-{self.new_id()}",
-            retained=self._retained(retained, age, cache),
-            orphans=True,
-            cache=cache,
-            dispose=self._disposal(),
-        )
+        with self._held() as job:
+            sweep(job.store, job.layout)
+            return collect(
+                job.store,
+                job.layout,
+                collector=f"gc-{job.new_id()}",
+                retained=job._retained(retained, age, cache),
+                orphans=True,
+                cache=cache,
+                dispose=job._disposal(),
+            )
+
+    @contextmanager
+    def _held(self) -> Iterator[Self]:
+        """This job in the folder that its root is now: what it looks at and what it deletes is one folder."""
+        with ExitStack() as stack:
+            try:
+                store = stack.enter_context(held_root(self.store))
+            except NotFoundError:
+                raise self.unknown() from None
+            job = copy.copy(self)
+            job.store = store
+            yield job
 
     def _retained(self, retained: int, age: timedelta, cache: BodyCache) -> int:
         if not self.exists:

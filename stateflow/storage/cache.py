@@ -1,7 +1,8 @@
 """The host-local cache of state files: bounded, and safe to delete at any time.
 
 Many jobs share the cache, and anybody may have made a savepoint that one of them restores. So nobody can give other bytes
-the name of an entry: see `_entry`. Many processes use one folder at once, without a lock between them. A rename makes an
+the name of an entry: see `_entry`. It deletes only files that have the form of its own names, and only in the folder itself:
+the setting that names the folder may be wrong. Many processes use one folder at once, without a lock between them. A rename makes an
 entry appear whole, and nobody changes it afterwards. Unlinking removes it, and whoever has linked or opened it keeps the file.
 """
 
@@ -10,14 +11,16 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import shutil
+import stat
 import threading
 import uuid
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from stateflow.errors import CorruptError, NotFoundError, UnavailableError
+from stateflow.errors import CorruptError, NotFoundError, UnavailableError, UsageError
 from stateflow.format.records import FileRef
 from stateflow.storage.files import verify, where
 from stateflow.storage.local import link_file
@@ -25,6 +28,11 @@ from stateflow.storage.store import PIECE, TEMP, Store
 
 _TRIES = 20
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_ENTRY = re.compile(r"[0-9a-f]{64}-\d+")
+_UNFINISHED = re.compile(rf"{re.escape(TEMP)}(\d+)-\w+")
+_BOOT = re.compile(r"\.boot-[0-9a-f-]{36}")
+_MARKER = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def _unique() -> str:
@@ -114,10 +122,9 @@ class FileCache:
         opened a file keeps it."""
         # Twice: a file that was half written when the folder was listed may have become an entry since.
         for _ in range(2):
-            with suppress(FileNotFoundError), os.scandir(self.folder) as scan:
-                for item in scan:
-                    if not item.name.startswith(".") or item.name.startswith(TEMP):
-                        Path(item.path).unlink(missing_ok=True)
+            with suppress(FileNotFoundError), self._opened_folder() as folder:
+                for name in _names(folder, _ENTRY, _UNFINISHED):
+                    _remove(name, folder)
 
     def _entry(self, store: Store, ref: FileRef) -> Path:
         """The path of a file's entry. Its name is a hash of what identifies the bytes:
@@ -210,30 +217,36 @@ class FileCache:
             if self._unseen <= self.limit_bytes // 16:
                 return
             self._unseen = 0
-        entries = self._measured()
-        total = sum(size for _, size, _ in entries)
-        if total <= self.limit_bytes:
-            return
-        for _, size, path in sorted(entries):
-            if path == str(newest):
-                continue
-            with suppress(OSError):
-                Path(path).unlink()
-            total -= size
-            if total <= self.limit_bytes * 9 // 10:
+        with suppress(FileNotFoundError), self._opened_folder() as folder:
+            entries = _measured(folder)
+            total = sum(size for _, size, _ in entries)
+            if total <= self.limit_bytes:
                 return
-
-    def _measured(self) -> list[tuple[int, int, str]]:
-        """`(last use, size, path)` of every entry."""
-        entries = []
-        with suppress(FileNotFoundError), os.scandir(self.folder) as scan:
-            for item in scan:
-                if item.name.startswith("."):
+            for _, size, name in sorted(entries):
+                if name == newest.name:
                     continue
-                with suppress(FileNotFoundError):
-                    status = item.stat()
-                    entries.append((status.st_mtime_ns, status.st_size, item.path))
-        return entries
+                with suppress(OSError):
+                    os.unlink(name, dir_fd=folder)
+                total -= size
+                if total <= self.limit_bytes * 9 // 10:
+                    return
+
+    @contextmanager
+    def _opened_folder(self) -> Iterator[int]:
+        """A descriptor of the folder. A link in its place leads to files of somebody else: UsageError."""
+        try:
+            descriptor = os.open(self.folder, _FOLDER)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.EMLINK, errno.ENOTDIR):
+                raise UsageError(
+                    f"the cache folder {self.folder} is a symbolic link or a file, and nothing behind it is deleted: remove it, or "
+                    "have cache_dir name the folder that it should lead to"
+                ) from None
+            raise
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
 
     def _open(self) -> None:
         if self._opened:
@@ -241,11 +254,11 @@ class FileCache:
         try:
             with self._lock, suppress(FileNotFoundError):  # somebody deleted the folder meanwhile
                 self._make()
-                self._forget_last_boot()
-                with os.scandir(self.folder) as scan:
-                    for item in scan:
-                        if item.name.startswith(TEMP) and not _alive(item.name):
-                            Path(item.path).unlink(missing_ok=True)
+                with self._opened_folder() as folder:
+                    _forget_last_boot(folder)
+                    for name in _names(folder, _UNFINISHED):
+                        if not _alive(name):
+                            _remove(name, folder)
         except PermissionError as error:
             raise UnavailableError(
                 f"the cache folder {self.folder} is closed to this user: choose another one with cache_dir, or have its "
@@ -255,32 +268,57 @@ class FileCache:
 
     def _make(self) -> None:
         # It holds the state of all jobs, so nobody else may read it. An operator who wants to share it creates the folder.
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with suppress(FileExistsError):  # a link in its place is refused when it is opened
+            self.folder.mkdir(mode=0o700, parents=True)
 
-    def _forget_last_boot(self) -> None:
-        # Entries are not fsynced: after a power cut an entry can have its full size without its content. So
-        # everything from an earlier boot of this machine is fetched again.
-        try:
-            boot = _BOOT_ID.read_text().strip()
-        except OSError:
-            return
-        marker = self.folder / f".boot-{boot}"
-        if marker.exists():
-            return
-        with suppress(FileNotFoundError), os.scandir(self.folder) as scan:
-            for item in scan:
-                if not item.name.startswith(TEMP):
-                    Path(item.path).unlink(missing_ok=True)
-        marker.touch()
+
+def _names(folder: int, *forms: re.Pattern[str]) -> list[str]:
+    """The names in the cache folder that have one of these forms."""
+    with os.scandir(folder) as scan:
+        return [item.name for item in scan if any(form.fullmatch(item.name) for form in forms)]
+
+
+def _remove(name: str, folder: int) -> None:
+    with suppress(FileNotFoundError, IsADirectoryError):  # a folder is nobody's entry
+        os.unlink(name, dir_fd=folder)
+
+
+def _measured(folder: int) -> list[tuple[int, int, str]]:
+    """`(last use, size, name)` of every entry."""
+    entries = []
+    for name in _names(folder, _ENTRY):
+        with suppress(FileNotFoundError):
+            status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            if stat.S_ISREG(status.st_mode):
+                entries.append((status.st_mtime_ns, status.st_size, name))
+    return entries
+
+
+def _forget_last_boot(folder: int) -> None:
+    # Entries are not fsynced: after a power cut an entry can have its full size without its content. So
+    # everything from an earlier boot of this machine is fetched again.
+    try:
+        boot = _BOOT_ID.read_text().strip()
+    except OSError:
+        return
+    marker = f".boot-{boot}"
+    with suppress(FileNotFoundError):
+        os.stat(marker, dir_fd=folder, follow_symlinks=False)
+        return
+    for name in _names(folder, _ENTRY, _BOOT):
+        _remove(name, folder)
+    os.close(os.open(marker, _MARKER, 0o600, dir_fd=folder))
 
 
 def _alive(temp: str) -> bool:
-    pid = temp.removeprefix(TEMP).partition("-")[0]
+    named = _UNFINISHED.fullmatch(temp)
+    if named is None:
+        return True
     try:
-        os.kill(int(pid), 0)
+        os.kill(int(named[1]), 0)
     except ProcessLookupError:
         return False
-    except (ValueError, PermissionError):
+    except (OverflowError, PermissionError):
         pass
     return True
 

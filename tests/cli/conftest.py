@@ -43,6 +43,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
     monkeypatch.chdir(folder)
     for variable in ("STATEFLOW_CHECKPOINT_DIR", "STATEFLOW_CONFIG"):
         monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     runner = CliRunner()
 
     def call(*arguments: object) -> Said:

@@ -92,3 +92,55 @@ def test_a_setting_that_does_not_exist_is_a_usage_error(command: Command, tmp_pa
     said = command("doctor")
     assert said.code == 2
     assert "did you mean parallelism?" in said.err
+
+
+STRANGE = 'checkpoint_dir = "r"\ncache_dir = "c"\nparallelism = 7\n'
+
+
+def test_an_untrusted_file_is_named_and_its_places_are_left_out(command: Command, tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    (here / "stateflow.toml").write_text(STRANGE)
+    java = here / "c" / "java" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    java.chmod(0o755)
+    said = command("doctor", "-o", "json")
+    found = next(c for c in said.json["checks"] if c["check"] == "configuration file")
+    assert found["verdict"] == "warn"
+    assert "sets checkpoint_dir, cache_dir, and is not trusted; doctor leaves that out" in found["found"]
+    assert found["next_step"].startswith("read it and run `stateflow trust` there, or name it with")
+    options = {each["name"]: (each["value"], each["origin"]) for each in said.json["configuration"]}
+    assert options["cache_dir"][1] == options["checkpoint_dir"][1] == "default"
+    assert options["parallelism"] == ("7", f"{here}/stateflow.toml")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_trusted_file_is_told_with_what_it_names(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "here" / "stateflow.toml").write_text(STRANGE)
+    trusted = command("trust")
+    assert f"r ({tmp_path}/here/r)" in trusted.out
+    assert f"{tmp_path}/here/stateflow.toml is trusted, until one of these values changes" in trusted.err
+    said = command("doctor", "-o", "json")
+    found = next(c for c in said.json["checks"] if c["check"] == "configuration file")
+    assert (found["verdict"], found["found"]) == (
+        "ok",
+        f"{tmp_path}/here/stateflow.toml, trusted for its checkpoint_dir, cache_dir",
+    )
+    assert command("trust", "--remove").out == f"{tmp_path}/here/stateflow.toml is no longer trusted\n"
+    refused = command("jobs")
+    assert refused.code == 2
+    assert "sets checkpoint_dir and cache_dir, and is not trusted" in refused.err
+
+
+def test_trust_shows_the_endpoint_and_no_secret(command: Command, tmp_path: Path) -> None:
+    options = '[storage_options]\nendpoint = "https://theirs.example"\nsecret_access_key = "hush"\n'
+    (tmp_path / "here" / "stateflow.toml").write_text(options)
+    said = command("trust", tmp_path / "here")
+    assert "endpoint=https://theirs.example, secret_access_key=***" in said.out
+
+
+def test_trust_refuses_what_is_never_found(command: Command, tmp_path: Path) -> None:
+    assert "there is no" in command("trust").err
+    (tmp_path / "here" / "other.toml").write_text(STRANGE)
+    said = command("trust", "other.toml")
+    assert (said.code, "is not called stateflow.toml" in said.err) == (2, True)

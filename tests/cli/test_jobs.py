@@ -320,6 +320,7 @@ def test_the_root_may_come_from_the_environment(
 def test_the_root_may_come_from_the_file(command: Command, root: Path, tmp_path: Path) -> None:
     made_job(root)
     (tmp_path / "here" / "stateflow.toml").write_text(f'checkpoint_dir = "{root}"\n')
+    assert command("trust").code == 0
     assert command("show", "orders").code == 0
 
 

@@ -169,7 +169,8 @@ def test_options_that_contradict_each_other_are_refused_with_both_places(tmp_pat
 
 
 def test_a_credential_is_never_shown(tmp_path: Path) -> None:
-    found = options(tmp_path, file='[storage_options]\nsecret_access_key = "hunter2"\n')
+    named = {"STATEFLOW_CONFIG": str(tmp_path / "stateflow.toml")}
+    found = options(tmp_path, file='[storage_options]\nsecret_access_key = "hunter2"\n', env=named)
     assert found.storage_options == {"secret_access_key": "hunter2"}
     shown = {setting.name: setting.value for setting in found.settings()}
     assert shown["storage_options"] == "secret_access_key=***"

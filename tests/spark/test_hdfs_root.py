@@ -72,8 +72,9 @@ def root(hdfs: HdfsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> s
 
 
 def surroundings() -> dict[str, str]:
-    without = ("STATEFLOW_CHECKPOINT_DIR", "STATEFLOW_CONFIG")
-    return {**{k: v for k, v in os.environ.items() if k not in without}, "PYTHONPATH": str(ROOT)}
+    without = ("STATEFLOW_CHECKPOINT_DIR",)
+    kept = {k: v for k, v in os.environ.items() if k not in without}
+    return {**kept, "STATEFLOW_CONFIG": "stateflow.toml", "PYTHONPATH": str(ROOT)}
 
 
 def line(*words: str) -> list[str]:

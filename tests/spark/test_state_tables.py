@@ -351,6 +351,9 @@ def test_what_is_not_given_comes_from_the_configuration(
         snapshot_of({"job": "orders"})
     (tmp_path / "stateflow.toml").write_text('checkpoint_dir = "elsewhere"\nscratch_dir = "here"\n')
     monkeypatch.setenv("STATEFLOW_CHECKPOINT_DIR", holding.root)
+    with pytest.raises(UsageError, match="sets scratch_dir, and is not trusted"):
+        snapshot_of({"job": "orders"})
+    monkeypatch.setenv("STATEFLOW_CONFIG", str(tmp_path / "stateflow.toml"))
     found = snapshot_of({"job": "orders", "storage.region": "x"})
     assert found.record.operators.keys() == {"totals"}
     assert found.options.scratch_dir == "here"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import site
 import subprocess
@@ -83,3 +84,49 @@ def test_spark_submit_gets_it_only_where_its_workers_find_the_package_by_themsel
     monkeypatch.setattr(site, "getsitepackages", list)
     monkeypatch.setenv("PYTHONPATH", HOME)
     assert workers.submit_settings({}, sys.executable) == {}
+
+
+def test_workers_import_from_the_working_folder_only_if_the_driver_does(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    elsewhere = [entry for entry in sys.path if entry and Path(entry) != tmp_path]
+    monkeypatch.setattr(sys, "path", elsewhere)
+    assert workers.safe_path({}) == {workers.SAFE_PATH: "1"}
+    assert workers.safe_path({workers.SAFE_PATH: ""}) == {}
+    (tmp_path.parent / f"{tmp_path.name}-link").symlink_to(tmp_path)
+    for entry in ("", ".", str(tmp_path), f"{tmp_path}-link"):
+        monkeypatch.setattr(sys, "path", [*elsewhere, entry])
+        assert workers.safe_path({}) == {}, entry
+
+
+STRANGE = (
+    "open({marker!r}, 'a').write({name!r} + '\\n')\nraise ImportError({name!r} + ' of the working folder')\n"
+)
+
+
+@pytest.mark.system
+def test_no_module_of_the_working_folder_runs_in_a_worker(tmp_path: Path) -> None:
+    folder, marker = tmp_path / "strange", tmp_path / "ran"
+    folder.mkdir()
+    for name in ("pandas", "pyarrow", "rocksdict", "numpy", "cloudpickle"):
+        (folder / f"{name}.py").write_text(STRANGE.format(marker=str(marker), name=name))
+    # As the script starts it: its own folder, not the working folder, is on the search path.
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "stateflow",
+        "doctor",
+        "--spark",
+        "--master",
+        "local[2]",
+        "-o",
+        "json",
+    ]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert not marker.exists(), marker.read_text()
+    checks = {each["check"]: each["verdict"] for each in json.loads(done.stdout)["checks"]}
+    executors = {name: verdict for name, verdict in checks.items() if name.startswith("executor on")}
+    assert executors
+    assert set(executors.values()) == {"ok"}

@@ -6,12 +6,13 @@ import errno
 import multiprocessing
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stateflow.errors import CorruptError, NotFoundError, UnavailableError
+from stateflow.errors import CorruptError, NotFoundError, UnavailableError, UsageError
 from stateflow.format.records import FileRef
 from stateflow.storage import cache as cache_module
 from stateflow.storage.cache import FileCache
@@ -331,6 +332,59 @@ def test_entries_from_before_a_reboot_are_not_trusted(
     assert cache.fetch(store, ref).read_bytes() == b"state"
     assert FileCache(tmp_path / "cache", BIG).fetch(store, ref) == named(cache, store, ref)
     assert cache.misses == 1
+
+
+@pytest.mark.parametrize("boot", ["first", "second"])
+def test_what_has_not_the_form_of_its_names_is_never_deleted(
+    boot: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Whoever names this folder may have meant another one.
+    monkeypatch.setattr(cache_module, "_BOOT_ID", tmp_path / "boot_id")
+    (tmp_path / "boot_id").write_text("first\n")
+    cache = FileCache(tmp_path / "cache", 100)
+    ref = inline("x", b"x" * 100)
+    mine = cache.fetch(MemoryStore(), ref)
+    theirs = [
+        *("_metadata", "000007.sst", ".bashrc", ".boot-x", f"{mine.name}.bak", mine.name.replace("-", "_")),
+        *(".tmp-1", ".tmp-99999999999-", f".tmp-x-{'0' * 32}", "notes"),
+    ]
+    for name in theirs:
+        (cache.folder / name).write_bytes(b"theirs" * 100)
+    (cache.folder / ("0" * 64 + "-5")).mkdir()
+    (tmp_path / "boot_id").write_text(f"{boot}\n")
+    again = FileCache(tmp_path / "cache", 100)
+    for number in range(20):
+        again.fetch(MemoryStore(), inline("y", bytes([number]) * 50))
+    again.clear()
+    assert {path.name for path in cache.folder.iterdir()} >= set(theirs)
+    assert entries(again) <= {*theirs, "0" * 64 + "-5"}
+
+
+@pytest.mark.parametrize("call", ["fetch", "add", "clear", "evict"])
+def test_a_linked_folder_is_refused_and_nothing_behind_it_is_deleted(call: str, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    for name in ("_metadata", "0" * 64 + "-4", ".tmp-999999999-a"):
+        (elsewhere / name).write_bytes(b"keep")
+    (tmp_path / "file").write_bytes(b"state")
+    store = MemoryStore()
+    ref = stored(store, tmp_path, "a", b"state")
+    cache = FileCache(tmp_path / "cache", 1)
+    if call == "evict":
+        cache.fetch(store, ref)
+        shutil.rmtree(tmp_path / "cache")
+    (tmp_path / "cache").symlink_to(elsewhere)
+    calls: dict[str, Callable[[], object]] = {
+        "clear": cache.clear,
+        "add": lambda: cache.add(store, ref, tmp_path / "file"),
+    }
+    with pytest.raises(
+        UsageError, match=r"cache is a symbolic link or a file.*have cache_dir name the folder"
+    ):
+        calls.get(call, lambda: cache.fetch(store, ref))()
+    assert {
+        path.name: path.read_bytes() for path in elsewhere.iterdir() if path.read_bytes() == b"keep"
+    } == dict.fromkeys(("_metadata", "0" * 64 + "-4", ".tmp-999999999-a"), b"keep")
 
 
 def test_a_full_disk_names_the_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

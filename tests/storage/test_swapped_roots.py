@@ -10,7 +10,7 @@ import pytest
 
 from stateflow.checkpoint.collection import collect
 from stateflow.checkpoint.deletion import delete_job
-from stateflow.errors import StateflowError
+from stateflow.errors import FencedError, StateflowError
 from stateflow.savepoints.dispose import dispose_claimed, dispose_savepoint
 from stateflow.storage import beneath
 from stateflow.storage.local import LocalStore
@@ -29,8 +29,10 @@ def claimed(root: Path) -> None:
     claim(LocalStore(root), JOB)
 
 
-def job(root: Path) -> None:
+def job(root: Path, later_ids: int = 0) -> None:
     world = World(LocalStore(root))
+    for _ in range(later_ids):
+        world.ids()
     for step in (drain(2), make_tag, drain(6), drop_tag):
         step(world)
 
@@ -112,3 +114,20 @@ def test_a_root_that_is_exchanged_at_any_moment_costs_the_other_one_nothing(
         assert files(one if swapped else other) == before, f"exchanged after {at} openings"
         at += 1
     assert at > 2, "nothing was exchanged"
+
+
+def test_a_run_whose_root_was_exchanged_collects_nothing_of_the_other_job(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    job(one)
+    job(other, later_ids=1)
+    world = World(LocalStore(one))
+    writer = world.claim("run")
+    before = files(other)
+    aside = one.rename(tmp_path / "aside")
+    other.rename(one)
+    with pytest.raises(
+        FencedError, match=r"another job 'orders' is in .* by now, and nothing of it is deleted"
+    ):
+        writer.collect(1, orphans=True)
+    assert files(one) == before
+    assert aside.is_dir()

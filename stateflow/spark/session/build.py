@@ -75,7 +75,7 @@ def _started(
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     settings = {**DELTA, **RUNTIME, **STATIC, **(ONE_PROCESS if one_process(master_url) else {}), **conf}
     if one_process(master_url):
-        settings |= workers.settings(conf)
+        settings |= workers.settings(conf) | workers.safe_path(conf)
     user_options = conf.get("spark.driver.extraJavaOptions", "")
     ours = [] if "spark.log.level" in conf else [QUIET]
     ours += [class_data.options(cache, java, user_options), compiling.options(user_options)]
@@ -142,6 +142,8 @@ def _submitted(app: str, conf: Mapping[str, str]) -> SparkSession:
         settings[workers.SEARCH_PATH] = ":".join(
             dict.fromkeys(filter(None, (path, conf.get(workers.SEARCH_PATH))))
         )
+    if one_process(submitted.get("spark.master")):
+        settings |= workers.safe_path({**submitted, **conf})
     builder = SparkSession.builder.appName(app)
     for name, value in settings.items():
         builder = builder.config(name, value)

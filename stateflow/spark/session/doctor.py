@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
-from stateflow.config.options import Options, cache_folder
+from stateflow.config.file import FILE_VARIABLE, configuration_file
+from stateflow.config.options import PLACES, Options, cache_folder
 from stateflow.distribution import DISTRIBUTION
 from stateflow.errors import StateflowError
 from stateflow.spark.session.jars import packages, recorded_jars
@@ -56,6 +57,28 @@ def examine(
     yield _space("cache folder", cache)
     yield _space("scratch folder", scratch)
     yield from _root(options, ids, env)
+
+
+def configuration(env: Mapping[str, str], folder: Path) -> Iterator[DoctorFinding]:
+    """Which file of options a command in `folder` reads, and whether the places that it names count."""
+    file = configuration_file(env, folder, PLACES)
+    if file is None:
+        return
+    check = "configuration file"
+    names = ", ".join(name for name, _ in file.places)
+    if file.standing == "named":
+        yield DoctorFinding(check, "ok", f"{file.path}, named by {FILE_VARIABLE}")
+    elif not names:
+        yield DoctorFinding(check, "ok", f"{file.path}, which names no place")
+    elif file.obeyed:
+        yield DoctorFinding(check, "ok", f"{file.path}, trusted for its {names}")
+    else:
+        yield DoctorFinding(
+            check,
+            "warn",
+            str(file.refusal(names)).partition(": ")[0] + "; doctor leaves that out",
+            str(file.refusal(names)).partition(": ")[2],
+        )
 
 
 def _python(version: str, tested: Sequence[str]) -> DoctorFinding:

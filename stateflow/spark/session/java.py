@@ -64,6 +64,7 @@ def install_java(cache: Path) -> Path:
     try:
         command = [
             sys.executable,
+            "-P",
             "-m",
             "pip",
             "install",

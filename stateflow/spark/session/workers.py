@@ -13,6 +13,7 @@ from pathlib import Path
 
 DAEMON = "spark.python.daemon.module"
 SEARCH_PATH = "spark.executorEnv.PYTHONPATH"
+SAFE_PATH = "spark.executorEnv.PYTHONSAFEPATH"
 _MODULE = "stateflow.spark.task.daemon"
 _HOME = Path(__file__).resolve().parents[3]
 """The folder that the package is imported from."""
@@ -27,6 +28,24 @@ def settings(conf: Mapping[str, str]) -> dict[str, str]:
     # Last, so that it hides none of the user's modules.
     path = ":".join(filter(None, (conf.get(SEARCH_PATH), str(_HOME))))
     return {DAEMON: _MODULE, SEARCH_PATH: path}
+
+
+def safe_path(conf: Mapping[str, str]) -> dict[str, str]:
+    """Keeps modules of the working folder out of workers of this machine, unless the driver itself imports from there.
+
+    Spark starts them by `python -m`, which puts the working folder first on the search path: a `pandas.py` in a stranger's
+    folder would be what the workers import. What the driver imports they have to find, such as modules beside a script.
+    """
+    return {} if SAFE_PATH in conf or imports_from_working_folder() else {SAFE_PATH: "1"}
+
+
+def imports_from_working_folder() -> bool:
+    """Whether the working folder is on this process's search path."""
+    try:
+        here = Path.cwd().resolve()
+    except FileNotFoundError:
+        return False
+    return any(Path(entry).resolve() == here for entry in sys.path)
 
 
 def submit_settings(conf: Mapping[str, str], python: str) -> dict[str, str]:

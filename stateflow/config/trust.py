@@ -1,0 +1,93 @@
+"""Configuration files that the user has trusted once: what a file found in the working folder may decide rests on it.
+
+Whoever types a command in a folder has not necessarily written the `stateflow.toml` there: it may have come with an
+archive or a clone. So the file's *places* (folders, endpoints, credentials) count only if the user has said so. What was
+trusted is the file's path with a hash of its places. Other options of the file may change without being asked about again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+from uuid import uuid4
+
+from stateflow.errors import UsageError
+
+Places = Sequence[tuple[str, Any]]
+"""Options that name a folder, an endpoint or a credential, with their values, in the file's order."""
+Standing = Literal["trusted", "changed", "not trusted", "of another user"]
+
+
+def standing(path: Path, owner: int, places: Places, env: Mapping[str, str]) -> Standing:
+    """Whether the user has trusted this file with these places. `owner`: the user id that the file belongs to."""
+    if not _is_own(owner):
+        return "of another user"
+    note = _note(path, env)
+    if note is None or not note.is_file():
+        return "not trusted"
+    try:
+        known = json.loads(note.read_bytes())["places"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return "not trusted"
+    return "trusted" if known == _digest(places) else "changed"
+
+
+def remember(path: Path, owner: int, places: Places, env: Mapping[str, str]) -> None:
+    """Trusts the file as it is now. UsageError when it belongs to another user, or when there is nowhere to note it."""
+    if not _is_own(owner):
+        raise UsageError(
+            f"{path} belongs to another user, who may change it: copy it and trust the copy, or name it with STATEFLOW_CONFIG"
+        )
+    note = _note(path, env)
+    if note is None:
+        raise UsageError(
+            f"there is no home folder to note in that {path} is trusted: set HOME or XDG_CONFIG_HOME, or name the file with "
+            "STATEFLOW_CONFIG"
+        )
+    note.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    part = note.with_name(f".{note.name}-{uuid4().hex}")
+    part.write_text(json.dumps({"file": str(path), "places": _digest(places)}) + "\n", encoding="utf-8")
+    part.replace(note)
+
+
+def forget(path: Path, env: Mapping[str, str]) -> bool:
+    """Trusts the file no longer. Returns whether it was trusted."""
+    note = _note(path, env)
+    if note is None or not note.exists():
+        return False
+    note.unlink()
+    return True
+
+
+def home(env: Mapping[str, str]) -> Path | None:
+    """The user's home folder. None when it is not known: an empty or relative HOME would lead into the working folder."""
+    try:
+        folder = Path(env["HOME"]) if "HOME" in env else Path.home()
+    except RuntimeError:
+        return None
+    return folder if folder.is_absolute() else None
+
+
+def _note(path: Path, env: Mapping[str, str]) -> Path | None:
+    """Where it is noted that a file is trusted."""
+    named = Path(env.get("XDG_CONFIG_HOME", ""))
+    folder = home(env)
+    if named.is_absolute():
+        config = named
+    elif folder is not None:
+        config = folder / ".config"
+    else:
+        return None
+    return config / "stateflow" / "trusted" / hashlib.sha256(os.fsencode(path)).hexdigest()
+
+
+def _is_own(owner: int) -> bool:
+    return owner in (os.geteuid(), 0)
+
+
+def _digest(places: Places) -> str:
+    return hashlib.sha256(json.dumps([list(each) for each in places], default=str).encode()).hexdigest()
