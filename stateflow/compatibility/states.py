@@ -117,7 +117,7 @@ def check_options(node: KeyedNode, before: OperatorState) -> None:
             f"operator {node.uid!r} was a {before.options[OPTION_KIND]} and is a {kind} now, which cannot read its state: {_ANEW}"
         )
     for name, value in declared.fixed.items():
-        was = before.options.get(name, value)
+        was = before.options.get(name, declared.unrecorded.get(name, value) if before.options else value)
         if was != value and not declared.reads_as(name, was) and _with_names_of_today(node, was) != value:
             other = _ANEW
             if name.startswith("aggregate "):
@@ -136,6 +136,15 @@ def _with_names_of_today(node: KeyedNode, option: str) -> str:
     fields = [field for rows in node.rows if rows is not None for field in rows.fields]
     now = {field.name for field in fields}
     renamed = {alias: field.name for field in fields for alias in field.aliases if alias not in now}
+    for side, rows in zip(("left_", "right_"), node.rows, strict=False):
+        if rows is not None:
+            # So a join's condition calls the columns of its rows.
+            renamed |= {
+                side + alias: side + field.name
+                for field in rows.fields
+                for alias in field.aliases
+                if alias not in rows.names
+            }
     return _WORDS.sub(lambda word: renamed.get(word[0], word[0]), option)
 
 

@@ -12,6 +12,8 @@ from stateflow.names import JOINS
 from stateflow.pipelines.aggregates import fits, kept_as
 from stateflow.pipelines.fixed_options import NONE, duration, listed, strictness, waits_no_longer, windowing
 from stateflow.pipelines.fixed_options import signed as signed_text
+from stateflow.pipelines.join_conditions import JoinCondition, join_condition
+from stateflow.pipelines.joined_columns import KEY, LEFT, RIGHT, Filled
 from stateflow.pipelines.ready import (
     SESSION_END,
     SESSION_START,
@@ -32,8 +34,8 @@ ROWS: Mapping[str, type[Any]] = {"rows": bytes, "texts": bytes, "layout": str}
 """What an entry with a block of rows of one input has."""
 BUCKET = "bucket"
 HOWS = ("inner", "left", "right", "full", "semi", "anti")
-LEFT, RIGHT, KEY = "left", "right", "key"
 _ORDER = "order_by of the right rows"
+WHERE = "where"
 
 _KEEPABLE = frozenset(
     (
@@ -41,17 +43,6 @@ _KEEPABLE = frozenset(
         "timestamp_ltz", "timestamp_ntz", "decimal", "varchar", "char",
     )
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Filled:
-    """Where the value of an output column comes from."""
-
-    field: str
-    of: str
-    """`LEFT`, `RIGHT` or `KEY`."""
-    column: str
-    """The column of that row; of `KEY` the name that the left input has for it."""
 
 
 @dataclass(frozen=True)
@@ -86,10 +77,20 @@ class JoinOperator(ReadyOperator):
     """How the output's columns are filled; empty with a function."""
     function: Callable[[Any, Any], Any] | None
     how: str
+    condition: JoinCondition | None
 
     @property
     def fixed(self) -> Mapping[str, str]:
-        return {"how": self.how, "event time": f"{self.left.time} and {self.right.time}"}
+        return {"how": self.how, "event time": f"{self.left.time} and {self.right.time}", **self._where}
+
+    @property
+    def _where(self) -> Mapping[str, str]:
+        """Another condition would need columns that rows in state were kept without, and other partners than they had."""
+        return {WHERE: NONE if self.condition is None else self.condition.text}
+
+    @property
+    def unrecorded(self) -> Mapping[str, str]:
+        return {WHERE: NONE}
 
     @property
     def told(self) -> Mapping[str, str]:
@@ -159,12 +160,19 @@ class IntervalJoin(JoinOperator):
 
 
 def interval_join(
-    left: KeyedRows, right: KeyedRows, output: Any, *, times: tuple[str, str], within: Any, how: str
+    left: KeyedRows,
+    right: KeyedRows,
+    output: Any,
+    *,
+    times: tuple[str, str],
+    within: Any,
+    how: str,
+    where: str = "",
 ) -> IntervalJoin:
     uid = left.uid
     _refuse_order(left, right, "every pair within the bounds comes out")
     least, most = _bounds(uid, within)
-    common = _common(left, right, output, times, how, HOWS)
+    common = _common(left, right, output, times, how, HOWS, where)
     states = {
         WAITING: ColumnLayout(
             {
@@ -198,7 +206,8 @@ class LatestJoin(JoinOperator):
 
     @property
     def fixed(self) -> Mapping[str, str]:
-        return {"event time of the right rows": self.right.order or NONE, _ORDER: listed(self.right.order_by)}
+        own = {"event time of the right rows": self.right.order or NONE, _ORDER: listed(self.right.order_by)}
+        return {**own, **self._where}
 
     @property
     def sides(self) -> Mapping[str, RowType]:
@@ -244,6 +253,7 @@ def window_join(
     lateness: int,
     how: str,
     late: str = LENIENT,
+    where: str = "",
 ) -> WindowJoin:
     if isinstance(window, Counted):
         raise UsageError(
@@ -252,7 +262,7 @@ def window_join(
         )
     _refuse_order(left, right, "every pair of a window comes out")
     bounds = {name: Field(name, "timestamp") for name in (WINDOW_START, WINDOW_END)}
-    common = _common(left, right, output, times, how, HOWS, bounds)
+    common = _common(left, right, output, times, how, HOWS, where, bounds)
     states = {LEFT: ColumnLayout(ROWS, timed=True), RIGHT: ColumnLayout(ROWS, timed=True)}
     if isinstance(window, Session):
         by = {SESSION_START: datetime}
@@ -266,11 +276,19 @@ def window_join(
 
 
 def asof_join(
-    left: KeyedRows, right: KeyedRows, output: Any, *, times: tuple[str, str], keep: Any, wait: bool, how: str
+    left: KeyedRows,
+    right: KeyedRows,
+    output: Any,
+    *,
+    times: tuple[str, str],
+    keep: Any,
+    wait: bool,
+    how: str,
+    where: str = "",
 ) -> AsofJoin:
     length = None if keep is None else not_negative(f"join {left.uid!r}", "keep", keep)
     _refuse_order(left, None, "the event time of a left row says which version it gets")
-    common = _common(left, right, output, times, how, ("left", "inner"), order_by=right.order_by)
+    common = _common(left, right, output, times, how, ("left", "inner"), where, order_by=right.order_by)
     states = {VERSIONS: ColumnLayout(ROWS), DUE: ColumnLayout(timed=True)}
     if not isinstance(wait, bool):
         raise UsageError(f"join {left.uid!r}: wait is {wait!r}: give it True or False")
@@ -280,10 +298,17 @@ def asof_join(
 
 
 def latest_join(
-    left: KeyedRows, right: KeyedRows, output: Any, *, order: str, ttl: Ttl | None, how: str
+    left: KeyedRows,
+    right: KeyedRows,
+    output: Any,
+    *,
+    order: str,
+    ttl: Ttl | None,
+    how: str,
+    where: str = "",
 ) -> LatestJoin:
     _refuse_order(left, None, "a left row gets the version that is known when it comes")
-    common = _common(left, right, output, ("", ""), how, ("left", "inner"), order_by=right.order_by)
+    common = _common(left, right, output, ("", ""), how, ("left", "inner"), where, order_by=right.order_by)
     common["right"] = replace(common["right"], order=order)
     return LatestJoin(**common, states={VERSIONS: ColumnLayout(ROWS, ttl=ttl)})
 
@@ -323,6 +348,7 @@ def _common(
     times: tuple[str, str],
     how: str,
     hows: tuple[str, ...],
+    where: str,
     bounds: Mapping[str, Field] | None = None,
     order_by: tuple[str, ...] = (),
 ) -> dict[str, Any]:
@@ -340,12 +366,13 @@ def _common(
             )
     function, out = _output(uid, output, left, how)
     filled = () if function is not None else _filled(uid, out, left, right, how, bounds or {})
+    condition = join_condition(uid, where, left, right)
     # Rows that are compared have one key, and those of an as-of join one time.
     order = tuple(by for by in order_by if by.removeprefix("-") not in (*right.columns, times[1]))
     sides = tuple(
         Side(
             of, keyed.columns, time,
-            _kept(uid, name, keyed, time, filled, by, whole=function is not None), order_by=by,
+            _kept(uid, name, keyed, time, filled, by, condition, whole=function is not None), order_by=by,
         )
         for of, keyed, time, name, by in zip(
             rows, (left, right), times, (LEFT, RIGHT), ((), order), strict=True
@@ -363,6 +390,7 @@ def _common(
         "filled": filled,
         "function": function,
         "how": how,
+        "condition": condition,
     }
 
 
@@ -473,10 +501,12 @@ def _kept(
     time: str,
     filled: tuple[Filled, ...],
     order: tuple[str, ...],
+    condition: JoinCondition | None,
     *,
     whole: bool,
 ) -> tuple[Field, ...]:
     wanted = {each.column for each in filled if each.of == side} | {by.removeprefix("-") for by in order}
+    wanted |= condition.columns_of(side) if condition is not None else set()
     kept = tuple(
         field
         for field in keyed.known().fields

@@ -96,6 +96,11 @@ class ReadyOperator(ColumnarOperator):
         return {}
 
     @property
+    def unrecorded(self) -> Mapping[str, str]:
+        """What such options were in state whose record has others and not these: when it was made, there was no choice."""
+        return {}
+
+    @property
     def told(self) -> Mapping[str, str]:
         """The same of options that people want to know and that any state goes with."""
         return {}

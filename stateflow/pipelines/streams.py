@@ -303,6 +303,7 @@ class KeyedStream(GroupedRows, Steps, called="a keyed stream", comes="after .key
         *,
         within: tuple[str | timedelta, str | timedelta] | None = None,
         how: str = "inner",
+        where: str = "",
         time: str = "",
         right_time: str = "",
         queryable: bool = False,
@@ -311,13 +312,14 @@ class KeyedStream(GroupedRows, Steps, called="a keyed stream", comes="after .key
         the left row's: `within=("-10 minutes", "0 minutes")` finds the right rows of the ten minutes before.
 
         `output` is a row type whose fields are filled by name, or a function `(left, right) -> row`. `how` is inner, left,
-        right, full, semi or anti; a row without a partner comes out when none can come any more. With `queryable=True`
-        `stateflow serve` answers with the rows of a key that may still have partners.
+        right, full, semi or anti; a row without a partner comes out when none can come any more. `where` is a condition that two
+        rows have to fulfil to be partners, such as `"left_price < right_price"`; its columns are called as fields of the output
+        are. With `queryable=True` `stateflow serve` answers with the rows of a key that may still have partners.
         """
         check_same_key(f"join {uid!r}", self, right)
         times = time_columns(uid, self, right, time, right_time)
         declared = interval_join(
-            self._rows(uid), right._rows(uid), output, times=times, within=within, how=how
+            self._rows(uid), right._rows(uid), output, times=times, within=within, how=how, where=where
         )
         return _after(ready_node(queryable_as(declared, queryable), (self, right)))
 
@@ -331,6 +333,7 @@ class KeyedStream(GroupedRows, Steps, called="a keyed stream", comes="after .key
         keep: str | timedelta | None = None,
         wait: bool = True,
         how: str = "left",
+        where: str = "",
         time: str = "",
         right_time: str = "",
         queryable: bool = False,
@@ -339,13 +342,14 @@ class KeyedStream(GroupedRows, Steps, called="a keyed stream", comes="after .key
 
         A row waits until the watermark has reached its time, so that its version is certain; with `wait=False` it takes the
         one that is known when it comes. A version is valid until the next one, and for `keep` at most. Of right rows of one time the
-        last by the `order_by` of their key counts. `output` is as in `join`; `how` is left or inner. With `queryable=True`
+        last by the `order_by` of their key counts. `output` is as in `join`; `how` is left or inner. A row whose version does
+        not fulfil `where` has none: no older one takes its place. With `queryable=True`
         `stateflow serve` answers with the versions of a key, and with the rows that wait.
         """
         check_same_key(f"join {uid!r}", self, right)
         times = time_columns(uid, self, right, time, right_time)
         declared = asof_join(
-            self._rows(uid), right._rows(uid), output, times=times, keep=keep, wait=wait, how=how
+            self._rows(uid), right._rows(uid), output, times=times, keep=keep, wait=wait, how=how, where=where
         )
         return _after(ready_node(queryable_as(declared, queryable), (self, right)))
 
@@ -357,6 +361,7 @@ class KeyedStream(GroupedRows, Steps, called="a keyed stream", comes="after .key
         /,
         *,
         how: str = "left",
+        where: str = "",
         ttl: str | timedelta | Ttl | None = None,
         queryable: bool = False,
     ) -> Stream:
@@ -364,12 +369,14 @@ class KeyedStream(GroupedRows, Steps, called="a keyed stream", comes="after .key
 
         The newest is the last by the `order_by` of its key, then by event time, if `right` has one, and else the last to come. A
         row that comes later changes nothing that is out. `ttl` is how long a right row is known. `output` is as in `join`; `how` is left or inner.
-        With `queryable=True` `stateflow serve` answers with the newest row of a key.
+        A row that does not fulfil `where` with the newest one has no partner. With `queryable=True` `stateflow serve` answers with the newest row of a key.
         """
         check_same_key(f"join {uid!r}", self, right)
         order = ordering_time(uid, right.stream, right.order_by)
         expiry = None if ttl is None else ttl_of(ttl)
-        declared = latest_join(self._rows(uid), right._rows(uid), output, order=order, ttl=expiry, how=how)
+        declared = latest_join(
+            self._rows(uid), right._rows(uid), output, order=order, ttl=expiry, how=how, where=where
+        )
         return _after(ready_node(queryable_as(declared, queryable), (self, right)))
 
     def map_with_state(
@@ -592,12 +599,13 @@ class WindowedStream(Steps, called="a windowed stream", comes="after .key_by(...
         /,
         *,
         how: str = "inner",
+        where: str = "",
         right_time: str = "",
         queryable: bool = False,
     ) -> Stream:
         """Pairs of rows of the two inputs that have the same key and are in the same window; they come out when it is closed.
 
-        `output` and `how` are as in `KeyedStream.join`; fields `window_start` and `window_end` are filled, too. With
+        `output`, `how` and `where` are as in `KeyedStream.join`; fields `window_start` and `window_end` are filled, too. With
         `queryable=True` `stateflow serve` answers with the rows of a key whose windows are open.
         """
         keyed = self.keyed
@@ -605,7 +613,7 @@ class WindowedStream(Steps, called="a windowed stream", comes="after .key_by(...
         times = time_columns(uid, keyed, right, self.time, right_time)
         declared = window_join(
             keyed._rows(uid), right._rows(uid), output,
-            times=times, window=self.windows, lateness=self.lateness, how=how, late=self.late,
+            times=times, window=self.windows, lateness=self.lateness, how=how, late=self.late, where=where,
         )  # fmt: skip
         return _after(ready_node(queryable_as(declared, queryable), (keyed, right)))
 

@@ -289,6 +289,12 @@ REFUSED: list[tuple[str, Declare, Declare, str]] = [
     ("window join: more lateness", together(MINUTE), together(MINUTE, lateness="1 hour"), "its lateness was 10 minutes"),
     ("window join: how", together(MINUTE), together(MINUTE, how="left"), "its how was inner and is left now"),
     ("window join: time", together(MINUTE), together(MINUTE, time="at"), "is at and seen now"),
+    ("join: where", pairs(where="amount > 1"), pairs(where="amount > 2"), "its where was amount > 1 and is amount > 2 now"),
+    ("join: where at first", pairs(), pairs(where="amount > 1"), "its where was none and is amount > 1 now"),
+    ("join: where no more", pairs(where="amount > 1"), pairs(), "its where was amount > 1 and is none now"),
+    ("as-of join: where", valid(), valid(where="amount > 1"), "its where was none and is amount > 1 now"),
+    ("latest join: where", known(), known(where="left_user > 1"), "its where was none and is left_user > 1 now"),
+    ("window join: where", together(MINUTE), together(MINUTE, where="ts < seen"), "its where was none and is ts < seen now"),
     ("window join: sessions", together(MINUTE), together(sf.session("1 minute")), "and is session(1 minute) now"),
 ]  # fmt: skip
 
@@ -309,6 +315,7 @@ ALLOWED: list[tuple[str, Declare, Declare]] = [
     ("top: rank", best(), best(rank="place")),
     ("top: ttl", best(per="sku", order_by="at"), best(per="sku", order_by="at", ttl="7 days")),
     ("latest: ttl", newest("at"), newest("at", ttl="7 days")),
+    ("join: where over lines", pairs(where="amount > 1"), pairs(where="amount >\n 1")),
     ("join: output", pairs(), pairs(output=Wider)),
     ("as-of join: output", valid(), valid(Wider)),
     ("latest join: how", known(), known(how="inner")),
@@ -361,6 +368,17 @@ def test_an_operator_without_entries_may_change_its_options() -> None:
     assert problem(total(n=sales_sum), total(n=sf.max("amount")), files=False) == ""
 
 
+def test_a_join_of_a_record_from_before_joins_had_conditions_had_none() -> None:
+    made = recorded(node_of(pairs())[0])
+    del made.operators["op"].options["where"]  # type: ignore[attr-defined]
+    flows = [node_of(declare)[1] for declare in (pairs(), pairs(where="amount > 1"))]
+    problems = [
+        compare(flow, "options", made, allow_non_restored_state=True).operators[0].problem for flow in flows
+    ]
+    assert problems[0] == ""
+    assert "its where was none and is amount > 1 now" in problems[1]
+
+
 def test_a_record_from_before_options_were_kept_says_nothing() -> None:
     assert problem(windows(MINUTE), windows(HOUR), options=False) == ""
 
@@ -402,10 +420,20 @@ def test_every_option_of_every_operator_is_in_the_table() -> None:
         "Deduplicate": {"time", "within", "keep", "kept"},
         "Top": {"n", "by", "per", "last_by", "rank", "kept"},
         "Latest": {"order", "kept", "state"},
-        "IntervalJoin": {"left", "right", "filled", "function", "how", "least", "most"},
-        "AsofJoin": {"left", "right", "filled", "function", "how", "keep", "wait"},
-        "LatestJoin": {"left", "right", "filled", "function", "how"},
-        "WindowJoin": {"left", "right", "filled", "function", "how", "window", "lateness", "late"},
+        "IntervalJoin": {"left", "right", "filled", "function", "how", "condition", "least", "most"},
+        "AsofJoin": {"left", "right", "filled", "function", "how", "condition", "keep", "wait"},
+        "LatestJoin": {"left", "right", "filled", "function", "how", "condition"},
+        "WindowJoin": {
+            "left",
+            "right",
+            "filled",
+            "function",
+            "how",
+            "condition",
+            "window",
+            "lateness",
+            "late",
+        },
         "Enrich": {"asking", "answered", "on_error"},
         "WindowCode": {"inner", "code", "given", "order", "on_error", "kept"},
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -43,6 +44,8 @@ class Kind:
 
 
 def kinds(ads: list[str]) -> list[dict[str, str]]:
+    if "c" in ads:
+        raise ValueError("no kind of this name")
     return [{"kind": ad.upper()} for ad in ads]
 
 
@@ -60,8 +63,8 @@ def views(batch: int) -> list[View]:
 
 
 def test_pairs_and_rows_without_a_partner_reach_the_table_once(bench: Workbench) -> None:
-    paid, late, valid, same, kind = (
-        str(bench.folder / name) for name in ("paid", "late", "valid", "same", "kind")
+    paid, late, valid, same, kind, failed = (
+        str(bench.folder / name) for name in ("paid", "late", "valid", "same", "kind", "failed")
     )
 
     @sf.pipeline("joins")
@@ -71,15 +74,18 @@ def test_pairs_and_rows_without_a_partner_reach_the_table_once(bench: Workbench)
         )
         right = flow.source("views", bench.source("views", VIEW), View, event_time="ts", watermark="1 minute")
         joined = left.key_by("ad").join(
-            "paid", right.key_by("name"), Paid, within=("-2 minutes", "30 seconds"), how="left"
-        )
+            "paid", right.key_by("name"), Paid, within=("-2 minutes", "30 seconds"), how="left",
+            where="price < 5 OR right_ts < left_ts",
+        )  # fmt: skip
         joined.append("p", sf.delta(paid))
         joined.side("late_left").append("l", sf.delta(late))
         clicked, seen = left.key_by("ad"), right.key_by("name")
         clicked.join_asof("valid", seen, Paid).append("v", sf.delta(valid))
         per_minute = clicked.window(sf.tumbling("1 minute")).join("same", seen, Paid)
         per_minute.append("s", sf.delta(same))
-        clicked.enrich("kind", kinds, Kind).append("k", sf.delta(kind))
+        answered = clicked.enrich("kind", kinds, Kind, retries=0, on_error="dead_letter")
+        answered.append("k", sf.delta(kind))
+        answered.dead_letters.append("f", sf.delta(failed))
 
     for batch in range(3):
         bench.rows("clicks", clicks(batch))
@@ -100,6 +106,7 @@ def test_pairs_and_rows_without_a_partner_reach_the_table_once(bench: Workbench)
             if v.name is not None
             and v.name == click.ad
             and timedelta(minutes=-2) <= v.ts - click.ts <= timedelta(seconds=30)
+            and (click.price < 5 or v.ts < click.ts)
         ]
         wanted += [(click.ad, click.price, page, click.ts) for page in mine or [None]]
     found = [tuple(row.values()) for row in spark.read.format("delta").load(paid).toArrow().to_pylist()]
@@ -126,8 +133,17 @@ def test_pairs_and_rows_without_a_partner_reach_the_table_once(bench: Workbench)
     assert len(pairs) == len(set(pairs)) > 20
     assert {pair for pair in together if pair[3] < at(28)} <= set(pairs) <= together
     answers = [tuple(row.values()) for row in spark.read.format("delta").load(kind).toArrow().to_pylist()]
-    wanted_kinds = [(c.ad, c.ts, c.ad and c.ad.upper()) for n in range(3) for c in clicks(n)]
+    every = [click for n in range(3) for click in clicks(n)]
+    wanted_kinds = [(c.ad, c.ts, c.ad and c.ad.upper()) for c in every if c.ad != "c"]
     assert sorted(answers, key=repr) == sorted(wanted_kinds, key=repr)
+    letters = spark.read.format("delta").load(failed).toArrow().to_pylist()
+    assert {(letter["key"], letter["error"]) for letter in letters} == {
+        ("'c'", "ValueError: no kind of this name")
+    }
+    rows = [row for letter in letters for row in json.loads(letter["rows"])]
+    assert sorted((row["ad"], row["price"]) for row in rows) == sorted(
+        (c.ad, c.price) for c in every if c.ad == "c"
+    )
 
 
 def minute(ts: datetime) -> datetime:

@@ -22,7 +22,8 @@ from stateflow.operators.ready.session_ends import ended
 from stateflow.operators.ready.spans import Merged, Spans
 from stateflow.operators.ready.windowed import NEVER, later, micros
 from stateflow.pipelines.columnar import ColumnarContext, ColumnarOperator
-from stateflow.pipelines.joins import LEFT, RIGHT, WindowJoin
+from stateflow.pipelines.joined_columns import LEFT, RIGHT
+from stateflow.pipelines.joins import WindowJoin
 from stateflow.pipelines.ready import FOREVER, SESSION_END, SESSION_START, WINDOW_END, WINDOW_START
 from stateflow.pipelines.windows import STRICT, Session
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 from stateflow.operators.joins.arrivals import Arrivals, Arriving, Came, LateSides, Produced, watermark_of
 from stateflow.operators.joins.joined_rows import JoinedRows, nobody
 from stateflow.operators.joins.pairs import Times, pairs
+from stateflow.operators.joins.partners import Partners
 from stateflow.operators.joins.row_blocks import Rows, both
 from stateflow.operators.joins.row_state import SideOfBlocks
 from stateflow.operators.joins.waiting_rows import Read, WaitingRows
@@ -40,6 +41,7 @@ class IntervalJoined(ColumnarOperator):
         self._waiting = WaitingRows(declared.where, declared.left, declared.right, width, self._due)
         self._arriving = Arriving(declared, self._waiting.layouts)
         self._joined = JoinedRows(declared)
+        self._partners = Partners(declared)
         self._late = LateSides(frozenset(read))
         self._key = list(declared.key_columns)
 
@@ -61,7 +63,10 @@ class IntervalJoined(ColumnarOperator):
         owners, read, own = self._read(came, states)
         left = _Joining(came.left, read.left, owners, own[0])
         right = _Joining(came.right, read.right, owners, own[1])
-        for at_left, at_right in self._pairs(left, right):
+        for some_left, some_right in self._pairs(left, right):
+            at_left, at_right = self._partners.among(
+                came.keys, left.owners[some_left], left.rows, some_left, right.rows, some_right
+            )
             left.meet(at_left)
             right.meet(at_right)
             if not self._declared.is_of_left_alone:
@@ -94,7 +99,7 @@ class IntervalJoined(ColumnarOperator):
         return owner_of, read, (groups.ids[: ends[0]], groups.ids[ends[0] : ends[1]])
 
     def _pairs(self, left: _Joining, right: _Joining) -> Any:
-        """Partners of which one at least came now."""
+        """Rows within the bounds of each other, of which one at least came now."""
         fresh = left.of_new()
         for at_left, at_right in pairs(fresh, right.times(), self._least, self._most):
             yield at_left + left.old, at_right

@@ -12,13 +12,14 @@ from stateflow.errors import StateflowError, UserCodeError, placed
 from stateflow.operators.arrow_types import arrow_schema_of
 from stateflow.operators.joins.arrivals import Came
 from stateflow.operators.joins.pairs import MOST, Times, pairs
+from stateflow.operators.joins.partners import Partners, side_column
 from stateflow.operators.joins.row_blocks import Rows
 from stateflow.operators.joins.row_state import SideOfBlocks
 from stateflow.operators.lossless import MISFITS, array_of, misfits
-from stateflow.operators.ready.assigning import instants
 from stateflow.operators.ready.dead_letters import key_of
 from stateflow.operators.ready.groups import whole
-from stateflow.pipelines.joins import KEY, LEFT, RIGHT, Filled, JoinOperator, Side
+from stateflow.pipelines.joined_columns import KEY, LEFT, RIGHT, Filled
+from stateflow.pipelines.joins import JoinOperator, Side
 
 Places = Any
 """Indices of rows; an array of Arrow with nulls where a row has no partner, or one of numpy."""
@@ -33,6 +34,7 @@ class JoinedRows:
             Filled(name, KEY if name in declared.left.key else LEFT, name) for name in declared.output.names
         )
         self._schema = arrow_schema_of(declared.output)
+        self._partners = Partners(declared)
 
     def rows(self, keys: pa.Table, left: Rows, at_left: Places, right: Rows, at_right: Places) -> pa.Table:
         """`keys` is the key of each output row, `at_left` and `at_right` are the rows it is made of."""
@@ -44,6 +46,7 @@ class JoinedRows:
 
     def with_partner(self, keys: pa.Table, left: Came, right: Rows, partner: Any) -> Iterator[pa.Table]:
         """Left rows that have one partner each, or none: then it is below zero, and the row comes out of an outer join."""
+        partner = self._partners.of_each(keys, left.owners, left.rows, right, partner)
         places = np.arange(len(partner))
         if not self._declared.puts_out_left:
             places = np.flatnonzero(partner >= 0)
@@ -69,7 +72,10 @@ class JoinedRows:
         matched = np.zeros(len(left.blocks), dtype=bool), np.zeros(len(right.blocks), dtype=bool)
         # In a window all rows of a key are partners, as if they had one time.
         times = [Times(side.blocks, np.zeros(len(side.blocks), dtype=np.int64)) for side in (left, right)]
-        for at_left, at_right in pairs(times[0], times[1], 0, 0):
+        for some_left, some_right in pairs(times[0], times[1], 0, 0):
+            at_left, at_right = self._partners.among(
+                keys, left.blocks[some_left], left.rows, some_left, right.rows, some_right
+            )
             matched[0][at_left], matched[1][at_right] = True, True
             if not declared.is_of_left_alone:
                 owners = pa.array(left.blocks[at_left])
@@ -89,7 +95,7 @@ class JoinedRows:
         if each.of in at:
             rows, places = at[each.of]
             side = self._declared.left if each.of == LEFT else self._declared.right
-            return _column_of(rows, side, each.column).take(places)
+            return side_column(rows, side, each.column).take(places)
         _, places = at[each.of.removesuffix(f"_{KEY}")]
         return whole(keys[each.column]).take(pa.array(np.arange(len(keys)), mask=_is_null(places)))
 
@@ -127,10 +133,6 @@ class JoinedRows:
         return key_of(keys.select(self._declared.key_columns), place)
 
 
-def _column_of(rows: Rows, side: Side, name: str) -> Any:
-    return instants(rows.at) if name == side.time else whole(rows.columns[name])
-
-
 def _objects(
     side: Side, key: Sequence[str], named: Sequence[str], keys: pa.Table, rows: Rows, places: Places
 ) -> list[Any]:
@@ -143,7 +145,7 @@ def _objects(
         if field.name in key:
             columns.append(keys[named[key.index(field.name)]].to_pylist())
             continue
-        values = _column_of(rows, side, field.name).take(indices).to_pylist()
+        values = side_column(rows, side, field.name).take(indices).to_pylist()
         # Rows that were kept before the class had the field have a null there.
         columns.append(values if field.default is None else field.default.fill(values))
     there = indices.is_valid().to_pylist()

@@ -17,7 +17,8 @@ from stateflow.operators.ready.groups import grouped, whole
 from stateflow.operators.ready.partly_late import misses_windows
 from stateflow.operators.ready.windowed import AT, NEVER, later, micros
 from stateflow.pipelines.columnar import ColumnarContext, ColumnarOperator
-from stateflow.pipelines.joins import LEFT, RIGHT, WindowJoin
+from stateflow.pipelines.joined_columns import LEFT, RIGHT
+from stateflow.pipelines.joins import WindowJoin
 from stateflow.pipelines.ready import WINDOW_END, WINDOW_START
 from stateflow.pipelines.windows import STRICT
 

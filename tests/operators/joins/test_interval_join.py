@@ -17,7 +17,7 @@ from stateflow.operators.joins.waiting_rows import WaitingRows
 from stateflow.pipelines.joins import HOWS, IntervalJoin, interval_join
 from stateflow.pipelines.ready import KeyedRows
 from stateflow.pipelines.rows import row_type
-from tests.operators.joins.driving import SECOND, DrivenJoin, is_late, run
+from tests.operators.joins.driving import END, SECOND, DrivenJoin, is_late, run
 
 INSTANT = pa.timestamp("us", "UTC")
 LEFT = pa.schema(
@@ -187,6 +187,14 @@ def test_a_block_of_rows_that_nobody_asks_for_any_more_is_deleted_unread(
     assert driven.entries() == 0
 
 
+def test_a_row_of_a_semi_join_leaves_with_the_batch_that_brings_its_partner() -> None:
+    driven = DrivenJoin(declared("semi", -10 * SECOND, 0))
+    driven.both(at(100), seen(), None)
+    assert [row["note"] for row in driven.both(at(), seen(95), None)] == ["100"]
+    assert driven.entries() == 3, "the block of the right row, when it is due, and when the left one was"
+    assert driven.both(at(), seen(96), None) == []
+
+
 def test_a_row_of_an_inner_join_waits_until_no_partner_can_come() -> None:
     driven = DrivenJoin(declared("inner", -10 * SECOND, 0))
     driven.both(at(121), seen(125, 129), None)
@@ -196,3 +204,43 @@ def test_a_row_of_an_inner_join_waits_until_no_partner_can_come() -> None:
     assert [row["page"] for row in driven.both(at(139), seen(), 138 * SECOND)] == ["129"]
     driven.both(at(), seen(), 139 * SECOND)
     assert driven.entries() == 0
+
+
+HORIZON = 13
+"""Seconds in which the rows of the next test lie."""
+
+
+@pytest.mark.parametrize("left_first", [True, False])
+@pytest.mark.parametrize("bounds", [(-5, 0), (0, 5), (-5, -2), (2, 5), (-3, 4), (0, 0), (-1, 0), (0, 1)])
+def test_two_rows_within_the_bounds_meet_whichever_came_first_and_however_far_the_watermark_is(
+    bounds: tuple[int, int], left_first: bool
+) -> None:
+    """A key for every two instants, one row of each input: the first waits, the second comes behind some watermark."""
+    least, most = (bound * SECOND for bound in bounds)
+    instants = [(one, other) for one in range(HORIZON) for other in range(HORIZON)]
+    lefts = [{"ad": f"{one}/{other}", "site": 1, "ts": one * SECOND} for one, other in instants]
+    rights = [{"name": f"{one}/{other}", "place": 1, "ts": other * SECOND} for one, other in instants]
+    nobody = LEFT.empty_table(), RIGHT.empty_table()
+    for watermark in (None, 0, 3, 4, 5, 6, 9):
+        driven = DrivenJoin(declared("full", least, most))
+        mark = None if watermark is None else watermark * SECOND
+        sides = [pa.Table.from_pylist(lefts, LEFT), pa.Table.from_pylist(rights, RIGHT)]
+        if left_first:
+            driven.both(sides[0], nobody[1], None)
+            driven.both(nobody[0], sides[1], mark)
+        else:
+            driven.both(nobody[0], sides[1], None)
+            driven.both(sides[0], nobody[1], mark)
+        driven.both(*nobody, END)
+        out, alone = [], []
+        for one, other in instants:
+            is_late = watermark is not None and (other if left_first else one) <= watermark
+            key = f"{one}/{other}"
+            if is_late:
+                alone.append((key, None) if left_first else (None, key))
+            elif bounds[0] <= other - one <= bounds[1]:
+                out.append((key, key))
+            else:
+                alone += [(key, None), (None, key)]
+        found = [(row["left_ts"] and row["ad"], row["right_ts"] and row["right_name"]) for row in driven.rows]
+        assert sorted(map(repr, found)) == sorted(map(repr, out + alone)), f"watermark {watermark}"
