@@ -13,7 +13,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from airflow.sdk import DAG, Param
-from stateflow_settings import conn_field, flag_field, job_field
+from stateflow_settings import conn_field, flag_field, job_field, text_field
 
 from stateflow.airflow import StateflowCleanupOperator
 
@@ -34,6 +34,13 @@ with DAG(
             minimum=1,
             maximum=10_000,
         ),
+        "age": text_field(
+            "",
+            "Keep all younger than",
+            "Such as 1 day: these stay beside the retained. Empty: as the connection's option retained_age says. "
+            "0 seconds: none stays for its age.",
+            pattern=r"^(\d+(\.\d+)? *(ms|s|seconds?|m|minutes?|h|hours?|d|days?|weeks?))?$",
+        ),
         "dry_run": flag_field("Dry run", "Only tell what would go.", default=True),
         "conn_id": conn_field(),
     },
@@ -43,6 +50,7 @@ with DAG(
         task_id="cleanup",
         job="{{ params.job or '' }}",
         retained="{{ params.retained }}",
+        age="{{ params.age or '' }}",
         dry_run="{{ params.dry_run }}",
         stateflow_conn_id="{{ params.conn_id }}",
     )

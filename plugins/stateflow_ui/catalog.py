@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from typing import TypeVar
 
@@ -103,7 +104,7 @@ class _JobEntry:
             root.readers,
             root.monotonic,
         )
-        self.storage: OrderedDict[int, CachedValue[StorageFacts]] = OrderedDict()
+        self.storage: OrderedDict[tuple[int, timedelta], CachedValue[StorageFacts]] = OrderedDict()
         self.checkpoints: OrderedDict[
             tuple[int, str, bool], CachedValue[tuple[Record, Outcome | None] | None]
         ] = OrderedDict()
@@ -231,16 +232,22 @@ class Catalog:
         await self._fresh([entry.savepoints], SAVEPOINTS_EVERY, deadline)
         return self._value(entry.savepoints.known(), f"the savepoints of job {name!r}")
 
-    async def storage(self, conn_id: str, name: str, retained: int) -> StorageFacts:
-        """What the job takes, and what a clean-up that keeps so many checkpoints would free."""
+    async def storage(
+        self, conn_id: str, name: str, retained: int, age: timedelta | None = None
+    ) -> StorageFacts:
+        """What the job takes, and what a clean-up that keeps so many checkpoints would free.
+
+        `age`: those that are younger stay as well; None: as the connection's options say.
+        """
         deadline = self._begin()
         entry = await self._entry(conn_id, name, deadline)
+        young = entry.root.source.retained_age if age is None else age
         cached = self._chosen(
             entry.storage,
-            checked_retained(retained),
+            (checked_retained(retained), young),
             lambda: CachedValue(
                 f"the storage of job {name!r}",
-                partial(read_storage, entry.reader.store, entry.reader.layout, retained),
+                partial(read_storage, entry.reader.store, entry.reader.layout, retained, young, self.clock),
                 entry.root.storage_readers,
                 self._monotonic,
             ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 from sqlalchemy import select
@@ -72,14 +73,16 @@ def root_of(conn_id: str, team: str = "") -> Root:
     address = ""
     try:
         address = shown(hook.root)
+        options = hook.options()
         source = Root(
             conn_id,
             address,
             hook.root,
             hook.storage_options,
-            hook.options().heartbeat_timeout.total_seconds(),
+            options.heartbeat_timeout.total_seconds(),
+            options.retained_age,
         )
-        return Root(conn_id, source.store().url, source.url, source.storage_options, source.heartbeat_timeout)
+        return replace(source, shown=source.store().url)
     except StateflowError as error:
         return Root(conn_id, address, problem=str(error))
     except Exception as error:

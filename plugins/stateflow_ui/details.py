@@ -12,6 +12,7 @@ from stateflow.format.records import OperatorState, Outcome, Record, SourceState
 from stateflow.format.references import state_bytes
 from stateflow.observe.operator_words import combiner_text, operator_text
 from stateflow.observe.status import decoded_offsets, owner_document, position_of
+from stateflow.quantities import written_duration
 from stateflow.savepoints.format import ListedSavepoint, expected_files, expired
 from stateflow_ui.documents import acts, masked, millis
 from stateflow_ui.job_reader import JobFacts
@@ -199,6 +200,7 @@ def storage(facts: StorageFacts) -> dict[str, Any]:
     freed: Mapping[str, Amount] = facts.freed
     return {
         "retained": facts.retained,
+        "age": written_duration(facts.age),
         "kept": {
             "checkpoints": facts.kept_checkpoints,
             "files": facts.staying.files,

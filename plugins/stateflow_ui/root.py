@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 from stateflow.storage.roots import open_store
 from stateflow_ui.reading_store import ReadingStore
@@ -27,6 +28,8 @@ class Root:
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     """For the store's client and nothing else: never in an answer."""
     heartbeat_timeout: float = _PATIENCE
+    retained_age: timedelta = timedelta(0)
+    """The connection's option: a clean-up keeps all checkpoints that are younger."""
     problem: str = ""
     """Why there is no root, in one sentence."""
 

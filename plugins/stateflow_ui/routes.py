@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, HTTPException, Path, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import PlainTextResponse, Response
 
 from stateflow.errors import NotFoundError
 from stateflow.jobs.job import COLLECTED_RETAINED
+from stateflow.quantities import duration
 from stateflow_ui import details, documents, metrics
 from stateflow_ui.access import READING, SEEING, KnownActionsDep, Sight, SightDep
 from stateflow_ui.catalog import Catalog, JobState, RootState
@@ -122,11 +124,15 @@ async def storage(
     conn_id: Name,
     job: Name,
     retained: Annotated[int, Query(ge=1, le=10_000)] = COLLECTED_RETAINED,
+    age: Annotated[str, Query(max_length=40)] = "",
 ) -> Response:
-    """What the job stores, and what a clean-up that keeps so many checkpoints would free."""
+    """What the job stores, and what a clean-up that keeps so many checkpoints would free.
+
+    `age`: those that are younger stay as well; without it as the connection's options say.
+    """
     catalog = _catalog(request)
     await catalog.job(conn_id, job)  # says so if there is none
-    facts = await catalog.storage(conn_id, job, retained)
+    facts = await catalog.storage(conn_id, job, retained, _length(age))
     return await _answered(request, lambda: details.storage(facts))
 
 
@@ -161,3 +167,10 @@ async def _answered(request: Request, document: Callable[[], Any]) -> Response:
 def _dag_run(dag_id: str, run_id: str) -> str:
     """As records note it."""
     return f"{dag_id}/{run_id}" if dag_id and run_id else dag_id
+
+
+def _length(age: str) -> timedelta | None:
+    try:
+        return duration(age) if age else None
+    except (ValueError, OverflowError) as error:
+        raise HTTPException(422, f"age: {error}") from None

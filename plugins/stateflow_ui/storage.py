@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 
 from stateflow.checkpoint.collection import plan
 from stateflow.checkpoint.log import read_log
 from stateflow.checkpoint.pins import list_pins
+from stateflow.checkpoint.retention import retained_by_age
 from stateflow.format.layout import JobLayout
 from stateflow.format.references import references
 from stateflow.storage.store import Store
@@ -24,6 +27,8 @@ class StorageFacts:
     """As of one reading; a run that goes on makes it old at once."""
 
     retained: int
+    age: timedelta
+    """Checkpoints that are younger stay as well."""
     kept_checkpoints: int
     staying: Amount
     """State and staged files that stay; what records hold inside themselves is not counted."""
@@ -36,13 +41,20 @@ class StorageFacts:
     """Why records stay, and how many for each reason."""
 
 
-def read_storage(store: Store, layout: JobLayout, retained: int) -> StorageFacts:
+def read_storage(
+    store: Store,
+    layout: JobLayout,
+    retained: int,
+    age: timedelta = timedelta(0),
+    clock: Callable[[], int] = lambda: 0,
+) -> StorageFacts:
     """By the rules of a collection, with nothing marked or deleted. Reads every record, and lists every file."""
     pins = list_pins(store, layout)
     log = read_log(store, layout)
     log.require_sound()
     files = [*store.list(layout.shared), *store.list(layout.staged)]
-    collection = plan(log, pins, retained, files=files)
+    most = retained_by_age(log, retained, age // timedelta(microseconds=1), clock())
+    collection = plan(log, pins, most, asked=retained, files=files)
     listed = {entry.path: entry.size for entry in files}
     freed: dict[str, Amount] = {}
     for garbage in collection.files:
@@ -61,6 +73,7 @@ def read_storage(store: Store, layout: JobLayout, retained: int) -> StorageFacts
     }
     return StorageFacts(
         retained=retained,
+        age=age,
         kept_checkpoints=sum(record.slot not in collection.records for record in log.checkpoints),
         staying=Amount(len(stays), sum(stays)),
         freed=freed,

@@ -13,7 +13,7 @@ from typing import Literal
 
 from stateflow.checkpoint.log import BodyCache, Log
 from stateflow.checkpoint.pins import damage_of, list_pins, read_with_pins
-from stateflow.checkpoint.retention import restorable, roots
+from stateflow.checkpoint.retention import RETAINED, restorable, roots
 from stateflow.checkpoint.statistics import keep_history
 from stateflow.errors import CorruptError, FencedError, StateflowError
 from stateflow.format.layout import JobLayout, epoch_of, origin_of
@@ -26,6 +26,8 @@ Reason = Literal["subsumed", "orphan"]
 _FEW, _MARKERS = 8, 16
 ANNOUNCED = "announced"
 """Why a checkpoint stays that nobody asked to keep: it is not below the floor that the newest record announced."""
+YOUNG = "young"
+"""Why a checkpoint stays beyond those that were asked for by number: its age keeps it."""
 DisposeSavepoint = Callable[[str], None]
 """Deletes a savepoint by its URL. The job has claimed it, and its records no longer name it."""
 
@@ -57,6 +59,11 @@ class Plan:
     def announced(self) -> tuple[int, ...]:
         """Checkpoints that only the job's own retention keeps: they may go once a run has announced that it keeps fewer."""
         return tuple(slot for slot, reason in self.kept.items() if reason == ANNOUNCED)
+
+    @property
+    def young(self) -> tuple[int, ...]:
+        """Checkpoints that only their age keeps."""
+        return tuple(slot for slot, reason in self.kept.items() if reason == YOUNG)
 
     @property
     def bytes_by_reason(self) -> dict[str, int]:
@@ -104,13 +111,14 @@ def plan(
     pins: Iterable[Pin],
     retained: int,
     *,
+    asked: int | None = None,
     chosen: Iterable[int] | None = None,
     files: Iterable[Entry] = (),
     others: Iterable[Entry] = (),
 ) -> Plan:
     """What may be deleted, from the facts of one moment.
 
-    With `chosen` only records in these slots. `files` are the listings of `shared/` and `staged/`, for orphans; `others`
+    With `chosen` only records in these slots. `asked`: how many of the `retained` are kept by number; age keeps the others. `files` are the listings of `shared/` and `staged/`, for orphans; `others`
     are the listings of claims and control files.
     """
     pins = list(pins)
@@ -139,12 +147,15 @@ def plan(
         files=tuple(garbage[path] for path in sorted(garbage)),
         savepoints=tuple(sorted(bases(removed_records) - bases(live_records))),
         leftovers=tuple(sorted([*_old_claims(log, others), *_dangling(log, pins)])),
-        kept=_kept(log, pins, retained),
+        kept=_kept(log, pins, retained, retained if asked is None else asked),
     )
 
 
-def _kept(log: Log, pins: Iterable[Pin], retained: int) -> dict[int, str]:
+def _kept(log: Log, pins: Iterable[Pin], retained: int, asked: int) -> dict[int, str]:
     needed = roots(log, pins, retained)
+    for record in restorable(log)[:-asked]:
+        if needed.get(record.slot) == RETAINED:
+            needed[record.slot] = YOUNG
     announced = {r.slot: ANNOUNCED for r in restorable(log) if r.slot >= log.floor and r.slot not in needed}
     return announced | needed
 
@@ -162,10 +173,18 @@ def is_over(log: Log, path: str) -> bool:
     return any(r.epoch > epoch or (r.epoch == epoch and r.slot > slot) for r in log.chain)
 
 
-def inspect(store: Store, layout: JobLayout, retained: int, *, cache: BodyCache | None = None) -> Plan:
-    """What `collect` with orphans would delete now. It deletes nothing."""
+def inspect(
+    store: Store,
+    layout: JobLayout,
+    retained: int,
+    *,
+    asked: int | None = None,
+    cache: BodyCache | None = None,
+) -> Plan:
+    """What `collect` with orphans would delete now. It deletes nothing. `asked`: as `plan` takes it."""
     pins, log = _observed(store, layout, cache)
-    return plan(log, pins, retained, files=_files(store, layout), others=_others(store, layout))
+    files, others = _files(store, layout), _others(store, layout)
+    return plan(log, pins, retained, asked=asked, files=files, others=others)
 
 
 def collect(

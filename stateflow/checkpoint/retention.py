@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from stateflow.checkpoint.log import Log
 
 
+RETAINED = "retained"
+"""Why a checkpoint stays that is one of the newest."""
+
+
 def checked_retained(retained: int) -> int:
     """`retained`, if it is a number of checkpoints that a job can live with."""
     if retained < 1:
@@ -23,7 +27,7 @@ def checked_retained(retained: int) -> int:
 
 def roots(log: Log, pins: Iterable[Pin], retained: int) -> dict[int, str]:
     """Slots of the records that must stay, each with the reason."""
-    reasons = {record.slot: "retained" for record in restorable(log)[-checked_retained(retained) :]}
+    reasons = {record.slot: RETAINED for record in restorable(log)[-checked_retained(retained) :]}
     members = {record.slot for record in log.chain}
     for pin in pins:
         # A pin on a doomed record came too late, and its maker died before it noticed.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from stateflow.checkpoint.collection import ANNOUNCED
+from stateflow.checkpoint.collection import ANNOUNCED, YOUNG
 from stateflow.cli.options import Invocation, JobName, Yes, command, flag, job_of
 from stateflow.cli.output import Table
 from stateflow.cli.text import several, size
@@ -19,7 +19,10 @@ _CLAIMED, _OVER, _HALF = (
     "savepoint that was never finished",
 )
 
-_KEPT = {ANNOUNCED: "announced: the job's last run keeps it, by its own retained_checkpoints or retained_age"}
+_KEPT = {
+    ANNOUNCED: "announced: the job's last run keeps it, by its own retained_checkpoints or retained_age",
+    YOUNG: "young: retained_age keeps it, not retained_checkpoints",
+}
 
 
 @command

@@ -389,7 +389,8 @@ class Job(JobHandle):
     def garbage(self, retained: int = COLLECTED_RETAINED, age: timedelta = timedelta(0)) -> Plan:
         """What `collect` would delete now, what it would keep, and why."""
         cache: BodyCache = {}
-        return inspect(self.store, self.layout, self._retained(retained, age, cache), cache=cache)
+        most = self._retained(retained, age, cache)
+        return inspect(self.store, self.layout, most, asked=retained, cache=cache)
 
     def collect(self, retained: int = COLLECTED_RETAINED, age: timedelta = timedelta(0)) -> CollectionReport:
         """Deletes the files that only subsumed checkpoints name. A run may go on meanwhile.

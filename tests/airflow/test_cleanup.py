@@ -104,7 +104,11 @@ def test_what_the_job_s_own_retention_keeps_is_told_with_the_setting(
         assert report["advice"].startswith(
             "7 more checkpoints stay, because the job's last run keeps them by its own options"
         )
-        assert "set retained_checkpoints=3 in the job's connection" in report["advice"]
+        assert "set retained_checkpoints=3 and retained_age='0' in the job's connection" in report["advice"]
+        assert report["kept_by"] == [
+            "3 checkpoints as the newest (3, by retained of this task)",
+            "7 checkpoints because the job's last run keeps them by its own options retained_checkpoints and retained_age",
+        ]
     assert len(Job(str(tmp_path), "orders").checkpoints()) == 10
     # The next step that the sentence names is the one that works.
     job.retained = 3
@@ -114,6 +118,34 @@ def test_what_the_job_s_own_retention_keeps_is_told_with_the_setting(
     assert report["kept"] == {"retained": 2, "head": 1}
     assert "advice" not in report
     assert len(Job(str(tmp_path), "orders").checkpoints()) == 3
+
+
+def test_an_age_that_keeps_more_than_the_form_s_number_is_told_with_who_has_said_it(
+    tmp_path: Path, connect: Connect, capsys: pytest.CaptureFixture[str]
+) -> None:
+    connect(tmp_path, options={"retained_age": "40000 weeks"})
+    used(tmp_path, batches=6).tag(2, "v1")
+    form = {"job": "orders", "retained": "3", "expired_savepoints": False}
+    report = cleanup(**form, age="{{ '' }}")["jobs"]["orders"]
+    assert report["records"] == {"subsumed": 1}, "a claim, before the first checkpoint"
+    assert report["kept"] == {"young": 2, "retained": 2, "head": 1, "tag": 1}
+    assert report["kept_by"][:2] == [
+        "3 checkpoints as the newest (3, by retained of this task)",
+        "2 checkpoints as younger than 40000 weeks, by option retained_age (connection 'stateflow_default' or the task)",
+    ]
+    assert "1 checkpoint for tag v1" in report["kept_by"]
+    assert report["advice"] == (
+        "2 more checkpoints stay, because they are younger than 40000 weeks, by option retained_age (connection 'stateflow_default' "
+        "or the task): to keep 3, give the cleanup age='0 seconds'"
+    )
+    log = capsys.readouterr().out
+    for sentence in (*report["kept_by"], report["advice"]):
+        assert sentence in log, "it stands in the task's log"
+    # The next step that the sentence names is the one that works.
+    report = cleanup(**form, age="0 seconds")["jobs"]["orders"]
+    assert report["records"] == {"subsumed": 2}
+    assert "advice" not in report
+    assert [record.slot for record in Job(str(tmp_path), "orders").checkpoints()] == [2, 5, 6, 7]
 
 
 def test_pins_of_processes_that_are_gone_keep_nothing(tmp_path: Path, connect: Connect) -> None:

@@ -30,7 +30,7 @@ from tests.jobs.made import ORDERS, REPOSITORY, made_job
 MONDAY = "2026-02-02T01:30:00+00:00"
 FORMS = {
     "stateflow_savepoint": {"job", "kind", "note", "conn_id"},
-    "stateflow_cleanup": {"job", "retained", "dry_run", "conn_id"},
+    "stateflow_cleanup": {"job", "retained", "age", "dry_run", "conn_id"},
     "stateflow_stop": {"job", "drain", "savepoint", "note", "conn_id"},
     "stateflow_recovery": {"job", "origin", "rewind_sinks", "note", "conn_id"},
     "stateflow_upgrade": {"job", "pipeline", "rewind_sinks", "note", "conn_id"},
@@ -120,6 +120,8 @@ def test_the_job_is_chosen_from_a_list_that_takes_other_names(bag: DagBag, dag_i
         ("stateflow_cleanup", {"retained": 0}),
         ("stateflow_cleanup", {"retained": "all"}),
         ("stateflow_cleanup", {"retained": 2.5}),
+        ("stateflow_cleanup", {"age": "1 fortnight"}),
+        ("stateflow_cleanup", {"age": 5}),
         ("stateflow_cleanup", {"dry_run": "no"}),
         ("stateflow_stop", {"drain": "yes"}),
         ("stateflow_stop", {"savepoint": 1}),
@@ -159,7 +161,9 @@ def test_a_field_that_may_stay_empty_may_be_emptied(bag: DagBag) -> None:
     for dag_id in FORMS:
         if "note" in FORMS[dag_id]:
             accepted(bag, dag_id, {"note": None})
-    accepted(bag, "stateflow_cleanup", {"job": None})
+    accepted(bag, "stateflow_cleanup", {"job": None, "age": None})
+    for age in ("", "0 seconds", "90 minutes", "1.5 days", "2 weeks"):
+        accepted(bag, "stateflow_cleanup", {"age": age})
     accepted(bag, "stateflow_recovery", {"pipeline": None})
 
 
@@ -420,8 +424,8 @@ class Played:
 CHANGED = ORDERS.read_text().replace("ValueState(float, default=0.0", "ValueState(str, default=''")
 STORIES: dict[str, dict[str, Any]] = {
     "savepoint": {"dag": "stateflow_savepoint", "conf": {"job": "kept", "note": "before"}},
-    "dry cleanup": {"dag": "stateflow_cleanup", "conf": {"job": "crowded", "retained": 2}},
-    "cleanup": {"dag": "stateflow_cleanup", "conf": {"job": "crowded", "retained": 2, "dry_run": False}},
+    "dry cleanup": {"dag": "stateflow_cleanup", "conf": {"job": "crowded", "retained": 2, "age": None}},
+    "cleanup": {"dag": "stateflow_cleanup", "conf": {"job": "crowded", "retained": 2, "age": "0 seconds", "dry_run": False}},
     "stop": {"dag": "stateflow_stop", "conf": {"job": "kept", "savepoint": True, "note": "over"}},
     "stop nobody": {"dag": "stateflow_stop", "conf": {"job": "nobody"}},
     "nowhere": {"dag": "stateflow_savepoint", "conf": {"job": "kept", "conn_id": "nowhere"}},

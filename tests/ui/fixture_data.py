@@ -301,6 +301,7 @@ def storage(lines: list[HistoryLine]) -> dict[str, Any]:
     ]
     return {
         "retained": 3,
+        "age": "0",
         "kept": {"checkpoints": 5, "files": 288, "bytes": kept},
         "roots": {"retained": 2, "head": 1, "tag before-prices": 1, "tag black-friday": 1},
         "freed": freed,
@@ -310,8 +311,11 @@ def storage(lines: list[HistoryLine]) -> dict[str, Any]:
     }
 
 
-def storage_keeping(world: World, retained: int) -> dict[str, Any]:
-    """More checkpoints kept, less that goes."""
+def storage_keeping(world: World, retained: int, age: str = "") -> dict[str, Any]:
+    """More checkpoints kept, less that goes. An age keeps two more."""
+    if age and not age.startswith("0"):
+        found = storage_keeping(world, retained + 2)
+        return {**found, "retained": retained, "age": age, "roots": {**found["roots"], "young": 2}}
     freed = [
         {**each, "bytes": max(0, each["bytes"] - (retained - 3) * 30 * MB)} for each in world.storage["freed"]
     ]

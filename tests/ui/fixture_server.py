@@ -160,9 +160,9 @@ def plugin(world: World) -> FastAPI:
         return tagged(request, {"savepoints": world.savepoints})
 
     @app.get("/api/jobs/{conn_id}/{job}/storage")
-    def storage(request: Request, conn_id: str, job: str, retained: int = 3) -> Response:
+    def storage(request: Request, conn_id: str, job: str, retained: int = 3, age: str = "") -> Response:
         row_of(conn_id, job)
-        return tagged(request, data.storage_keeping(world, retained))
+        return tagged(request, data.storage_keeping(world, retained, age))
 
     @app.post("/api/actions/{dag_id}")
     async def act(

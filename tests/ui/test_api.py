@@ -216,6 +216,11 @@ def test_savepoints(airflow_app: AirflowApp) -> None:
 def test_storage(airflow_app: AirflowApp) -> None:
     found = get(airflow_app, JOB + "/storage?retained=4")
     assert found["kept"]["checkpoints"] == 12, "those above the log's floor stay until a run has raised it"
+    assert (found["age"], "young" in found["roots"]) == ("0", False)
+    by_age = get(airflow_app, JOB + "/storage?retained=4&age=40000%20weeks")
+    assert by_age["age"] == "40000 weeks"
+    assert by_age["roots"]["young"] > 0
+    assert by_age["freed_records"] <= found["freed_records"]
     assert found["total_bytes"] == found["kept"]["bytes"] + sum(each["bytes"] for each in found["freed"])
 
 
@@ -235,6 +240,7 @@ def test_storage(airflow_app: AirflowApp) -> None:
         (JOB + "/history?limit=100000", 422, "limit: "),
         (JOB + "/history?kind=nonsense", 422, "kind: "),
         (JOB + "/storage?retained=0", 422, "retained: "),
+        (JOB + "/storage?age=a%20while", 422, "age: 'a while' is not a duration"),
         ("/stateflow/api/jobs/stateflow_default/orders/storage?retained=10001", 422, "retained: "),
         ("/stateflow/api/jobs/stateflow_default/nope/storage", 404, "there is no job 'nope'"),
         ("/stateflow/api/jobs/stateflow_default/nope/savepoints", 404, "there is no job 'nope'"),

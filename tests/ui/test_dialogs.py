@@ -132,12 +132,18 @@ def test_a_clean_up_only_reports_unless_told_otherwise(served: Served, visit: Vi
     assert dialog.get_by_role("button", name="Report").is_disabled()
     keep.fill("4")
     dialog.get_by_text("keep 6 checkpoints").wait_for()
+    age = dialog.get_by_label("Keep all younger than")
+    age.fill("a while")
+    assert dialog.get_by_role("button", name="Report").is_disabled()
+    age.fill(" 1 day ")
+    dialog.get_by_text("keep 8 checkpoints, 2 of them only for being younger than 1 day").wait_for()
     dialog.get_by_role("button", name="Report").click()
     dialog.wait_for(state="detached")
     assert sent(served)["conf"] == {
         "job": "orders",
         "conn_id": "stateflow_default",
         "retained": 4,
+        "age": "1 day",
         "dry_run": True,
     }
     dialog = opened(page, "Clean up")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -58,7 +59,7 @@ def test_a_job_has_one_reading_of_its_storage_at_a_time(tmp_path: Path, store: M
         assert len(catalog._roots["main"].jobs["orders"].storage) == 1
         gate.open.set()
         storage = catalog._roots["main"].jobs["orders"].storage
-        storage[1].refresh().result(60)
+        storage[1, timedelta(0)].refresh().result(60)
     assert asyncio.run(catalog.storage("main", "orders", 1)).retained == 1
 
 

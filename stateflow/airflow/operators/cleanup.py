@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 from stateflow.airflow.operators.arguments import Count, Flag, Span, Text
 from stateflow.airflow.operators.base import StateflowOperator
 from stateflow.errors import StateflowError, error_of
-from stateflow.quantities import size_text
+from stateflow.quantities import several, size_text, written_duration
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from stateflow.checkpoint.collection import Plan
+    from stateflow.config.options import Options
 
 
 class StateflowCleanupOperator(StateflowOperator):
@@ -77,9 +80,8 @@ class StateflowCleanupOperator(StateflowOperator):
 
         job = self.job_for(context, name)
         options = self.hook.options()
-        retained, age = self.given("retained"), self.given("age")
-        retained = options.retained_checkpoints if retained is None else retained
-        age = options.retained_age if age is None else age
+        retained, by_number = self._rule("retained", "retained_checkpoints", options)
+        age, by_age = self._rule("age", "retained_age", options)
         dry, with_savepoints = self.given("dry_run"), self.given("expired_savepoints")
         from stateflow.liveness.stale_pins import release_stale  # loads the log, and a DAG file must not
 
@@ -107,7 +109,7 @@ class StateflowCleanupOperator(StateflowOperator):
                 savepoints |= dict.fromkeys(sizes, reason)
                 if sizes:
                     freed[reason] += sum(sizes.values())
-        report = {
+        report: dict[str, Any] = {
             "records": dict(Counter(records.values())),
             "files": files,
             "bytes_by_reason": dict(freed),
@@ -120,23 +122,74 @@ class StateflowCleanupOperator(StateflowOperator):
             name, "would delete" if dry else "deleted", len(records), files, len(savepoints),
             sizes_text or "no bytes", len(plan.kept),
         )  # fmt: skip
+        report["kept_by"] = kept_by(
+            plan, f"{retained}, by {by_number}", f"{written_duration(age)}, by {by_age}"
+        )
+        for sentence in report["kept_by"]:
+            self.log.info("%s: keeps %s", name, sentence)
         for slot, reason in records.items():
             self.log.info("%s: record %d is %s", name, slot, reason)
         for url, reason in savepoints.items():
             self.log.info("%s: %s is an %s", name, url, reason)
+        advice = []
+        if plan.young:
+            advice.append(young_stay(len(plan.young), retained, written_duration(age), by_age))
         if plan.announced:
-            report["advice"] = still_kept(len(plan.announced), retained)
+            advice.append(still_kept(len(plan.announced), retained, written_duration(age)))
+        if advice:
+            report["advice"] = "; ".join(advice)
             self.log.warning("%s: %s", name, report["advice"])
         return report
 
+    def _rule(self, argument: str, option: str, options: Options) -> tuple[Any, str]:
+        """What the task says, else the option; and who has said it."""
+        value = self.given(argument)
+        if value is not None:
+            return value, f"{argument} of this task"
+        origin = options.origin(option)
+        return getattr(options, option), f"option {option} ({origin})"
 
-def still_kept(more: int, retained: int) -> str:
+
+def kept_by(plan: Plan, retained: str, age: str) -> list[str]:
+    """Which rule keeps how many checkpoints. A checkpoint counts once, under the first rule here that keeps it."""
+    from stateflow.checkpoint.collection import ANNOUNCED, YOUNG  # loads the log, as above
+    from stateflow.checkpoint.retention import RETAINED
+
+    counts = Counter(plan.kept.values())
+    newest = counts.pop("head", 0) + counts.pop(RETAINED, 0)
+    rules = {"as one of the newest": newest, YOUNG: counts.pop(YOUNG, 0), **counts}
+    said = {
+        "as one of the newest": f"as the newest ({retained})",
+        YOUNG: f"as younger than {age}",
+        ANNOUNCED: "because the job's last run keeps them by its own options retained_checkpoints and retained_age",
+        "pending": "because their output is not delivered yet",
+    }
+    return [
+        f"{several(count, 'checkpoint')} {said.get(rule, f'for {rule}')}"
+        for rule, count in rules.items()
+        if count
+    ]
+
+
+def young_stay(more: int, retained: int, age: str, origin: str) -> str:
+    """Why checkpoints stay that the cleanup was not told to keep by number, and what to change."""
+    return (
+        f"{_more(more)}, because {'they are' if more > 1 else 'it is'} younger than {age}, by {origin}: to keep {retained}, give the "
+        "cleanup age='0 seconds'"
+    )
+
+
+def still_kept(more: int, retained: int, age: str) -> str:
     """Why more checkpoints stay than the cleanup was told to keep, and what to change."""
     return (
-        f"{more} more checkpoint{'s' if more > 1 else ''} stay{'' if more > 1 else 's'}, because the job's last run keeps them by its "
-        f"own options retained_checkpoints and retained_age: to keep {retained}, set retained_checkpoints={retained} in the job's "
-        "connection or in options= of its run operator; its next checkpoint then deletes the others"
+        f"{_more(more)}, because the job's last run keeps {'them' if more > 1 else 'it'} by its own options retained_checkpoints and "
+        f"retained_age: to keep {retained}, set retained_checkpoints={retained} and retained_age='{age}' in the job's connection or in "
+        "options= of its run operator; its next checkpoint then deletes the others"
     )
+
+
+def _more(count: int) -> str:
+    return f"{several(count, 'more checkpoint')} stay{'' if count > 1 else 's'}"
 
 
 def _size(job: Any, url: str) -> int:

@@ -87,17 +87,22 @@ function StopFields({ values, set, status }) {
 
 function CleanupFields({ values, set, conn, job }) {
   const retained = useSettled(isCount(values.retained) ? values.retained : null);
-  const { data } = useLive(retained && jobPath(conn, job, `storage?retained=${retained}`));
+  const age = useSettled(isAge(values.age) ? values.age.trim() : null);
+  const asked = retained && age !== null && (age ? `storage?retained=${retained}&age=${encodeURIComponent(age)}` : `storage?retained=${retained}`);
+  const { data } = useLive(asked && jobPath(conn, job, asked));
   return html`
     <p>Deletes what no kept checkpoint, tag or pin needs; a running job need not be stopped.</p>
     <p class="verdict-line" aria-live="polite">${data ? freed(data) : "Counting what would go …"}</p>
     <${Field} name="Checkpoints to keep" hint="The newest ones; tags and the head are always kept.">${(id) => html`<input type="number" id=${id} data-first min="1" max="10000" value=${values.retained} onInput=${(event) => set("retained")(event.target.value)} />`}<//>
+    <${Field} name="Keep all younger than" hint="Such as 1 day. Empty: as the connection's option retained_age says. 0 seconds: none stays for its age.">${(id) => html`<input type="text" id=${id} value=${values.age} onInput=${(event) => set("age")(event.target.value)} />`}<//>
     <${Tick} name="Only report" hint="The task log says what would go and why; nothing is deleted." value=${values.dry_run} onValue=${set("dry_run")} />`;
 }
 
-function freed({ freed: parts, kept }) {
+function freed({ freed: parts, kept, age, roots }) {
+  const young = roots.young ?? 0;
   const gone = parts.reduce((sum, each) => sum + each.bytes, 0);
-  return gone ? html`Would free <b>${bytes(gone)}</b> and keep <b>${plural(kept.checkpoints, "checkpoint")}</b>.` : "There is nothing to free at the moment.";
+  const by = young ? `, ${young} of them only for being younger than ${age}` : "";
+  return gone ? html`Would free <b>${bytes(gone)}</b> and keep <b>${plural(kept.checkpoints, "checkpoint")}</b>${by}.` : `There is nothing to free at the moment${young ? `: ${plural(young, "checkpoint")} ${young > 1 ? "are" : "is"} kept only for being younger than ${age}` : ""}.`;
 }
 
 // What was typed, once the typing has paused.
@@ -110,6 +115,7 @@ function useSettled(value) {
   return settled;
 }
 
+const isAge = (text) => /^(\d+(\.\d+)? *(ms|s|seconds?|m|minutes?|h|hours?|d|days?|weeks?))?$/.test(text.trim());
 const isCount = (text) => /^\d+$/.test(String(text)) && Number(text) >= 1 && Number(text) <= 10000;
 
 // `does` is the action's name in what the server says of a job's DAGs.
@@ -159,9 +165,9 @@ export const FORMS = {
     file: "stateflow_cleanup.py",
     command: (job) => `stateflow gc ${job}`,
     verb: ({ dry_run }) => (dry_run ? "Report" : "Clean up"),
-    begin: () => ({ retained: "3", dry_run: true }),
-    wrong: ({ retained }) => !isCount(retained),
-    conf: ({ retained, dry_run }) => ({ retained: Number(retained), dry_run }),
+    begin: () => ({ retained: "3", age: "", dry_run: true }),
+    wrong: ({ retained, age }) => !isCount(retained) || !isAge(age),
+    conf: ({ retained, age, dry_run }) => ({ retained: Number(retained), age: age.trim(), dry_run }),
     Fields: CleanupFields,
   },
 };
