@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from stateflow.checkpoint.collection import Plan
-    from stateflow.config.options import Options
 
 
 class StateflowCleanupOperator(StateflowOperator):
@@ -141,7 +140,7 @@ class StateflowCleanupOperator(StateflowOperator):
             self.log.warning("%s: %s", name, report["advice"])
         return report
 
-    def _rule(self, argument: str, option: str, options: Options) -> tuple[Any, str]:
+    def _rule(self, argument: str, option: str, options: Any) -> tuple[Any, str]:
         """What the task says, else the option; and who has said it."""
         value = self.given(argument)
         if value is not None:
