@@ -11,6 +11,7 @@ from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
 from stateflow.errors import StateflowError, UnavailableError
+from stateflow.masking import without_secrets
 from stateflow_ui.internals import Connection, create_session
 from stateflow_ui.root import Root
 from stateflow_ui.settings import named_connections
@@ -84,7 +85,7 @@ def root_of(conn_id: str, team: str = "") -> Root:
         )
         return replace(source, shown=source.store().url)
     except StateflowError as error:
-        return Root(conn_id, address, problem=str(error))
+        return Root(conn_id, address, problem=without_secrets(str(error)))
     except Exception as error:
         # What the secrets backend says may hold more than its kind should tell.
         return Root(
@@ -96,7 +97,11 @@ def root_of(conn_id: str, team: str = "") -> Root:
 
 def shown(root: str) -> str:
     """A root as a page may show it: whatever looks like a user, a password or a query is missing."""
+    root = without_secrets(root)
     if "://" not in root:
         return root
-    parts = urlsplit(root)
+    try:
+        parts = urlsplit(root)
+    except ValueError:
+        return f"{root.partition('://')[0]}://..."
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

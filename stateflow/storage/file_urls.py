@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from stateflow.errors import UsageError
+from stateflow.masking import without_secrets
 
 _QUOTED = re.compile(r"[\x00-\x1f\x7f#?\udc80-\udcff]|%(?=[0-9A-Fa-f]{2})")
 """Characters that a reader of the URL would misread. Everything else stays unquoted: people read it, and URLs are compared
@@ -32,5 +33,7 @@ def file_folder(url: str) -> Path:
         path = slash + rest if host in ("", "localhost") else ""
     folder = unquote(path, errors="surrogateescape")
     if not folder.startswith("/") or "\0" in folder:
-        raise UsageError(f"{url!r} is not a local folder: write file:///absolute/path or the plain path")
+        raise UsageError(
+            f"{without_secrets(url)!r} is not a local folder: write file:///absolute/path or the plain path"
+        )
     return Path(os.path.normpath(folder))

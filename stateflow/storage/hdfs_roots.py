@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from stateflow.errors import UsageError
+from stateflow.masking import without_secrets
 from stateflow.storage.store import checked_path
 from stateflow.storage.webhdfs import Access, Endpoint
 
@@ -36,15 +37,15 @@ def hdfs_root(url: str, options: Mapping[str, str], env: Mapping[str, str] = os.
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
-    except ValueError as error:
-        raise UsageError(f"{url!r} is not a root ({error}): write hdfs://namenode/path") from None
+    except ValueError:
+        raise UsageError(f"{without_secrets(url)!r} is not a root: write hdfs://namenode/path") from None
     if "@" in parts.netloc or parts.query or parts.fragment:
         raise UsageError(
             f"the root {parts.scheme}://... has more than a host and a path: give user and token as storage options"
         )
     if not host or not _HOST.match(host) or re.search(r"[\s\x00-\x1f]", url):
         raise UsageError(
-            f"{url!r} is not a root: write hdfs://namenode/path, or webhdfs://namenode:9870/path"
+            f"{without_secrets(url)!r} is not a root: write hdfs://namenode/path, or webhdfs://namenode:9870/path"
         )
     folder = parts.path.strip("/")
     if folder:

@@ -19,6 +19,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError, UnknownConfigurati
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from stateflow.errors import NotFoundError, StateflowError, UnavailableError, UsageError
+from stateflow.masking import without_secrets
 from stateflow.storage.store import (
     Entry,
     ExistsError,
@@ -404,16 +405,18 @@ class _BucketRoot:
 def _parsed(url: str) -> _BucketRoot:
     try:
         parts = urlsplit(url)
-    except ValueError as error:
+    except ValueError:
         raise UsageError(
-            f"{url!r} is not a root ({error}): use a folder, file://, s3://, gs:// or az:// with a bucket"
+            f"{without_secrets(url)!r} is not a root: use a folder, file://, s3://, gs:// or az:// with a bucket"
         ) from None
     if parts.query or parts.fragment or ":" in parts.netloc:
         raise UsageError(
             f"the root {parts.scheme}://... has more than a bucket and a path: give credentials as options"
         )
     if parts.scheme not in SCHEMES or not parts.netloc:
-        raise UsageError(f"{url!r} is not a root: use a folder, file://, s3://, gs:// or az:// with a bucket")
+        raise UsageError(
+            f"{without_secrets(url)!r} is not a root: use a folder, file://, s3://, gs:// or az:// with a bucket"
+        )
     bucket, _, host = parts.netloc.partition("@")
     if not _BUCKET.match(bucket) or not _HOST.match(host) or _IGNORED.search(url):
         # The client would panic, or ask for something else than people see.

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from stateflow.config.options import cache_folder
+from stateflow.masking import SECRET_NAME, SECRET_URL
 from stateflow.spark.session.jars import local_jars, spark_home
 
 DELTA = {
@@ -33,9 +34,8 @@ GUARDED = {
     "spark.ui.enabled": "false",
     "spark.ui.killEnabled": "false",
 }
-REDACTION = {
-    "spark.redaction.regex": "(?i)secret|password|passphrase|token|access[.]?key|account[.]?key|credential|[.]sas[.]|dsn|jaas"
-}
+# Spark hides the value of a setting whose name, or whose value, it finds this in.
+REDACTION = {"spark.redaction.regex": f"{SECRET_NAME}|{SECRET_URL}"}
 STATIC = {
     **REDACTION,
     **GUARDED,
