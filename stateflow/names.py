@@ -149,6 +149,7 @@ OPTIONS: Mapping[str, str] = {
     ),
     **dict.fromkeys(("outputMode", "output_mode"), "emit= of .window(...).aggregate()"),
     **dict.fromkeys(("on", "cond", "left_on", "right_on"), ".key_by('column') of both inputs"),
+    **dict.fromkeys(("condition", "predicate"), "where='left_price < right_price'"),
     **dict.fromkeys(("partition_by", "partitionBy"), "sf.delta(path, partition_by=['column'])"),
     **dict.fromkeys(("delayThreshold", "delay", "max_out_of_orderness"), "watermark= of flow.source()"),
 }  # fmt: skip

@@ -220,6 +220,7 @@ OPTIONS_ASKED: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
     (lambda s: s["a keyed stream"].window(sf.tumbling("1 hour"), allowed_lateness="1 hour"), r"window\(\) has no option 'allowed_lateness': that is .window\(..., lateness='5 minutes'\)"),
     (lambda s: s["a keyed stream"].window(sf.tumbling("1 hour"), latenes="1 hour"), r"window\(\) has no option 'latenes': did you mean lateness\?"),
     (lambda s: s["a keyed stream"].join("j", s["right"], Output, wihtin=("0 hours", "1 hour")), r"join\(\) has no option 'wihtin': did you mean within\?"),
+    (lambda s: s["a keyed stream"].join("j", s["right"], Output, condition="a < b"), r"join\(\) has no option 'condition': that is where='left_price < right_price'"),
     (lambda s: s["a keyed stream"].join("j", s["right"], Output, on="column"), r"join\(\) has no option 'on': that is .key_by\('column'\) of both inputs"),
     (lambda s: s["a keyed stream"].aggregate("sums", Total, total=sf.sum("column"), ttll="1 day"), r"operator 'sums' has no option ttll: did you mean ttl\?"),
     (lambda s: s["a windowed stream"].aggregate("sums", Total, total=sf.sum("column"), ttl="1 day"), r"ttl= is of .key_by\(...\).aggregate\(\)"),

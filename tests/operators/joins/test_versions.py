@@ -148,6 +148,22 @@ def test_of_versions_of_one_time_the_last_by_order_counts_however_they_are_cut(
     assert notes(driven.rows) == [(1, note)]
 
 
+def stored(driven: DrivenJoin) -> list[bytes]:
+    return [value for _, backend, _ in driven._shards for _, value in backend.scan(b"", b"\xff" * 8)]
+
+
+@pytest.mark.parametrize("keep", [None, 100 * SECOND])
+def test_a_version_leaves_when_the_watermark_reaches_the_next_one(keep: int | None) -> None:
+    many, one, nothing = DrivenJoin(asof(keep=keep)), DrivenJoin(asof(keep=keep)), table(LEFT)
+    many.both(nothing, table(RIGHT, ("a", None, "x", 1), ("a", None, "x", 5), ("a", None, "x", 9)), None)
+    one.both(nothing, table(RIGHT, ("a", None, "x", 9)), None)
+    many.both(nothing, table(RIGHT), 5 * SECOND)
+    assert sum(map(len, stored(many))) > sum(map(len, stored(one))), "the version of 5 s is valid until 9 s"
+    many.both(nothing, table(RIGHT), 9 * SECOND)
+    one.both(nothing, table(RIGHT), 9 * SECOND)
+    assert sorted(stored(many)) == sorted(stored(one))
+
+
 def notes(rows: list[dict[str, Any]]) -> list[Any]:
     return [(row["amount"], row["note"]) for row in rows]
 
