@@ -8,6 +8,7 @@ SEED ?=
 INPUTS ?=
 MINUTES ?=
 AIRFLOW ?=
+PART ?=
 # The longest files begin first, each with one worker, whose Spark session all its files share.
 PYTEST := $(RUN) -m pytest -q --durations=15 -n 3 --dist loadfile --no-loadscope-reorder $(if $(SEED),--random-order-seed=$(SEED))
 
@@ -65,8 +66,8 @@ kill-long: setup ## a thousand random kills of running pipelines, for hours; it 
 fuzz: setup ## bytes of a stranger, 100,000 inputs, for an hour or two; it goes on where it was; INPUTS=20000, MINUTES=30, SEED=7
 	@$(RUN) -m tests.fuzz $(if $(INPUTS),--inputs $(INPUTS)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
 
-rules: setup ## does a test notice when a rule of docs/protocol.md is removed from the code? A quarter of an hour
-	@$(RUN) -m scripts.remove_rules
+rules: setup ## does a test notice when a rule is removed from the code? Half an hour; PART=operators for one part of it
+	@$(RUN) -m scripts.remove_rules $(PART)
 
 azurite: setup ## the Azure emulator for the tests that use it (Node.js)
 	@$(RUN) -m scripts.azurite

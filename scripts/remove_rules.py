@@ -1,9 +1,11 @@
-"""Removes each rule of `docs/protocol.md` from the code, one at a time, and runs the tests that the page cites for it.
+"""Removes each rule of `tests/rules/parts.py` from the code, one at a time, and runs the tests that must notice.
 
-    python -m scripts.remove_rules              all of them, a quarter of an hour
-    python -m scripts.remove_rules "a shift"    some
+    python -m scripts.remove_rules                       all parts
+    python -m scripts.remove_rules operators sinks       some parts: protocol, operators, values, sinks
+    python -m scripts.remove_rules "a shift"             some rules
 
-Works in a copy. A removal that no cited test notices ends it with exit code 1: then the page promises what nothing holds.
+The rules of the protocol are those of `docs/protocol.md`, with the tests that the page cites. Works in a copy. A removal that no
+test notices ends it with exit code 1: then something is promised that nothing holds.
 """
 
 from __future__ import annotations
@@ -17,8 +19,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.protocol.removed_rules import RULES, Removal
-from tests.protocol.rule_tests import ROOT, cited
+from tests.protocol.rule_tests import ROOT
+from tests.rules.parts import PARTS
+from tests.rules.removal import Removal, Rule
 
 COPIED = (
     "stateflow",
@@ -37,24 +40,31 @@ FAILED = 1
 
 
 def main(chosen: Sequence[str]) -> int:
-    tests = cited()
-    unnoticed = []
+    rules = chosen_rules(chosen)
+    unnoticed, done = [], 0
     with tempfile.TemporaryDirectory(prefix="stateflow-rules-") as folder:
         copy = _copied(Path(folder))
-        for rule, removals in RULES.items():
-            if chosen and rule not in chosen:
-                continue
-            for number, removal in enumerate(removals, 1):
-                named = rule if len(removals) == 1 else f"{rule} ({number} of {len(removals)})"
+        for rule in rules:
+            for number, removal in enumerate(rule.removals, 1):
+                several = f" ({number} of {len(rule.removals)})" if len(rule.removals) > 1 else ""
                 with _removed(copy, removal):
-                    code, last = _run(copy, tests[rule])
+                    code, last = _run(copy, rule.tests)
                 verdict = "noticed" if code == FAILED else f"NOT NOTICED (pytest ended with {code})"
-                print(f"{verdict}: {named}: {last}", flush=True)
+                print(f"{verdict}: {rule.sentence}{several}: {last}", flush=True)
+                done += 1
                 if code != FAILED:
-                    unnoticed.append(named)
-    done = sum(len(removals) for rule, removals in RULES.items() if not chosen or rule in chosen)
+                    unnoticed.append(rule.sentence)
     print(f"{done} removals, {done - len(unnoticed)} noticed")
     return 1 if unnoticed else 0
+
+
+def chosen_rules(chosen: Sequence[str]) -> list[Rule]:
+    """Those of the parts and with the sentences that were asked for; all of them without any."""
+    by_sentence = {rule.sentence: rule for rules in PARTS.values() for rule in rules}
+    if unknown := [name for name in chosen if name not in PARTS and name not in by_sentence]:
+        sys.exit(f"there is no part and no rule {unknown[0]!r}: parts are {', '.join(PARTS)}")
+    wanted = {rule.sentence for name in chosen for rule in PARTS.get(name, ())} | set(chosen)
+    return [rule for sentence, rule in by_sentence.items() if not chosen or sentence in wanted]
 
 
 def _copied(folder: Path) -> Path:

@@ -1,24 +1,12 @@
 """Each rule of `docs/protocol.md` with what removes it from the code: patches, by the words of the page.
 
 A rule that has tests of several kinds may have several removals, and each of them must make some cited test fail.
-`scripts/remove_rules.py` does that; `test_removed_rules.py` holds that no rule lacks a removal, and that every patch still applies.
+`scripts/remove_rules.py` does that; `test_removed_rules.py` holds that no rule lacks a removal, `tests/rules` that every patch still applies.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True)
-class Patch:
-    """A text that the file has once, and what takes its place."""
-
-    file: str
-    old: str
-    new: str
-
-
-Removal = tuple[Patch, ...]
+from tests.rules.removal import Patch, Removal
 
 _CLAIM, _WRITER = "stateflow/checkpoint/claim.py", "stateflow/checkpoint/writer.py"
 _RECOVERY, _COLLECTION = "stateflow/checkpoint/recovery.py", "stateflow/checkpoint/collection.py"

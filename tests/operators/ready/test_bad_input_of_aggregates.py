@@ -269,6 +269,27 @@ def test_a_sum_that_overflows_fails_or_is_a_letter(kind: str) -> None:
     assert {row["user"]: row["total"] for row in driven.rows} == {2: 10}
 
 
+@pytest.mark.parametrize("kind", ["running", "tumbling", "hopping", "session"])
+def test_a_sum_that_overflows_with_what_is_kept_fails(kind: str) -> None:
+    """Neither batch does so alone."""
+    rows = KeyedRows("op", row_type(ROWS), ("user",), ())
+    if kind == "running":
+        made: ReadyOperator = running_aggregate(rows, "user long, total long", {"total": summed("n")})
+    else:
+        made = window_aggregate(
+            rows, "user long, total long", {"total": summed("n")},
+            window=KINDS[kind]["window"], time="ts", lateness=0, emit="final", on_error="fail",
+        )  # fmt: skip
+    driven = Driven(made)
+    driven.batch(table((1, (1 << 63) - 1, 1)), 0)
+    with pytest.raises(StateflowError, match="is beyond 64 bits for user=1"):
+        driven.batch(table((1, 1, 1)), 0)
+    least = Driven(made)
+    least.batch(table((1, -(1 << 63), 1)), 0)
+    with pytest.raises(StateflowError, match="is beyond 64 bits for user=1"):
+        least.batch(table((1, -1, 1)), 0)
+
+
 def test_aggregates_of_nothing_are_null_empty_or_zero() -> None:
     made = running_aggregate(
         KeyedRows("op", row_type("user long, n long"), ("user",), ()),

@@ -443,3 +443,52 @@ def test_a_late_row_does_not_open_a_session_again_whose_end_has_come() -> None:
     assert [key[2:] for key in found(ended)] == [(0, 4 * SECOND)]
     assert [key[2:] for key in found(driven.batch(None, END))] == [(3 * SECOND, 7 * SECOND)]
     assert [row["n"] for row in driven.rows] == [1, 1]
+
+
+ANY_WINDOW = {
+    "tumbling": windows.tumbling("10 seconds"),
+    "hopping": windows.hopping("10 seconds", "5 seconds"),
+    "session": windows.session("4 seconds"),
+    "count": windows.count_window(1),
+}
+
+
+@pytest.mark.parametrize("name", ANY_WINDOW)
+def test_a_row_without_a_time_is_in_no_window(name: str) -> None:
+    """Also before the first watermark, when no row is too old for any window."""
+    declared = window_aggregate(
+        keyed(), PerWindow, AGGREGATES, window=ANY_WINDOW[name], time="ts", lateness=0, emit="final"
+    )
+    driven = Driven(declared)
+    first, second = events(0, 2)
+    rows = table([{**first, "user": 1, "shop": "a"}, {**second, "user": 1, "shop": "a", "ts": 60 * SECOND}])
+    without = pa.array([None, 60 * SECOND], pa.int64()).cast(rows.schema.field("ts").type)
+    driven.batch(rows.set_column(rows.column_names.index("ts"), "ts", without), None)
+    driven.batch(None, END)
+    assert driven.rows
+    assert {row["window_start"].minute for row in driven.rows} <= {0, 1}
+    assert all(row["window_end"] >= EPOCH + timedelta(seconds=60) for row in driven.rows)
+    assert driven.counters["late_rows"] == 1
+    assert [row["name"] for row in driven.sides["late"]] == [first["name"]]
+
+
+def test_a_session_that_has_grown_ends_behind_its_last_row() -> None:
+    """It is found under the end that it had at first, and asked for again under its own."""
+    declared = window_aggregate(
+        keyed(),
+        PerWindow,
+        AGGREGATES,
+        window=windows.session("4 seconds"),
+        time="ts",
+        lateness=0,
+        emit="final",
+    )
+    driven = Driven(declared)
+    first, second = events(0, 2)
+    driven.batch(table([{**first, "user": 1, "shop": "a", "ts": 0}]), None)
+    driven.batch(table([{**second, "user": 1, "shop": "a", "ts": 3 * SECOND}]), 2 * SECOND)
+    assert driven.batch(None, 5 * SECOND) == []
+    ended = driven.batch(None, 7 * SECOND)
+    assert [key[2:] for key in found(ended)] == [(0, 7 * SECOND)]
+    assert [row["n"] for row in driven.rows] == [2]
+    assert driven.entries() == 0

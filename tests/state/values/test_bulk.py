@@ -61,3 +61,10 @@ def test_a_value_with_an_expiry_among_many_is_read_like_one() -> None:
     _, loads_many = bulk(serializer)
     at = datetime(2020, 1, 1, tzinfo=UTC)
     assert loads_many([serializer.dumps(at), serializer.dumps_with_expiry(at, 5)], None) == [at, at]
+
+
+def test_a_value_that_was_stored_before_its_state_was_widened_is_read_as_what_it_is() -> None:
+    """An int and a float have the same length, and other bits."""
+    _, loads_many = bulk(serializer_for(float))
+    raws = [serializer_for(float).dumps(1.5), serializer_for(int).dumps(3), None]
+    assert loads_many(raws, 0.0) == [1.5, 3.0, 0.0]

@@ -22,10 +22,11 @@ from stateflow.state.values.declared_types import (
     evolved_serializer,
 )
 from stateflow.state.values.evolution import RefusedError, evolution
+from stateflow.state.values.evolved_columns import columns_evolution
 from stateflow.state.values.plain import jsonable, plain_reader
 from stateflow.state.values.schema import schema_of
 from stateflow.state.values.serializers import serializer_for
-from stateflow.state.values.versions import MARKED, marked, parted, stored_reader
+from stateflow.state.values.versions import MARKED, marked, parted, stored_reader, todays_form
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
@@ -65,6 +66,12 @@ class Triple(NamedTuple):
 class Swapped(NamedTuple):
     y: str
     x: int
+
+
+class Between(NamedTuple):
+    x: int
+    new: int = 0
+    y: str = ""
 
 
 class Defaulted(NamedTuple):
@@ -190,6 +197,8 @@ REFUSED: list[tuple[Any, Any, str]] = [
     (A, record(("a", str)), "field a: int cannot become str"),
     (A, record(("a", A)), "field a: int cannot become record R"),
     (Pair, NamedTuple("Between", [("x", int), ("new", int), ("y", str)]), "field new is new"),
+    (Pair, Between, "field new of a named tuple is new: put it behind all others"),
+    (list[int] | str, list[float] | str, "is a member of a union and is not one of"),
     (Defaulted, DefaultedSwapped, "the fields of a named tuple with defaults cannot change places"),
     (Tagged, TaggedNow, "class Tagged is TaggedNow now"),
     (int | str, int, r"int \| str cannot become int"),
@@ -371,6 +380,20 @@ def test_an_alias_that_is_the_name_of_another_field_does_not_take_its_value() ->
         check_reading(XY, now, [(XY(3), now(x=3, total=0))])
         [change] = evolution(schema(XY).value, declared_type(now).target).changes
         assert change == "field total is new"
+
+
+def test_a_column_that_is_there_does_not_become_another_one_that_has_its_name_as_an_alias() -> None:
+    found = columns_evolution("columns{a:int}", "columns{a:int,b:int}", {"b": ["a"]})
+    assert found.changes == ("column b is new",)
+    assert columns_evolution("columns{a:int}", "columns{b:int}", {"b": ["a"]}).changes == ("column b was a",)
+
+
+def test_a_value_that_is_converted_expires_when_it_would_have() -> None:
+    today = todays_form(after(int, float))
+    assert today is not None
+    converted = today(serializer_for(int).dumps_with_expiry(5, 77))
+    assert serializer_for(float).expiry(converted) == 77
+    assert serializer_for(float).loads(converted) == 5.0
 
 
 def test_numbers_end_and_the_way_out_is_named() -> None:

@@ -1,0 +1,271 @@
+"""Rules of the operators: what a wrong result would need."""
+
+from __future__ import annotations
+
+from tests.rules.removal import Rule, rule
+
+_READY, _JOINS = "operators/ready/", "operators/joins/"
+_ONE_BATCH = "operators/ready/test_windows_as_one_batch.py"
+_WINDOWS = f"{_ONE_BATCH}::test_windows_hold_the_rows_that_came_before_they_closed"
+_SESSIONS = f"{_ONE_BATCH}::test_sessions_are_those_of_all_rows_together"
+
+RULES: tuple[Rule, ...] = (
+    # Time
+    rule(
+        "a row at the watermark is late",
+        "operators/lateness.py",
+        "event_time <= watermark",
+        "event_time < watermark",
+        "test_harness.py::test_a_row_at_or_behind_the_watermark_is_late",
+    ),
+    rule(
+        "a late row goes to the side and into no window",
+        f"{_READY}late_rows.py",
+        "            rows, times = rows.filter(pa.array(on_time)), times[on_time]\n",
+        "",
+        f"{_WINDOWS}[0-tumbling-final]",
+    ),
+    rule(
+        "a row without a time goes into no window",
+        f"{_READY}windowed.py",
+        "taken = valid & (newest_end",
+        "taken = (newest_end",
+        f"{_ONE_BATCH}::test_a_row_without_a_time_is_in_no_window",
+    ),
+    rule(
+        "a row that is late for some of its windows goes into the others only",
+        f"{_READY}windowed.py",
+        "_open(assigned(self._window, times), closed)",
+        "assigned(self._window, times)",
+        f"{_WINDOWS}[0-hopping-changes]",
+    ),
+    # Windows
+    rule(
+        "a window comes out once",
+        f"{_READY}windowed.py",
+        "        windows.delete_due(ended)\n",
+        "",
+        f"{_WINDOWS}[0-tumbling-final]",
+    ),
+    rule(
+        "a window that is out takes a change on with all that it had",
+        f"{_READY}windowed.py",
+        '        merged = self._accumulator.merge(states["told"].get(keys, at=at), merged, keys)\n',
+        "",
+        f"{_WINDOWS}[0-shifted-on_time]",
+    ),
+    rule(
+        "windows that overlap close before the rows of the batch come",
+        f"{_READY}sliced.py",
+        "        yield from self._close(states, ctx)\n        times, valid",
+        "        times, valid",
+        f"{_WINDOWS}[0-hopping-final]",
+    ),
+    rule(
+        "a piece of time is kept as long as an open window has it",
+        f"{_READY}sliced.py",
+        "panes.delete_due(self._panes.done(closed))",
+        "panes.delete_due(closed)",
+        f"{_WINDOWS}[0-hopping-final]",
+    ),
+    rule(
+        "a session closes before the rows of the batch come",
+        f"{_READY}sessions.py",
+        "        yield from self._close(states, ctx)\n        times, valid",
+        "        times, valid",
+        f"{_ONE_BATCH}::test_a_late_row_does_not_open_a_session_again_whose_end_has_come",
+    ),
+    rule(
+        "two sessions that become one have the rows of both",
+        f"{_READY}sessions.py",
+        "        partials = self._accumulator.combine(partials, stored, into, owners)\n",
+        "",
+        _SESSIONS,
+    ),
+    rule(
+        "a session that has become part of another one is gone",
+        f"{_READY}sessions.py",
+        "        if gone.true_count:\n",
+        "        if False:\n",
+        _SESSIONS,
+    ),
+    rule(
+        "a session that has grown ends later",
+        f"{_READY}session_ends.py",
+        "over = pa.array(ends <= closed)",
+        "over = pa.array(ends <= ends)",
+        f"{_ONE_BATCH}::test_a_session_that_has_grown_ends_behind_its_last_row",
+    ),
+    rule(
+        "what is left of a window of a count waits for the rows that fill it",
+        f"{_READY}counted.py",
+        "        state.put(owners.filter(still), windows.filter(still), at=FOREVER)\n",
+        "",
+        "operators/ready/test_count_windows_and_code.py",
+    ),
+    # Groups and aggregates
+    rule(
+        "a null does not count",
+        f"{_READY}inputs.py",
+        "mask = valid if mask is None else mask & valid",
+        "pass",
+        "operators/ready/test_aggregates_against_duckdb.py",
+    ),
+    rule(
+        "a value that a key has had is counted once",
+        f"{_READY}distinct.py",
+        "            put()\n",
+        "            pass\n",
+        "operators/ready/test_distinct_counts.py",
+    ),
+    rule(
+        "a sum beyond 64 bits is an error",
+        f"{_READY}partials.py",
+        "            raise OverflowedSum(np.flatnonzero(beyond).tolist())\n",
+        "            pass\n",
+        "operators/ready/test_bad_input_of_aggregates.py::test_a_sum_that_overflows_with_what_is_kept_fails",
+    ),
+    rule(
+        "a key puts out one row per batch",
+        f"{_READY}latest_rows.py",
+        "            yield held.filter(pa.array(~goes_on))\n",
+        "            yield held\n",
+        "operators/ready/test_latest_rows.py",
+    ),
+    rule(
+        "what drops out of a list is deleted",
+        f"{_READY}top.py",
+        "gone = np.flatnonzero((was >= 0) & (ranked < 0))",
+        "gone = np.flatnonzero(was < -1)",
+        "operators/ready/test_top.py::test_what_drops_out_is_deleted_and_what_moves_is_put_out_again",
+    ),
+    rule(
+        "a key that has come out does not come out again",
+        f"{_READY}deduplicating.py",
+        "        yield rows.take(pa.array(best).filter(is_new))\n",
+        "        yield rows.take(pa.array(best))\n",
+        "operators/ready/test_deduplicate_as_one_batch.py::test_without_event_time_the_first_row_to_come_counts",
+    ),
+    rule(
+        "a span that another one has followed does not end the other one",
+        f"{_READY}deduplicating.py",
+        ".fill_null(NEVER).to_numpy() == micros(entries[AT])",
+        ".fill_null(NEVER).to_numpy() > NEVER",
+        "operators/ready/test_deduplicate_as_one_batch.py::test_one_row_of_each_key_comes_out_for_each_span_of_time",
+    ),
+    rule(
+        "a combined row counts for the rows that it stands for",
+        "operators/combined.py",
+        "return int(pc.sum(rows.column(ROWS)).as_py() or 0) if is_combined(rows) else int(rows.num_rows)",
+        "return int(rows.num_rows)",
+        "operators/ready/test_combined_rows.py",
+    ),
+    # Joins
+    rule(
+        "a null is nobody's partner",
+        f"{_JOINS}arrivals.py",
+        "                    has_key &= column.is_valid().to_numpy(zero_copy_only=False)\n",
+        "                    pass\n",
+        "operators/joins/test_interval_join.py",
+    ),
+    rule(
+        "a pair comes out once",
+        f"{_JOINS}interval.py",
+        "in pairs(left.of_old(), right.of_new(),",
+        "in pairs(left.times(), right.of_new(),",
+        "operators/joins/test_interval_join.py",
+    ),
+    rule(
+        "a row that has had a partner does not come out alone",
+        f"{_JOINS}interval.py",
+        "~stay[number] & ~side.rows.matched",
+        "~stay[number]",
+        "operators/joins/test_interval_join.py",
+    ),
+    rule(
+        "partners that may come later find the row that waits",
+        f"{_JOINS}interval.py",
+        "            stays = self._due(number, side.rows.at) > watermark\n",
+        "            stays = side.rows.at > watermark\n",
+        "operators/joins/test_interval_join.py",
+    ),
+    rule(
+        "a version of another key is no version of a row's",
+        f"{_JOINS}asof.py",
+        "is_valid = versions.blocks[found] == left.owners[there]",
+        "is_valid = versions.blocks[found] >= 0",
+        "operators/joins/test_versions.py",
+    ),
+    rule(
+        "a version is kept as long as a row to come may have it",
+        f"{_JOINS}asof.py",
+        "stays = ~reached | (at == newest[owners])",
+        "stays = ~reached",
+        "operators/joins/test_versions.py",
+    ),
+    rule(
+        "an older row does not take the place of a newer one",
+        f"{_JOINS}newest.py",
+        "np.lexsort((rows.at[places], owners[places]))",
+        "np.lexsort((owners[places],))",
+        "operators/joins/test_versions.py",
+    ),
+    rule(
+        "an answer that is kept is not asked for again",
+        f"{_JOINS}enriched.py",
+        "            states[ANSWERS].put(",
+        "            (lambda *_: None)(",
+        "operators/joins/test_enrichment.py",
+    ),
+    # Code of users
+    rule(
+        "a key that fails leaves no rows behind",
+        "operators/attempt.py",
+        "        del self._out[mark[0] :], changes[mark[1] :]\n",
+        "",
+        "operators/test_keyed.py",
+    ),
+    rule(
+        "a key that fails changes no state",
+        "operators/attempt.py",
+        "        for state in self._states:\n            state.discard()\n",
+        "",
+        "operators/test_keyed.py",
+    ),
+    rule(
+        "a timer fires once",
+        "operators/firing.py",
+        "        timer.fired(at)\n        if cursor.dirty:\n",
+        "        if cursor.dirty:\n",
+        "operators/test_keyed.py",
+    ),
+    rule(
+        "a timer that was moved or cleared does not fire at its old time",
+        "operators/firing.py",
+        "        elif not timer.is_set(at):\n",
+        "        elif False:\n",
+        "operators/test_timers_model.py",
+        "operators/test_keyed.py",
+    ),
+    rule(
+        "timers fire in the order of their times",
+        "operators/due.py",
+        "        block.sort()\n        return block\n",
+        "        return block\n",
+        "operators/test_keyed.py",
+    ),
+    rule(
+        "an entry whose ttl is over is gone",
+        "operators/expiry.py",
+        "            found = going.take(state.expire(backend, now, share_of(entries)))\n",
+        "            found = False\n",
+        "operators/test_expiry.py",
+    ),
+    rule(
+        "a number that its column cannot hold is refused",
+        "operators/lossless.py",
+        "        if isinstance(value, (float, Decimal, np.floating)) and value != int(value):\n",
+        "        if False:\n",
+        "operators/test_lossless.py",
+    ),
+)

@@ -1,0 +1,285 @@
+"""What commits of sinks do and refuse, decided from what the table says: without Spark, on a table that is a fake."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from pyspark.sql.types import DateType, IntegerType, LongType, StringType, StructField, StructType
+
+from stateflow.errors import DisagreementError, FencedError, IncompatibleError
+from stateflow.format.records import FileRef, Prepared
+from stateflow.pipelines.tables import delta
+from stateflow.spark.sinks import delta_append, delta_upsert, function, memory
+from stateflow.spark.sinks.delta_append import refuse_disagreement
+from stateflow.spark.sinks.delta_log import LoggedFile, TableShape, _file_of
+from stateflow.spark.sinks.delta_rewrite import files_to_rewrite, is_plain
+from stateflow.spark.sinks.delta_upsert import DeltaUpsert
+from stateflow.spark.sinks.fit import check_fit, column_marks
+from stateflow.spark.sinks.slot import SinkSlot
+from stateflow.spark.sinks.staging import Staged
+
+AT = SinkSlot("3f2b6c1e", "orders", "totals", 7, 2)
+COLUMNS = StructType([StructField("id", LongType()), StructField("v", StringType())])
+SHAPE = TableShape("t", COLUMNS, (), {}, (), "f")
+ADD = json.dumps({"add": {"path": "a.parquet", "size": 9, "stats": '{"numRecords": 2}'}})
+
+
+class ConcurrentAppendException(Exception):
+    """As Delta's, by the name that `conflicted` looks for."""
+
+
+ConcurrentAppendException.__module__ = "delta.exceptions"
+
+
+@dataclass
+class Table:
+    """A Delta table as far as a commit sees it."""
+
+    slot: int | None = 6
+    shape: TableShape = SHAPE
+    gone: list[str] = field(default_factory=list)
+    conflicts: int = 0
+    committed: list[list[str]] = field(default_factory=list)
+
+    def log(self, spark: Any, path: str) -> Table:
+        return self
+
+    def begin(self) -> Transaction:
+        return Transaction(self)
+
+    def missing(self, adds: Any) -> list[str]:
+        return self.gone
+
+    def now(self) -> int:
+        return 1
+
+
+@dataclass
+class Transaction:
+    table: Table
+
+    def slot_of(self, app_id: str) -> int | None:
+        assert app_id == AT.app_id
+        return self.table.slot
+
+    def shape(self) -> TableShape:
+        return self.table.shape
+
+    def commit(self, actions: list[str], query: str, epoch: int, metrics: Mapping[str, int]) -> None:
+        if self.table.conflicts:
+            self.table.conflicts -= 1
+            raise ConcurrentAppendException
+        self.table.committed.append(list(actions))
+
+
+@pytest.fixture
+def table(monkeypatch: pytest.MonkeyPatch) -> Table:
+    made = Table()
+    for module in (delta_append, delta_upsert):
+        monkeypatch.setattr(module, "DeltaLog", made.log)
+    return made
+
+
+def appended(table: Table, still_owner: Callable[[], None] = lambda: None) -> str:
+    payload = {
+        "actions": [ADD], "table": "t", "fingerprint": "f", "partition_by": [], "columns": ["id", "v"],
+        "marks": column_marks(SHAPE, ["id", "v"]), "exactly_once": True,
+    }  # fmt: skip
+    prepared = Prepared(kind="delta_append", target="/out", prev=6, payload=payload, rows=2)
+    return delta_append.commit(None, prepared, AT, still_owner, {}, None)  # type: ignore[arg-type]
+
+
+def merged(table: Table) -> str:
+    payload = {
+        "table": "t", "schema": COLUMNS.json(), "marks": column_marks(SHAPE, ["id", "v"]), "keys": ["id"], "order_by": [],
+        "exactly_once": True,
+    }  # fmt: skip
+    files = (FileRef("part.parquet", 9, "x", "part.parquet"),)
+    prepared = Prepared(kind="delta_upsert", target="/out", prev=6, payload=payload, files=files, rows=2)
+    return delta_upsert.commit(None, prepared, AT, lambda: None, {}, None)  # type: ignore[arg-type]
+
+
+def test_a_slot_is_committed_once_and_with_its_number(table: Table) -> None:
+    assert appended(table) == "committed"
+    [actions] = table.committed
+    assert json.loads(actions[0]) == json.loads(ADD)
+    assert json.loads(actions[1]) == {"txn": {"appId": AT.app_id, "version": 7, "lastUpdated": 1}}
+    table.slot = 7
+    assert appended(table) == "already"
+    assert merged(table) == "already"
+    assert len(table.committed) == 1
+
+
+def test_a_table_of_another_slot_is_refused_before_and_after_the_decision(table: Table) -> None:
+    table.slot = 5
+    for commit in (appended, merged):
+        with pytest.raises(DisagreementError, match="has slot 5"):
+            commit(table)
+    with pytest.raises(DisagreementError, match="has slot 5"):
+        refuse_disagreement(table.begin(), AT, "Delta table /out", 6)  # type: ignore[arg-type]
+    refuse_disagreement(table.begin(), AT, "Delta table /out", 5)  # type: ignore[arg-type]
+
+
+def test_after_a_conflict_only_the_owner_goes_on(table: Table) -> None:
+    table.conflicts = 1
+    asked = []
+    assert appended(table, lambda: asked.append(1)) == "committed"
+    assert asked == [1]
+    table.conflicts, table.committed = 1, []
+
+    def replaced() -> None:
+        raise FencedError("epoch 3 has taken over")
+
+    with pytest.raises(FencedError):
+        appended(table, replaced)
+    assert table.committed == []
+
+
+def test_a_table_that_is_another_one_now_gets_no_rows(table: Table) -> None:
+    table.shape = replace(SHAPE, id="other")
+    for commit in (appended, merged):
+        with pytest.raises(DisagreementError, match="was recreated"):
+            commit(table)
+    table.shape, table.gone = SHAPE, ["a.parquet"]
+    with pytest.raises(DisagreementError, match="are gone"):
+        appended(table)
+    assert table.committed == []
+
+
+def test_a_column_that_means_something_else_now_gets_no_rows(table: Table) -> None:
+    moved = StructField("v", StringType(), metadata={"delta.columnMapping.physicalName": "col-9"})
+    table.shape = replace(SHAPE, schema=StructType([COLUMNS[0], moved]), fingerprint="g")
+    with pytest.raises(DisagreementError, match="columns v of"):
+        appended(table)
+    with pytest.raises(DisagreementError, match=r"columns of .* changed"):
+        merged(table)
+    assert table.committed == []
+
+
+def test_a_job_of_the_same_name_is_another_writer() -> None:
+    assert AT.app_id != replace(AT, job="9d1c44aa").app_id
+    assert AT.app_id == replace(AT, slot=8, epoch=5, job_name="renamed").app_id
+
+
+def test_memory_takes_a_slot_of_a_job_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    import base64
+
+    import pyarrow as pa
+
+    buffer = pa.BufferOutputStream()
+    rows = pa.table({"n": [1]})
+    with pa.ipc.new_stream(buffer, rows.schema) as writer:
+        writer.write_table(rows)
+    payload = {"arrow": base64.b64encode(buffer.getvalue()).decode()}
+    table = memory.memory("taken once")
+    table.clear()
+    prepared = Prepared(kind="memory", target=table.name, prev=None, payload=payload, rows=1)
+
+    def commit(at: SinkSlot) -> str:
+        return memory.commit(None, prepared, at, lambda: None, {}, None)  # type: ignore[arg-type]
+
+    other = replace(AT, job="9d1c44aa")
+    assert [commit(AT), commit(AT), commit(other)] == ["committed", "already", "committed"]
+    assert table.rows == [{"n": 1}, {"n": 1}]
+
+
+class Files:
+    """A stager whose rows nobody looks at."""
+
+    def read(self, spark: Any, refs: Any, schema: Any) -> None:
+        return None
+
+
+def test_a_function_is_called_by_the_owner_alone() -> None:
+    calls: list[Any] = []
+    files = (FileRef("part.parquet", 9, "x", "part.parquet"),)
+    prepared = Prepared(
+        kind="function", target="f", prev=None, payload={"schema": COLUMNS.json()}, files=files
+    )
+    functions: Any = {"totals": lambda frame, checkpoint: calls.append(checkpoint)}
+
+    def replaced() -> None:
+        raise FencedError("epoch 3 has taken over")
+
+    with pytest.raises(FencedError):
+        function.commit(None, prepared, AT, replaced, functions, Files())  # type: ignore[arg-type]
+    assert calls == []
+    assert function.commit(None, prepared, AT, lambda: None, functions, Files()) == "committed"  # type: ignore[arg-type]
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (StructType([*COLUMNS, StructField("more", LongType())]), "'more' is not in the table"),
+        (StructType([COLUMNS[0], StructField("ID", LongType())]), "'ID' comes twice"),
+        (StructType([COLUMNS[0]]), "'v' is missing and NOT NULL there"),
+        (
+            StructType([StructField("id", StringType()), COLUMNS[1]]),
+            "'id' is string, there bigint",
+        ),
+        (StructType([StructField("id", DateType()), COLUMNS[1]]), "'id' is date, there bigint"),
+    ],
+)
+def test_rows_that_do_not_fit_a_table_are_refused(columns: StructType, message: str) -> None:
+    strict = StructType([StructField("id", LongType()), StructField("v", StringType(), nullable=False)])
+    shape = replace(SHAPE, schema=strict)
+    with pytest.raises(IncompatibleError, match=message):
+        check_fit(columns, shape, "Delta table /out", "/out")
+    check_fit(StructType([StructField("id", IntegerType()), COLUMNS[1]]), shape, "Delta table /out", "/out")
+
+
+def test_a_null_in_a_key_is_looked_for_before_the_decision() -> None:
+    sink = DeltaUpsert(delta("/out"), ["ID"])
+    assert sink._may_break(Staged((), 1, {"id": 1}), SHAPE)
+    assert not sink._may_break(Staged((), 1, {"id": 0, "v": 1}), SHAPE)
+    strict = StructType([COLUMNS[0], StructField("v", StringType(), nullable=False)])
+    assert sink._may_break(Staged((), 1, {"id": 0, "v": 1}), replace(SHAPE, schema=strict))
+    checked = replace(SHAPE, configuration={"delta.constraints.positive": "id > 0"})
+    assert sink._may_break(Staged((), 1, {"id": 0}), checked)
+
+
+def test_a_key_twice_without_an_order_is_refused_before_the_decision(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delta_upsert, "first_duplicate", lambda *_: ((1,), 2))
+    staged, given = Staged((), 2), (COLUMNS, SHAPE, AT, "", Files())
+    with pytest.raises(IncompatibleError, match=r"2 rows of one batch .* have the key id=1"):
+        DeltaUpsert(delta("/out"), ["id"])._check_rows(None, staged, *given)  # type: ignore[arg-type]
+    DeltaUpsert(delta("/out"), ["id"], "v")._check_rows(None, staged, *given)  # type: ignore[arg-type]
+
+
+def test_what_only_delta_keeps_is_left_to_its_merge() -> None:
+    assert is_plain(SHAPE, ["id", "v"])
+    for other in (
+        replace(SHAPE, features=("appendOnly", "rowTracking")),
+        replace(SHAPE, configuration={"delta.enableChangeDataFeed": "true"}),
+        replace(SHAPE, schema=StructType([*COLUMNS, StructField("more", LongType())])),
+        replace(
+            SHAPE,
+            schema=StructType(
+                [COLUMNS[0], StructField("v", StringType(), metadata={"delta.generationExpression": "1"})]
+            ),
+        ),
+    ):
+        assert not is_plain(other, ["id", "v"])
+
+
+def test_a_file_with_a_deletion_vector_is_left_to_deltas_merge() -> None:
+    plain = LoggedFile({"path": "a", "size": 9}, None)
+    assert files_to_rewrite([plain], 1) == [plain]
+    assert (
+        files_to_rewrite([plain, LoggedFile({"path": "b", "size": 9, "deletionVector": {}}, None)], 1) is None
+    )
+
+
+def test_a_file_whose_rows_are_deleted_otherwise_is_another_one() -> None:
+    """Else a table that goes back would keep what was deleted since."""
+    vectors = [
+        {},
+        {"deletionVector": {"pathOrInlineDv": "x", "offset": 1}},
+        {"deletionVector": {"pathOrInlineDv": "y"}},
+    ]
+    assert len({_file_of({"path": "a", **vector}) for vector in vectors}) == 3
