@@ -223,7 +223,7 @@ RULES: tuple[Rule, ...] = (
         "operators/attempt.py",
         "        del self._out[mark[0] :], changes[mark[1] :]\n",
         "",
-        "operators/test_keyed.py",
+        "test_harness.py::test_a_dead_letter_takes_back_all_that_its_key_did_and_nothing_else",
     ),
     rule(
         "a key that fails changes no state",

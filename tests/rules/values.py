@@ -98,7 +98,6 @@ RULES: tuple[Rule, ...] = (
         f"{_VALUES}evolved_columns.py",
         "(alias for alias in aliases if alias not in now)",
         "(alias for alias in aliases)",
-        "compatibility/test_renamed_columns.py",
         f"{_TESTS}test_evolution.py",
     ),
     rule(
@@ -163,14 +162,14 @@ RULES: tuple[Rule, ...] = (
         f"{_VALUES}bulk.py",
         '        if (rows["header"] != filler[0]).any():\n',
         "        if False:\n",
-        f"{_TESTS}test_bulk.py",
+        f"{_TESTS}test_bulk.py::test_a_value_that_was_stored_before_its_state_was_widened_is_read_as_what_it_is",
     ),
     rule(
         "a missing value among many stays missing",
         f"{_VALUES}bulk.py",
         "                values[index] = missing\n",
         "                pass\n",
-        f"{_TESTS}test_bulk.py",
+        f"{_TESTS}test_bulk.py::test_a_value_that_was_stored_before_its_state_was_widened_is_read_as_what_it_is",
     ),
     rule(
         "a value whose time has come has expired",
@@ -219,6 +218,6 @@ RULES: tuple[Rule, ...] = (
         f"{_VALUES}fitting.py",
         "    if pa.types.is_timestamp(column.type) and column.type.tz is None:\n",
         "    if False:\n",
-        f"{_TESTS}test_typed_refused.py",
+        "state/test_tabular.py::test_a_table_that_does_not_fit_is_refused",
     ),
 )

@@ -50,6 +50,9 @@ def test_maintenance_that_changes_no_rows_is_no_obstacle() -> None:
 def test_a_slot_that_the_log_has_forgotten_is_refused() -> None:
     with pytest.raises(DisagreementError, match="no commit of slot 4"):
         find_rewind(LOG, APP, 4, "t")
+    with pytest.raises(DisagreementError, match="no commit of slot 7"):
+        # What an older slot left there is not the output of this one.
+        find_rewind(LOG, APP, 7, "t")
     with pytest.raises(DisagreementError, match="no commit of slot 5"):
         find_rewind(LOG[:2], APP, 5, "t")
 

@@ -67,4 +67,5 @@ def test_a_value_that_was_stored_before_its_state_was_widened_is_read_as_what_it
     """An int and a float have the same length, and other bits."""
     _, loads_many = bulk(serializer_for(float))
     raws = [serializer_for(float).dumps(1.5), serializer_for(int).dumps(3), None]
-    assert loads_many(raws, 0.0) == [1.5, 3.0, 0.0]
+    assert loads_many(raws, 0.25) == [1.5, 3.0, 0.25]
+    assert loads_many([raws[0], None], 0.25) == [1.5, 0.25]
