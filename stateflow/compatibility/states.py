@@ -21,6 +21,7 @@ from stateflow.format.records import (
     StateSchema,
 )
 from stateflow.operators.binding import TIMER_IDS, schemas, type_of
+from stateflow.pipelines.fixed_options import duration
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.graph import KeyedNode, origin
 from stateflow.pipelines.ready import ReadyOperator
@@ -31,6 +32,8 @@ from stateflow.state.values.evolved_columns import columns_evolution, exchanged_
 from stateflow.state.values.serializers import serializer_for
 
 FIRST_STATE_ID = 1
+_HELD_BACK = "held back"
+"""The option of an operator behind others that says by how much."""
 _ANEW = "give the operator another uid, under which it begins anew, and let the old state go with --allow-non-restored-state"
 
 
@@ -77,7 +80,8 @@ def fixed_options(node: KeyedNode) -> dict[str, str]:
         if len(node.keyed) > 1
         else {}
     )
-    told = {OPTION_KIND: type(declared).__name__, **declared.told, **declared.fixed, **inputs}
+    held_back = {_HELD_BACK: duration(node.held_back)} if node.held_back else {}
+    told = {OPTION_KIND: type(declared).__name__, **declared.told, **declared.fixed, **inputs, **held_back}
     return {**told, **_columns_of_blocks(declared)}
 
 
@@ -115,6 +119,12 @@ def check_options(node: KeyedNode, before: OperatorState) -> None:
     if kind != before.options.get(OPTION_KIND, kind):
         raise IncompatibleError(
             f"operator {node.uid!r} was a {before.options[OPTION_KIND]} and is a {kind} now, which cannot read its state: {_ANEW}"
+        )
+    held_back, was_held_back = duration(node.held_back), before.options.get(_HELD_BACK, duration(0))
+    if held_back != was_held_back:
+        raise IncompatibleError(
+            f"operator {node.uid!r}: the operators before it held it back by {was_held_back}, and by {held_back} now (a lateness, a "
+            f"window's length, the bounds of a join), so that rows would be late for it or come twice: put them back, or {_ANEW}"
         )
     for name, value in declared.fixed.items():
         was = before.options.get(name, declared.unrecorded.get(name, value) if before.options else value)

@@ -15,23 +15,34 @@ def operator_text(options: Mapping[str, str]) -> str:
     """One line, such as "left interval join of clicks with views, within -10 minutes to 0"; empty for other operators."""
     match options.get(OPTION_KIND, ""):
         case "IntervalJoin":
-            return _with(options, f"{_join(options, 'interval ')}, within {options.get('within', '?')}")
+            within = f"{_join(options, 'interval ')}, within {options.get('within', '?')}"
+            return _with(options, within, "held back")
         case "AsofJoin":
             waits = "; takes the version known now" if options.get("wait") == "False" else ""
-            return f"{_with(options, _join(options, 'as-of '), 'keep')}{waits}"
+            return f"{_with(options, _join(options, 'as-of '), 'keep', 'held back')}{waits}"
         case "LatestJoin":
             return _join(options, "latest-version ")
         case "WindowJoin":
-            return _with(options, f"{_join(options, '')} in {options.get('window', '?')}", "lateness", "late")
+            return _with(
+                options,
+                f"{_join(options, '')} in {options.get('window', '?')}",
+                "lateness",
+                "late",
+                "held back",
+            )
         case "RunningAggregate":
             return f"running {_aggregates(options)}"
         case "WindowAggregate":
             what = f"{_aggregates(options)} in {options.get('window', '?')}"
-            return _with(options, what, "lateness", "late", "emit")
+            return _with(options, what, "lateness", "late", "emit", "held back")
         case "WindowCode":
-            return _with(options, f"code for each {options.get('window', '?')}", "lateness", "late")
+            return _with(
+                options, f"code for each {options.get('window', '?')}", "lateness", "late", "held back"
+            )
         case "Deduplicate":
-            return _with(options, f"deduplication, keeps the {options.get('keep', '?')}", "within")
+            return _with(
+                options, f"deduplication, keeps the {options.get('keep', '?')}", "within", "held back"
+            )
         case "Top":
             return _with(options, f"first {options.get('n', '?')} by {options.get('by', '?')}", "per")
         case "Latest":

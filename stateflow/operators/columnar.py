@@ -18,6 +18,7 @@ from stateflow.operators.context import Moment, OperatorContext
 from stateflow.operators.engine import REPEATED
 from stateflow.operators.expiry import OperatorExpiry
 from stateflow.operators.filled import filled
+from stateflow.operators.lateness import ahead, behind
 from stateflow.pipelines.columnar import ColumnarOperator
 from stateflow.pipelines.defaults import Default
 from stateflow.pipelines.operators import DEAD_LETTERS, MAIN
@@ -49,6 +50,8 @@ class ColumnarSpec:
     waited: bool = False
     """Whether rows come from an operator before, which puts them out when the watermark has reached them. They are judged by the
     watermark of the batch before, which they are ahead of."""
+    held_back: int = 0
+    """How far the operator's watermark is behind that of the batch, in microseconds: rows that come to it are so far behind."""
 
 
 class ColumnarContext(OperatorContext):
@@ -81,8 +84,9 @@ class ColumnarEngine:
         }
         self.expiry = OperatorExpiry([e for e in expiries.values() if e is not None and e.indexed])
         self._slot = moment.slot
-        self._watermark = moment.watermark
-        self._watermark_of_rows = moment.watermark_before if spec.waited else moment.watermark
+        self._watermark = behind(moment.watermark, spec.held_back)
+        before = moment.watermark_before if spec.waited else moment.watermark
+        self._watermark_of_rows = behind(before, spec.held_back)
         self._expired = False
         self.dead_letters = 0
         """Keys whose rows were diverted."""
@@ -103,7 +107,8 @@ class ColumnarEngine:
         expiring: Sequence[ExpiryShare] = (),
     ) -> None:  # fmt: skip
         """Turns to another shard: its key groups, what `next_due` and its record said of it, whether it has no entries."""
-        earliest = UNKNOWN if next_due is None else next_due - self.spec.operator.waits
+        waits = self.spec.operator.waits + self.spec.held_back
+        earliest = UNKNOWN if next_due is None else next_due - waits
         for state in self.states.values():
             state.attach(backend, groups, earliest, empty=empty)
         self._backend, self._expired = backend, False
@@ -161,8 +166,8 @@ class ColumnarEngine:
         yield from self._batches(lambda: self.spec.operator.fire(self.states, self.context))
 
     def next_due(self) -> int | None:
-        """When there is something to do in the attached shard, in event time."""
-        return self.spec.operator.next_due(self.states)
+        """When there is something to do in the attached shard: the watermark of a batch that has it done."""
+        return ahead(self.spec.operator.next_due(self.states), self.spec.held_back)
 
     def _batches(self, code: Callable[[], Any]) -> Iterator[tuple[str, Any]]:
         for name, piece in self._pieces(code):

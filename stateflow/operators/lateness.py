@@ -1,8 +1,20 @@
-"""What late means: one comparison for the sources of a run and for the test harness."""
+"""What late means: one comparison for the sources of a run and for the test harness; and the watermark of an operator behind others."""
 
 from __future__ import annotations
 
 from typing import Any
+
+from stateflow.format.records import END_OF_TIME
+
+
+def behind(watermark: int | None, held_back: int) -> int | None:
+    """The watermark of an operator that is held back by so many microseconds. A drained job's stands at the end of time for all."""
+    return watermark if watermark is None or watermark >= END_OF_TIME else watermark - held_back
+
+
+def ahead(due: int | None, held_back: int) -> int | None:
+    """The watermark that a batch must have for such an operator to reach an instant."""
+    return due if due is None or due >= END_OF_TIME else min(due + held_back, END_OF_TIME)
 
 
 def is_late(event_time: Any, watermark: Any) -> Any:

@@ -1,31 +1,46 @@
-"""Which column of a step's input has the event time: that of the sources that the rows come from."""
+"""Which column of a stream has its event time: the user's word, or that of the sources that the rows come from."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from stateflow.errors import UsageError
-from stateflow.pipelines.columnar import ColumnarOperator
 from stateflow.pipelines.graph import GroupedRows, KeyedNode, Node, NodeRows, SourceNode
+from stateflow.pipelines.held_back import before_and, behind
 from stateflow.pipelines.ready import Deduplicate, ReadyOperator
-from stateflow.pipelines.windows import event_time, refuse_what_is_held_back
+from stateflow.pipelines.windows import event_time
+
+
+@dataclass(frozen=True)
+class EventTime:
+    """What an operator goes by."""
+
+    column: str
+    """Empty: no event time."""
+    held_back: int = 0
+    """How far its watermark is behind that of the batch, in microseconds."""
 
 
 def has_event_time(stream: NodeRows) -> bool:
-    return any(isinstance(node, SourceNode) and node.event_time for node in _before(stream.node))
+    return any(isinstance(node, SourceNode) and node.event_time for node in before_and(stream.node))
 
 
-def time_column(uid: str, stream: NodeRows, named: str = "") -> str:
-    """The column of a stream that has its event time. Refuses a stream whose rows are late for what follows."""
-    for before, operator in _ready(stream.node):
-        if operator.holds_back:
-            refuse_what_is_held_back(uid, before, operator.holds_back)
-    return _column(uid, stream, named)
+def time_column(uid: str, stream: NodeRows, named: str = "") -> EventTime:
+    """The column of a stream that has its event time. Refuses one of which it does not show how far it is behind the watermark."""
+    known = behind(stream)
+    names = stream.rows.names if stream.rows is not None else ()
+    offered = [name for name in names if isinstance(known.columns.get(name), int)]
+    column = _column(uid, stream, named, offered)
+    length = known.of(column)
+    if isinstance(length, str):
+        raise UsageError(f"operator {uid!r} cannot go by the time of column {column!r}: {length}")
+    return EventTime(column, length)
 
 
-def known_time(uid: str, stream: NodeRows) -> str:
+def known_time(uid: str, stream: NodeRows, named: str = "") -> EventTime:
     """The same where a step can do without; empty when the stream has no event time."""
-    return time_column(uid, stream) if has_event_time(stream) else ""
+    return time_column(uid, stream, named) if named or has_event_time(stream) else EventTime("")
 
 
 def ordering_time(uid: str, stream: NodeRows, order_by: Sequence[str]) -> str:
@@ -46,56 +61,35 @@ def ordering_time(uid: str, stream: NodeRows, order_by: Sequence[str]) -> str:
 
 def splitting_source(node: Node) -> str:
     """A source of the node's rows that splits off its late rows; empty when there is none."""
-    sources = (each for each in _before(node) if isinstance(each, SourceNode) and each.late is not None)
+    sources = (each for each in before_and(node) if isinstance(each, SourceNode) and each.late is not None)
     return next((source.uid for source in sources), "")
 
 
 def splitting_operator(node: Node) -> str:
     """An operator before the node that keeps late rows from it; empty when there is none."""
     before = (each for stream in node.inputs for each in _ready(stream.node))
-    return next((uid for uid, each in before if isinstance(each, Deduplicate) and each.sides), "")
+    return next((uid for uid, each in before if each.waits_for_watermark), "")
 
 
 def time_columns(
     uid: str, left: GroupedRows, right: GroupedRows, left_time: str, right_time: str
-) -> tuple[str, str]:
-    """The columns of the event times of both inputs."""
-    return time_column(uid, left.stream, left_time), time_column(uid, right.stream, right_time)
+) -> tuple[tuple[str, str], int]:
+    """The columns of the event times of both inputs, and how far the operator is held back."""
+    times = time_column(uid, left.stream, left_time), time_column(uid, right.stream, right_time)
+    return (times[0].column, times[1].column), max(each.held_back for each in times)
 
 
-def comes_when_reached(node: Node) -> bool:
-    """Whether rows come to a node from an operator that puts them out when the watermark has reached them."""
-    return any(_waits(before) for stream in node.inputs for before in _before(stream.node))
-
-
-def _waits(node: Node) -> bool:
-    """Whether an operator puts out rows in the very batch whose watermark reaches their time: by a timer, say."""
-    if not isinstance(node, KeyedNode):
-        return False
-    if isinstance(node.columnar, ReadyOperator):
-        return node.columnar.waits_for_watermark
-    if isinstance(node.columnar, ColumnarOperator):
-        return node.columnar.fires
-    declared = node.process_type.declarations() if node.process_type is not None else None
-    return declared is not None and any(timer.time == "event" for timer in declared.timers.values())
-
-
-def _column(uid: str, stream: NodeRows, named: str = "") -> str:
+def _column(uid: str, stream: NodeRows, named: str = "", offered: Sequence[str] = ()) -> str:
     names = {
-        node.event_time for node in _before(stream.node) if isinstance(node, SourceNode) and node.event_time
+        node.event_time
+        for node in before_and(stream.node)
+        if isinstance(node, SourceNode) and node.event_time
     }
-    return event_time(uid, stream.rows, names, named)
+    return event_time(uid, stream.rows, names, named, offered)
 
 
 def _ready(node: Node) -> Iterator[tuple[str, ReadyOperator]]:
     """The ready-made operators that a node's rows come from, itself among them."""
-    for before in _before(node):
+    for before in before_and(node):
         if isinstance(before, KeyedNode) and isinstance(before.columnar, ReadyOperator):
             yield before.uid, before.columnar
-
-
-def _before(node: Node) -> Iterator[Node]:
-    """The node, and all nodes that its rows come from."""
-    yield node
-    for stream in node.inputs:
-        yield from _before(stream.node)

@@ -78,6 +78,8 @@ class KeyedNode(Node):
     broadcast: Mapping[str, NodeRows] = field(default_factory=dict)
     parallelism: int = 0
     """How many subtasks the operator has; 0 for as many as the run has by its options."""
+    held_back: int = 0
+    """How far the operator's watermark is behind that of a batch, in microseconds: see `held_back.py`."""
 
     @property
     def kind(self) -> str:

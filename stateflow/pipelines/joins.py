@@ -129,6 +129,10 @@ class JoinOperator(ReadyOperator):
         return "rows"
 
     @property
+    def waits_for_watermark(self) -> bool:
+        return True
+
+    @property
     def puts_out_left(self) -> bool:
         """Whether left rows without a partner come out."""
         return self.how in ("left", "full", "anti")
@@ -195,6 +199,10 @@ class AsofJoin(JoinOperator):
     """Whether a left row waits until the watermark makes sure which right row that is."""
 
     @property
+    def waits_for_watermark(self) -> bool:
+        return self.wait
+
+    @property
     def fixed(self) -> Mapping[str, str]:
         own = {"keep": duration(self.keep), "wait": str(self.wait), _ORDER: listed(self.right.order_by)}
         return {**super().fixed, **own}
@@ -216,6 +224,10 @@ class LatestJoin(JoinOperator):
     @property
     def holds_back(self) -> str:
         return ""
+
+    @property
+    def waits_for_watermark(self) -> bool:
+        return False
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,8 @@ def columnar_node(
     return _added(node)
 
 
-def ready_node(declared: ReadyOperator, inputs: tuple[GroupedRows, ...]) -> KeyedNode:
+def ready_node(declared: ReadyOperator, inputs: tuple[GroupedRows, ...], held_back: int = 0) -> KeyedNode:
+    """`held_back` is how far its watermark is behind that of a batch, in microseconds."""
     for name, layout in declared.states.items():
         layout.check(f"{declared.where}, state {name!r}", inputs[0].columns)
     node = KeyedNode(
@@ -123,6 +124,7 @@ def ready_node(declared: ReadyOperator, inputs: tuple[GroupedRows, ...]) -> Keye
         rows=tuple(each.stream.rows for each in inputs),
         output=declared.output,
         sides=declared.sides,
+        held_back=held_back,
     )
     return _added(node)
 

@@ -132,12 +132,12 @@ class ReadyOperator(ColumnarOperator):
 
     @property
     def holds_back(self) -> str:
-        """What comes out only when the watermark has passed its time, so that it is late for what follows; empty: nothing."""
+        """What comes out only when the watermark has passed its time, and has lost the time of its source; empty: nothing."""
         return ""
 
     @property
     def waits_for_watermark(self) -> bool:
-        """Whether a row comes out in the very batch whose watermark reaches its time. What follows is told so, and takes it."""
+        """Whether rows come out in the very batch whose watermark reaches what they wait for."""
         return False
 
 
@@ -206,6 +206,10 @@ class WindowAggregate(Diverting):
         return "windows"
 
     @property
+    def waits_for_watermark(self) -> bool:
+        return True
+
+    @property
     def sides(self) -> Mapping[str, RowType]:
         return {LATE: self.rows, **super().sides}
 
@@ -237,7 +241,7 @@ class Deduplicate(ReadyOperator):
 
     @property
     def waits_for_watermark(self) -> bool:
-        return self._waits and self.keep == "first"
+        return self._waits
 
     @property
     def _waits(self) -> bool:

@@ -109,12 +109,14 @@ class Stream(NodeRows, Steps, called="a stream", comes="before .key_by()"):
         by: str | Sequence[str],
         within: str | timedelta | None = None,
         keep: str = "first",
+        time: str = "",
         ttl: None = None,
     ) -> Stream:
         """Of the rows that are alike in the columns `by`, the first by event time and none of those up to `within` after it;
         with `keep="last"` the last of these. A row comes out when the watermark makes sure that it is the one.
 
         Without `within` a key is remembered for ever, else for so long. Without event time the first row that comes counts.
+        `time` is the column of the event time, if it is not the source's.
         `ttl` is there to be refused: `within` is how long a key is remembered.
         """
         if ttl is not None:
@@ -124,8 +126,9 @@ class Stream(NodeRows, Steps, called="a stream", comes="before .key_by()"):
             )
         keyed = self.key_by(*((by,) if isinstance(by, str) else by))
         length = None if within is None else not_negative("deduplicate", "within", within)
-        declared = deduplicate(keyed._rows(uid), time=known_time(uid, self), within=length, keep=keep)
-        return _after(ready_node(declared, (keyed,)))
+        at = known_time(uid, self, time)
+        declared = deduplicate(keyed._rows(uid), time=at.column, within=length, keep=keep)
+        return _after(ready_node(declared, (keyed,), at.held_back))
 
     def process_partition(
         self,
@@ -317,11 +320,11 @@ class KeyedStream(GroupedRows, Steps, called="a keyed stream", comes="after .key
         are. With `queryable=True` `stateflow serve` answers with the rows of a key that may still have partners.
         """
         check_same_key(f"join {uid!r}", self, right)
-        times = time_columns(uid, self, right, time, right_time)
+        times, held_back = time_columns(uid, self, right, time, right_time)
         declared = interval_join(
             self._rows(uid), right._rows(uid), output, times=times, within=within, how=how, where=where
         )
-        return _after(ready_node(queryable_as(declared, queryable), (self, right)))
+        return _after(ready_node(queryable_as(declared, queryable), (self, right), held_back))
 
     def join_asof(
         self,
@@ -347,11 +350,11 @@ class KeyedStream(GroupedRows, Steps, called="a keyed stream", comes="after .key
         `stateflow serve` answers with the versions of a key, and with the rows that wait.
         """
         check_same_key(f"join {uid!r}", self, right)
-        times = time_columns(uid, self, right, time, right_time)
+        times, held_back = time_columns(uid, self, right, time, right_time)
         declared = asof_join(
             self._rows(uid), right._rows(uid), output, times=times, keep=keep, wait=wait, how=how, where=where
         )
-        return _after(ready_node(queryable_as(declared, queryable), (self, right)))
+        return _after(ready_node(queryable_as(declared, queryable), (self, right), held_back))
 
     def join_latest(
         self,
@@ -563,12 +566,12 @@ class WindowedStream(Steps, called="a windowed stream", comes="after .key_by(...
         """
         keyed = self.keyed
         refuse_counted_again(uid, keyed.stream.former, aggregates)
-        time = time_column(uid, keyed.stream, self.time)
+        at = time_column(uid, keyed.stream, self.time)
         declared = window_aggregate(
             keyed._rows(uid), output, aggregates,
-            window=self.windows, time=time, lateness=self.lateness, emit=emit, on_error=on_error, late=self.late,
+            window=self.windows, time=at.column, lateness=self.lateness, emit=emit, on_error=on_error, late=self.late,
         )  # fmt: skip
-        return _after(ready_node(queryable_as(declared, queryable), (keyed,)))
+        return _after(ready_node(queryable_as(declared, queryable), (keyed,), at.held_back))
 
     def process(
         self,
@@ -584,12 +587,12 @@ class WindowedStream(Steps, called="a windowed stream", comes="after .key_by(...
         `on_error="dead_letter"` diverts the rows of windows that user code raises on.
         """
         keyed = self.keyed
-        time = time_column(uid, keyed.stream, self.time)
+        at = time_column(uid, keyed.stream, self.time)
         declared = window_code(
             keyed._rows(uid), process, output,
-            window=self.windows, time=time, lateness=self.lateness, on_error=on_error, late=self.late,
+            window=self.windows, time=at.column, lateness=self.lateness, on_error=on_error, late=self.late,
         )  # fmt: skip
-        return _after(ready_node(declared, (keyed,)))
+        return _after(ready_node(declared, (keyed,), at.held_back))
 
     def join(
         self,
@@ -610,12 +613,12 @@ class WindowedStream(Steps, called="a windowed stream", comes="after .key_by(...
         """
         keyed = self.keyed
         check_same_key(f"join {uid!r}", keyed, right)
-        times = time_columns(uid, keyed, right, self.time, right_time)
+        times, held_back = time_columns(uid, keyed, right, self.time, right_time)
         declared = window_join(
             keyed._rows(uid), right._rows(uid), output,
             times=times, window=self.windows, lateness=self.lateness, how=how, late=self.late, where=where,
         )  # fmt: skip
-        return _after(ready_node(queryable_as(declared, queryable), (keyed, right)))
+        return _after(ready_node(queryable_as(declared, queryable), (keyed, right), held_back))
 
 
 @dataclass(frozen=True, eq=False)

@@ -98,6 +98,10 @@ class WindowCode(Diverting):
         return "windows"
 
     @property
+    def waits_for_watermark(self) -> bool:
+        return True
+
+    @property
     def sides(self) -> Mapping[str, RowType]:
         return {LATE: self.rows, **super().sides}
 

@@ -5,7 +5,7 @@ A window holds the rows from its start up to, and without, its end.
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -143,8 +143,12 @@ def signed(step: str, name: str, given: Duration) -> int:
     return _micros(step, name, given)
 
 
-def event_time(uid: str, rows: RowType | None, sources: Set[str], named: str) -> str:
-    """The column that has the event time: `sources` are those of the sources that the rows come from."""
+def event_time(
+    uid: str, rows: RowType | None, sources: Set[str], named: str, offered: Sequence[str] = ()
+) -> str:
+    """The column that has the event time: `sources` are those of the sources that the rows come from, `offered` are columns of the
+    rows that could be it."""
+    such = " or ".join(f"time={name!r}" for name in offered) or "time='...'"
     if not sources:
         raise UsageError(
             f"operator {uid!r} needs event time, which none of its sources has: give flow.source(...) event_time= and "
@@ -153,26 +157,18 @@ def event_time(uid: str, rows: RowType | None, sources: Set[str], named: str) ->
     if not named and len(sources) > 1:
         raise UsageError(
             f"operator {uid!r}: its sources have several columns of event time, {', '.join(sorted(sources))}: say which, "
-            "as time='...'"
+            f"as {such}"
         )
     name = named or next(iter(sources))
     column = rows.field(name) if rows is not None else None
     if rows is not None and column is None:
         raise UsageError(
             f"operator {uid!r}: {rows.name} has no column {name!r} with the event time; it has {', '.join(rows.names)}: "
-            "name one, as time='...'"
+            f"name one, as {such}"
         )
     if column is not None and column.type != "timestamp":
         raise UsageError(f"operator {uid!r}: the event time, column {name!r} ({column.type}), is no datetime")
     return name
-
-
-def refuse_what_is_held_back(uid: str, before: str, what: str) -> None:
-    raise UsageError(
-        f"operator {uid!r}: the {what} of operator {before!r} come out when the watermark has passed them, so that they would be late "
-        "for it: aggregate the rows themselves, or give them the day, the hour, ... as a column with transform() and key_by() it for a "
-        f"running aggregate, or read the table of these {what} in another pipeline"
-    )
 
 
 def _positive(window: str, name: str, given: Duration) -> int:

@@ -39,7 +39,6 @@ from stateflow.operators.combining import combining_of
 from stateflow.operators.context import Moment
 from stateflow.operators.elements import check_alike
 from stateflow.operators.joins.made import runnable
-from stateflow.pipelines.event_times import comes_when_reached
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.graph import (
     KeyedNode,
@@ -50,6 +49,7 @@ from stateflow.pipelines.graph import (
     TransformNode,
     UnionNode,
 )
+from stateflow.pipelines.held_back import comes_when_reached
 from stateflow.pipelines.operators import DEAD_LETTERS, MAIN, OperatorSpec
 from stateflow.pipelines.ready import ReadyOperator
 from stateflow.pipelines.rows import RowType, row_type
@@ -376,6 +376,7 @@ class Batch:
                 # A row was placed by the key that it came with, so a key without a value stays without.
                 defaults=tuple(i.rows.defaults_but(i.columns) for i in inputs),
                 waited=isinstance(node.columnar, ReadyOperator) and comes_when_reached(node),
+                held_back=node.held_back,
             )
             arrow_task = ArrowTask(
                 spec=columnar,

@@ -106,7 +106,9 @@ class ColumnarHarness(KeyedStateHarness):
         cls, flow: Flow, uid: str, *, after: ColumnarHarness | None = None, **arguments: Any
     ) -> ColumnarHarness:
         """A columnar operator of a pipeline, such as an aggregate or a window:
-        `ColumnarHarness.of(pipeline.build({...}), "per-minute")`. The further arguments are `now`, `parameters` and `after`."""
+        `ColumnarHarness.of(pipeline.build({...}), "per-minute")`. The further arguments are `now`, `parameters` and `after`.
+
+        Its watermark is the operator's own. In a run the operators before it may hold it back, and a batch's is ahead of it then."""
         node = next((node for node in flow.operators if node.uid == uid), None)
         if node is None or node.columnar is None or node.output is None or None in node.rows:
             columnar = [node.uid for node in flow.operators if node.columnar is not None]

@@ -13,7 +13,7 @@ import pytest
 
 import stateflow as sf
 from stateflow.compatibility.flows import compare
-from stateflow.pipelines.event_times import comes_when_reached
+from stateflow.pipelines.held_back import comes_when_reached
 from stateflow.pipelines.misplaced import Steps
 from stateflow.pipelines.ready import Deduplicate
 from stateflow.pipelines.streams import ConnectedStreams, KeyedStream, Stream, WindowedStream

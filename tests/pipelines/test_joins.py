@@ -215,7 +215,7 @@ def test_a_semi_join_puts_out_left_rows_unless_it_is_told_otherwise() -> None:
         (
             lambda left, right: left.join("paid", right, Paid, within=WITHIN)
             .key_by("ad").window(sf.tumbling("1 minute")).aggregate("n", Paid, n=sf.count()),
-            r"operator 'n': the rows of operator 'paid' come out when the watermark has passed them",
+            r"operator 'n': Paid has no column 'ts' with the event time; it has ad, page: name one, as time='...'",
         ),
     ],
 )  # fmt: skip

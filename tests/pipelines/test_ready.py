@@ -233,7 +233,7 @@ REFUSED: list[tuple[Callable[[KeyedStream], Any], dict[str, Any] | None, str]] =
         lambda k: k.window(MINUTE, time="at").aggregate("op", PerWindow, n=sf.count()),
         None,
         ("operator 'op': Order has no column 'at' with the event time; it has user, sku, amount, tags, paid, ts: name one, as "
-        "time='...'"),
+        "time='ts'"),
     ),
     (
         lambda k: k.window(MINUTE).aggregate("op", PerWindow, emit="eager", n=sf.count()),
@@ -270,12 +270,11 @@ REFUSED: list[tuple[Callable[[KeyedStream], Any], dict[str, Any] | None, str]] =
     ),
     (
         lambda k: k.window(MINUTE).aggregate("op", PerWindow, n=sf.count()).key_by("user").window(
-            sf.tumbling("1 hour"), time="window_start"
+            sf.tumbling("1 hour")
         ).aggregate("hours", PerWindow, n=sf.count()),
         None,
-        ("operator 'hours': the windows of operator 'op' come out when the watermark has passed them, so that they would be late for it: "
-        "aggregate the rows themselves, or give them the day, the hour, ... as a column with transform() and key_by() it for a running "
-        "aggregate, or read the table of these windows in another pipeline"),
+        ("operator 'hours': PerWindow has no column 'ts' with the event time; it has user, window_start, n: name one, as "
+        "time='window_start'"),
     ),
     (lambda k: k.window("1 minute"), None, "window: '1 minute' is not a window: say one such as sf.tumbling('1 minute')"),
     (

@@ -32,16 +32,23 @@ class Driven:
     """An operator with its state. Every batch is run by a copy of the operator that knows nothing but the state."""
 
     def __init__(
-        self, declared: ReadyOperator, shards: int = 1, *, sides: bool = True, waited: bool = False
+        self,
+        declared: ReadyOperator,
+        shards: int = 1,
+        *,
+        sides: bool = True,
+        waited: bool = False,
+        held_back: int = 0,
     ) -> None:
-        """`sides`: somebody reads its side outputs; `waited`: its rows come from an operator that waits for the watermark."""
+        """`sides`: somebody reads its side outputs; `waited`: its rows come from an operator that waits for the watermark;
+        `held_back`: so far behind it."""
         self.declared = declared
         self._sides = sides
         numbered = {
             name: msgspec.structs.replace(layout.schema(), id=index + 1)
             for index, (name, layout) in enumerate(declared.states.items())
         }
-        self._spec = replace(_spec(declared, numbered, sides=sides), waited=waited)
+        self._spec = replace(_spec(declared, numbered, sides=sides), waited=waited, held_back=held_back)
         self._watermark: int | None = None
         """Of the batch before."""
         self._folder = tempfile.TemporaryDirectory()

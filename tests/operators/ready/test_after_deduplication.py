@@ -15,7 +15,7 @@ import pytest
 import stateflow as sf
 import stateflow.pipelines.aggregates as aggregate
 from stateflow.pipelines import windows
-from stateflow.pipelines.event_times import comes_when_reached
+from stateflow.pipelines.held_back import comes_when_reached
 from stateflow.pipelines.ready import Deduplicate, KeyedRows, ReadyOperator, deduplicate, window_aggregate
 from stateflow.pipelines.rows import row_type
 from tests.operators.ready.driving import END, Driven
@@ -175,14 +175,9 @@ def test_an_operator_knows_of_a_deduplication_before_it() -> None:
     assert told == {"once": False, "hours": True}
 
 
-def test_the_last_of_each_key_comes_too_late_for_a_window() -> None:
-    with pytest.raises(sf.UsageError) as caught:
-        flow_of("last")
-    assert str(caught.value) == (
-        "operator 'hours': the rows of operator 'once' come out when the watermark has passed them, so that they would be late for it: "
-        "aggregate the rows themselves, or give them the day, the hour, ... as a column with transform() and key_by() it for a running "
-        "aggregate, or read the table of these rows in another pipeline"
-    )
+def test_the_last_of_each_key_holds_a_window_back_by_as_long_as_it_waits() -> None:
+    told = {node.uid: (comes_when_reached(node), node.held_back) for node in flow_of("last").operators}
+    assert told == {"once": (False, 0), "hours": (True, 86_400 * 1_000_000)}
 
 
 def test_the_newest_of_the_last_rows_is_told_by_their_time() -> None:

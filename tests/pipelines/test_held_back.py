@@ -1,0 +1,433 @@
+"""What comes out of operators behind operators is what one computation over all rows gives, however the rows are cut."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import stateflow as sf
+from stateflow.compatibility.states import check_options, fixed_options
+from stateflow.errors import IncompatibleError
+from stateflow.format.records import OperatorState
+from stateflow.pipelines.graph import KeyedNode
+from stateflow.pipelines.held_back import behind, comes_when_reached
+from stateflow.pipelines.streams import KeyedStream, Stream
+from tests.operators.ready.driving import END
+from tests.pipelines.chained import SECOND, Chained, run
+
+ROWS = "k bigint, a bigint, ts timestamp"
+WINDOW = "k bigint, window_start timestamp, window_end timestamp, n bigint, total bigint"
+PAIR = "k bigint, left_a bigint, left_ts timestamp, right_a bigint, right_ts timestamp"
+LONE = "k bigint, a bigint, ts timestamp"
+
+
+class Seconds:
+    """A step that Spark would run, for tables."""
+
+    def __init__(self, **columns: Callable[[pa.Table], Any]) -> None:
+        self._columns = columns
+
+    def __call__(self, rows: Any) -> Any:
+        raise NotImplementedError("not without Spark")
+
+    def of_arrow(self, table: pa.Table) -> pa.Table:
+        made = {name: make(table) for name, make in self._columns.items()}
+        return pa.table(made)
+
+
+def rows_of(*names: str, **computed: Callable[[pa.Table], Any]) -> Seconds:
+    return Seconds(**{name: (lambda table, name=name: table[name]) for name in names}, **computed)
+
+
+def source(flow: sf.Flow, uid: str) -> Stream:
+    return flow.source(uid, sf.delta(f"/{uid}"), ROWS, event_time="ts", watermark="1 second")
+
+
+COUNTS = {"n": sf.count(), "total": sf.sum("a")}
+
+
+def of_windows(window: Any, **options: Any) -> Callable[[sf.Flow], Stream]:
+    lateness = options.pop("lateness", "0 seconds")
+
+    def declare(flow: sf.Flow) -> Stream:
+        return (
+            source(flow, "one")
+            .key_by("k")
+            .window(window, lateness=lateness)
+            .aggregate("first", WINDOW, **COUNTS)
+        )
+
+    return declare
+
+
+def of_join(how: str, least: str, most: str) -> Callable[[sf.Flow], Stream]:
+    output = LONE if how in ("semi", "anti") else PAIR
+
+    def declare(flow: sf.Flow) -> Stream:
+        left, right = source(flow, "one").key_by("k"), source(flow, "two").key_by("k")
+        return left.join("first", right, output, within=(least, most), how=how)
+
+    return declare
+
+
+def of_asof(how: str = "inner", keep: str | None = "10 seconds") -> Callable[[sf.Flow], Stream]:
+    def declare(flow: sf.Flow) -> Stream:
+        left, right = source(flow, "one").key_by("k"), source(flow, "two").key_by("k")
+        return left.join_asof("first", right, PAIR, keep=keep, how=how)
+
+    return declare
+
+
+def of_window_join(window: Any, how: str = "inner") -> Callable[[sf.Flow], Stream]:
+    def declare(flow: sf.Flow) -> Stream:
+        left, right = source(flow, "one").key_by("k"), source(flow, "two").key_by("k")
+        output = f"{PAIR}, window_start timestamp, window_end timestamp"
+        return left.window(window, lateness="2 seconds").join("first", right, output, how=how)
+
+    return declare
+
+
+def of_dedup(keep: str) -> Callable[[sf.Flow], Stream]:
+    return lambda flow: source(flow, "one").deduplicate("first", by=["k", "a"], within="6 seconds", keep=keep)
+
+
+def of_code(flow: sf.Flow) -> Stream:
+    cut = source(flow, "one").key_by("k").window(sf.session("3 seconds"))
+    return cut.process("first", Lengths, output=WINDOW)
+
+
+class Lengths(sf.WindowProcess[Any, Any, Any]):
+    def process(self, key: Any, window: sf.WindowBounds, rows: list[Any], ctx: sf.ColumnarContext) -> Any:
+        yield {
+            "k": key, "window_start": window.start, "window_end": window.end, "n": len(rows),
+            "total": sum(row.a for row in rows),
+        }  # fmt: skip
+
+
+def coalesced(flow: sf.Flow) -> Stream:
+    both = rows_of(
+        "k", a=lambda table: pc.coalesce(table["left_a"], table["right_a"]),
+        ts=lambda table: pc.coalesce(table["left_ts"], table["right_ts"]),
+    )  # fmt: skip
+    return of_join("full", "-3 seconds", "7 seconds")(flow).transform(both, ROWS)
+
+
+def mixed(flow: sf.Flow) -> Stream:
+    """Windows beside the rows of a source."""
+    as_rows = rows_of("k", a=lambda table: table["n"], ts=lambda table: table["window_end"])
+    windows = of_windows(sf.tumbling("5 seconds"), lateness="3 seconds")(flow)
+    return windows.transform(as_rows, ROWS).union(source(flow, "two"))
+
+
+FIRST: dict[str, tuple[Callable[[sf.Flow], Stream], str, str]] = {
+    "tumbling, start": (of_windows(sf.tumbling("5 seconds"), lateness="2 seconds"), "window_start", "n"),
+    "tumbling, end": (of_windows(sf.tumbling("5 seconds")), "window_end", "n"),
+    "hopping, start": (of_windows(sf.hopping("9 seconds", "4 seconds")), "window_start", "n"),
+    "cumulative, start": (
+        of_windows(sf.cumulative("10 seconds", "5 seconds"), lateness="1 second"),
+        "window_start",
+        "n",
+    ),
+    "cumulative, end": (of_windows(sf.cumulative("10 seconds", "5 seconds")), "window_end", "n"),
+    "session, end": (of_windows(sf.session("3 seconds"), lateness="1 second"), "window_end", "n"),
+    "code per session": (of_code, "window_end", "n"),
+    "join, left": (of_join("inner", "-3 seconds", "7 seconds"), "left_ts", "left_a"),
+    "join, right": (of_join("inner", "-3 seconds", "7 seconds"), "right_ts", "right_a"),
+    "join, before": (of_join("inner", "-7 seconds", "-2 seconds"), "left_ts", "left_a"),
+    "join, after": (of_join("inner", "2 seconds", "5 seconds"), "right_ts", "right_a"),
+    "left join": (of_join("left", "-3 seconds", "7 seconds"), "left_ts", "left_a"),
+    "left join, before": (of_join("left", "-7 seconds", "-2 seconds"), "left_ts", "left_a"),
+    "right join": (of_join("right", "-3 seconds", "7 seconds"), "right_ts", "right_a"),
+    "semi join": (of_join("semi", "-3 seconds", "7 seconds"), "ts", "a"),
+    "anti join": (of_join("anti", "-3 seconds", "7 seconds"), "ts", "a"),
+    "full join": (coalesced, "ts", "a"),
+    "as-of, left": (of_asof("left", None), "left_ts", "left_a"),
+    "as-of, right": (of_asof(), "right_ts", "right_a"),
+    "window join, left": (of_window_join(sf.tumbling("5 seconds")), "left_ts", "left_a"),
+    "window join, end": (
+        of_window_join(sf.hopping("8 seconds", "4 seconds"), "full"),
+        "window_end",
+        "left_a",
+    ),
+    "session join": (of_window_join(sf.session("3 seconds"), "left"), "window_end", "left_a"),
+    "first": (of_dedup("first"), "ts", "a"),
+    "last": (of_dedup("last"), "ts", "a"),
+    "mixed": (mixed, "ts", "a"),
+}
+"""What comes first: with a column of event time and one of values."""
+
+
+def then_window(window: Any, lateness: str = "0 seconds") -> Any:
+    def declare(flow: sf.Flow, stream: Stream, time: str, value: str) -> Stream:
+        cut = stream.key_by("k").window(window, lateness=lateness, time=time)
+        return cut.aggregate("second", WINDOW, n=sf.count(), total=sf.sum(value))
+
+    return declare
+
+
+def others(flow: sf.Flow, uid: str) -> KeyedStream:
+    """Rows of a source under names that nothing else has."""
+    renamed = rows_of("k", b=lambda table: table["a"], at=lambda table: table["ts"])
+    return source(flow, uid).transform(renamed, "k bigint, b bigint, at timestamp").key_by("k", order_by="b")
+
+
+def then_join(how: str) -> Any:
+    def declare(flow: sf.Flow, stream: Stream, time: str, value: str) -> Stream:
+        output = f"k bigint, {value} bigint" if how == "anti" else f"k bigint, {value} bigint, b bigint"
+        right = others(flow, "three").stream.key_by("k")
+        return stream.key_by("k").join(
+            "second", right, output, within=("-4 seconds", "2 seconds"), how=how, time=time, right_time="at"
+        )
+
+    return declare
+
+
+def then_asof(flow: sf.Flow, stream: Stream, time: str, value: str) -> Stream:
+    right, left = stream.key_by("k", order_by=value), others(flow, "four").stream.key_by("k")
+    output = f"k bigint, b bigint, {value} bigint"
+    return left.join_asof("second", right, output, keep="9 seconds", time="at", right_time=time)
+
+
+def then_asof_left(flow: sf.Flow, stream: Stream, time: str, value: str) -> Stream:
+    output = f"k bigint, b bigint, {value} bigint"
+    return stream.key_by("k").join_asof("second", others(flow, "three"), output, time=time, right_time="at")
+
+
+def then_window_join(window: Any) -> Any:
+    def declare(flow: sf.Flow, stream: Stream, time: str, value: str) -> Stream:
+        right = others(flow, "three").stream.key_by("k")
+        output = f"k bigint, b bigint, {value} bigint"
+        return (
+            stream.key_by("k")
+            .window(window, time=time)
+            .join("second", right, output, how="full", right_time="at")
+        )
+
+    return declare
+
+
+def then_dedup(keep: str) -> Any:
+    def declare(flow: sf.Flow, stream: Stream, time: str, value: str) -> Stream:
+        return stream.deduplicate("second", by="k", within="4 seconds", keep=keep, time=time)
+
+    return declare
+
+
+SECOND_STEP: dict[str, Any] = {
+    "tumbling": then_window(sf.tumbling("7 seconds"), "2 seconds"),
+    "hopping": then_window(sf.hopping("12 seconds", "4 seconds")),
+    "session": then_window(sf.session("4 seconds")),
+    "count": then_window(sf.count_window(3)),
+    "inner join": then_join("inner"),
+    "full join": then_join("full"),
+    "anti join": then_join("anti"),
+    "as-of": then_asof,
+    "as-of, left": then_asof_left,
+    "window join": then_window_join(sf.tumbling("6 seconds")),
+    "session join": then_window_join(sf.session("3 seconds")),
+    "first": then_dedup("first"),
+    "last": then_dedup("last"),
+}
+
+
+def built(first: str, second: str) -> sf.Flow:
+    declare, time, value = FIRST[first]
+
+    @sf.pipeline("chain")
+    def chain(flow: sf.Flow) -> None:
+        SECOND_STEP[second](flow, declare(flow), time, value).collect("out", sf.memory("out"))
+
+    return chain.build()
+
+
+def generated(chance: random.Random, count: int) -> list[dict[str, Any]]:
+    """Roughly in the order of time."""
+    return [
+        {
+            "k": chance.randrange(3),
+            "a": chance.randrange(4),
+            "ts": max(0, (number * 2 + chance.randrange(-6, 6)) * SECOND // 2 + chance.choice((0, 0, 1, -1))),
+        }
+        for number in range(count)
+    ]
+
+
+EVERY = [(first, second) for first in FIRST for second in SECOND_STEP]
+PAIRS = EVERY if os.environ.get("STATEFLOW_LONG") else EVERY[:: len(SECOND_STEP) // 2]
+
+
+def plain(rows: list[dict[str, Any]]) -> list[str]:
+    return sorted(map(repr, rows))
+
+
+@pytest.mark.parametrize(("first", "second"), PAIRS)
+def test_no_row_is_late_for_what_follows_and_the_result_is_that_of_all_rows(first: str, second: str) -> None:
+    flow = built(first, second)
+    chance = random.Random(f"{first} {second}")
+    sources = {node.uid: generated(chance, chance.randrange(5, 40)) for node in flow.sources}
+    chained, ahead = run(flow, sources, chance, chance.choice((0, 2, 8)) * SECOND)
+    assert chained.late == {}
+    at_once = Chained(flow, random.Random(1))
+    at_once.batch(ahead, None)
+    at_once.batch({}, END)
+    assert plain(chained.rows["first"]) == plain(at_once.rows["first"])
+    assert plain(chained.rows["second"]) == plain(at_once.rows["second"])
+
+
+MINUTE = 60 * SECOND
+BOUNDS: list[tuple[Callable[[sf.Flow], Stream], dict[str, int | None]]] = [
+    (lambda f: source(f, "one"), {"ts": 0}),
+    (of_windows(sf.tumbling("5 minutes"), lateness="2 minutes"), {"window_start": 7, "window_end": 2, "made": 7}),
+    (of_windows(sf.hopping("6 minutes", "4 minutes")), {"window_start": 6, "window_end": 0, "made": 6}),
+    (of_windows(sf.cumulative("6 minutes", "2 minutes")), {"window_start": 6, "window_end": 0, "made": 6}),
+    (of_windows(sf.session("6 minutes"), lateness="1 minute"), {"window_start": None, "window_end": 1, "made": None}),
+    (of_windows(sf.count_window(3)), {"window_start": None, "window_end": None, "made": None}),
+    (of_join("inner", "-3 minutes", "7 minutes"), {"left_ts": 7, "right_ts": 3, "made": 7}),
+    (of_join("inner", "-7 minutes", "-3 minutes"), {"left_ts": 0, "right_ts": 7, "made": 7}),
+    (of_join("inner", "3 minutes", "7 minutes"), {"left_ts": 7, "right_ts": 0, "made": 7}),
+    (of_join("left", "-3 minutes", "7 minutes"), {"left_ts": 7, "right_ts": None, "made": 7}),
+    (of_join("right", "-3 minutes", "7 minutes"), {"left_ts": None, "right_ts": 3, "made": 7}),
+    (of_join("full", "-3 minutes", "7 minutes"), {"left_ts": None, "right_ts": None, "made": 7}),
+    (of_join("anti", "-3 minutes", "7 minutes"), {"ts": 7, "made": 7}),
+    (of_asof("inner", "10 minutes"), {"left_ts": 0, "right_ts": 10, "made": 10}),
+    (of_asof("left", "10 minutes"), {"left_ts": 0, "right_ts": None, "made": 10}),
+    (of_asof("inner", None), {"left_ts": 0, "right_ts": None, "made": None}),
+    (lambda f: of_dedup("first")(f), {"ts": 0, "made": 0}),
+    (lambda f: of_dedup("last")(f), {"ts": 0.1, "made": None}),
+    (
+        # An operator that is held back holds what follows back by that, too.
+        lambda f: then_window(sf.tumbling("1 hour"), "1 minute")(
+            f, of_windows(sf.tumbling("5 minutes"), lateness="2 minutes")(f), "window_start", "n"
+        ),
+        {"window_start": 68, "window_end": 8},
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("declare", "lengths"), BOUNDS)
+def test_how_far_rows_are_behind(
+    declare: Callable[[sf.Flow], Stream], lengths: dict[str, float | None]
+) -> None:
+    found = behind(declare(sf.Flow("flow")))
+    for column, minutes in lengths.items():
+        length = found.of(column)
+        assert (None if isinstance(length, str) else length) == (
+            None if minutes is None else minutes * MINUTE
+        )
+
+
+def refused(declare: Callable[[sf.Flow], Stream], time: str) -> str:
+    flow = sf.Flow("flow")
+    with pytest.raises(sf.UsageError) as caught:
+        declare(flow).key_by("k").window(sf.tumbling("1 hour"), time=time).aggregate(
+            "second", WINDOW, n=sf.count(), total=sf.count()
+        )
+    return str(caught.value)
+
+
+REFUSED = [
+    (
+        of_windows(sf.session("6 minutes")), "window_start",
+        ("operator 'second' cannot go by the time of column 'window_start': how long a session of operator 'first' is shows only when it is "
+        "over, so that of its times only the end can be gone by: say time='window_end'"),
+    ),
+    (
+        of_windows(sf.count_window(3)), "window_end",
+        ("operator 'second' cannot go by the time of column 'window_end': windows of a count that are not full come out of operator 'first' "
+        "when the job is over, whatever their time: read its table in another pipeline"),
+    ),
+    (
+        of_asof("inner", None), "right_ts",
+        ("operator 'second' cannot go by the time of column 'right_ts': a version of operator 'first' may be of any age: say "
+        "join_asof(..., keep='30 days')"),
+    ),
+    (
+        of_join("full", "-3 seconds", "7 seconds"), "left_ts",
+        ("operator 'second' cannot go by the time of column 'left_ts': it is null in rows of operator 'first' without a partner, which "
+        "would be late: make another column of both times with transform(), such as coalesce(left_ts, right_ts)"),
+    ),
+    (
+        lambda f: of_windows(sf.tumbling("5 minutes"))(f).deduplicate("once", by="k", within="1 hour", time="window_end"), "window_start",
+        ("operator 'second' cannot go by the time of column 'window_start': operator 'once' keeps rows by their 'window_end', and how old "
+        "their other times are when they come out does not show: go by 'window_end'"),
+    ),
+    (
+        of_windows(sf.tumbling("5 minutes")), "",
+        ("operator 'second': Row has no column 'ts' with the event time; it has k, window_start, window_end, n, total: name one, as "
+        "time='window_start' or time='window_end'"),
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("declare", "time", "sentence"), REFUSED)
+def test_a_time_that_cannot_be_gone_by_is_refused_with_the_reason(
+    declare: Callable[[sf.Flow], Stream], time: str, sentence: str
+) -> None:
+    assert refused(declare, time) == sentence
+
+
+def test_what_the_refusals_say_to_write_is_taken() -> None:
+    for declare, time in (
+        (of_windows(sf.session("6 minutes")), "window_end"),
+        (of_asof("inner", "30 days"), "right_ts"),
+        (coalesced, "ts"),
+        (
+            lambda f: of_windows(sf.tumbling("5 minutes"))(f).deduplicate(
+                "once", by="k", within="1 hour", time="window_end"
+            ),
+            "window_end",
+        ),
+    ):
+        flow = sf.Flow("flow")
+        cut = declare(flow).key_by("k").window(sf.tumbling("1 hour"), time=time)
+        cut.aggregate("second", WINDOW, n=sf.count(), total=sf.count())
+
+
+def test_user_code_passes_times_on_by_their_column() -> None:
+    flow = sf.Flow("flow")
+    windows = of_windows(sf.tumbling("5 minutes"), lateness="2 minutes")(flow)
+    passed = windows.key_by("k").map_with_state(
+        "passes", lambda key, row, state: (row, None), state=int, output=WINDOW
+    )
+    for uid, time in (("ends", "window_end"), ("starts", "window_start")):
+        cut = passed.key_by("k").window(sf.tumbling("1 hour"), time=time)
+        cut.aggregate(uid, WINDOW, n=sf.count(), total=sf.count())
+    assert [(node.uid, node.held_back) for node in flow.operators] == [
+        ("first", 0), ("passes", 0), ("ends", 2 * MINUTE), ("starts", 7 * MINUTE),
+    ]  # fmt: skip
+
+
+def test_rows_that_an_as_of_join_does_not_keep_waiting_come_at_once() -> None:
+    flow = sf.Flow("flow")
+    left, right = source(flow, "one").key_by("k"), source(flow, "two").key_by("k")
+    joined = left.join_asof("first", right, PAIR, wait=False)
+    joined.key_by("k").window(sf.tumbling("1 hour"), time="left_ts").aggregate(
+        "second", WINDOW, n=sf.count(), total=sf.count()
+    )
+    assert [(node.held_back, comes_when_reached(node)) for node in flow.operators] == [(0, False), (0, False)]
+
+
+@pytest.mark.parametrize(("before", "after"), [("2 minutes", "1 minute"), ("0 seconds", "1 minute")])
+def test_a_release_that_holds_an_operator_back_by_another_length_is_refused(before: str, after: str) -> None:
+    def node(lateness: str) -> KeyedNode:
+        flow = sf.Flow("flow")
+        windows = of_windows(sf.tumbling("5 minutes"), lateness=lateness)(flow)
+        cut = windows.key_by("k").window(sf.tumbling("1 hour"), time="window_end")
+        cut.aggregate("second", WINDOW, n=sf.count(), total=sf.count())
+        return flow.operators[1]
+
+    stored = OperatorState(
+        key=(("k", "bigint"),), max_parallelism=128, assignment=(), shards=(), states={}, next_state_id=100,
+        options=fixed_options(node(before)),
+    )  # fmt: skip
+    check_options(node(before), stored)
+    with pytest.raises(
+        IncompatibleError, match=r"the operators before it held it back by .*, and by 1 minute now"
+    ):
+        check_options(node(after), stored)
