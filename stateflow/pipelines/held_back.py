@@ -27,15 +27,8 @@ from types import MappingProxyType
 
 from stateflow.pipelines.columnar import ColumnarOperator
 from stateflow.pipelines.graph import KeyedNode, Node, NodeRows, SourceNode
-from stateflow.pipelines.joins import (
-    LEFT,
-    RIGHT,
-    AsofJoin,
-    IntervalJoin,
-    JoinOperator,
-    LatestJoin,
-    WindowJoin,
-)
+from stateflow.pipelines.joined_columns import LEFT, RIGHT
+from stateflow.pipelines.joins import AsofJoin, IntervalJoin, JoinOperator, LatestJoin, WindowJoin
 from stateflow.pipelines.operators import MAIN
 from stateflow.pipelines.ready import WINDOW_END, WINDOW_START, Deduplicate, ReadyOperator, WindowAggregate
 from stateflow.pipelines.window_process import WindowCode
