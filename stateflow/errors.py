@@ -126,6 +126,19 @@ def user_frames(error: BaseException) -> str:
     return shown
 
 
+def frames_beside(error: BaseException) -> str:
+    """The frames for whoever also prints the error: without what was raised, where the error says it in its own sentence."""
+    lines = user_frames(error).splitlines()
+    of_frames = max((number for number, line in enumerate(lines, 1) if line.startswith("  ")), default=0)
+    raised = " ".join(" ".join(lines[of_frames:]).split())
+    name, _, text = raised.partition(": ")
+    sentence = " ".join(str(error).split())
+    repeats = raised in sentence or (
+        text and name.rpartition(".")[2] == type(error).__name__ and text in sentence
+    )
+    return "\n".join(lines[:of_frames] if repeats else lines)
+
+
 def _said(error: BaseException) -> bool:
     """Whether the user's code has raised an error of ours itself: its sentence is all that its author wants to say."""
     frames = traceback.extract_tb(error.__traceback__)

@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 
 import stateflow as sf
-from stateflow.errors import StateflowError, UsageError, UserCodeError, frames_in, is_user_file, user_frames
+from stateflow.errors import (
+    StateflowError,
+    UsageError,
+    UserCodeError,
+    frames_beside,
+    frames_in,
+    is_user_file,
+    placed,
+    user_frames,
+)
 from stateflow.spark.task.failures import translated
 from stateflow.spark.task.worker import marked
 
@@ -30,6 +39,24 @@ def test_the_frames_are_those_of_the_cause_and_of_nobody_else() -> None:
     assert 'json.loads("{")' in shown
     assert "json/decoder.py" not in shown
     assert shown.splitlines()[-1].startswith("json.decoder.JSONDecodeError: ")
+
+
+def test_what_is_printed_beside_the_error_does_not_repeat_it() -> None:
+    shown = frames_beside(caught())
+    assert shown == user_frames(caught()), "the sentence does not say what was raised"
+    with pytest.raises(UsageError) as found:
+        sf.delta("")
+    assert 'sf.delta("")' in frames_beside(found.value)
+    assert str(found.value) not in frames_beside(found.value)
+    problem = ValueError("a negative\namount")
+    try:
+        raise problem
+    except ValueError as error:
+        told = UserCodeError(f"operator 'x' failed: {placed(error)}")
+        told.__cause__ = error
+    assert "raise problem" in frames_beside(told).splitlines()[-1]
+    problem.args = ("x" * 1000,)
+    assert frames_beside(told).endswith("x" * 1000), "the sentence has only its beginning"
 
 
 def test_an_error_without_code_of_the_user_has_no_frames() -> None:

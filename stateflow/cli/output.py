@@ -21,7 +21,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.text import Text
 
 from stateflow.cli.text import harmless, number, size
-from stateflow.errors import StateflowError, user_frames
+from stateflow.errors import StateflowError, frames_beside, user_frames
 
 WIDE = 200
 """Columns of a table that goes into a pipe: nothing there should be cut off."""
@@ -161,7 +161,7 @@ class ConsoleOutput(Output):
         text = str(error)
         if not isinstance(error, StateflowError):
             text = f"{type(error).__name__}: {error} (not expected: --debug shows where)"
-        if frames := user_frames(error):
+        if frames := frames_beside(error):
             self.log(f"in the pipeline's own code:\n{frames}")
         self._err.print(f"[bold red]stateflow:[/] {escape(text)}", soft_wrap=True)
 

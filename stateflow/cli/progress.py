@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from stateflow.cli.output import Heading, Piece, Table
 from stateflow.cli.text import harmless, moment, number, seconds, several, size
 from stateflow.masking import all_masked
 
 if TYPE_CHECKING:
+    from stateflow.jobs.fresh import SinkTable
     from stateflow.pipelines.lost_rows import LostRows
     from stateflow.spark.loop import BatchReport
     from stateflow.spark.runner import RunReport
@@ -174,6 +176,38 @@ def run_document(report: RunReport) -> dict[str, Any]:
         "lateRowsUnread": {lost.operator: lost.rows for lost in report.lost},
         "warnings": list(report.warnings),
     }
+
+
+def table_document(table: SinkTable) -> dict[str, Any]:
+    return {
+        "event": "table",
+        "sink": table.sink,
+        "rows": table.rows,
+        "count": table.count,
+        "ofFunction": table.of_function,
+    }
+
+
+def table_pieces(table: SinkTable) -> tuple[Piece, ...]:
+    """What a sink of a fresh run was given, for people."""
+    instead = ", which its function was not called with" if table.of_function else ""
+    title = Heading(f"{table.sink}: {several(table.count, 'row')}{instead}")
+    if not table.rows:
+        return (title,)
+    numbers = [
+        name
+        for name in table.columns
+        if all(isinstance(row[name], int | float) for row in table.rows if row[name] is not None)
+    ]
+    shown = Table(
+        table.columns, [[_cell(row[name]) for name in table.columns] for row in table.rows], right=numbers
+    )
+    more = table.count - len(table.rows)
+    return (title, shown, *((f"and {several(more, 'row')} more",) if more else ()))
+
+
+def _cell(value: Any) -> object:
+    return "null" if value is None else value
 
 
 def run_line(report: RunReport) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,9 +28,12 @@ from stateflow.cli.progress import (
     full_line,
     run_document,
     run_line,
+    table_document,
+    table_pieces,
     taken_document,
     taken_line,
 )
+from stateflow.errors import UsageError
 
 if TYPE_CHECKING:
     from stateflow.spark.loop import BatchReport
@@ -98,6 +101,13 @@ def run(
     verbose: Annotated[
         bool, flag("--verbose", "-v", help="All figures of a batch, on a line of its own.")
     ] = False,
+    fresh: Annotated[
+        bool,
+        flag(
+            "--fresh",
+            help="Try the code: a throw-away job from the beginning of its sources, whose outputs are shown and not kept.",
+        ),
+    ] = False,
 ) -> None:
     """Runs a pipeline: carries on from its newest checkpoint and takes one per micro-batch.
 
@@ -110,14 +120,27 @@ def run(
     from stateflow.pipelines.bounds import parse_bounds
     from stateflow.pipelines.loading import load_pipeline
 
+    if fresh:
+        _refuse_beside_fresh(
+            takeover=takeover,
+            strict=strict,
+            allow_non_restored_state=allow_non_restored_state,
+            dag_run=dag_run,
+            task=task,
+        )
+        trigger = trigger or "drain"
     options = call.options(option, parallelism=parallelism, trigger=trigger)
     loaded = load_pipeline(file, Path.cwd(), revision)
     name = job or loaded.pipeline.name
     secrets, bound = handed_over(), parse_bounds(until)
     given = {**secrets.parameters, **pairs(parameter, "-p")}
     spark_conf = {**secrets.conf, **pairs(conf, "--conf")}
-    found = new_job_of(options, name)
-    checked = checked_parameters(loaded, found, given)
+    if fresh and not options.checkpoint_dir:
+        loaded.pipeline.arguments(given)
+        checked = given
+    else:
+        found = new_job_of(options, name)
+        checked = checked_parameters(loaded, found, given)
     if strict:
         compared = found.check(loaded.pipeline, checked, allow_non_restored_state=allow_non_restored_state)
         compared.refuse_evolution()
@@ -136,20 +159,39 @@ def run(
         elif options.progress:
             show(batch_line(body))
 
-    with call.output.live() as show:
-        report = run_loaded(
-            loaded,
-            found,
-            checked,
-            options=options,
-            master=master,
-            conf=spark_conf,
-            until=bound,
-            allow_non_restored_state=allow_non_restored_state,
-            owner=this_process(dag_run=dag_run, task=task, note=note),
-            takeover=takeover,
-            drain=final,
-            listener=finished,
-            stop=AnnouncedStop(),
-        )
+    with ExitStack() as thrown_away:
+        if fresh:
+            from stateflow.jobs.fresh import fresh_run
+
+            trial = thrown_away.enter_context(fresh_run(loaded, checked, options, master))
+            loaded, options = trial.loaded, trial.options(options)
+            found = new_job_of(options, name)
+        with call.output.live() as show:
+            report = run_loaded(
+                loaded,
+                found,
+                checked,
+                options=options,
+                master=master,
+                conf=spark_conf,
+                until=bound,
+                allow_non_restored_state=allow_non_restored_state,
+                owner=this_process(dag_run=dag_run, task=task, note=note),
+                takeover=takeover,
+                drain=final,
+                listener=finished,
+                stop=AnnouncedStop(),
+            )
+        if fresh:
+            for table in trial.tables():
+                call.output.event(table_document(table), *table_pieces(table))
     call.output.event(run_document(report), run_line(report))
+
+
+def _refuse_beside_fresh(**given: object) -> None:
+    for name, value in given.items():
+        if value:
+            raise UsageError(
+                f"--fresh and --{name.replace('_', '-')} do not go together: a fresh run is of a throw-away job, which has no "
+                "other run, state or scheduler; leave one of them out"
+            )

@@ -49,6 +49,5 @@ def frames(program: Path, line: int, function: str) -> list[str]:
     return [
         "in the pipeline's own code:",
         f'  File "{program}", line {line}, in {function}',
-        '    raise ValueError("a negative amount")',
-        "ValueError: a negative amount",
+        '    raise ValueError("a negative amount")',  # the sentence after it says what was raised
     ]

@@ -16,7 +16,7 @@ from stateflow.errors import (
     NotFoundError,
     StateflowError,
     UsageError,
-    user_frames,
+    frames_beside,
 )
 
 _log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ def spoken() -> Iterator[None]:
 
 
 def _tell(error: StateflowError) -> None:
-    if frames := user_frames(error):
+    if frames := frames_beside(error):
         _log.error("in the pipeline's own code:\n%s", frames)
 
 

@@ -16,7 +16,7 @@ from stateflow.config.options import checkpoint_root, load
 from stateflow.driver.processes import ProcessStatus
 from stateflow.driver.run_spec import RunSpec
 from stateflow.driver.supervision import Launcher
-from stateflow.errors import StateflowError, user_frames
+from stateflow.errors import StateflowError, frames_beside
 from stateflow.quantities import several
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class _Thread(threading.Thread):
             self._work()
             self._code = 0
         except StateflowError as error:
-            if frames := user_frames(error):
+            if frames := frames_beside(error):
                 self._lines.put(f"in the pipeline's own code:\n{frames}")
             self._words = [f"stateflow: {error}"]
             self._code = error.exit_code

@@ -58,6 +58,11 @@ def build_session(
     return _started(app, master, conf, cache or cache_folder(), temporary)
 
 
+def running_session() -> SparkSession | None:
+    """The session of this process, if it has one."""
+    return None if SparkContext._active_spark_context is None else SparkSession.builder.getOrCreate()
+
+
 def _started(
     app: str, master: str | None, conf: Mapping[str, str], cache: Path, temporary: Path | None
 ) -> SparkSession:
