@@ -23,6 +23,8 @@ PIP: tuple[str | Path, ...] = (PYTHON, "-m", "pip", "--disable-pip-version-check
 STAMP = VENV / "stateflow.stamp"
 LOCKS = ("requirements.txt", "requirements-dev.txt")
 UV = "requirements-uv.txt"
+BUILD = "requirements-build.txt"
+"""What builds PySpark, which comes as source, and the project. Isolated builds would fetch the newest of these, without a hash."""
 PROJECTS = (ROOT, ROOT / "provider")
 """The library and Airflow's side of it: two distributions."""
 # pip's setting -> uv's variable; uv does not read pip's configuration.
@@ -60,7 +62,7 @@ def main() -> None:
 def fingerprint() -> str:
     """Of everything that the environment is made from, the interpreter included."""
     digest = hashlib.sha256(f"{sys.version} {ROOT} as paths".encode())
-    for name in (UV, *LOCKS, "pyproject.toml", "provider/pyproject.toml"):
+    for name in (UV, BUILD, *LOCKS, "pyproject.toml", "provider/pyproject.toml"):
         digest.update((ROOT / name).read_bytes())
     return digest.hexdigest()
 
@@ -75,21 +77,27 @@ def create_environment() -> None:
             shutil.rmtree(VENV, ignore_errors=True)
             advice = "install Python's venv and pip modules (Debian: python3.11-venv)"
             run([sys.executable, "-m", "venv", "--without-pip", VENV], advice)
-            run([sys.executable, "-m", "pip", "--python", PYTHON, "install", "-q", "pip"], advice)
+            into = (sys.executable, "-m", "pip", "--python", PYTHON)
+            run([*into, "install", "-q", "--require-hashes", "-r", BUILD], advice)
 
 
 def install_packages() -> None:
     with step(f"locked packages ({', '.join(LOCKS)})"):
         uv: list[str | Path] = [PYTHON, "-m", "uv", "pip"]
         # Whatever index or folder a file comes from, it has a hash that the lock names.
+        run(
+            [*PIP, "install", "--require-hashes", "-r", BUILD],
+            "the locked build tools could not be installed: check pip's configuration",
+        )
         ready = runs([*PIP, "install", "--require-hashes", "-r", UV])
-        sync = [*uv, "sync", "--quiet", "--require-hashes", "--python", PYTHON, *LOCKS]
+        hashed = ("--require-hashes", "--no-build-isolation")
+        sync = [*uv, "sync", "--quiet", *hashed, "--python", PYTHON, *LOCKS, BUILD]
         if ready and runs(sync, env=uv_environment(), print_output=True):
             return
         print("   uv did not manage; trying pip", flush=True)
         locks = [argument for lock in LOCKS for argument in ("-r", lock)]
         run(
-            [*PIP, "install", "--require-hashes", *locks],
+            [*PIP, "install", *hashed, *locks],
             "the locked packages could not be installed: check pip's configuration",
         )
 
@@ -103,6 +111,7 @@ def install_project() -> None:
                     *PIP,
                     "install",
                     "--no-deps",
+                    "--no-build-isolation",
                     "--config-settings",
                     "editable_mode=compat",
                     "--editable",

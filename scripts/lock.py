@@ -12,6 +12,7 @@ LOCKS = (
     ("requirements.txt", "requirements.in", ()),
     ("requirements-dev.txt", "requirements-dev.in", ()),
     ("requirements-uv.txt", "requirements-uv.in", ()),
+    ("requirements-build.txt", "requirements-build.in", ()),
     ("bench/peers/flink.txt", "bench/peers/flink.in", ()),
     ("bench/peers/python.txt", "bench/peers/python.in", ()),
     ("docker/spark/requirements.txt", "pyproject.toml", ("--constraint", "requirements.txt")),

@@ -17,6 +17,7 @@ LOCKS = (
     "requirements.txt",
     "requirements-dev.txt",
     "requirements-uv.txt",
+    "requirements-build.txt",
     "docker/spark/requirements.txt",
     "stateflow/spark/session/java.lock",
 )

@@ -9,17 +9,24 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
 
-from scripts import azurite, hdfs, sbom
+from scripts import azurite, bootstrap, hdfs, sbom
 from scripts.npm import ensure
 from stateflow.errors import UnavailableError
 from stateflow.spark.session import jars
 
 ROOT = Path(__file__).resolve().parents[1]
-LOCKS = ("requirements.txt", "requirements-dev.txt", "requirements-uv.txt", "docker/spark/requirements.txt")
+LOCKS = (
+    "requirements.txt", "requirements-dev.txt", "requirements-uv.txt", "requirements-build.txt",
+    "docker/spark/requirements.txt",
+)  # fmt: skip
+DOCKERFILES = ("docker/airflow/Dockerfile", "docker/spark/Dockerfile")
 
 
 @pytest.mark.parametrize("lock", [*LOCKS, "docker/airflow/postgres.txt", "stateflow/spark/session/java.lock"])
@@ -36,17 +43,70 @@ def test_locks_agree_on_versions_and_hashes() -> None:
             assert known.setdefault(name, (version, set(hashes))) == (version, set(hashes)), (lock, name)
 
 
-@pytest.mark.parametrize(
-    ("file", "commands"),
-    [
-        ("scripts/bootstrap.py", 3),
-        ("docker/airflow/Dockerfile", 1),
-        ("docker/spark/Dockerfile", 1),
-        ("stateflow/spark/session/java.py", 1),
-    ],
-)
-def test_whoever_installs_from_a_lock_demands_hashes(file: str, commands: int) -> None:
-    assert (ROOT / file).read_text().count("--require-hashes") == commands
+def test_java_is_installed_with_its_hashes() -> None:
+    assert (ROOT / "stateflow/spark/session/java.py").read_text().count("--require-hashes") == 1
+
+
+@pytest.mark.parametrize("uv_works", [True, False])
+@pytest.mark.parametrize("ensurepip", [True, False])
+def test_the_bootstrap_fetches_nothing_without_a_hash(
+    uv_works: bool, ensurepip: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even what packages are built with: a build by itself would fetch the newest tools."""
+    commands: list[list[str]] = []
+
+    def runs(command: list[Any], **_: Any) -> bool:
+        words = [str(word) for word in command]
+        commands.append(words)
+        made = words[1:3] == ["-m", "venv"] and ("--without-pip" in words or ensurepip)
+        return (
+            made
+            or ("sync" not in words and "--version" not in words and words[1:3] != ["-m", "venv"])
+            or ("sync" in words and uv_works)
+        )
+
+    monkeypatch.setattr(bootstrap, "runs", runs)
+    monkeypatch.setattr(bootstrap, "run", lambda command, failure: runs(command))
+    monkeypatch.setattr(bootstrap, "uv_environment", dict)
+    monkeypatch.setattr(bootstrap, "VENV", tmp_path / "venv")
+    (tmp_path / "venv/lib/python3.11/site-packages").mkdir(parents=True)
+    monkeypatch.setattr(bootstrap, "PROJECTS", (tmp_path / "library", tmp_path / "provider"))
+    monkeypatch.setattr(bootstrap, "PYTHON", tmp_path / "none")
+    monkeypatch.setattr(bootstrap.shutil, "rmtree", lambda *_, **__: None)
+    bootstrap.create_environment()
+    bootstrap.install_packages()
+    bootstrap.install_project()
+    fetching = [words for words in commands if "install" in words or "sync" in words]
+    assert len(fetching) == 5 + (not ensurepip) + (not uv_works)
+    for words in fetching:
+        assert "--require-hashes" in words or {"--no-deps", "--no-build-isolation"} <= set(words), words
+        # Of all locks these have only wheels.
+        assert "--no-build-isolation" in words or words[-1] in (bootstrap.BUILD, bootstrap.UV), words
+    tools = next(number for number, words in enumerate(fetching) if words[-1] == bootstrap.BUILD)
+    assert tools == 0
+
+
+@pytest.mark.parametrize("file", DOCKERFILES)
+def test_an_image_fetches_nothing_without_a_hash(file: str) -> None:
+    text = (ROOT / file).read_text().replace("\\\n", " ")
+    commands = re.findall(r"pip (?:install|wheel) [^&|\n]*", text)
+    assert len(commands) == 5
+    for command in commands:
+        built = "/wheels/*.whl" in command  # by the stage before
+        assert "--require-hashes" in command or (
+            "--no-deps" in command and (built or "--no-build-isolation" in command)
+        )
+        assert built or "--no-build-isolation" in command or command.split()[-1] == "/locks/build.txt"
+    for stage in text.split("FROM ")[1:]:
+        assert "-r /locks/build.txt" in stage
+
+
+def test_the_locked_tools_are_those_that_the_projects_ask_for() -> None:
+    locked = {name: version for name, version, _ in sbom.packages((ROOT / bootstrap.BUILD).read_text())}
+    for folder in (".", "provider"):
+        asked = tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["build-system"]["requires"]
+        for requirement in map(Requirement, asked):
+            assert requirement.specifier.contains(locked[requirement.name])
 
 
 def test_a_file_with_another_hash_is_not_installed(tmp_path: Path) -> None:

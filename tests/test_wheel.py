@@ -146,7 +146,19 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     built = {}
     for name, source in ((DISTRIBUTION, copy), (PROVIDER, copy / "provider")):
         out = copy / "out" / name
-        run(*UV, "build", "--quiet", "--wheel", "--out-dir", out, source, env=uv_environment(), cwd=copy)
+        built_with = ("--no-build-isolation", "--python", PYTHON)  # the locked tools
+        run(
+            *UV,
+            "build",
+            "--quiet",
+            "--wheel",
+            *built_with,
+            "--out-dir",
+            out,
+            source,
+            env=uv_environment(),
+            cwd=copy,
+        )
         (built[name],) = out.glob("*.whl")
     return built
 
