@@ -150,7 +150,9 @@ ROOMS: Mapping[str, Room] = {
         "spark/session spark/sinks spark/sources spark/state_tables spark/task state/backends state/keys storage",
         "job.py",
     ),
-    "packaging": Room("what executors need, as archives that are tried out", "spark/session", "build.py"),
+    "packaging": Room(
+        "what executors need, as archives that are tried out", "pipelines spark/session", "build.py"
+    ),
     "serve": Room("keyed state over HTTP", "checkpoint format liveness reading state/backends", "app.py"),
     "driver": Room(
         "a driver that outlives its starter, and is found again",

@@ -17,13 +17,13 @@ from stateflow.distribution import DISTRIBUTION, installed_version
 from stateflow.errors import NotFoundError, UsageError
 from stateflow.packaging.archive import Archive, ArchiveContent, archive_path, read_content, write_archive
 from stateflow.packaging.closure import FROM_SPARK, NeededDistribution, closure, files_of, lock
-from stateflow.packaging.entries import Entry
+from stateflow.packaging.entries import Entry, file_entry
 from stateflow.packaging.interpreter import interpreter, launcher
 from stateflow.packaging.native import Demands, demands
 from stateflow.packaging.platforms import Hosts, hosts_of, refuse_others, version_text
-from stateflow.packaging.sources import Sources, sources
 from stateflow.packaging.trial import try_out
 from stateflow.packaging.usage import settings
+from stateflow.pipelines.sources import Sources, sources
 
 FORMAT = 1
 LOCK = "requirements.txt"
@@ -73,7 +73,7 @@ def package(request: Request, advance: Advance = lambda what, done, total: None)
         content,
         lambda done, total: advance("packed", done, total),
     )
-    pipeline_content = read_content(own.entries())
+    pipeline_content = read_content(file_entry(name, path) for name, path in own.files.items())
     pipeline = write_archive(archive_path(request.folder, request.name, pipeline_content), pipeline_content)
     if environment.made or pipeline.made:
         _try_package(request, environment, pipeline, content)

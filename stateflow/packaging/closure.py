@@ -14,7 +14,8 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from stateflow.errors import NotFoundError, UsageError
-from stateflow.packaging.entries import Entry, file_entry, files_below
+from stateflow.packaging.entries import Entry, file_entry
+from stateflow.pipelines.sources import files_below
 
 FROM_SPARK = frozenset(("pyspark", "pyspark-client", "py4j"))
 """Every Spark installation brings these for its executors, in its own version."""

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from stateflow.errors import UsageError
-from stateflow.packaging.entries import Entry, file_entry, files_below
+from stateflow.packaging.entries import Entry, file_entry
+from stateflow.pipelines.sources import files_below
 
 FOLDER = "python"
 NAME = f"python{sys.version_info.major}.{sys.version_info.minor}"

@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from stateflow.errors import NotFoundError, StateflowError, UsageError
+from stateflow.pipelines.bound_code import bound_code
 from stateflow.pipelines.pipeline import Pipeline
 
 MODULE_PREFIX = "_stateflow_pipeline_"
@@ -56,11 +57,14 @@ def load_pipeline(spec: str, folder: Path, revision: str = "") -> LoadedPipeline
     """
     path, name = _split(spec, folder)
     versions = {"pipeline": f"{path.name}@sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}"}
+    code = bound_code(path)
+    if len(code.files) > 1:
+        versions["modules"] = f"sha256:{code.digest}"
     if revision:
         versions["revision"] = revision
     module = _module(path)
     by_variable = {
-        variable: replace(pipeline, versions=versions)
+        variable: replace(pipeline, versions=versions, code=code)
         for variable, value in vars(module).items()
         if (pipeline := _pipeline_in(value)) is not None
     }

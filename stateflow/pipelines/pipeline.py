@@ -9,6 +9,7 @@ from typing import Any
 
 from stateflow.errors import StateflowError, UsageError, placed
 from stateflow.format.layout import checked_name
+from stateflow.pipelines.bound_code import BoundCode
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.graph import KeyedNode, Node, SinkNode
 from stateflow.pipelines.parameters import from_text
@@ -22,6 +23,8 @@ class Pipeline:
     function: Callable[..., Any]
     versions: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     """Which version of its code this is, for the records of its runs; empty when it was not loaded from a file."""
+    code: BoundCode = field(default_factory=BoundCode, compare=False, repr=False)
+    """The files that it was loaded from; empty when it was not."""
 
     def build(self, parameters: Mapping[str, Any] | None = None) -> Flow:
         """The flow, checked. Texts become the types that parameters are annotated with."""

@@ -1,7 +1,7 @@
 """What an approval of a restore plan binds, as one digest.
 
 The digest covers everything that the restore does: which job, from which snapshot, parameters, sources, outputs, operators,
-options. It leaves out what only informs: where a live run is at the moment, sizes, times, who asks and why.
+options; and the code, as far as it lies in the pipeline's file and in modules beside it. It leaves out what only informs: where a live run is at the moment, sizes, times, who asks and why.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ def bound(plan: Plan, *, masked: bool = False) -> dict[str, Any]:
     return {
         "job": {"name": request.job.name, "root": request.job.store.url, "uuid": plan.job_uuid},
         "pipeline": plan.check.pipeline,
-        "code": dict(request.pipeline.versions),
+        # Each module stands below by itself.
+        "code": {name: value for name, value in request.pipeline.versions.items() if name != "modules"},
+        "modules": dict(request.pipeline.code.files),
         "snapshot": {
             "from": origin.label,
             "job": origin.job,
@@ -118,6 +120,7 @@ _WORDS = {
     "snapshot": "the snapshot's",
     "job": "the job's",
     "code": "the code's",
+    "modules": "the file",
 }
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from stateflow.quantities import size_text, time_text
 from stateflow.restore.digest import digest
 from stateflow.restore.parameters import SOURCES
+from stateflow.restore.text import code_parts
 from stateflow.restore.visible import code, prose
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def _lines(plan: Plan) -> Iterator[str]:
         facts.append(("claim mode", request.claim_mode))
     if request.parallelism:
         facts.append(("parallelism", f"{request.parallelism} from now on"))
+    facts.append(("code", prose("; ".join(filter(None, code_parts(request.pipeline.code))))))
     if request.owner.note:
         facts.append(("note", code(request.owner.note)))
     facts.append(("digest", code(digest(plan))))

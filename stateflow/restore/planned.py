@@ -55,6 +55,10 @@ class RestorePlan(Plan):
             "bytes": self.bytes,
             "copies": self.copies,
             "warnings": list(self.warnings),
+            "code": {
+                "bound": dict(request.pipeline.code.files),
+                "not_bound": list(request.pipeline.code.elsewhere),
+            },
             "digest": self.digest,
             "bound": bound(self, masked=True),
         }

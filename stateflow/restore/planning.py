@@ -262,6 +262,9 @@ def _other_code(request: RestoreRequest) -> Iterator[str]:
     made_by, used = request.origin.record.versions, request.pipeline.versions
     if "pipeline" in made_by and used and _code(made_by) != _code(used):
         yield f"the snapshot was made by {quoted(_code(made_by))}, and the job goes on with {quoted(_code(used))}"
+    elif "modules" in made_by and used and made_by["modules"] != used.get("modules"):
+        # An older version noted no modules.
+        yield "a module beside the pipeline's file is another one than when the snapshot was made"
 
 
 def _code(versions: Mapping[str, str]) -> str:

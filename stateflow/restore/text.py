@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from stateflow.quantities import size_text, time_text
@@ -11,7 +11,24 @@ from stateflow.restore.parameters import SOURCES
 from stateflow.restore.visible import quoted, visible
 
 if TYPE_CHECKING:
+    from stateflow.pipelines.bound_code import BoundCode
     from stateflow.restore.plan import Plan
+
+
+_MOST_NAMES = 12
+
+
+def code_parts(code: BoundCode) -> tuple[str, str]:
+    """What of the code an approval binds, and what not, as sentences."""
+    if not code.files:
+        return "not bound by the digest: the pipeline was not loaded from a file", ""
+    unbound = f"not bound: {_listed(code.elsewhere)}" if code.elsewhere else ""
+    return f"bound by the digest: {_listed(code.files)}", unbound
+
+
+def _listed(names: Collection[str]) -> str:
+    shown = ", ".join(quoted(name) for name in list(names)[:_MOST_NAMES])
+    return shown if len(names) <= _MOST_NAMES else f"{shown} and {len(names) - _MOST_NAMES} more"
 
 
 def text(plan: Plan) -> str:
@@ -53,6 +70,10 @@ def _lines(plan: Plan) -> Iterator[str]:
         where = sink.kind if sink.target == sink.kind else f"{sink.kind} {quoted(sink.target)}"
         before = f"; so far it wrote to {quoted(sink.before)}" if sink.before else ""
         yield f"  sink        {quoted(sink.uid)} ({where}{before}): {sink.note}"
+    bound, unbound = code_parts(request.pipeline.code)
+    yield f"  code        {bound}"
+    if unbound:
+        yield f"              {unbound}"
     for warning in plan.warnings:
         yield f"  note        {warning}"
     yield f"  digest      {digest(plan)}"

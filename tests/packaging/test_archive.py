@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from stateflow.packaging.archive import ArchiveContent, archive_path, read_content, write_archive
-from stateflow.packaging.entries import Entry, file_entry, files_below
+from stateflow.packaging.entries import Entry, file_entry
+from stateflow.pipelines.sources import files_below
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from stateflow.format.references import references, with_references
 from stateflow.pipelines.loading import load_pipeline
 from stateflow.pipelines.parameters import as_texts
 from stateflow.pipelines.pipeline import Pipeline
-from stateflow.restore.digest import bound, differences
+from stateflow.restore.digest import bound, differences, require_same
 from stateflow.restore.markdown import markdown
 from stateflow.restore.planned import RestorePlan
 from stateflow.restore.visible import code, prose, quoted, visible
@@ -518,3 +518,37 @@ def test_a_plan_says_which_code_made_the_snapshot_and_which_goes_on(scene: Scene
     assert same.digest != other.digest, "an approval is for the code that was looked at"
     changes = differences(bound(same, masked=True), bound(other, masked=True))
     assert any('the code\'s revision was "team@1a2b" and is "team@3c4d"' in change for change in changes)
+
+
+def test_a_changed_module_beside_the_pipeline_is_another_plan_and_is_named(
+    scene: Scene, tmp_path: Path
+) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "bound_amounts.py").write_text("FACTOR = 1\n")
+    (tmp_path / "own" / "orders.py").write_text(ORDERS.read_text() + "\nimport bound_amounts\n")
+
+    def plan() -> RestorePlan:
+        pipeline = load_pipeline("orders.py", tmp_path / "own").pipeline
+        return planned(scene, "checkpoint:2", dict(PARAMETERS), pipeline=pipeline)
+
+    first = plan()
+    assert "  code        bound by the digest: bound_amounts.py, orders.py\n" in str(first)
+    assert "not bound: " in str(first)
+    assert "stateflow" in str(first).partition("not bound: ")[2].partition("\n")[0]
+    assert "bound by the digest: bound_amounts.py, orders.py" in html.unescape(markdown(first))
+    assert list(first.document()["code"]["bound"]) == ["bound_amounts.py", "orders.py"]
+    (tmp_path / "own" / "bound_amounts.py").write_text("FACTOR = 1000\n")
+    second = plan()
+    assert second.digest != first.digest
+    changed = differences(bound(first, masked=True), bound(second, masked=True))
+    assert any(change.startswith("the file bound_amounts.py was ") for change in changed), changed
+    with pytest.raises(
+        UsageError, match=r"not the one that was approved any more .*the file bound_amounts\.py was"
+    ):
+        require_same(first.digest, second, first)
+
+
+def test_a_pipeline_that_no_file_holds_says_that_its_code_is_not_bound(scene: Scene) -> None:
+    assert "  code        not bound by the digest: the pipeline was not loaded from a file\n" in str(
+        planned(scene, "checkpoint:2")
+    )

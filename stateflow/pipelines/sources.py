@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ast
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from stateflow.errors import UsageError
-from stateflow.packaging.entries import Entry, file_entry, files_below
+
+_NEVER = frozenset(("__pycache__", ".git", ".mypy_cache", ".ruff_cache", ".pytest_cache"))
 
 
 @dataclass
@@ -23,13 +25,12 @@ class Sources:
     optional: dict[str, str] = field(default_factory=dict)
     """Modules that the code works without: imported in a `try` that catches ImportError, or only for type checkers."""
 
-    def entries(self) -> Iterator[Entry]:
-        for name, path in self.files.items():
-            yield file_entry(name, path)
 
+def sources(file: Path, *, broken: bool = False) -> Sources:
+    """Reads the imports from the source text, also those inside functions. It runs no code.
 
-def sources(file: Path) -> Sources:
-    """Reads the imports from the source text, also those inside functions. It runs no code."""
+    UsageError for a file that is no Python. With `broken` such a file imports nothing.
+    """
     result = Sources(file.parent)
     queue = [file]
     while queue:
@@ -40,7 +41,7 @@ def sources(file: Path) -> Sources:
         result.files[name] = path
         if path.suffix != ".py":
             continue
-        for module, line, needed in _imports(path):
+        for module, line, needed in _imports(path, broken):
             beside = list(_beside(result.folder, module))
             queue += beside
             if not beside and module not in sys.stdlib_module_names:
@@ -50,10 +51,28 @@ def sources(file: Path) -> Sources:
     return result
 
 
+def files_below(folder: Path, *, links: bool = False) -> Iterator[Path]:
+    """Every file below a folder, in a fixed order, without those of compilers, checkers and version control.
+
+    `links`: also behind linked folders, as Python imports them.
+    """
+    seen = set()
+    for here, folders, files in os.walk(folder, followlinks=links):
+        seen.add(Path(here).resolve())
+        folders[:] = sorted(
+            name
+            for name in folders
+            if name not in _NEVER and not (links and (Path(here) / name).resolve() in seen)
+        )
+        for name in sorted(files):
+            if not name.endswith((".pyc", ".pyo")):
+                yield Path(here) / name
+
+
 def _beside(folder: Path, module: str) -> Iterator[Path]:
     """The module's file, or all files of the package with that name, since a package may read data files of its own."""
     if (package := folder / module).is_dir():
-        own = list(files_below(package))
+        own = list(files_below(package, links=True))
         if any(path.suffix == ".py" for path in own):
             yield from own
             return
@@ -61,13 +80,18 @@ def _beside(folder: Path, module: str) -> Iterator[Path]:
         yield path
 
 
-def _imports(path: Path) -> Iterator[tuple[str, int, bool]]:
+def _imports(path: Path, broken: bool) -> Iterator[tuple[str, int, bool]]:
     """Top-level module, line, and whether the code needs it."""
+    if broken and not path.is_file():  # a pipe would be waited for
+        return
     try:
         tree = ast.parse(path.read_bytes(), filename=str(path))
-    except SyntaxError as error:
+    except (SyntaxError, ValueError, RecursionError, OSError) as error:
+        if broken:
+            return
+        line, problem = getattr(error, "lineno", 1), getattr(error, "msg", error)
         raise UsageError(
-            f"{path}, line {error.lineno}: {error.msg}; `python -m py_compile {path}` tells when it compiles"
+            f"{path}, line {line}: {problem}; `python -m py_compile {path}` tells when it compiles"
         ) from None
     optional = set(_optional_nodes(tree))
     for node in ast.walk(tree):
