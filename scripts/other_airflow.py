@@ -40,11 +40,11 @@ def main(versions: Sequence[str]) -> int:
     return max(codes)
 
 
-def environment(version: str) -> Path:
-    """Its interpreter. Made once for each version and each change of what the project needs."""
-    folder = cache() / f"airflow-{version}"
+def environment(version: str, more: Sequence[str] = (), name: str = "") -> Path:
+    """Its interpreter. Made once for each version and each change of what the project needs, and of what `more` names."""
+    folder = cache() / "-".join(filter(None, ("airflow", version, name)))
     python, wanted = folder / "bin" / "python", folder / "wanted.in"
-    text = requirements((ROOT / "requirements.in").read_text(encoding="utf-8"), version)
+    text = requirements((ROOT / "requirements.in").read_text(encoding="utf-8"), version, more)
     if wanted.is_file() and wanted.read_text(encoding="utf-8") == text:
         return python
     print(f"-- Airflow {version} ...", flush=True)
@@ -70,12 +70,12 @@ def install_project(install: list[str | Path]) -> None:
             shutil.rmtree(leftover)
 
 
-def requirements(locked: str, version: str) -> str:
+def requirements(locked: str, version: str, more: Sequence[str] = ()) -> str:
     """What the project runs on, with this version of Airflow, and what its tests need."""
     text, count = re.subn(r"^apache-airflow==.*$", f"apache-airflow=={version}", locked, flags=re.MULTILINE)
     if count != 1:
         raise ValueError("requirements.in pins no version of apache-airflow")
-    return "\n".join([text, *FOR_TESTS, ""])
+    return "\n".join([text, *FOR_TESTS, *more, ""])
 
 
 def tested(version: str, python: Path) -> int:

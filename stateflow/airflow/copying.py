@@ -8,6 +8,7 @@ from pathlib import Path
 
 from stateflow.errors import NotFoundError, StateflowError, UsageError
 
+_IGNORED = ".airflowignore"
 _PACKAGED = Path(__file__).parent / "dags"
 _CHECKOUT = Path(__file__).parents[2] / "dags"
 
@@ -38,7 +39,21 @@ def copy_dags(folder: Path) -> list[Path]:
             )
     for source, target in missing:
         target.write_bytes(source.read_bytes())
-    return [target for _, target in missing]
+    return [target for _, target in missing] + _ignore_modules(folder)
+
+
+def _ignore_modules(folder: Path) -> list[Path]:
+    """Modules that DAGs import are no DAGs themselves. A team's own file keeps its lines, and gets those that it lacks."""
+    target = folder / _IGNORED
+    wanted = (packaged_dags()[0].parent / _IGNORED).read_text(encoding="utf-8").splitlines()
+    text = target.read_text(encoding="utf-8") if target.exists() else ""
+    known = {line.strip() for line in text.splitlines()}
+    lacking = [line for line in wanted if line not in known]
+    if not lacking:
+        return []
+    begin = text if not text or text.endswith("\n") else f"{text}\n"
+    target.write_text(begin + "".join(f"{line}\n" for line in lacking), encoding="utf-8")
+    return [target]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -97,7 +98,7 @@ def _outcome(
     if code < 0 or code in (137, 143):
         number = -code if code < 0 else code - 128
         named = f"signal {number}, {why}" if why else f"signal {number}"
-        return RunOutcome(exit_code=1, error=f"the driver was killed ({named})")
+        return RunOutcome(exit_code=1, error=f"the driver was killed ({named}){_next_step(number, why)}")
     if reported is not None and reported.exit_code:
         return reported
     if code == 0:
@@ -106,6 +107,21 @@ def _outcome(
         return RunOutcome(exit_code=code, error=f"the driver ended with exit code {code}: {why}")
     return RunOutcome(
         exit_code=code, error=_sentence(last_words) or f"the driver ended with exit code {code}"
+    )
+
+
+def _next_step(number: int, why: str) -> str:
+    """A driver that nobody has killed was killed for its memory: the kernel sends SIGKILL and says so in its own log alone."""
+    if number != signal.SIGKILL or (why and "oom" not in why.lower()):
+        return ""
+    if why:
+        return (
+            ": its pod needs more memory than its limit: raise driver_memory, or spark.driver.memoryOverhead in conf for what is "
+            "outside of Java's heap (Python, RocksDB)"
+        )
+    return (
+        ": if nobody did that, its host ran out of memory (`dmesg` then has a line 'Out of memory: Killed process'): let fewer drivers "
+        "run there at once (an Airflow pool), lower SparkSubmit(driver_memory=...), or give the host more memory"
     )
 
 

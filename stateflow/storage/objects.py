@@ -351,6 +351,11 @@ class ObjectStore:
         return NotFoundError(f"{path} does not exist in {self._url}")
 
     def _failed(self, verb: str, path: str, error: Exception) -> StateflowError:
+        if code := unknown_credentials(str(error)):
+            return UsageError(
+                f"{self._url} does not know these credentials ({code}), and no retry makes it know them: correct the keys in the "
+                "storage options"
+            )
         return UnavailableError(
             f"{self._url} refused to {verb} {path} or could not be reached ({self._said(error)}): "
             "check the storage options and the network, then run again"
@@ -360,6 +365,15 @@ class ObjectStore:
         return self._secrets.out_of(str(error))
 
 
+def unknown_credentials(answer: str) -> str:
+    """The service's code for keys that it does not know, or that do not sign as they should; empty for any other answer.
+
+    A refusal of access is another matter: a role or a policy may be on its way.
+    """
+    found = _UNKNOWN_CREDENTIALS.search(answer)
+    return found[0] if found else ""
+
+
 def copier(source: Store, target: Store) -> Callable[[str, str], None] | None:
     """A function that copies from one root to another inside the service; None when they share no bucket."""
     if isinstance(source, ObjectStore) and isinstance(target, ObjectStore) and target.shares_bucket(source):
@@ -367,6 +381,7 @@ def copier(source: Store, target: Store) -> Callable[[str, str], None] | None:
     return None
 
 
+_UNKNOWN_CREDENTIALS = re.compile(r"\b(?:InvalidAccessKeyId|SignatureDoesNotMatch)\b")
 _process: int | None = None
 """The process whose threads run the client. A forked child inherits the client without its threads."""
 

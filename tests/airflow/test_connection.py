@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -228,3 +231,26 @@ def test_a_store_that_cannot_be_reached_may_be_back_when_the_task_is_tried_again
     assert not isinstance(error.value, AirflowFailException)
     assert "xyzzy-secret" not in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_secrets_backend_gives_the_connection_and_wins_over_the_environment(tmp_path: Path) -> None:
+    """As docs/platform.md writes it."""
+    stored = {
+        "stateflow_default": {"conn_type": "stateflow", "extra": {"checkpoint_dir": "/mnt/of-the-backend"}}
+    }
+    (tmp_path / "connections.json").write_text(json.dumps(stored))
+    surroundings = {
+        **os.environ,
+        "AIRFLOW__SECRETS__BACKEND": "airflow.secrets.local_filesystem.LocalFilesystemBackend",
+        "AIRFLOW__SECRETS__BACKEND_KWARGS": json.dumps(
+            {"connections_file_path": str(tmp_path / "connections.json")}
+        ),
+        "AIRFLOW_CONN_STATEFLOW_DEFAULT": json.dumps(
+            {"conn_type": "stateflow", "extra": {"checkpoint_dir": "/mnt/of-the-environment"}}
+        ),
+    }
+    code = "from stateflow.airflow import StateflowHook; print(StateflowHook().root)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=surroundings, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "/mnt/of-the-backend"

@@ -8,12 +8,24 @@ import pytest
 
 from stateflow.airflow.copying import copy_dags, main
 from stateflow.errors import UsageError
+from tests.jobs.made import REPOSITORY
 
 
 def test_all_dags_are_copied_with_what_they_import(tmp_path: Path) -> None:
     names = {path.name for path in copy_dags(tmp_path)}
     assert {"stateflow_recovery.py", "stateflow_settings.py", "stateflow_steps.py"} <= names
     assert {path.name for path in tmp_path.iterdir()} == names
+    assert (tmp_path / ".airflowignore").read_bytes() == (REPOSITORY / "dags" / ".airflowignore").read_bytes()
+    assert copy_dags(tmp_path) == []
+
+
+@pytest.mark.parametrize("own", ["ours/\n", "ours/", "ours/\nstateflow_steps.py\n"])
+def test_a_team_s_own_airflowignore_gets_the_lines_that_it_lacks(tmp_path: Path, own: str) -> None:
+    (tmp_path / ".airflowignore").write_text(own)
+    assert tmp_path / ".airflowignore" in copy_dags(tmp_path)
+    lines = (tmp_path / ".airflowignore").read_text().splitlines()
+    assert lines[0] == "ours/"
+    assert sorted(lines[1:]) == ["stateflow_settings.py", "stateflow_steps.py"]
     assert copy_dags(tmp_path) == []
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -213,3 +216,38 @@ def test_a_dag_with_such_a_deadline_goes_through_airflows_database(kind: Any) ->
     document = json.loads(json.dumps(DagSerialization.to_dict(deadline(kind(StaleJobs, kwargs=KWARGS)))))
     assert "stateflow.airflow.staleness.StaleJobs" in json.dumps(document)
     assert DagSerialization.from_dict(document).dag_id == "orders"
+
+
+def test_an_alert_s_module_is_found_in_the_plugins_folder_and_not_beside_dags(tmp_path: Path) -> None:
+    """Where the triggerer looks, as docs/airflow.md says."""
+    code = (
+        "import airflow, pkgutil\n"
+        "try: print(pkgutil.resolve_name('our_alerts.page_somebody').__name__)\n"
+        "except ModuleNotFoundError as error: print(error)"
+    )
+    told = {}
+    for place in ("dags", "plugins", "home/config"):
+        (tmp_path / place).mkdir(parents=True)
+        module = tmp_path / place / "our_alerts.py"
+        module.write_text("def page_somebody(message): ...\n")
+        surroundings = {
+            **os.environ,
+            "AIRFLOW_HOME": str(tmp_path / "home"),
+            "AIRFLOW__CORE__DAGS_FOLDER": str(tmp_path / "dags"),
+            "AIRFLOW__CORE__PLUGINS_FOLDER": str(tmp_path / "plugins"),
+        }
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env=surroundings,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        told[place] = done.stdout.splitlines()[-1]
+        module.unlink()
+    assert told == {
+        "dags": "No module named 'our_alerts'",
+        "plugins": "page_somebody",
+        "home/config": "page_somebody",
+    }

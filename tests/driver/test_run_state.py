@@ -74,7 +74,30 @@ def test_a_killed_process_may_be_tried_again(code: int) -> None:
     state = judged(ProcessStatus(False, code), beat())
     assert isinstance(state, Ended)
     assert state.outcome.exit_code == 1
-    assert "signal 9" in state.outcome.error
+    assert state.outcome.error.startswith(
+        "the driver was killed (signal 9): if nobody did that, its host ran out"
+    )
+    for step in ("an Airflow pool", "driver_memory", "dmesg"):
+        assert step in state.outcome.error
+
+
+@pytest.mark.parametrize(
+    ("code", "why", "said"),
+    [
+        (
+            137,
+            "OOMKilled",
+            "(signal 9, OOMKilled): its pod needs more memory than its limit: raise driver_memory",
+        ),
+        (137, "Evicted: low on disk", "(signal 9, Evicted: low on disk)"),
+        (-15, "", "(signal 15)"),
+    ],
+)
+def test_a_kill_names_the_next_step_where_memory_was_the_reason(code: int, why: str, said: str) -> None:
+    state = judged(ProcessStatus(False, code, reason=why), beat())
+    assert isinstance(state, Ended)
+    assert state.outcome.error.startswith(f"the driver was killed {said}")
+    assert ("memory" in state.outcome.error) is ("OOM" in why)
 
 
 def test_what_was_refused_before_anything_was_claimed_is_told_by_the_commands_last_words() -> None:

@@ -17,6 +17,7 @@ from urllib.parse import unquote
 
 import pytest
 
+from stateflow.airflow.connections.failures import may_pass
 from stateflow.errors import NotFoundError, StateflowError, UnavailableError, UsageError
 from stateflow.storage import objects
 from stateflow.storage.memory import MemoryStore
@@ -77,6 +78,52 @@ def test_a_store_out_of_reach_is_named_in_one_sentence() -> None:
     ) as e:
         store.read("job/job")
     assert "\n" not in str(e.value)
+
+
+@pytest.mark.parametrize(
+    ("code", "lasts"),
+    [("InvalidAccessKeyId", True), ("SignatureDoesNotMatch", True), ("AccessDenied", False)],
+)
+def test_credentials_that_the_service_does_not_know_are_no_outage(code: str, lasts: bool) -> None:
+    """A scheduler tries again what is unavailable, and no retry makes a wrong key right."""
+    body = f"<Error><Code>{code}</Code><Message>no</Message></Error>".encode()
+
+    class Refusing(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(403)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def do_PUT(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.do_GET()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Refusing)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        store = ObjectStore(
+            "s3://bucket/root",
+            {
+                "endpoint": f"http://127.0.0.1:{server.server_port}", "allow_http": "true", "region": "x",
+                "access_key_id": "AKIANOBODY", "secret_access_key": "hush", **IMPATIENT,
+            },
+        )  # fmt: skip
+        for call in (lambda: store.read("a/b"), lambda: store.create("a/b", b"x"), lambda: store.list("a")):
+            with pytest.raises(UsageError if lasts else UnavailableError, match=code) as caught:
+                call()
+            assert "hush" not in str(caught.value)
+            if lasts:
+                assert str(caught.value).endswith("correct the keys in the storage options")
+                assert not may_pass(caught.value.exit_code)
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 class TestSecrets:

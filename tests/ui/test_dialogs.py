@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -165,17 +166,36 @@ def test_a_clean_up_only_reports_unless_told_otherwise(served: Served, visit: Vi
 def test_a_viewer_looks_at_the_form_and_hears_why_it_is_not_sent(
     button: str, verb: str, served: Served, visit: Visit
 ) -> None:
-    page = visit(served.job, cookies={"role": "viewer"}, expected={403}).page
+    page = visit(served.job, cookies={"role": "viewer"}).page
     before = len(served.world.posted)
-    dialog = opened(page, button)
+    of_bar = page.get_by_role("group", name="Actions").get_by_role("button", name=button)
+    of_bar.and_(page.locator("[aria-disabled=true]")).wait_for()
+    assert "You may not start the DAG" in (of_bar.get_attribute("title") or "")
+    of_bar.click(force=True)
+    dialog = page.get_by_role("dialog")
+    dialog.wait_for()
     assert "You may not start the DAG" in dialog.inner_text()
-    dialog.get_by_role("button", name=verb, exact=True).click()
-    dialog.get_by_role("alert").wait_for()
-    assert re.search(
-        r"user 'viewer' may not trigger the DAG 'stateflow_\w+'", dialog.get_by_role("alert").inner_text()
-    )
+    assert dialog.get_by_role("button", name=verb, exact=True).is_disabled()
+    dialog.locator("form").dispatch_event("submit")
     assert len(served.world.posted) == before
     assert page.locator(".started").count() == 0
+
+
+def test_a_long_tag_leaves_the_restore_dialog_whole(served: Served, visit: Visit) -> None:
+    world = dataclasses.replace(served.world, tags={"before-" + "the-release-of-november-" * 5: 9400})
+    with serving(application(world)) as address:
+        page = visit(f"{address}/stateflow/#/jobs/stateflow_default/orders").page
+        dialog = opened(page, "Restore")
+        dialog.get_by_label("Restore from").wait_for()
+        for part in ("dialog", "dialog .body", "dialog .field"):
+            overflow = page.evaluate(
+                f"(e => e.scrollWidth - e.clientWidth)(document.querySelector('{part}'))"
+            )
+            assert overflow <= 0, part
+        box, frame = dialog.get_by_label("Restore from").bounding_box(), dialog.bounding_box()
+        assert box is not None
+        assert frame is not None
+        assert box["x"] + box["width"] <= frame["x"] + frame["width"]
 
 
 def test_a_dialog_takes_the_focus_keeps_it_and_gives_it_back(served: Served, visit: Visit) -> None:

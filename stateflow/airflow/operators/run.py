@@ -101,7 +101,9 @@ class StateflowRunOperator(ReportsLineage, StateflowOperator):
         ] = None,
         trigger: Annotated[Trigger | None, "`drain`, `until-stopped` or a duration between batches"] = None,
         until: Annotated[
-            Text | None, "end at this version or time, included, such as `{{ data_interval_end }}`"
+            Text | None,
+            "end at this version or time, included, such as `{{ data_interval_end }}`. A plain cron schedule has intervals of no length: "
+            "with CronDataIntervalTimetable that is the end of the day that a backfill is for",
         ] = None,
         options: Annotated[
             Table,

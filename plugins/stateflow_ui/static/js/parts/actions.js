@@ -10,7 +10,7 @@ import { Command, Notice, Sentence } from "./words.js";
 export function ActionBar({ conn, job, about, origin }) {
   const [open, setOpen] = useState(null);
   return html`<div class="actions" role="group" aria-label="Actions">
-    ${Object.entries(FORMS).map(([action, { name, danger }]) => html`<button key=${action} type="button" class=${danger ? "danger" : ""} aria-haspopup="dialog" onClick=${() => setOpen(action)}>${name}</button>`)}
+    ${Object.entries(FORMS).map(([action, { name, danger }]) => html`<button key=${action} type="button" class=${danger ? "danger" : ""} aria-haspopup="dialog" aria-disabled=${about.may?.[FORMS[action].does] === false} title=${about.may?.[FORMS[action].does] === false ? `You may not start the DAG ${about.dags?.[FORMS[action].does] ?? ""}` : undefined} onClick=${() => setOpen(action)}>${name}</button>`)}
     ${open && html`<${ActionDialog} action=${open} conn=${conn} job=${job} about=${about} origin=${origin} onClose=${() => setOpen(null)} />`}
   </div>`;
 }
@@ -30,7 +30,8 @@ function Form({ form, dag, conn, job, about, origin, onClose }) {
   const [busy, setBusy] = useState(false);
   const [error, setError] = useState(null);
   const set = (name) => (value) => setValues((before) => ({ ...before, [name]: value }));
-  const wrong = form.wrong?.(values);
+  const forbidden = about.may?.[form.does] === false;
+  const wrong = forbidden || form.wrong?.(values);
 
   async function send(event) {
     event.preventDefault();
@@ -54,7 +55,7 @@ function Form({ form, dag, conn, job, about, origin, onClose }) {
       ${error && html`<${Notice} kind="error"><${Sentence} text=${error.message} /><//>`}
     </div>
     <footer>
-      <span class="faint">${about.may?.[form.does] === false ? html`You may not start the DAG <b>${dag}</b>` : html`Starts the DAG <b>${dag}</b>`}</span>
+      <span class="faint">${forbidden ? html`You may not start the DAG <b>${dag}</b>` : html`Starts the DAG <b>${dag}</b>`}</span>
       <button type="button" onClick=${onClose}>Cancel</button>
       <button type="submit" class=${form.danger ? "primary danger" : "primary"} disabled=${Boolean(wrong)} aria-busy=${busy}>${busy ? "Starting …" : form.verb(values)}</button>
     </footer>
