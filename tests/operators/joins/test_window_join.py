@@ -271,6 +271,16 @@ def test_a_row_between_two_sessions_makes_one_of_them() -> None:
     assert driven.entries() == 0
 
 
+def test_a_row_is_late_from_the_very_watermark_that_closes_its_session() -> None:
+    driven = DrivenJoin(declared("left", Session(GAP), 2 * SECOND))
+    rows = [{"k": "x", "a": 1, "ts": 5 * SECOND}, {"k": "y", "a": 2, "ts": 5 * SECOND + 1}]
+    left = pa.Table.from_pylist(rows, LEFT)
+    assert driven.both(left, RIGHT.empty_table(), 5 * SECOND + GAP + 2 * SECOND) == []
+    assert [row["a"] for row in driven.sides["late_left"]] == [1]
+    out = driven.both(LEFT.empty_table(), RIGHT.empty_table(), 5 * SECOND + GAP + 2 * SECOND + 1)
+    assert [row["a"] for row in out] == [2]
+
+
 def test_windows_of_a_count_are_refused() -> None:
     with pytest.raises(
         sf.UsageError, match=r"windows of a count are those of one input: .*sf.session\(\) windows"
