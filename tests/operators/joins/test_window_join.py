@@ -274,9 +274,12 @@ def test_a_row_between_two_sessions_makes_one_of_them() -> None:
 def test_a_row_is_late_from_the_very_watermark_that_closes_its_session() -> None:
     driven = DrivenJoin(declared("left", Session(GAP), 2 * SECOND))
     rows = [{"k": "x", "a": 1, "ts": 5 * SECOND}, {"k": "y", "a": 2, "ts": 5 * SECOND + 1}]
+    # Each row without a key is a session of its own, and comes out at once.
+    rows += [{"k": None, "a": 3, "ts": 5 * SECOND}, {"k": None, "a": 4, "ts": 5 * SECOND + 1}]
     left = pa.Table.from_pylist(rows, LEFT)
-    assert driven.both(left, RIGHT.empty_table(), 5 * SECOND + GAP + 2 * SECOND) == []
-    assert [row["a"] for row in driven.sides["late_left"]] == [1]
+    at_once = driven.both(left, RIGHT.empty_table(), 5 * SECOND + GAP + 2 * SECOND)
+    assert [row["a"] for row in at_once] == [4]
+    assert sorted(row["a"] for row in driven.sides["late_left"]) == [1, 3]
     out = driven.both(LEFT.empty_table(), RIGHT.empty_table(), 5 * SECOND + GAP + 2 * SECOND + 1)
     assert [row["a"] for row in out] == [2]
 
