@@ -151,6 +151,13 @@ def test_records_that_know_less_are_told_as_far_as_they_go() -> None:
 
 
 @pytest.mark.parametrize(
+    "kind", ["WindowAggregate", "WindowCode", "WindowJoin", "IntervalJoin", "AsofJoin", "Deduplicate"]
+)
+def test_an_operator_behind_others_tells_what_holds_it_back(kind: str) -> None:
+    assert operator_text({"operator": kind, "held back": "2 hours"}).endswith(", held back 2 hours")
+
+
+@pytest.mark.parametrize(
     ("figures", "text"),
     [
         (

@@ -312,6 +312,23 @@ def test_a_lateness_behind_a_deduplicate_is_warned_of(lateness: str, warned: boo
     assert (expected in warnings) is warned
 
 
+@pytest.mark.parametrize(("lateness", "warned"), [("2 hours", True), ("0 seconds", False)])
+def test_so_is_a_lateness_behind_a_window(lateness: str, warned: bool) -> None:
+    def declare(flow: sf.Flow) -> Stream:
+        days = (
+            hours(flow, "final")
+            .key_by("shop")
+            .window(sf.tumbling("1 day"), time="window_start", lateness=lateness)
+        )
+        return days.aggregate("days", PerHour, amount=sf.sum("amount"))
+
+    expected = (
+        "operator 'days' has lateness='2 hours', but operator 'hours' takes out late rows before, so that none can come to it and "
+        "its rows only come later: leave lateness= out"
+    )
+    assert (expected in compare(built(declare), "chain", None).warnings) is warned
+
+
 MISPLACED: list[tuple[Callable[[sf.Flow], Any], str]] = [
     (lambda f: sales(f).key_by("shop").deduplicate("once", by="shop"), "deduplicate is a step of a stream, and this is a keyed stream: ask it before .key_by()"),
     (lambda f: sales(f).aggregate("sum", PerShop), "aggregate is a step of a keyed stream, and this is a stream: ask it after .key_by(...)"),
