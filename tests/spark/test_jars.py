@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stateflow.errors import UnavailableError
-from stateflow.spark.session import jars
+from stateflow.spark.session import jars, versions
 from stateflow.spark.session.versions import requirements
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -164,6 +164,9 @@ def test_where_no_locked_jar_fits_the_error_says_which_versions_to_install(
     resolver(monkeypatch, "unresolved dependency: not found", "unresolved dependency: not found")
     monkeypatch.setattr(jars, "packages", lambda: ("io.delta:delta-spark_4.2_2.13:9.9.9",))
     monkeypatch.setattr(jars, "locked_jars", dict)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    # As it says now: who installed the checkout before it changed has what it said then.
+    monkeypatch.setattr(versions, "requirements", lambda: requirements(project["dependencies"]))
     with pytest.raises(UnavailableError) as caught:
         jars.local_jars(tmp_path)
     assert "4.2_2.13:9.9.9 (unresolved dependency: not found) and kept nothing: install" in str(caught.value)
