@@ -327,6 +327,7 @@ def test_the_installed_command_knows_its_version_and_finds_everything(
     where = "import stateflow, pyspark_stateflow as spark; print(stateflow.__file__, spark.__file__)"
     for module in run("python", "-c", where, env=installed, cwd=tmp_path).split():
         assert Path(module).is_relative_to(installed["VIRTUAL_ENV"])
+    run("python", "-m", "stateflow.spark.session.jars", env=installed, cwd=tmp_path)
     found = run("stateflow", "doctor", "-o", "json", "--checkpoint-dir", "root", env=installed, cwd=tmp_path)
     verdicts = {each["check"]: each["verdict"] for each in json.loads(found)["checks"]}
     assert "fail" not in verdicts.values(), found
