@@ -154,6 +154,21 @@ class BatchLoop:
         permit = self.writer.decide(record)
         self.writer.complete(permit, {}, {})
 
+    def move_sources(self, sources: Mapping[str, SourceState], undone_by: Mapping[str, int]) -> None:
+        """Writes a record in which sources stand behind versions of their tables that were undone. `undone_by`: by which one."""
+        now = self._now()
+        record = Draft.continuing(
+            "checkpoint",
+            self.writer.parent,
+            sources=dict(sources),
+            now=now,
+            parameters=as_texts(self.parameters),
+            versions={**versions(), **self.code},
+            statistics={"trigger_timestamp": now // 1000, "undone_by": dict(undone_by)},
+        )
+        permit = self.writer.decide(record)
+        self.writer.complete(permit, {}, {})
+
     def drain(self) -> None:
         """Raises the watermark to its end, so that every event-time timer fires; the job is over then."""
         self.draining = True

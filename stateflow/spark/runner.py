@@ -12,21 +12,16 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 
 from stateflow.checkpoint.claim import claim
 from stateflow.checkpoint.control import (
-    BOUND_BEHIND,
-    BOUND_REACHED,
-    INPUT_DRAINED,
     INTERRUPTED,
     JOB_DRAINED,
     RunOutcome,
@@ -53,37 +48,29 @@ from stateflow.pipelines.partly_late_rows import partly_late_rows, partly_late_w
 from stateflow.pipelines.pipeline import Pipeline
 from stateflow.spark.batch import BatchSettings
 from stateflow.spark.carry_out import Sinks, functions_of
-from stateflow.spark.foreign_changes import tell_of_files, tell_of_outputs
+from stateflow.spark.foreign_changes import tell_of_outputs
 from stateflow.spark.inputs import OpenInputs, open_inputs
 from stateflow.spark.lineage import traced
 from stateflow.spark.loop import MOST_INPUT_FREE, BatchLoop, BatchReport
 from stateflow.spark.placement import Placement
+from stateflow.spark.queries import Queries
 from stateflow.spark.run_warnings import RunWarnings
 from stateflow.spark.schemas import Outline
-from stateflow.spark.seeding import plan_batch, seed
 from stateflow.spark.session.build import build_session
 from stateflow.spark.sinks.base import Sink
 from stateflow.spark.sinks.kinds import make_sink
 from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.spark.sinks.staging import Stager
-from stateflow.spark.sources.availability import check_available
 from stateflow.spark.sources.positions import (
     Bound,
-    bound_lies_behind,
-    bounded_batches,
-    resolve_initial,
 )
 from stateflow.spark.task.failures import translated
 from stateflow.spark.task.storage import TaskStorage, sweep, task_storage
 from stateflow.state.backends.choice import open_backend
-from stateflow.storage.file_urls import hadoop_path
 from stateflow.storage.roots import open_store
 from stateflow.storage.store import Store
 
 _log = logging.getLogger(__name__)
-
-_IDLE = ("Waiting for data to arrive", "Waiting for next trigger")
-"""Spark's status messages of a query that is between batches and has found no input."""
 
 
 @dataclass
@@ -447,43 +434,19 @@ class _Run:
         scratch: Path,
         idle: Callable[[], object],
     ) -> str:
-        recorded = writer.parent.sources if writer.parent else {}
-        check_available(spark, inputs.layout, inputs.leaves, recorded, scratch / "available")
-        beginnings = resolve_initial(
-            spark, inputs.layout, inputs.leaves, recorded, scratch / "initial", self.request.until
-        )
-        if beginnings:
-            loop.record_positions(beginnings)
-        loop.location = scratch / "query"
-        sources = writer.parent.sources if writer.parent else {}
-        conf = {"spark.sql.shuffle.partitions": str(spark.conf.get("spark.sql.shuffle.partitions"))}
-        cache = loop.storage_of(0)
-
-        def fetch(ref: Any) -> Path:
-            target = scratch / f"source-{uuid.uuid4().hex}"
-            cache.download(ref, target)
-            return target
-
-        batch_id = seed(
-            loop.location, inputs.layout, sources, fetch, conf, _micros() // 1000, str(uuid.uuid4())
-        )
-        tell_of_files(spark, self.flow, inputs.layout, sources, loop.location, self.warnings.add)
-        if self.request.until is not None:
-            stopped = BOUND_REACHED
-            bounded = (spark, loop.location, inputs.layout, inputs.leaves, sources, self.request.until)
-            planned = False
-            for lines in bounded_batches(*bounded):
-                planned = True
-                if self.stop.is_set():
-                    break
-                plan_batch(loop.location, batch_id, lines, conf, _micros() // 1000)
-                self._await(loop, self._query(inputs, loop, {"once": True}), idle)
-                batch_id += 1
-            if not planned and bound_lies_behind(*bounded):
-                stopped = BOUND_BEHIND
-        else:
-            stopped = INPUT_DRAINED
-            self._await(loop, self._query(inputs, loop, self._trigger()), idle)
+        stopped = Queries(
+            spark=spark,
+            job=self.job,
+            inputs=inputs,
+            loop=loop,
+            writer=writer,
+            scratch=scratch,
+            options=self.options,
+            until=self.request.until,
+            stop=self.stop,
+            idle=idle,
+            clock=_micros,
+        ).run()
         if self.stop.is_set():
             return INTERRUPTED
         for _ in range(MOST_INPUT_FREE):
@@ -493,52 +456,6 @@ class _Run:
                 return INTERRUPTED
             loop.input_free()
         return stopped
-
-    def _trigger(self) -> dict[str, Any]:
-        trigger = self.options.trigger
-        if trigger == "drain":
-            return {"availableNow": True}
-        if isinstance(trigger, timedelta):
-            return {"processingTime": f"{round(trigger.total_seconds() * 1000)} milliseconds"}
-        return {"processingTime": "0 seconds"}
-
-    def _query(self, inputs: OpenInputs, loop: BatchLoop, trigger: dict[str, Any]) -> StreamingQuery:
-        return (
-            inputs.stream.writeStream.option("checkpointLocation", hadoop_path(loop.location))
-            .trigger(**trigger)
-            .foreachBatch(loop.on_batch)
-            .start()
-        )
-
-    def _await(self, loop: BatchLoop, query: StreamingQuery, idle: Callable[[], object]) -> None:
-        """Waits until the query ends by itself, or ends it after its batch when the run has to stop.
-
-        Calls `idle` while an endless query waits for input.
-        """
-        endless = self.options.trigger != "drain" and self.request.until is None
-        try:
-            while not query.awaitTermination(0.2):  # type: ignore[arg-type]
-                if self.stop.is_set():
-                    with loop.lock:
-                        loop.ended = True
-                    query.stop()
-                    if loop.failure is not None and not isinstance(loop.failure, InterruptedError):
-                        raise loop.failure from None
-                    return
-                if endless and loop.due():
-                    loop.input_free()
-                elif endless and query.status["message"] in _IDLE:
-                    idle()
-        except Exception as error:
-            loop.ended = True
-            if self.stop.is_set() and isinstance(loop.failure, InterruptedError):
-                return
-            if loop.failure is not None:
-                raise loop.failure from None
-            raise translated(error) from error
-        finally:
-            with suppress(Exception):
-                query.stop()
 
 
 @contextmanager

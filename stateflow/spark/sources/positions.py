@@ -67,8 +67,11 @@ def bounded_batches(
     leaves: Sequence[LeafDescription],
     state: Mapping[str, SourceState],
     until: Bound | Mapping[str, Bound],
+    nearer: Mapping[int, int] | None = None,
 ) -> Iterator[tuple[str, ...]]:
     """The offset lines, in plan order, at which each batch of a bounded run ends; none when everything is read.
+
+    `nearer`: per number of a stream a version of its Delta table that bounds it instead of `until`.
 
     `location` is the seeded folder. For every tuple call `plan_batch`, start a query with trigger `once`, and wait for
     it. The file source writes its log for one batch at a time, so take the next tuple only when the batch has ended.
@@ -78,7 +81,7 @@ def bounded_batches(
     number = 0
     for uid, own in leaves_of(layout, leaves).items():
         for leaf in own:
-            bound = bound_of(uid, until)
+            bound = (nearer or {}).get(number, bound_of(uid, until))
             if bound is not None:
                 planners[number] = end_lines(
                     spark, leaf, bound, current[number], log_folder(location, number)

@@ -1,0 +1,268 @@
+"""The streaming queries of a run: they bring the input from the recorded positions on to the trigger's end, or to the bound.
+
+One query does, unless a table that a source reads went back. Then one reads up to what was undone there, and the next goes on
+behind it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import uuid
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from stateflow.checkpoint.control import BOUND_BEHIND, BOUND_REACHED, INPUT_DRAINED
+from stateflow.checkpoint.log import read_log
+from stateflow.checkpoint.writer import Writer
+from stateflow.config.options import Options
+from stateflow.errors import DisagreementError, StateflowError
+from stateflow.format.records import SourceState
+from stateflow.spark.foreign_changes import tell_of_files
+from stateflow.spark.inputs import OpenInputs
+from stateflow.spark.loop import BatchLoop
+from stateflow.spark.seeding import plan_batch, seed
+from stateflow.spark.sources.availability import check_available
+from stateflow.spark.sources.delta_restores import Detour, UndoneRead
+from stateflow.spark.sources.detours import LeafDetour, detours, latest_unaffected
+from stateflow.spark.sources.positions import (
+    Bound,
+    bound_lies_behind,
+    bounded_batches,
+    resolve_initial,
+)
+from stateflow.spark.task.failures import translated
+from stateflow.storage.file_urls import hadoop_path
+
+_IDLE = ("Waiting for data to arrive", "Waiting for next trigger")
+"""Spark's status messages of a query that is between batches and has found no input."""
+
+
+@dataclass
+class Queries:
+    spark: SparkSession
+    job: str
+    inputs: OpenInputs
+    loop: BatchLoop
+    writer: Writer
+    scratch: Path
+    options: Options
+    until: Bound | Mapping[str, Bound] | None
+    stop: threading.Event
+    idle: Callable[[], object]
+    """Called while an endless query waits for input."""
+    clock: Callable[[], int]
+    _unread: Collection[str] = ()
+    """Sources of which this run has recorded the beginning, and taken nothing yet."""
+    _numbers: itertools.count[int] = field(default_factory=itertools.count)
+
+    def run(self) -> str:
+        """Reads to the end; returns why it ended."""
+        known = self._sources()
+        if not self._detours():
+            self._check_available(known)
+        beginnings = resolve_initial(
+            self.spark, self.inputs.layout, self.inputs.leaves, known, self.scratch / "initial", self.until
+        )
+        if beginnings:
+            self.loop.record_positions(beginnings)
+        self._unread = beginnings
+        while True:
+            if self._went_round():
+                self._check_available(known)
+            try:
+                return self._to_the_end()
+            except StateflowError:
+                # A table may have gone back under the query. What failed in a batch of ours has another reason.
+                if self.loop.failure is not None or all(each.stops for each, _ in self._detours()):
+                    raise
+                self.loop.ended = False
+
+    def _sources(self) -> dict[str, SourceState]:
+        return dict(self.writer.parent.sources) if self.writer.parent else {}
+
+    def _folder(self, name: str) -> Path:
+        return self.scratch / f"{name}-{next(self._numbers)}"
+
+    def _check_available(self, uids: Collection[str]) -> None:
+        state = {uid: source for uid, source in self._sources().items() if uid in uids}
+        check_available(self.spark, self.inputs.layout, self.inputs.leaves, state, self._folder("available"))
+
+    def _to_the_end(self) -> str:
+        if self.until is None:
+            self._seed()
+            self._await(self._query(self._trigger()))
+            return INPUT_DRAINED
+        nearer = {each.number: each.nearer(way) for each, way in self._detours() if each.stops}
+        planned = self._bounded(self.until, nearer)
+        bounded = (self.spark, self.loop.location, self.inputs.layout, self.inputs.leaves)
+        if not planned and bound_lies_behind(*bounded, self._sources(), self.until):
+            return BOUND_BEHIND
+        return BOUND_REACHED
+
+    def _bounded(self, until: Bound | Mapping[str, Bound], nearer: Mapping[int, int]) -> bool:
+        """Runs the batches up to the bounds; returns whether there were any."""
+        batch_id = self._seed()
+        planned = False
+        for lines in bounded_batches(
+            self.spark,
+            self.loop.location,
+            self.inputs.layout,
+            self.inputs.leaves,
+            self._sources(),
+            until,
+            nearer,
+        ):
+            planned = True
+            if self.stop.is_set():
+                break
+            plan_batch(self.loop.location, batch_id, lines, self._conf, self.clock() // 1000)
+            self._await(self._query({"once": True}))
+            batch_id += 1
+        return planned
+
+    def _seed(self) -> int:
+        """Prepares a folder for the next query; returns the id of its first batch."""
+        self._unread = ()
+        self.loop.location = self._folder("query")
+        cache = self.loop.storage_of(0)
+
+        def fetch(ref: Any) -> Path:
+            target = self.scratch / f"source-{uuid.uuid4().hex}"
+            cache.download(ref, target)
+            return target
+
+        sources = self._sources()
+        batch_id = seed(
+            self.loop.location,
+            self.inputs.layout,
+            sources,
+            fetch,
+            self._conf,
+            self.clock() // 1000,
+            str(uuid.uuid4()),
+        )
+        flow = self.loop.settings.flow
+        tell_of_files(self.spark, flow, self.inputs.layout, sources, self.loop.location, self.loop.warn)
+        return batch_id
+
+    @property
+    def _conf(self) -> dict[str, str]:
+        name = "spark.sql.shuffle.partitions"
+        return {name: str(self.spark.conf.get(name))}
+
+    def _detours(self) -> list[tuple[LeafDetour, Detour]]:
+        """The ways round what was undone in the sources' tables. Refuses when some of it has been read."""
+        ways = []
+        for each in detours(
+            self.spark,
+            self.inputs.layout,
+            self.inputs.leaves,
+            self._sources(),
+            self._folder("detours"),
+            self.until,
+            self._unread,
+        ):
+            if isinstance(each.step, UndoneRead):
+                raise DisagreementError(self._undone_sentence(each, each.step))
+            ways.append((each, each.step))
+        return ways
+
+    def _went_round(self) -> bool:
+        """Reads up to where tables went back, and goes on behind it; returns whether there was anything to do."""
+        went = False
+        while not self.stop.is_set():
+            ways = [(each, way) for each, way in self._detours() if not each.stops]
+            if not ways:
+                break
+            went = True
+            if ahead := {each.number: way.through for each, way in ways if not way.reached}:
+                self._bounded({}, ahead)
+            else:
+                self._pass_over(ways)
+        return went
+
+    def _pass_over(self, ways: list[tuple[LeafDetour, Detour]]) -> None:
+        """Records that the sources go on behind what was undone."""
+        sources = self._sources()
+        for each, way in ways:
+            state = sources[each.uid]
+            lines = list(state.lines)
+            lines[each.leaf] = way.onward.line()
+            sources[each.uid] = msgspec.structs.replace(state, lines=tuple(lines))
+            version = way.restore.version
+            self.loop.warn(
+                f"source {each.uid}: table went back at {version}",
+                f"source {each.uid!r}: version {version} took the Delta table {each.table} back (RESTORE); nothing of what that "
+                "undid had been read, so the source goes on behind it",
+            )
+        self.loop.move_sources(sources, {each.uid: way.restore.version for each, way in ways})
+
+    def _undone_sentence(self, each: LeafDetour, step: UndoneRead) -> str:
+        kept = step.restore.kept
+        what = f"the versions from {kept + 1} to {each.position.version - 1}" if kept is not None else "rows"
+        log = read_log(self.writer.store, self.writer.layout)
+        slot = latest_unaffected(log.checkpoints, each)
+        way = (
+            f"take the job back to checkpoint {slot}, from before it read them (`stateflow restore {self.job} FILE --from "
+            f"checkpoint:{slot} --rewind-sinks`)"
+            if slot is not None
+            else "restore a savepoint from before it read them"
+        )
+        return (
+            f"source {each.uid!r} has read {what} of the Delta table {each.table}, which version {step.restore.version} undid: it "
+            f"took the table back (RESTORE), and what the job has made of these rows is wrong now; {way}, or, to let that stand, "
+            f"give the source a new uid and startingVersion={step.restore.version + 1}"
+        )
+
+    def _trigger(self) -> dict[str, Any]:
+        trigger = self.options.trigger
+        if trigger == "drain":
+            return {"availableNow": True}
+        if isinstance(trigger, timedelta):
+            return {"processingTime": f"{round(trigger.total_seconds() * 1000)} milliseconds"}
+        return {"processingTime": "0 seconds"}
+
+    def _query(self, trigger: dict[str, Any]) -> StreamingQuery:
+        return (
+            self.inputs.stream.writeStream.option("checkpointLocation", hadoop_path(self.loop.location))
+            .trigger(**trigger)
+            .foreachBatch(self.loop.on_batch)
+            .start()
+        )
+
+    def _await(self, query: StreamingQuery) -> None:
+        """Waits until the query ends by itself, or ends it after its batch when the run has to stop."""
+        loop = self.loop
+        endless = self.options.trigger != "drain" and self.until is None
+        try:
+            while not query.awaitTermination(0.2):  # type: ignore[arg-type]
+                if self.stop.is_set():
+                    with loop.lock:
+                        loop.ended = True
+                    query.stop()
+                    if loop.failure is not None and not isinstance(loop.failure, InterruptedError):
+                        raise loop.failure from None
+                    return
+                if endless and loop.due():
+                    loop.input_free()
+                elif endless and query.status["message"] in _IDLE:
+                    self.idle()
+        except Exception as error:
+            loop.ended = True
+            if self.stop.is_set() and isinstance(loop.failure, InterruptedError):
+                return
+            if loop.failure is not None:
+                raise loop.failure from None
+            raise translated(error) from error
+        finally:
+            with suppress(Exception):
+                query.stop()

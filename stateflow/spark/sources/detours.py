@@ -1,0 +1,131 @@
+"""Which sources of a run have a table that went back before them, and how they go on."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from stateflow.format.records import Record, SourceState
+from stateflow.format.source_offsets import NOTHING, SourceLeaves
+from stateflow.spark.sources.delta import (
+    DeltaOffset,
+    bound_version,
+    latest_version,
+    table_id,
+    table_path,
+)
+from stateflow.spark.sources.delta_log import local_log
+from stateflow.spark.sources.delta_restores import (
+    Detour,
+    Read,
+    TableRestore,
+    UndoneRead,
+    next_step,
+    restores_in,
+)
+from stateflow.spark.sources.leaves import LeafDescription, leaves_of
+from stateflow.spark.sources.positions import Bound, bound_of, create_source
+
+
+@dataclass(frozen=True, slots=True)
+class LeafDetour:
+    """A stream that has to go round what was undone in its table, or that has read it already."""
+
+    number: int
+    """The stream's, in plan order."""
+    uid: str
+    leaf: int
+    """The stream's number within its source."""
+    table: str
+    position: DeltaOffset
+    restores: tuple[TableRestore, ...]
+    step: Detour | UndoneRead
+    bound: int | None = None
+    """The last version that the run may read."""
+
+    @property
+    def stops(self) -> bool:
+        """Whether the run ends before the table went back."""
+        return self.bound is not None and self.bound < self.step.restore.version
+
+    def nearer(self, way: Detour) -> int:
+        """The last version to read in a run that ends before the table went back."""
+        return way.through if self.bound is None else min(way.through, self.bound)
+
+
+def detours(
+    spark: SparkSession,
+    layout: Sequence[SourceLeaves],
+    leaves: Sequence[LeafDescription],
+    state: Mapping[str, SourceState],
+    scratch: Path,
+    until: Bound | Mapping[str, Bound] | None = None,
+    unread: Collection[str] = (),
+) -> list[LeafDetour]:
+    """The streams whose tables went back after the recorded positions. `unread`: sources that begin at theirs.
+
+    A change feed tells the reader itself of the rows that went. A source that this run does not read is left out.
+    """
+    found = []
+    number = -1
+    for uid, own in leaves_of(layout, leaves).items():
+        for leaf, description in enumerate(own):
+            number += 1
+            recorded = state.get(uid)
+            line = recorded.lines[leaf] if recorded is not None and leaf < len(recorded.lines) else NOTHING
+            bound = bound_of(uid, until)
+            if description.kind != "delta" or line == NOTHING or (until is not None and bound is None):
+                continue
+            source = create_source(description, scratch / f"{number}")
+            try:
+                position, last = DeltaOffset.parse(line), latest_version(spark, source)
+                if source.options().readChangeFeed() or position.table != table_id(source):
+                    continue
+                restores = restores_in(_reader(spark, source), position.version, last)
+                step = next_step(position, restores, unread=uid in unread)
+                if step is not None:
+                    most = bound_version(spark, source, bound) if bound is not None else None
+                    table = table_path(source)
+                    found.append(LeafDetour(number, uid, leaf, table, position, tuple(restores), step, most))
+            finally:
+                source.stop()
+    return found
+
+
+def _reader(spark: SparkSession, source: Any) -> Read:
+    """Reads the table's commits: without Spark where they lie on the local disk."""
+    local = local_log(table_path(source))
+    if local is not None:
+        return local.read
+    jvm: Any = spark._jvm
+    log = source.deltaLog()
+    conf = log.newDeltaHadoopConf()
+
+    def read(version: int) -> bytes | None:
+        path = jvm.org.apache.hadoop.fs.Path(log.logPath(), f"{version:020d}.json")
+        if not path.getFileSystem(conf).exists(path):
+            return None
+        return str(log.store().read(path, conf).mkString("\n")).encode()
+
+    return read
+
+
+def latest_unaffected(checkpoints: Sequence[Record], detour: LeafDetour) -> int | None:
+    """The newest of the checkpoints, which come oldest first, that has read nothing of what was undone."""
+    for record in reversed(checkpoints):
+        state = record.sources.get(detour.uid)
+        if state is None:
+            return record.slot
+        line = state.lines[detour.leaf] if detour.leaf < len(state.lines) else NOTHING
+        if line == NOTHING:
+            return record.slot
+        position = DeltaOffset.parse(line)
+        if position.table == detour.position.table and not isinstance(
+            next_step(position, detour.restores), UndoneRead
+        ):
+            return record.slot
+    return None

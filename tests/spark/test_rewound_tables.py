@@ -1,0 +1,209 @@
+"""Runs that read a Delta table which goes back: they go round what they have not read, and refuse to add to what they have."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import stateflow as sf
+from stateflow.config.options import load
+from stateflow.errors import DisagreementError
+from stateflow.jobs.job import Job
+from stateflow.spark.loop import BatchReport
+from stateflow.spark.runner import RunRequest, run
+from tests.spark.pipelines import ORDER, Order, Sum, Workbench, at
+from tests.spark.sink_places import contents
+
+
+def reader(bench: Workbench, **options: Any) -> sf.Pipeline:
+    table = str(bench.folder / "orders")
+
+    @sf.pipeline("reader")
+    def reader(flow: sf.Flow) -> None:
+        rows = flow.source("orders", sf.delta(table, options={"maxFilesPerTrigger": 1, **options}), Order)
+        totals = rows.key_by("user", order_by="ts").process("sum", Sum)
+        totals.upsert("latest", sf.delta(str(bench.folder / "latest")), keys=["user"])
+
+    return reader
+
+
+def write(spark: SparkSession, bench: Workbench, *amounts: float) -> None:
+    """A version of the table for each amount."""
+    for amount in amounts:
+        frame = spark.createDataFrame([(1, "a", float(amount), at(amount))], ORDER)
+        frame.coalesce(1).write.format("delta").mode("append").save(str(bench.folder / "orders"))
+
+
+def go_back(spark: SparkSession, bench: Workbench, version: int) -> None:
+    spark.sql(f"RESTORE TABLE delta.`{bench.folder / 'orders'}` TO VERSION AS OF {version}")
+
+
+def total(spark: SparkSession, bench: Workbench) -> float:
+    return float(contents(spark, bench.folder / "latest")[0][1])
+
+
+def test_versions_that_were_undone_before_they_were_read_are_left_out(
+    spark: SparkSession, bench: Workbench
+) -> None:
+    pipeline = reader(bench)
+    write(spark, bench, 1)
+    bench.run(pipeline)
+    write(spark, bench, 2, 4, 8)
+    go_back(spark, bench, 1)
+    write(spark, bench, 16)
+
+    report = bench.run(pipeline)
+
+    assert total(spark, bench) == 19
+    [warning] = report.warnings
+    assert warning == (
+        f"source 'orders': version 4 took the Delta table file:{bench.folder}/orders back (RESTORE); nothing of what that undid had "
+        "been read, so the source goes on behind it"
+    )
+    write(spark, bench, 32)
+    assert bench.run(pipeline).warnings == ()
+    assert total(spark, bench) == 51
+
+
+def test_a_bounded_run_ends_where_the_table_stood_before_it_went_back(
+    spark: SparkSession, bench: Workbench
+) -> None:
+    pipeline = reader(bench)
+    write(spark, bench, 1, 2, 4, 8)
+    go_back(spark, bench, 1)
+    write(spark, bench, 16)
+
+    def until(version: int) -> str:
+        code = {"checkpoint_dir": str(bench.folder / "root"), "cache_dir": str(bench.folder / "cache")}
+        return run(RunRequest(pipeline, load(code=code, env={}, folder=bench.folder), until=version)).stopped
+
+    # A first run with a bound takes the table as it stood then.
+    until(0)
+    assert total(spark, bench) == 1
+    assert until(3) == "the bound was reached"
+    assert total(spark, bench) == 3
+    until(5)
+    assert total(spark, bench) == 19
+
+
+def test_rows_that_were_read_and_undone_are_refused_at_once_with_the_way_back(
+    spark: SparkSession, bench: Workbench
+) -> None:
+    pipeline = reader(bench)
+    write(spark, bench, 1, 2)
+    bench.run(pipeline, retained_checkpoints=20)
+    sound = bench.records("reader")[-1].slot
+    write(spark, bench, 4, 8)
+    bench.run(pipeline, retained_checkpoints=20)
+    go_back(spark, bench, 1)
+    write(spark, bench, 16)
+    slots = [record.slot for record in bench.records("reader")]
+
+    with pytest.raises(DisagreementError) as refused:
+        bench.run(pipeline, retained_checkpoints=20)
+
+    assert str(refused.value) == (
+        f"source 'orders' has read the versions from 2 to 3 of the Delta table file:{bench.folder}/orders, which version 4 undid: "
+        "it took the table back (RESTORE), and what the job has made of these rows is wrong now; take the job back to checkpoint "
+        f"{sound}, from before it read them (`stateflow restore reader FILE --from checkpoint:{sound} --rewind-sinks`), or, to let "
+        "that stand, give the source a new uid and startingVersion=5"
+    )
+    assert [record.slot for record in bench.records("reader")] == slots
+    # Delta's own advice would count the undone rows twice where they are written again.
+    with pytest.raises(DisagreementError, match="has read the versions from 2 to 3"):
+        bench.run(reader(bench, skipChangeCommits="true"))
+
+    given = {"checkpoint_dir": str(bench.folder / "root"), "cache_dir": str(bench.folder / "cache")}
+    job = Job(str(bench.folder / "root"), "reader")
+    job.restore(
+        f"checkpoint:{sound}",
+        pipeline,
+        options=load(code=given, env={}, folder=bench.folder),
+        rewind_sinks=True,
+    ).apply()
+    assert total(spark, bench) == 3
+    bench.run(pipeline)
+    assert total(spark, bench) == 19
+
+
+def test_a_table_that_goes_back_under_a_query_is_told_with_the_same_sentence(
+    spark: SparkSession, bench: Workbench
+) -> None:
+    pipeline = reader(bench)
+    write(spark, bench, 1, 2)
+    seen: list[BatchReport] = []
+
+    def listen(report: BatchReport) -> None:
+        seen.append(report)
+        if sum(each.rows for each in seen) == 2:
+            go_back(spark, bench, 0)
+
+    code = {
+        "checkpoint_dir": str(bench.folder / "root"),
+        "cache_dir": str(bench.folder / "cache"),
+        "trigger": "until-stopped",
+    }
+    with pytest.raises(DisagreementError, match="has read the versions from 1 to 1 of the Delta table"):
+        run(RunRequest(pipeline, load(code=code, env={}, folder=bench.folder), listener=listen))
+
+
+def test_a_query_goes_on_by_itself_when_nothing_undone_was_read(
+    spark: SparkSession, bench: Workbench
+) -> None:
+    pipeline = reader(bench)
+    write(spark, bench, 1)
+    seen: list[BatchReport] = []
+    stop = threading.Event()
+
+    def listen(report: BatchReport) -> None:
+        seen.append(report)
+        rows = sum(each.rows for each in seen)
+        if rows == 1 and len(seen) == 1:
+            # The query is not asked for its next batch before this one is done.
+            write(spark, bench, 2)
+            go_back(spark, bench, 0)
+            write(spark, bench, 16)
+        if rows >= 2:
+            stop.set()
+
+    code = {
+        "checkpoint_dir": str(bench.folder / "root"),
+        "cache_dir": str(bench.folder / "cache"),
+        "trigger": "until-stopped",
+    }
+    pipeline = reader(bench, maxFilesPerTrigger=100)
+    run(RunRequest(pipeline, load(code=code, env={}, folder=bench.folder), listener=listen, stop=stop))
+    assert total(spark, bench) == 17
+
+
+def test_a_source_may_begin_among_versions_that_were_undone(spark: SparkSession, bench: Workbench) -> None:
+    write(spark, bench, 1, 2, 4, 8)
+    go_back(spark, bench, 1)
+    write(spark, bench, 16)
+    bench.run(reader(bench, startingVersion=3))
+    assert total(spark, bench) == 16
+
+
+def test_a_change_feed_tells_its_reader_itself(spark: SparkSession, bench: Workbench, tmp_path: Path) -> None:
+    table = str(tmp_path / "orders")
+    properties = "delta.enableChangeDataFeed = true"
+    spark.sql(
+        f"CREATE TABLE delta.`{table}` ({ORDER.replace(' long', ' BIGINT')}) USING delta TBLPROPERTIES ({properties})"
+    )
+    changes: list[str] = []
+
+    @sf.pipeline("feed")
+    def feed(flow: sf.Flow) -> None:
+        rows = flow.source("orders", sf.delta(table, options={"readChangeFeed": "true"}))
+        rows.collect("out", sf.memory("feed"))
+
+    write(spark, bench, 1, 2)
+    bench.run(feed)
+    go_back(spark, bench, 1)
+    report = bench.run(feed)
+    assert report.rows == 1
+    assert changes == []
