@@ -44,7 +44,8 @@ ROOT_JOBS = Metric("stateflow_root_jobs", "Jobs of the root.")
 READABLE = Metric("stateflow_job_readable", "1 when the job's log could be read, else 0.")
 READ_AT = Metric("stateflow_job_read_timestamp_seconds", "When the job was last read.")
 HEALTH = Metric(
-    "stateflow_job_health", "1 for the state that the job is in: ok, new, stale, lost or blocked."
+    "stateflow_job_health",
+    "1 for the state that the job is in: ok, new, stale, failed, lost or blocked.",
 )
 RUNNING = Metric("stateflow_job_running", "1 while a run shows that it lives.")
 EPOCH = Metric("stateflow_job_epoch", "Number of the newest run attempt.")

@@ -131,4 +131,5 @@ def _judged(hook: StateflowHook, name: str, older_than: timedelta) -> StaleJob |
         # One damaged job must not hide the others.
         return StaleJob(name, "unreadable", f"job {name!r} cannot be read: {error}")
     health = health_of(status, job.clock(), older_than)
-    return None if health.well else StaleJob(name, health.state, health.reason)
+    # Airflow tells of a task that failed, and tries it again. If that does not help, the job becomes stale.
+    return None if health.well or health.state == "failed" else StaleJob(name, health.state, health.reason)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from stateflow.checkpoint.statistics import HistoryLine
     from stateflow.config.options import Options
     from stateflow.format.records import Record
+    from stateflow.observe.health import Health
     from stateflow.observe.status import JobStatus
 
 GRAPH_ROWS = 40
@@ -33,23 +34,30 @@ _BRIEF = ("name", "status", "epoch", "head", "pending", "timeline", "state_size"
 def jobs(call: Invocation) -> None:
     """The jobs of a checkpoint root."""
     from stateflow.jobs.job import jobs as list_jobs
+    from stateflow.observe.health import health_of
 
     options = call.options()
     place = root_of(options)
     found: list[dict[str, Any]] = []
+    unwell: list[str] = []
     for name in list_jobs(place, storage_options=options.storage_options):
         try:
-            status = job_of(options, name).status()
+            job = job_of(options, name)
+            status = job.status()
         except StateflowError as error:
             # One damaged job must not hide the others.
             found.append({"name": name, "status": "UNREADABLE", "error": str(error)})
             continue
-        whole = asdict(_readable(status))
-        found.append({**{field: whole[field] for field in _BRIEF}, **status.checkpoints})
+        whole, health = asdict(_readable(status)), health_of(status, job.clock(), None)
+        judged = {"health": health.state, "reason": health.reason}
+        found.append({**{field: whole[field] for field in _BRIEF}, **judged, **status.checkpoints})
+        if not health.well:
+            unwell.append(health.reason)
     rows = [
         (
             job["name"],
             job["status"],
+            job.get("health"),
             job.get("head"),
             ", ".join(map(str, job.get("pending", ()))),
             job.get("numberOfCompletedCheckpoints"),
@@ -58,9 +66,9 @@ def jobs(call: Invocation) -> None:
         )
         for job in found
     ]
-    columns = ("job", "status", "checkpoint", "pending", "completed", "state", "epoch")
+    columns = ("job", "status", "health", "checkpoint", "pending", "completed", "state", "epoch")
     numbers = ("checkpoint", "completed", "state", "epoch")
-    call.output.answer({"root": place, "jobs": found}, Table(columns, rows, right=numbers))
+    call.output.answer({"root": place, "jobs": found}, Table(columns, rows, right=numbers), *unwell)
 
 
 @command
@@ -79,6 +87,7 @@ def show(
     ] = False,
 ) -> None:
     """One job: its newest checkpoint, operators, sources, sinks, and its history as a graph of timelines."""
+    from stateflow.observe.health import health_of
     from stateflow.observe.status import line_document
     from stateflow.observe.timelines import audit
 
@@ -95,9 +104,11 @@ def show(
     status, lines = _readable(found.status()), found.history()
     life = _sign_of_life(status, found.clock(), options.heartbeat_interval)
     acts = [line_document(line) for line in audit(lines)]
+    health = health_of(status, found.clock(), None)
+    judged = {"health": health.state, "reason": health.reason}
     call.output.answer(
-        {**asdict(status), "audit": acts, "history": list(map(_branch, lines))},
-        *_shown(status, life),
+        {**asdict(status), **judged, "audit": acts, "history": list(map(_branch, lines))},
+        *_shown(status, life, health),
         *_history(status, lines, {record.slot for record in found.log().chain}),
     )
 
@@ -212,7 +223,7 @@ def _ttls(status: JobStatus) -> Iterator[Piece]:
         yield f"{number(expired)} expired entries left with the newest batch{rest}"
 
 
-def _shown(status: JobStatus, life: str) -> Iterator[Piece]:
+def _shown(status: JobStatus, life: str, health: Health) -> Iterator[Piece]:
     owner = status.owner
     who = f"DAG run {owner['dag_run']}" if owner.get("dag_run") else f"run {str(owner.get('run', '-'))[:8]}"
     yield Facts(
@@ -220,6 +231,7 @@ def _shown(status: JobStatus, life: str) -> Iterator[Piece]:
             ("job", f"{status.name} ({status.uuid})"),
             ("root", status.root),
             ("status", life),
+            ("health", None if health.well else f"{health.state}: {health.reason}"),
             ("checkpoint", status.head),
             ("pending", ", ".join(map(str, status.pending))),
             ("epoch", f"{status.epoch}, {who} on {owner.get('host', '-')}" if status.epoch else None),

@@ -1,7 +1,8 @@
 """Whether somebody should look at a job: one word, and one sentence that says why and what to do. Pure.
 
 A job is fresh if it has read what its sources held: its newest checkpoint is young, or a run looked a short time ago and
-found nothing to read. A night without input does not make a job stale; a run that hangs does.
+found nothing to read. A night without input does not make a job stale; a run that hangs does. A fresh job whose last run failed
+is not well either.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from stateflow.quantities import age_text
 if TYPE_CHECKING:
     from stateflow.observe.status import JobStatus
 
-HealthState = Literal["ok", "stale", "lost", "blocked", "new"]
+HealthState = Literal["ok", "stale", "lost", "blocked", "new", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,8 @@ def _state_and_reason(status: JobStatus, now: int, age: int | None, old: bool) -
         return "ok", f"was drained at checkpoint {status.head} and is over"
     if old:
         return "stale", f"{_staleness(status, now, age)}: {_advice(status)}"
+    if status.status != "RUNNING" and (failure := _failure(status)):
+        return "failed", f"failed in its last run ({failure}): start it again when that is settled"
     if age is None:
         since = "yet" if status.head is None else "since it was restored"
         return "new", f"has no checkpoint {since}{' and is running' if status.status == 'RUNNING' else ''}"
@@ -103,9 +106,15 @@ def _advice(status: JobStatus) -> str:
             f"its run (epoch {status.epoch}{_whereabouts(status)}) lives and completes no batch, see its log, or end it with "
             f"`stateflow stop {status.name}`"
         )
-    if error := status.outcome.get("error"):
-        return f"its last run failed ({error.rstrip('.')}), start it again when that is settled"
+    if failure := _failure(status):
+        return f"its last run failed ({failure}), start it again when that is settled"
     return "start its next run, or see why the schedule does not"
+
+
+def _failure(status: JobStatus) -> str:
+    """Why the last run failed; empty if it did not."""
+    code, error = status.outcome.get("exit_code"), str(status.outcome.get("error", ""))
+    return error.rstrip(".") or (f"exit code {code}" if code else "")
 
 
 def _whereabouts(status: JobStatus) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stateflow.checkpoint.control import Heartbeat, beat
+from stateflow.checkpoint.control import Heartbeat, RunOutcome, beat
 from stateflow.checkpoint.process import this_process
 from stateflow.format.records import END_OF_TIME, ExpiryShare, SchemaVersion
 from tests.cli.conftest import Command
@@ -40,6 +40,8 @@ def test_jobs_lists_every_job_with_its_state(command: Command, root: Path) -> No
         "timeline": 1,
         "state_size": 20,
         "watermark": None,
+        "health": "ok",
+        "reason": orders["reason"],
         "numberOfCompletedCheckpoints": 2,
         "numberOfInProgressCheckpoints": 0,
         "numberOfFailedCheckpoints": 0,
@@ -52,6 +54,24 @@ def test_jobs_lists_every_job_with_its_state(command: Command, root: Path) -> No
     text = command("jobs", "--checkpoint-dir", root).out
     assert "orders" in text
     assert "RUNNING" in text
+
+
+def test_a_job_whose_last_run_failed_is_not_well(command: Command, root: Path) -> None:
+    job = made_job(root, "orders", batches=1)
+    failure = RunOutcome(exit_code=7, error="the table is gone")
+    beat(
+        job.store,
+        job.layout,
+        Heartbeat(epoch=1, counter=9, owner=this_process(), at=1, ended=True, outcome=failure),
+    )
+    sentence = "job 'orders' failed in its last run (the table is gone): start it again when that is settled"
+    [listed] = command("jobs", "--checkpoint-dir", root, "-o", "json").json["jobs"]
+    assert (listed["health"], listed["reason"]) == ("failed", sentence)
+    text = command("jobs", "--checkpoint-dir", root).out
+    assert text.splitlines()[-1] == sentence
+    shown = command("show", "orders", "--checkpoint-dir", root, "-o", "json").json
+    assert (shown["health"], shown["reason"]) == ("failed", sentence)
+    assert f"failed: {sentence}" in " ".join(command("show", "orders", "--checkpoint-dir", root).out.split())
 
 
 def test_show_lists_the_types_under_which_values_may_be_stored(command: Command, root: Path) -> None:

@@ -104,6 +104,14 @@ def judged(stale_after: timedelta | None = AN_HOUR, **changes: object) -> Health
         ),
         ({"head": None, "head_at": None, "last_checkpoint_at": None, "status": "CREATED"}, "stale"),
         ({"head": None, "head_at": None, "last_checkpoint_at": None, "looked_at": NOW - 60}, "ok"),
+        ({"outcome": {"exit_code": 1, "error": "it broke"}}, "failed"),
+        ({"outcome": {"exit_code": 1, "error": "it broke"}, "last_checkpoint_at": None}, "failed"),
+        ({"outcome": {"exit_code": 137, "error": ""}}, "failed"),
+        ({"outcome": {"exit_code": 0, "error": "", "stopped": "drained"}}, "ok"),
+        # A run that lives may make it good.
+        ({"outcome": {"exit_code": 1, "error": "it broke"}, "status": "RUNNING"}, "ok"),
+        ({"outcome": {"exit_code": 1, "error": "it broke"}, "last_checkpoint_at": NOW - 9 * HOUR}, "stale"),
+        ({"outcome": {"exit_code": 1, "error": "it broke"}, "pending": [43]}, "blocked"),
         # Restored from a savepoint.
         ({"last_checkpoint_at": None}, "new"),
         ({"last_checkpoint_at": None, "head_at": NOW - 2 * HOUR}, "stale"),
@@ -173,6 +181,10 @@ def test_age_counts_from_the_last_time_the_job_had_everything() -> None:
         (
             {"last_checkpoint_at": None, "head_at": NOW - 2 * HOUR},
             "job 'orders' has no checkpoint 2 hours after it was restored: start its next run",
+        ),
+        (
+            {"outcome": {"exit_code": 1, "error": "the table is gone."}},
+            "job 'orders' failed in its last run (the table is gone): start it again when that is settled",
         ),
     ],
 )

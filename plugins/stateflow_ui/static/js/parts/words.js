@@ -7,9 +7,10 @@ import { Icon } from "./icons.js";
 export const HEALTH = {
   lost: { word: "Lost", rank: 0 },
   blocked: { word: "Blocked", rank: 1 },
-  stale: { word: "Stale", rank: 2 },
-  new: { word: "New", rank: 3 },
-  ok: { word: "Healthy", rank: 4 },
+  failed: { word: "Failed", rank: 2 },
+  stale: { word: "Stale", rank: 3 },
+  new: { word: "New", rank: 4 },
+  ok: { word: "Healthy", rank: 5 },
 };
 
 export const rankOf = (health) => HEALTH[health]?.rank ?? 9;
