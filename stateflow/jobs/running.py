@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from stateflow.checkpoint.control import (
     BOUND_BEHIND,
@@ -19,14 +18,13 @@ from stateflow.checkpoint.control import (
 )
 from stateflow.pipelines.bounds import parse_bounds
 from stateflow.pipelines.parameters import required_parameters
-from stateflow.storage.roots import open_store
+from stateflow.storage.roots import open_beside
 
 if TYPE_CHECKING:
     from stateflow.config.options import Options
     from stateflow.jobs.job import Job
     from stateflow.pipelines.loading import LoadedPipeline
     from stateflow.spark.runner import RunReport
-    from stateflow.storage.store import Store
 
 _log = logging.getLogger(__name__)
 
@@ -72,7 +70,9 @@ def foreseen(
         answer = look_ahead(
             flow,
             log,
-            lambda path: log_of(path, job.store, lambda url: _beside(job, url)),
+            lambda path: log_of(
+                path, job.store, lambda url: open_beside(url, job.store, job.storage_options)
+            ),
             bound,
             now=job.clock(),
             idle_after=options.source_idle_timeout // timedelta(microseconds=1),
@@ -85,14 +85,6 @@ def foreseen(
         return None
     stopped = BOUND_BEHIND if answer is Ahead.BEHIND else INPUT_DRAINED if bound is None else BOUND_REACHED
     return RunOutcome(checkpoint=log.head.slot if log and log.head else None, stopped=stopped)
-
-
-def _beside(job: Job, url: str) -> Store | None:
-    """A folder of the bucket that the checkpoint root is in, which the root's credentials open; None for another bucket."""
-    one, other = urlsplit(url.replace("s3a://", "s3://", 1)), urlsplit(job.store.url)
-    if (one.scheme, one.netloc) != (other.scheme, other.netloc):
-        return None
-    return open_store(one.geturl(), job.storage_options)
 
 
 def run_loaded(

@@ -244,6 +244,15 @@ def with_lateness(node: SourceNode, frame: DataFrame, watermark: int | None) -> 
     return frame.withColumn(LATE, F.coalesce(is_late(at, F.expr(given)), F.expr("false")))
 
 
+def looked_until(recorded: int, began: int, now: int, *, has_looked: bool) -> int:
+    """Until when it is known what the sources had: the `now` of `watermark_of`.
+
+    A run that has looked into every source knows it of the time before it began, too: rows that came meanwhile would have been
+    there. Until then it may still find them. So only the time since it `began` counts after its newest record's, `recorded`.
+    """
+    return now if has_looked else recorded + max(0, now - began)
+
+
 def watermark_of(
     flow: Flow, sources: Mapping[str, SourceState], before: int | None, now: int, idle_after: int
 ) -> int | None:

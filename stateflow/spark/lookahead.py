@@ -66,7 +66,11 @@ def look_ahead(
     check_flow(flow, head, allow_non_restored_state=allow_non_restored_state)
     # Only a batch's record has outputs.
     other_sinks = head.kind == "checkpoint" and _uids(flow.sinks) != set(head.sinks)
-    if other_sinks or _uids(flow.sources) != set(head.sources) or _due(flow, head, now, idle_after):
+    if (
+        other_sinks
+        or _uids(flow.sources) != set(head.sources)
+        or _due(flow, head, now, idle_after, head.now if until is not None else now)
+    ):
         return None
     answers = set()
     for node in flow.sources:
@@ -99,9 +103,8 @@ def _before_a_first_run(flow: Flow, log_of: LogOf, until: Bound | Mapping[str, B
     return Ahead.NOTHING
 
 
-def _due(flow: Flow, head: Record, now: int, idle_after: int) -> bool:
+def _due(flow: Flow, head: Record, now: int, idle_after: int, looked: int) -> bool:
+    """Whether the run would fire a timer if it found nothing to read."""
     from stateflow.spark.inputs import watermark_of
 
-    # As when a run begins: time without a run is no time in which a source was idle.
-    watermark = watermark_of(flow, head.sources, head.watermark, head.now, idle_after)
-    return timers_due(head, watermark, now)
+    return timers_due(head, watermark_of(flow, head.sources, head.watermark, looked, idle_after), now)

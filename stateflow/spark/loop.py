@@ -37,6 +37,7 @@ from stateflow.spark.inputs import (
     advanced,
     holder_of,
     less,
+    looked_until,
     observations,
     watermark_of,
 )
@@ -99,7 +100,11 @@ class BatchLoop:
     batches: int = 0
     rows: int = 0
     began: int = field(init=False)
-    """When the run began: time without a run is no time in which a source was idle."""
+    """When the run began."""
+    reads_all: bool = True
+    """Whether the batches to come read every source."""
+    has_looked: bool = False
+    """Whether this run has looked into every source: a batch has read what was there, or there was nothing."""
     _failed_tries: int = 0
     """Of the batch that is under way."""
     _ended: float | None = None
@@ -164,7 +169,11 @@ class BatchLoop:
             now=now,
             parameters=as_texts(self.parameters),
             versions={**versions(), **self.code},
-            statistics={"trigger_timestamp": now // 1000, "undone_by": dict(undone_by)},
+            statistics={
+                "trigger_timestamp": now // 1000,
+                "positions": sorted(undone_by),
+                "undone_by": dict(undone_by),
+            },
         )
         permit = self.writer.decide(record)
         self.writer.complete(permit, {}, {})
@@ -337,6 +346,7 @@ class BatchLoop:
             "commit_ms": round((committed - decided) * 1000),
         }
         writer.complete(permit, outcomes, phases)
+        self.has_looked = self.has_looked or (self.reads_all and not input_free)
         self._ended = time.perf_counter()
         duration = self._ended - began
         self.batches += 1
@@ -378,8 +388,18 @@ class BatchLoop:
             return END_OF_TIME
         if parent is None:
             return watermark_of(self.settings.flow, {}, None, now, self._idle_after)
-        looked = now if parent.now >= self.began else parent.now + max(0, now - self.began)
+        looked = looked_until(parent.now, self.began, now, has_looked=self.has_looked)
         return watermark_of(self.settings.flow, parent.sources, parent.watermark, looked, self._idle_after)
+
+    def held(self) -> tuple[str, int] | None:
+        """The source that holds the watermark back, and when it last had rows."""
+        parent = self.writer.parent
+        if parent is None or parent.final:
+            return None
+        looked = looked_until(parent.now, self.began, self._now(), has_looked=self.has_looked)
+        holder = holder_of(self.settings.flow, parent.sources, looked, self._idle_after)
+        active = parent.sources[holder].active if holder is not None else None
+        return (holder, active) if holder is not None and active is not None else None
 
     @property
     def _idle_after(self) -> int:

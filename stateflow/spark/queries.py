@@ -36,6 +36,7 @@ from stateflow.spark.sources.detours import LeafDetour, detours, latest_unaffect
 from stateflow.spark.sources.positions import (
     Bound,
     bound_lies_behind,
+    bound_of,
     bounded_batches,
     resolve_initial,
 )
@@ -99,9 +100,13 @@ class Queries:
     def _to_the_end(self) -> str:
         if self.until is None:
             self._seed()
+            self.loop.reads_all = True
             self._await(self._query(self._trigger()))
+            # It has ended because no source has anything more.
+            self.loop.has_looked = self.loop.has_looked or not self.stop.is_set()
             return INPUT_DRAINED
         nearer = {each.number: each.nearer(way) for each, way in self._detours() if each.stops}
+        self.loop.reads_all = all(bound_of(each.uid, self.until) is not None for each in self.inputs.layout)
         planned = self._bounded(self.until, nearer)
         bounded = (self.spark, self.loop.location, self.inputs.layout, self.inputs.leaves)
         if not planned and bound_lies_behind(*bounded, self._sources(), self.until):
@@ -185,6 +190,7 @@ class Queries:
                 break
             went = True
             if ahead := {each.number: way.through for each, way in ways if not way.reached}:
+                self.loop.reads_all = False
                 self._bounded({}, ahead)
             else:
                 self._pass_over(ways)
@@ -255,6 +261,7 @@ class Queries:
                 if endless and loop.due():
                     loop.input_free()
                 elif endless and query.status["message"] in _IDLE:
+                    loop.has_looked = True
                     self.idle()
         except Exception as error:
             loop.ended = True

@@ -32,7 +32,6 @@ from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.log import read_epochs, read_identity, read_log
 from stateflow.checkpoint.process import this_process
 from stateflow.checkpoint.rescale import kept_key_groups, needs_rescale, rescaled_operators
-from stateflow.checkpoint.statistics import held
 from stateflow.checkpoint.writer import Writer
 from stateflow.compatibility.states import check_flow
 from stateflow.config.options import Options, cache_folder, checkpoint_root
@@ -109,7 +108,7 @@ class RunReport:
     stopped: str
     """Why it ended: drained, bound reached, or who asked."""
     held: tuple[str, int] | None = None
-    """The source that holds the watermark back, and when it last had rows, in microseconds since 1970."""
+    """The source that holds the watermark back at the run's end, and when it last had rows, in microseconds since 1970."""
     lost: tuple[LostRows, ...] = ()
     """The late rows that nobody reads, by operator."""
     warnings: tuple[str, ...] = ()
@@ -317,7 +316,7 @@ class _Run:
                 rows=loop.rows,
                 checkpoint=writer.parent.slot if writer.parent else None,
                 stopped=heart.reason or stopped,
-                held=held(writer.parent.statistics) if writer.parent else None,
+                held=loop.held(),
                 lost=tuple(self._lost.values()),
                 warnings=self.warnings.sentences,
             )

@@ -95,6 +95,14 @@ def _refuse_strange_account(url: str, options: Mapping[str, str], root: str) -> 
         raise UsageError("it is in an account that is not that of the job's root")
 
 
+def open_beside(url: str, root: Store, options: Mapping[str, str]) -> Store | None:
+    """A folder of the bucket that the checkpoint root is in, which the root's credentials open; None for another bucket."""
+    one, other = urlsplit(url.replace("s3a://", "s3://", 1)), urlsplit(root.url)
+    if (one.scheme, one.netloc) != (other.scheme, other.netloc):
+        return None
+    return open_store(one.geturl(), options)
+
+
 def local_folder(url: str) -> Path | None:
     """The folder of a local root; None for a root in an object store."""
     if not url.strip():

@@ -311,6 +311,9 @@ def test_a_retry_whose_earlier_try_has_read_the_interval_is_well(
     told = run(method, table, until=str(NOON + timedelta(hours=4)), outlets=OUTLETS)
     assert told.state is TaskInstanceState.SUCCESS
     assert len(announced(told)) == 2
+    # Its result is that of the task, not of a try that found nothing left.
+    result = told.xcoms["return_value"]
+    assert (result["batches"], result["rows"], result["empty"]) == (1, 100, False)
 
 
 def job_head(method: Method) -> int:

@@ -114,6 +114,33 @@ def test_timers_watermarks_lateness_and_idle_sources(
     assert (bench.reports, bench.states("time")) == ([], before)
 
 
+def test_a_run_that_finds_nothing_releases_what_a_quiet_source_has_held_back(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, out, quiet = Clock(), sf.memory("released"), sf.memory("quiet")
+    monkeypatch.setattr(runner, "_micros", clock)
+    out.clear()
+
+    @sf.pipeline("quiet")
+    def pipeline(flow: sf.Flow) -> None:
+        a = flow.source("a", bench.source("a", ORDER), Order, event_time="ts", watermark="1 minute")
+        b = flow.source("b", bench.source("b", ORDER), Order, event_time="ts", watermark="1 minute")
+        a.key_by("user", order_by="ts").process("timed", Timed, output=TOLD).collect("out", out)
+        b.collect("quiet", quiet)
+
+    bench.rows("b", [order(1, 5)])
+    bench.run(pipeline)
+    bench.rows("a", [order(3, 30), order(4, 100)])
+    held = bench.run(pipeline).held
+    assert held is not None
+    assert (held[0], told(out.rows, "idle")) == ("b", [])
+    # The runs are short, and nobody looks for ten minutes between them.
+    clock.now += 600_000_000
+    report = bench.run(pipeline)
+    assert [r.input_free for r in bench.reports] == [True]
+    assert (report.held, told(out.rows, "idle")) == (None, [("idle", 3, at(40))])
+
+
 def _micros(minute: float) -> int:
     return _of(at(minute))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stateflow.spark.sources.delta import DeltaOffset
+from stateflow.spark.sources.delta_offset import DeltaOffset
 from stateflow.spark.sources.delta_restores import (
     Detour,
     TableRestore,

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+import pytest
+
 import stateflow as sf
 from stateflow.format.records import SourceState
 from stateflow.pipelines.flow import Flow
-from stateflow.spark.inputs import Observation, advanced, holder_of, watermark_of
+from stateflow.spark.inputs import Observation, advanced, holder_of, looked_until, watermark_of
 
 SECOND = 1_000_000
 HOUR = 3600 * SECOND
@@ -101,3 +103,39 @@ def test_the_source_that_holds_it_is_named_while_others_are_ahead() -> None:
     assert holder(a, seen(11 * HOUR, 700 * SECOND), 901 * SECOND) is None, "it is ahead"
     assert holder_of(TWO, {}, 901 * SECOND, IDLE) is None
     assert holder_of(flow_of("a"), {"a": a}, 901 * SECOND, IDLE) is None
+
+
+MINUTE = 60 * SECOND
+
+
+@pytest.mark.parametrize(
+    ("recorded", "began", "now", "has_looked", "looked"),
+    [
+        # A run that goes on right after its record.
+        (100, 90, 110, True, 110),
+        (100, 90, 110, False, 120),
+        # An hour after the run before: only once it has looked does the hour count.
+        (100, 3700, 3710, False, 110),
+        (100, 3700, 3710, True, 3710),
+        # The clock of the host went back.
+        (100, 90, 80, False, 100),
+    ],
+)
+def test_time_without_a_run_counts_once_the_run_has_looked(
+    recorded: int, began: int, now: int, has_looked: bool, looked: int
+) -> None:
+    assert looked_until(recorded, began, now, has_looked=has_looked) == looked
+
+
+@pytest.mark.parametrize("pause", [6 * MINUTE, 7 * 24 * HOUR], ids=["six minutes", "a week"])
+def test_short_runs_see_that_a_source_is_quiet_and_a_paused_job_reads_first(pause: int) -> None:
+    """The run before had rows of `b`, then of `a`, and ended a second later. Nobody looked during the pause."""
+    a, b = seen(10 * HOUR, 900 * SECOND), seen(8 * HOUR, 890 * SECOND)
+    recorded, began = 900 * SECOND, 901 * SECOND + pause
+    first = looked_until(recorded, began, began + SECOND, has_looked=False)
+    assert mark(a, b, first) == 8 * HOUR - DELAY, "its rows may be waiting"
+    looked = looked_until(recorded, began, began + SECOND, has_looked=True)
+    assert mark(a, b, looked) == 10 * HOUR - DELAY, "none were"
+    assert holder(a, b, looked) is None
+    came = advanced({"a": a, "b": b}, {"b": Observation(1, 9 * HOUR)}, began + SECOND)
+    assert watermark_of(TWO, came, None, looked, IDLE) == 9 * HOUR - DELAY, "they were there"

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from stateflow.airflow.operators.task_lineage import TaskLineage
     from stateflow.checkpoint.control import RunOutcome
     from stateflow.checkpoint.scheduled import ScheduledRun
+    from stateflow.checkpoint.statistics import HistoryLine
     from stateflow.driver.run_spec import RunSpec
     from stateflow.driver.run_state import RunState
     from stateflow.driver.supervision import Supervision
@@ -492,18 +493,24 @@ class StateflowRunOperator(ReportsLineage, StateflowOperator):
         """Whether this task has made a checkpoint: an earlier try may have, whose driver was killed after it."""
         if outcome.batches or mark is None:
             return True
+        done = self._done(job, mark)
+        return done is None or bool(done)
+
+    def _done(self, job: Job, mark: ScheduledRun) -> list[HistoryLine] | None:
+        """The batches of this task over all of its tries, also of those that have been collected; None when they are not known."""
         try:
-            records = job.checkpoints() if job.exists else []
+            lines = job.history() if job.exists else []
         except StateflowError as error:
-            self.log.warning("whether an earlier try has made a checkpoint is not known: %s", error)
-            return True
-        return any(
-            record.slot > (mark.start or 0)
-            and (record.owner.dag_run, record.owner.task) == (mark.dag_run, mark.task)
-            and record.kind == "checkpoint"
-            and record.statistics.get("positions") is None  # it only says where a source begins
-            for record in records
-        )
+            self.log.warning("what earlier tries have done is not known: %s", error)
+            return None
+        return [
+            line
+            for line in lines
+            if line.id > (mark.start or 0)
+            and (line.dag_run, line.task) == (mark.dag_run, mark.task)
+            and line.kind == "checkpoint"
+            and line.metrics.get("positions") is None  # it only says where a source goes on
+        ]
 
     def _past_until(self, job: Job) -> str:
         positions = ", ".join(f"{source.uid}: {source.position}" for source in job.status().sources)
@@ -528,11 +535,15 @@ class StateflowRunOperator(ReportsLineage, StateflowOperator):
         for warning in outcome.warnings:
             self.log.warning("%s", warning)
         empty = not self._has_worked(job, mark, outcome)
+        # A try that finds its run ended has done nothing itself.
+        done = self._done(job, mark) if mark is not None else None
         result = self.result(
             checkpoint,
             epoch=status.epoch if status else None,
-            batches=outcome.batches,
-            rows=outcome.rows,
+            batches=outcome.batches if done is None else max(outcome.batches, len(done)),
+            rows=outcome.rows
+            if done is None
+            else max(outcome.rows, sum(line.processed_rows for line in done)),
             watermark=status.watermark if status else None,
             state_size=status.state_size if status else None,
             offsets={source.uid: source.data for source in status.sources} if status else {},

@@ -14,7 +14,8 @@ from pyspark.sql import SparkSession
 from stateflow.errors import DisagreementError
 from stateflow.format.records import SourceState
 from stateflow.format.source_offsets import NOTHING, SourceLeaves, check_same_source, kind_of
-from stateflow.spark.sources.delta import DeltaOffset, check_offset, pending_files
+from stateflow.spark.sources.delta import check_offset, pending_files
+from stateflow.spark.sources.delta_offset import DeltaOffset
 from stateflow.spark.sources.file_log import Fetch, files_between, log_folder, restore_entries
 from stateflow.spark.sources.kafka import check_kafka
 from stateflow.spark.sources.leaves import LeafDescription, leaves_of

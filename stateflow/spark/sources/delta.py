@@ -1,13 +1,7 @@
-"""Positions in a Delta table, as its streaming source writes them.
-
-An offset names the table, a version and an index within the version. Index -1 is the very beginning of a version. So
-"all of version 7 is read" is version 8 at index -1, whether version 8 exists yet or not.
-"""
+"""Positions of a Delta source: where it begins, where its batches end, and whether the table still has them."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -17,48 +11,11 @@ from pyspark.sql import SparkSession
 
 from stateflow.errors import DisagreementError, UsageError
 from stateflow.spark.sources.delta_log import local_log
+from stateflow.spark.sources.delta_offset import BEGINNING, DeltaOffset
 from stateflow.spark.sources.leaves import plan_nodes
 
-_BEGINNING = -1
 _DELTA_ERRORS = (Py4JJavaError, CapturedException)
 """What a call into Delta raises. PySpark translates some of Delta's exceptions."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeltaOffset:
-    """The serialised form of Delta's class DeltaSourceOffset."""
-
-    table: str
-    version: int
-    index: int = _BEGINNING
-    snapshot: bool = False
-    """Inside the first snapshot, not in the changes of `version`."""
-
-    @classmethod
-    def parse(cls, line: str) -> DeltaOffset:
-        offset = json.loads(line)
-        return cls(
-            offset["reservoirId"],
-            int(offset["reservoirVersion"]),
-            int(offset["index"]),
-            bool(offset["isStartingVersion"]),
-        )
-
-    def line(self) -> str:
-        return json.dumps(
-            {
-                "sourceVersion": 1,
-                "reservoirId": self.table,
-                "reservoirVersion": self.version,
-                "index": self.index,
-                "isStartingVersion": self.snapshot,
-            },
-            separators=(",", ":"),
-        )
-
-    @property
-    def position(self) -> tuple[int, int]:
-        return self.version, self.index
 
 
 def start_offset(spark: SparkSession, source: Any, until: int | datetime | None = None) -> DeltaOffset | None:
@@ -95,7 +52,7 @@ def _replays(source: Any, version: int) -> bool:
 
 def lies_behind(spark: SparkSession, source: Any, start: DeltaOffset, until: int | datetime) -> bool:
     """Whether the source has been read beyond `until`."""
-    return start.position > (bound_version(spark, source, until) + 1, _BEGINNING)
+    return start.position > (bound_version(spark, source, until) + 1, BEGINNING)
 
 
 def bound_version(spark: SparkSession, source: Any, until: int | datetime) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stateflow.spark.sources.delta import DeltaOffset
+from stateflow.spark.sources.delta_offset import DeltaOffset
 
 _OPERATION = b'"RESTORE"'
 Read = Callable[[int], bytes | None]
@@ -102,7 +102,7 @@ def _kept(read: Read, restored: int, moved: set[tuple[str, str]]) -> int | None:
             return None
         left ^= _moved(_actions(body))
         if not left:
-            return _last_like(read, version - 1, restored)
+            return last_like(read, version - 1, restored)
     return None
 
 
@@ -112,7 +112,7 @@ def _named(info: dict[str, Any]) -> int | None:
     return int(named) if named.isdecimal() else None
 
 
-def _last_like(read: Read, version: int, restored: int) -> int:
+def last_like(read: Read, version: int, restored: int) -> int:
     """The last version after `version` that only maintenance parts from it."""
     for later in range(version + 1, restored):
         if any(file.get("dataChange", True) for _, file in _files(_actions(read(later) or b""))):

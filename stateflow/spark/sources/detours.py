@@ -12,13 +12,13 @@ from pyspark.sql import SparkSession
 from stateflow.format.records import Record, SourceState
 from stateflow.format.source_offsets import NOTHING, SourceLeaves
 from stateflow.spark.sources.delta import (
-    DeltaOffset,
     bound_version,
     latest_version,
     table_id,
     table_path,
 )
 from stateflow.spark.sources.delta_log import local_log
+from stateflow.spark.sources.delta_offset import DeltaOffset
 from stateflow.spark.sources.delta_restores import (
     Detour,
     Read,

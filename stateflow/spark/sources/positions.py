@@ -18,7 +18,8 @@ from stateflow.errors import UsageError
 from stateflow.format.records import SourceState
 from stateflow.format.source_offsets import NOTHING, SourceLeaves, joined_lines, kinds_of
 from stateflow.spark.sources import delta, kafka
-from stateflow.spark.sources.delta import DeltaOffset, end_offsets, start_offset
+from stateflow.spark.sources.delta import end_offsets, start_offset
+from stateflow.spark.sources.delta_offset import DeltaOffset
 from stateflow.spark.sources.file_log import files_between, log_folder
 from stateflow.spark.sources.files import FilePlanner
 from stateflow.spark.sources.kafka import end_lines_of
