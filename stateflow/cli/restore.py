@@ -53,6 +53,17 @@ def restore(
     rewind_sinks: Annotated[
         bool, typer.Option("--rewind-sinks", help="Take the outputs back to the checkpoint, too.")
     ] = False,
+    with_readers: Annotated[
+        bool,
+        typer.Option(
+            "--with-readers",
+            help="Also take back the jobs of this root that have read what --rewind-sinks undoes, and their readers.",
+        ),
+    ] = False,
+    reader: Annotated[
+        list[str] | None,
+        flag("--reader", metavar="JOB=FILE", help="With --with-readers: the pipeline of such a job."),
+    ] = None,
     reset_watermark: Annotated[
         bool, typer.Option("--reset-watermark", help="Begin event time anew, as after a drained run.")
     ] = False,
@@ -90,23 +101,37 @@ def restore(
     loaded = load_pipeline(file, Path.cwd(), revision)
     given = pairs(parameter, "-p")
     found = new_job_of(options, job)
+    request: dict[str, Any] = {
+        "options": options,
+        "from_job": from_job,
+        "claim_mode": cast(Any, mode),
+        "allow_non_restored_state": allow_non_restored_state,
+        "reset_watermark": reset_watermark,
+        "parallelism": parallelism or 0,
+        "max_parallelism": max_parallelism or 0,
+        "takeover": takeover,
+        "owner": this_process(note=note),
+        "count": count,
+        "conf": pairs(conf, "--conf"),
+    }
+    readers = {
+        name: load_pipeline(file, Path.cwd()).pipeline for name, file in pairs(reader, "--reader").items()
+    }
+    if with_readers:
+        if not rewind_sinks:
+            raise UsageError(
+                "--with-readers takes back whoever has read what --rewind-sinks undoes: give that, too"
+            )
+        together = found.restore_with_readers(origin, loaded.pipeline, readers, given, **request)
+        if strict:
+            for each in together.plans:
+                each.check.refuse_evolution()
+        _restore_together(call, together, plan_digest, yes=yes, shown=options.progress)
+        return
+    if readers:
+        raise UsageError("--reader says which pipeline a reader runs: give --with-readers, too")
     plan = found.restore(
-        origin,
-        loaded.pipeline,
-        given,
-        options=options,
-        from_job=from_job,
-        claim_mode=cast(Any, mode),
-        allow_non_restored_state=allow_non_restored_state,
-        rewind_sinks=rewind_sinks,
-        reset_watermark=reset_watermark,
-        parallelism=parallelism or 0,
-        max_parallelism=max_parallelism or 0,
-        takeover=takeover,
-        approved=plan_digest,
-        owner=this_process(note=note),
-        count=count,
-        conf=pairs(conf, "--conf"),
+        origin, loaded.pipeline, given, rewind_sinks=rewind_sinks, approved=plan_digest, **request
     )
     if strict:
         plan.check.refuse_evolution()
@@ -128,4 +153,28 @@ def restore(
             "sinks_rewound": done.sinks,
         },
         f"job {job} is restored: record {done.checkpoint}, timeline {done.timeline}{copied}; the next run goes on from it",
+    )
+
+
+def _restore_together(
+    call: Invocation, together: Any, approved: str | None, *, yes: bool, shown: bool
+) -> None:
+    if approved is not None:
+        together.require(approved)
+    if not yes:
+        call.output.answer(
+            {**together.document(), "restored": False},
+            str(together),
+            note="Nothing was done: --yes restores them.",
+        )
+        return
+    call.output.note(str(together))
+    job = together.first.request.job.name
+    with call.output.progress(f"restore of {job}", shown=shown) as progress:
+        done = together.apply(progress)
+    records = {name: restored.checkpoint for name, restored in done.items()}
+    told = ", ".join(f"{name} (record {record})" for name, record in records.items())
+    call.output.answer(
+        {**together.document(), "restored": True, "records": records},
+        f"restored, in this order: {told}; their next runs go on from there",
     )

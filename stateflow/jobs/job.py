@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from stateflow.compatibility.flows import Check, Counts
     from stateflow.pipelines.pipeline import Pipeline
     from stateflow.restore.planned import RestorePlan
+    from stateflow.restore.together import RestoreTogether
     from stateflow.spark.runner import RunReport
 
 COLLECTED_RETAINED = 3
@@ -271,6 +272,33 @@ class Job(JobHandle):
         if count and any(operator.evolution for operator in plan.check.operators):
             plan = plan_restore(replace(wanted, counts=counted(wanted.origin, self, wanted.options)))
         return plan
+
+    def restore_with_readers(
+        self,
+        origin: str,
+        pipeline: Pipeline,
+        readers: Mapping[str, Pipeline],
+        parameters: Mapping[str, Any] | None = None,
+        *,
+        options: Options | None = None,
+        **request: Any,
+    ) -> RestoreTogether:
+        """Plans a restore that rewinds the outputs, together with the jobs of the root that have read what it undoes.
+
+        `readers` has their pipelines by name. `request` takes what `restore` takes; it holds for every job, apart from what says
+        where this one begins.
+        """
+        from stateflow.restore.together import plan_together
+
+        first = self.restore(origin, pipeline, parameters, options=options, rewind_sinks=True, **request)
+        shared = {name: request[name] for name in ("takeover", "conf", "owner") if name in request}
+
+        def plan_reader(name: str, slot: int) -> RestorePlan:
+            return self.beside(name).restore(
+                f"checkpoint:{slot}", readers[name], options=options, rewind_sinks=True, **shared
+            )
+
+        return plan_together(first, plan_reader, readers)
 
     def rescale(self, parallelism: int, *, note: str = "", takeover: bool = False) -> Edited:
         """Hands the state to another number of subtasks. It edits only the record, and the next run follows it."""

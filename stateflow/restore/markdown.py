@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from stateflow.quantities import size_text, time_text
 from stateflow.restore.digest import digest
 from stateflow.restore.parameters import SOURCES
-from stateflow.restore.text import code_parts
+from stateflow.restore.text import code_parts, reader_sentence
 from stateflow.restore.visible import code, prose
 
 if TYPE_CHECKING:
@@ -100,6 +100,11 @@ def _lines(plan: Plan) -> Iterator[str]:
             for s in plan.sinks
         ],
     )
+    if plan.readers:
+        yield ""
+        yield "**Readers of what would be undone**"
+        yield ""
+        yield from (f"- {prose(reader_sentence(reader))}" for reader in plan.readers)
     if plan.warnings:
         yield ""
         yield "**Note**"

@@ -13,6 +13,7 @@ from stateflow.config.options import Options
 from stateflow.format.records import Owner
 from stateflow.pipelines.pipeline import Pipeline
 from stateflow.restore.parameters import ParameterRestore
+from stateflow.restore.readers import Reader
 from stateflow.savepoints.origin import Origin
 
 ClaimMode = Literal["no_claim", "claim"]
@@ -103,6 +104,8 @@ class Plan:
     files: int
     bytes: int
     warnings: tuple[str, ...]
+    readers: tuple[Reader, ...] = ()
+    """The jobs of the root that have read what would be undone in the outputs."""
 
     @property
     def copies(self) -> bool:

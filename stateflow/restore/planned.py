@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from stateflow.restore.apply import RestoreRun
@@ -51,6 +52,7 @@ class RestorePlan(Plan):
             ],
             "sources": [vars(source) for source in self.sources],
             "sinks": [vars(sink) for sink in self.sinks],
+            "readers": [asdict(reader) for reader in self.readers],
             "files": self.files,
             "bytes": self.bytes,
             "copies": self.copies,

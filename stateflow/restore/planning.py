@@ -26,11 +26,19 @@ from stateflow.pipelines.flow import Flow
 from stateflow.restore.digest import checked_digest
 from stateflow.restore.parameters import ParameterRestore, Whose, restored_parameters
 from stateflow.restore.plan import Plan, RestoreRequest, SinkRestore, SourceRestore, same_job
+from stateflow.restore.readers import Readers, readers_of
 from stateflow.restore.visible import quoted
 from stateflow.savepoints.format import verify_savepoint
 from stateflow.savepoints.origin import Origin, newest_sinks
 from stateflow.spark.sinks.delta_rewind import rewindable
 from stateflow.storage.roots import open_store
+
+_STARTS = {
+    "upsert": "has nothing of this job yet, and gets only the keys that change after the snapshot: the others never arrive, "
+    "unless the table is a copy that holds them",
+    "append": "has nothing of this job yet, and gets only rows that follow the snapshot",
+}
+"""What to expect of an output into which the job has never written, by the sink's mode."""
 
 
 def make_plan(request: RestoreRequest) -> Plan:
@@ -91,6 +99,9 @@ def make_plan(request: RestoreRequest) -> Plan:
     refs = distinct(references(taken_over(record, flow)))
     tables = origin.savepoint.tables if origin.savepoint is not None else {}
     parts = [file for states in tables.values() for files in states.values() for file in files]
+    sinks = tuple(_sinks(flow, origin, log, request.rewind_sinks))
+    rewound = [sink.uid for sink in sinks if sink.action == "rewinds"]
+    readers = readers_of(job, origin.last_commits, rewound) if rewound else Readers()
     return Plan(
         request=request,
         new_job=own is None,
@@ -100,7 +111,7 @@ def make_plan(request: RestoreRequest) -> Plan:
         parameters=parameters,
         check=check,
         sources=tuple(_sources(flow, record, log)),
-        sinks=tuple(_sinks(flow, origin, log, request.rewind_sinks)),
+        sinks=sinks,
         files=len(refs) + len(parts),
         bytes=sum(ref.size for ref in refs) + sum(part.size for part in parts),
         warnings=(
@@ -110,7 +121,9 @@ def make_plan(request: RestoreRequest) -> Plan:
             *shared,
             *_inherited_outputs(flow, parameters),
             *(_new_keys(flow, origin) if own is None else ()),
+            *readers.unknown,
         ),
+        readers=readers.found,
     )
 
 
@@ -216,7 +229,7 @@ def _sinks(flow: Flow, origin: Origin, log: Log | None, rewind: bool) -> Iterato
             before=_written_so_far(newest.get(node.uid), target),
         )
         if has is None:
-            yield sink("starts", "has nothing of this job yet")
+            yield sink("starts", _STARTS.get(node.mode, "has nothing of this job yet"))
         elif rewind and node.uid in newest and rewindable(newest[node.uid]):
             to = f"slot {had}" if had is not None else "before this job's first output"
             yield sink("rewinds", f"back to {to}", back_to=had)

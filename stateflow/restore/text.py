@@ -13,6 +13,7 @@ from stateflow.restore.visible import quoted, visible
 if TYPE_CHECKING:
     from stateflow.pipelines.bound_code import BoundCode
     from stateflow.restore.plan import Plan
+    from stateflow.restore.readers import Reader
 
 
 _MOST_NAMES = 12
@@ -74,9 +75,23 @@ def _lines(plan: Plan) -> Iterator[str]:
     yield f"  code        {bound}"
     if unbound:
         yield f"              {unbound}"
+    for reader in plan.readers:
+        yield f"  reader      {reader_sentence(reader)}"
     for warning in plan.warnings:
         yield f"  note        {warning}"
     yield f"  digest      {digest(plan)}"
+
+
+def reader_sentence(reader: Reader) -> str:
+    way = (
+        f"so take it back to its checkpoint {reader.back_to} too, with its outputs, before it runs again"
+        if reader.back_to is not None
+        else "and none of its checkpoints is from before that, so restore a savepoint of it, or let it begin anew"
+    )
+    return (
+        f"job {quoted(reader.job)} has read {quoted(reader.table)} of job {quoted(reader.of)} (source {quoted(reader.source)}), from "
+        f"version {reader.first} on of what would be undone: its next run is refused, {way}"
+    )
 
 
 def _key_groups(plan: Plan, uid: str) -> str:

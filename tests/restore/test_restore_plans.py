@@ -46,6 +46,16 @@ def scene(tmp_path: Path) -> Scene:
     return made_scene(tmp_path)
 
 
+@sf.pipeline("orders")
+def upserted(flow: sf.Flow, *, input: str, output: str) -> None:
+    """The orders example with a table that has a row per user."""
+    from examples.orders import Balance, Order
+
+    events = flow.source("events", sf.delta(input), Order)
+    totals = events.key_by("user", order_by="ts").process("balance", Balance)
+    totals.upsert("latest", sf.delta(output), keys=["user"])
+
+
 def planned(
     scene: Scene,
     origin: str,
@@ -552,3 +562,28 @@ def test_a_pipeline_that_no_file_holds_says_that_its_code_is_not_bound(scene: Sc
     assert "  code        not bound by the digest: the pipeline was not loaded from a file\n" in str(
         planned(scene, "checkpoint:2")
     )
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "words"),
+    [
+        (
+            upserted,
+            "has nothing of this job yet, and gets only the keys that change after the snapshot: the others never arrive",
+        ),
+        (wider, "has nothing of this job yet, and gets only rows that follow the snapshot"),
+    ],
+    ids=["upsert", "append"],
+)
+def test_the_plan_of_a_fork_says_that_its_tables_begin_empty(
+    scene: Scene, pipeline: Pipeline, words: str
+) -> None:
+    plan = planned(
+        scene, "latest", {"output": "/elsewhere"}, into="copy", from_job="orders", pipeline=pipeline
+    )
+    [sink] = plan.sinks
+    assert sink.action == "starts"
+    assert sink.note.startswith(words)
+    assert words in str(plan)
+    assert html.escape(words) in html.unescape(markdown(plan))
+    assert plan.document()["sinks"][0]["note"] == sink.note

@@ -1,0 +1,225 @@
+"""Jobs of the root that have read what going back would undo in output tables, and to where each would have to go back with it.
+
+A reader that goes back takes its own outputs back, too, so that its readers have to follow. What a job has read stands in its
+record, what a table held stands in the table's log. Nothing here needs Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from stateflow.checkpoint.handle import JobHandle
+from stateflow.checkpoint.log import Log, list_jobs, read_log
+from stateflow.checkpoint.names import require_checkpoint
+from stateflow.errors import StateflowError
+from stateflow.format.records import Prepared, SourceState
+from stateflow.format.source_offsets import NOTHING, kind_of
+from stateflow.savepoints.origin import newest_sinks
+from stateflow.spark.sinks.delta_log import LoggedCommit, logged_commit
+from stateflow.spark.sinks.delta_rewind import find_rewind, rewindable
+from stateflow.spark.sinks.slot import SinkSlot
+from stateflow.spark.sources.delta_log import DeltaLog, log_of
+from stateflow.spark.sources.delta_offset import DeltaOffset
+from stateflow.spark.sources.delta_restores import TableRestore, UndoneRead, last_like, next_step
+from stateflow.storage.roots import open_beside
+
+OpenTable = Callable[[str], DeltaLog | None]
+"""Opens the log of the table at a path; None when this process cannot read it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A job that has read what would be undone."""
+
+    job: str
+    source: str
+    table: str
+    """The output that it reads."""
+    of: str
+    """The job whose output it is."""
+    first: int
+    """The first version that would be undone."""
+    back_to: int | None
+    """Its newest checkpoint from before it read any of that; None when none is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Readers:
+    found: tuple[Reader, ...] = ()
+    """The readers of the job's own outputs first, then their readers, and so on."""
+    unknown: tuple[str, ...] = ()
+    """What could not be looked at: a sentence each."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Undone:
+    """A table that would go back."""
+
+    job: str
+    table: str
+    restore: TableRestore
+
+
+def readers_of(job: JobHandle, last_commits: Mapping[str, int], sinks: Iterable[str]) -> Readers:
+    """The readers of these sinks of `job`, if the outputs after `last_commits` are undone."""
+    logs, unreadable = _other_logs(job)
+
+    def open_table(path: str) -> DeltaLog | None:
+        return log_of(path, job.store, lambda url: open_beside(url, job.store, job.storage_options))
+
+    return find_readers(job.log(), last_commits, sinks, logs, open_table, unreadable)
+
+
+def find_readers(
+    log: Log,
+    last_commits: Mapping[str, int],
+    sinks: Iterable[str],
+    others: Mapping[str, Log],
+    open_table: OpenTable,
+    unknown: Sequence[str] = (),
+) -> Readers:
+    """As `readers_of`, from the logs of the jobs."""
+    notes = list(unknown)
+    search = _Search(others, open_table, notes)
+    own = search.undone(log, last_commits, sinks)
+    back: dict[str, int | None] = {}
+    while True:
+        undone = dict(own)
+        for name, slot in back.items():
+            if slot is not None:
+                undone |= search.undone_by(others[name], slot)
+        found = search.readers(undone)
+        further = {reader.job: reader.back_to for reader in found}
+        if further == back:
+            return Readers(tuple(_in_order(log.job, found)), tuple(dict.fromkeys(notes)))
+        back = further
+
+
+class _Search:
+    def __init__(self, others: Mapping[str, Log], open_table: OpenTable, notes: list[str]) -> None:
+        self.others, self.notes = others, notes
+        self._open = open_table
+        self._tables: dict[str, DeltaLog | None] = {}
+
+    def undone_by(self, log: Log, slot: int) -> dict[str, _Undone]:
+        """What going back to a checkpoint would undo in the job's outputs."""
+        sinks = [uid for uid, prepared in newest_sinks(log).items() if rewindable(prepared)]
+        return self.undone(log, require_checkpoint(log, slot).last_commits, sinks)
+
+    def undone(self, log: Log, last_commits: Mapping[str, int], sinks: Iterable[str]) -> dict[str, _Undone]:
+        """By the id of the table."""
+        found = {}
+        newest = newest_sinks(log)
+        for uid in sinks:
+            prepared = newest.get(uid)
+            table = str(prepared.payload.get("table", "")) if prepared is not None else ""
+            read = [at.version for _, _, at in self._positions(table)] if table else []
+            if prepared is None or not read:
+                continue  # nobody reads it
+            restore = self._restore(log, uid, prepared, last_commits.get(uid), max(0, min(read) - 1))
+            if restore is not None:
+                found[table] = _Undone(log.job, prepared.target, restore)
+        return found
+
+    def _restore(
+        self, log: Log, uid: str, prepared: Prepared, last: int | None, known: int
+    ) -> TableRestore | None:
+        """The commit that would take the table back; None when there is nothing to undo. `known`: a version that it has."""
+        assert log.identity is not None
+        where = prepared.target
+        if where not in self._tables:
+            self._tables[where] = self._open(where)
+        table = self._tables[where]
+        app = SinkSlot(log.identity.uuid, log.job, uid, 0, 0).app_id
+        try:
+            if table is None:
+                raise StateflowError("its log cannot be read from here")
+            version, undone = find_rewind(_commits(table, known), app, last, where)
+        except (StateflowError, ValueError) as error:
+            self.notes.append(f"who has read {where} is not known: {error}")
+            return None
+        if not undone:
+            return None
+        newest = _newest(table, known)
+        return TableRestore(newest + 1, last_like(table.read, version, newest + 1))
+
+    def readers(self, undone: Mapping[str, _Undone]) -> list[Reader]:
+        found = []
+        for name, log in self.others.items():
+            if log.head is None:
+                continue
+            hit = list(_touched(log.head.sources, undone))
+            if not hit:
+                continue
+            back = next(
+                (c.slot for c in reversed(log.checkpoints) if not any(_touched(c.sources, undone))), None
+            )
+            for uid, table in hit:
+                first = (table.restore.kept if table.restore.kept is not None else -1) + 1
+                found.append(Reader(name, uid, table.table, table.job, first, back))
+        return found
+
+    def _positions(self, table: str) -> Iterator[tuple[str, str, DeltaOffset]]:
+        for name, log in self.others.items():
+            for uid, at in _offsets(log.head.sources if log.head is not None else {}):
+                if at.table == table:
+                    yield name, uid, at
+
+
+def _touched(
+    sources: Mapping[str, SourceState], undone: Mapping[str, _Undone]
+) -> Iterator[tuple[str, _Undone]]:
+    """The sources that have read what would be undone."""
+    for uid, at in _offsets(sources):
+        table = undone.get(at.table)
+        if table is not None and isinstance(next_step(at, [table.restore]), UndoneRead):
+            yield uid, table
+
+
+def _offsets(sources: Mapping[str, SourceState]) -> Iterator[tuple[str, DeltaOffset]]:
+    for uid, state in sources.items():
+        for line in state.lines:
+            if line != NOTHING and kind_of(line) == "delta":
+                yield uid, DeltaOffset.parse(line)
+
+
+def _commits(table: DeltaLog, known: int) -> Iterator[LoggedCommit]:
+    """From the newest version down, as far as the log reaches."""
+    for version in range(_newest(table, known), -1, -1):
+        body = table.commit(version)
+        if body is None:
+            return
+        yield logged_commit(version, body.decode().splitlines())
+
+
+def _newest(table: DeltaLog, known: int) -> int:
+    """The newest version: a table's versions have no gap."""
+    version = known
+    while table.commit(version + 1) is not None:
+        version += 1
+    return version
+
+
+def _in_order(first: str, found: Sequence[Reader]) -> Iterator[Reader]:
+    """Nobody before a job whose output it reads, as far as they do not read each other."""
+    left, told = list(found), {first}
+    while left:
+        now = [reader for reader in left if reader.of in told] or left
+        yield from now
+        told |= {reader.job for reader in now}
+        left = [reader for reader in left if reader not in now]
+
+
+def _other_logs(job: JobHandle) -> tuple[dict[str, Log], list[str]]:
+    logs: dict[str, Log] = {}
+    unreadable = []
+    for name in list_jobs(job.store):
+        if name == job.name:
+            continue
+        try:
+            handle = JobHandle.at(job.root, name, job.storage_options)
+            logs[name] = read_log(handle.store, handle.layout)
+        except StateflowError as error:
+            unreadable.append(f"whether job {name!r} has read what would be undone is not known: {error}")
+    return logs, unreadable
