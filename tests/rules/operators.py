@@ -7,6 +7,10 @@ from tests.rules.removal import Rule, rule
 _READY, _JOINS = "operators/ready/", "operators/joins/"
 _ONE_BATCH = "operators/ready/test_windows_as_one_batch.py"
 _WINDOWS = f"{_ONE_BATCH}::test_windows_hold_the_rows_that_came_before_they_closed"
+_PAIRS = "operators/joins/test_interval_join.py::test_what_comes_out_is_what_an_sql_engine_gives_for_the_whole_input"
+_VERSIONS = (
+    "operators/joins/test_versions.py::test_a_row_gets_the_version_of_its_time_however_the_input_is_cut"
+)
 _SESSIONS = f"{_ONE_BATCH}::test_sessions_are_those_of_all_rows_together"
 
 RULES: tuple[Rule, ...] = (
@@ -80,14 +84,14 @@ RULES: tuple[Rule, ...] = (
         f"{_READY}sessions.py",
         "        partials = self._accumulator.combine(partials, stored, into, owners)\n",
         "",
-        _SESSIONS,
+        f"{_SESSIONS}[0]",
     ),
     rule(
         "a session that has become part of another one is gone",
         f"{_READY}sessions.py",
         "        if gone.true_count:\n",
         "        if False:\n",
-        _SESSIONS,
+        f"{_SESSIONS}[0]",
     ),
     rule(
         "a session that has grown ends later",
@@ -109,14 +113,14 @@ RULES: tuple[Rule, ...] = (
         f"{_READY}inputs.py",
         "mask = valid if mask is None else mask & valid",
         "pass",
-        "operators/ready/test_aggregates_against_duckdb.py",
+        "operators/ready/test_aggregates_against_duckdb.py::test_aggregates_are_those_of_all_rows[0-running]",
     ),
     rule(
         "a value that a key has had is counted once",
         f"{_READY}distinct.py",
         "            put()\n",
         "            pass\n",
-        "operators/ready/test_distinct_counts.py",
+        "operators/ready/test_distinct_counts.py::test_running_counts_of_a_column_under_many_conditions[0]",
     ),
     rule(
         "a sum beyond 64 bits is an error",
@@ -158,7 +162,7 @@ RULES: tuple[Rule, ...] = (
         "operators/combined.py",
         "return int(pc.sum(rows.column(ROWS)).as_py() or 0) if is_combined(rows) else int(rows.num_rows)",
         "return int(rows.num_rows)",
-        "operators/ready/test_combined_rows.py",
+        "operators/ready/test_combined_rows.py::test_combined_rows_give_what_single_rows_give[tumbling-0]",
     ),
     # Joins
     rule(
@@ -166,7 +170,7 @@ RULES: tuple[Rule, ...] = (
         f"{_JOINS}arrivals.py",
         "                    has_key &= column.is_valid().to_numpy(zero_copy_only=False)\n",
         "                    pass\n",
-        "operators/joins/test_interval_join.py",
+        f"{_PAIRS}[0-left]",
     ),
     rule(
         "a pair comes out once",
@@ -180,35 +184,42 @@ RULES: tuple[Rule, ...] = (
         f"{_JOINS}interval.py",
         "~stay[number] & ~side.rows.matched",
         "~stay[number]",
-        "operators/joins/test_interval_join.py",
+        f"{_PAIRS}[0-full]",
     ),
     rule(
         "partners that may come later find the row that waits",
         f"{_JOINS}interval.py",
         "            stays = self._due(number, side.rows.at) > watermark\n",
         "            stays = side.rows.at > watermark\n",
-        "operators/joins/test_interval_join.py",
+        f"{_PAIRS}[1-left]",
+    ),
+    rule(
+        "a pair is looked for where the earliest partner would lie",
+        f"{_JOINS}interval.py",
+        "(right.owners, bucket(right.rows.at - self._least)),",
+        "(right.owners, bucket(right.rows.at - self._most)),",
+        "operators/joins/test_interval_join.py::test_two_rows_within_the_bounds_meet_whichever_came_first_and_however_far_the_watermark_is",
     ),
     rule(
         "a version of another key is no version of a row's",
         f"{_JOINS}asof.py",
         "is_valid = versions.blocks[found] == left.owners[there]",
         "is_valid = versions.blocks[found] >= 0",
-        "operators/joins/test_versions.py",
+        f"{_VERSIONS}[1-left]",
     ),
     rule(
         "a version is kept as long as a row to come may have it",
         f"{_JOINS}asof.py",
         "stays = ~reached | (at == newest[owners])",
         "stays = ~reached",
-        "operators/joins/test_versions.py",
+        f"{_VERSIONS}[2-left]",
     ),
     rule(
         "an older row does not take the place of a newer one",
         f"{_JOINS}newest.py",
         "np.lexsort((rows.at[places], owners[places]))",
         "np.lexsort((owners[places],))",
-        "operators/joins/test_versions.py",
+        "operators/joins/test_versions.py::test_a_row_gets_the_version_that_is_known_when_it_comes",
     ),
     rule(
         "an answer that is kept is not asked for again",
@@ -259,7 +270,7 @@ RULES: tuple[Rule, ...] = (
         "operators/expiry.py",
         "            found = going.take(state.expire(backend, now, share_of(entries)))\n",
         "            found = False\n",
-        "operators/test_expiry.py",
+        "operators/test_expiry.py::test_expired_entries_are_never_returned_and_leave_the_store",
     ),
     rule(
         "a number that its column cannot hold is refused",

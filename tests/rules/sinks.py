@@ -157,14 +157,14 @@ RULES: tuple[Rule, ...] = (
         _RANGES,
         "bool(ends[1] < key.least or key.greatest < ends[0])",
         "bool(ends[1] <= key.least or key.greatest <= ends[0])",
-        "spark/test_key_ranges.py::test_a_file_that_has_a_key_of_the_batch_may_hold_one",
+        "spark/test_key_ranges.py::test_a_file_may_hold_a_key_at_its_very_bounds",
     ),
     rule(
         "an instant is only known to the millisecond that Delta writes",
         _RANGES,
         " + away * room",
         "",
-        "spark/test_key_ranges.py::test_a_file_that_has_a_key_of_the_batch_may_hold_one",
+        "spark/test_key_ranges.py::test_a_file_may_hold_a_key_at_its_very_bounds",
     ),
     rule(
         "the bounds of a batch are known if those of each of its parts are",

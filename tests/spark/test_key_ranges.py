@@ -100,6 +100,21 @@ def test_a_file_that_has_a_key_of_the_batch_may_hold_one(
     assert may_hold(stats(kind, file, zone), of_batch(kind, batch, pieces=data.draw(st.integers(1, 3))))
 
 
+def test_a_file_may_hold_a_key_at_its_very_bounds() -> None:
+    """Of an instant the log has the milliseconds alone."""
+
+    def holds(kind: str, ends: Any, least: int, greatest: int) -> bool:
+        stats = {"numRecords": 1, "minValues": {"k": ends}, "maxValues": {"k": ends}}
+        return may_hold({"stats": json.dumps(stats)}, [KeyRange("k", kind, False, least, greatest)])
+
+    assert [holds("bigint", 5, *ends) for ends in ((5, 9), (1, 5), (5, 5), (6, 9), (1, 4))] == [
+        True, True, True, False, False,
+    ]  # fmt: skip
+    at = int(datetime(2026, 1, 1, 12, tzinfo=UTC).timestamp()) * 1_000_000 + 123_456
+    assert holds("timestamp", "2026-01-01T12:00:00.123Z", at, at)
+    assert not holds("timestamp", "2026-01-01T12:00:00.123Z", at + 2000, at + 2000)
+
+
 @given(st.data(), st.sampled_from(sorted(VALUES)))
 def test_a_file_may_only_hold_a_key_where_the_ranges_meet(data: st.DataObject, kind: str) -> None:
     file, batch = (data.draw(st.lists(VALUES[kind][1], min_size=1, max_size=3)) for _ in range(2))
