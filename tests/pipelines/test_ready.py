@@ -377,8 +377,10 @@ def test_a_deduplication_that_cannot_be_is_refused_in_one_sentence(
 @pytest.mark.parametrize(("within", "count"), [("7 days", 0), (None, 1)])
 def test_a_deduplication_without_an_end_is_warned_of(within: str | None, count: int) -> None:
     flow = flow_of(
-        lambda keyed: keyed.stream.transform(lambda f: f, type="user long, ts timestamp").deduplicate(
-            "once", by="user", within=within
+        lambda keyed: (
+            keyed.stream.transform(lambda f: f, type="user long, ts timestamp")
+            .deduplicate("once", by="user", within=within)
+            .append("out", sf.delta("/out"))
         )
     )
     warnings = compare(flow, "job", None).warnings
