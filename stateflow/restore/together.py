@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stateflow.errors import NotFoundError, UsageError
+from stateflow.pipelines.pipeline import Pipeline
 from stateflow.restore.plan import Progress, Restored
 from stateflow.restore.planned import RestorePlan
 from stateflow.restore.readers import Reader
@@ -26,7 +27,7 @@ class RestoreTogether:
 
     plans: tuple[RestorePlan, ...]
     given: tuple[str, ...]
-    """The jobs whose pipelines were given."""
+    """The jobs whose pipelines were given, each with the digest of its code."""
 
     @property
     def first(self) -> RestorePlan:
@@ -60,7 +61,7 @@ class RestoreTogether:
 
 
 def plan_together(
-    first: RestorePlan, plan_reader: PlanReader, given: Mapping[str, object]
+    first: RestorePlan, plan_reader: PlanReader, given: Mapping[str, Pipeline]
 ) -> RestoreTogether:
     """`given`: by name of a job, its pipeline."""
     back = back_to(first.readers)
@@ -71,7 +72,9 @@ def plan_together(
             f"run ({wanted})"
         )
     plans = [plan_reader(name, slot) for name, slot in reversed(back.items())]
-    return RestoreTogether((*plans, first), tuple(sorted(given)))
+    return RestoreTogether(
+        (*plans, first), tuple(f"{name} {given[name].code.digest}" for name in sorted(given))
+    )
 
 
 def back_to(readers: Sequence[Reader]) -> dict[str, int]:
