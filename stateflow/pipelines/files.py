@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from stateflow.errors import UsageError
 from stateflow.names import with_options
+from stateflow.pipelines.reader_options import check_reader_options
 from stateflow.pipelines.rows import Field, RowType, quoted, row_type
 
 if TYPE_CHECKING:
@@ -15,10 +16,16 @@ if TYPE_CHECKING:
 
 FORMATS = ("avro", "csv", "json", "orc", "parquet", "text")
 
+_STRICT = {"mode": "FAILFAST"}
+"""Spark's own default makes nulls of what does not fit."""
 _DEFAULTS = {
     # Columns are told by the header line. Spark would take them by their places, and an amount for a price.
-    "csv": {"header": "true", "enforceSchema": "false"},
+    "csv": {"header": "true", "enforceSchema": "false", **_STRICT},
+    "json": _STRICT,
 }
+BROKEN = "columnNameOfCorruptRecord"
+_BROKEN = "_corrupt_record"
+"""What Spark calls the column by default."""
 
 
 _ANY_AGE = {"maxFileAge": "36500d"}
@@ -49,6 +56,12 @@ class Files:
                 f"source {uid!r}: the columns of {self} are those of a row class: give it one, as in "
                 f"flow.source({uid!r}, sf.files(...), Order)"
             )
+        broken = self._option(BROKEN)
+        if broken and (broken, "string") not in {(each.name, each.type) for each in rows.fields}:
+            raise UsageError(
+                f"source {uid!r}: {BROKEN} is {broken!r}, and {rows.name} has no such column of text, so that rows which do not fit would be "
+                f"nulls without a word: add a field {broken}: str | None = None"
+            )
         return replace(self, rows=rows)
 
     def streaming(self, spark: SparkSession) -> DataFrame:
@@ -63,12 +76,23 @@ class Files:
         return self._as_of_today(self._described(spark.read).load(self.path))
 
     def _described(self, reader: Any) -> Any:
-        reader = reader.format(self.format).options(**_DEFAULTS.get(self.format, {}))
+        reader = reader.format(self.format).options(**self._defaults())
         reader = reader.options(**self.options)
         if self.rows is None:
             return reader
         former = [f"{quoted(name)} {field.type}" for field, names in self._former() for name in names]
         return reader.schema(", ".join([self.rows.ddl, *former]))
+
+    def _defaults(self) -> dict[str, str]:
+        """What Spark's reader is told unless the user says something else."""
+        defaults = dict(_DEFAULTS.get(self.format, {}))
+        if self._option(BROKEN) or (self.rows is not None and self.rows.field(_BROKEN)):
+            # Rows that do not fit have a column of their own.
+            defaults.pop("mode", None)
+        return defaults
+
+    def _option(self, name: str) -> str:
+        return next((value for each, value in self.options.items() if each.lower() == name.lower()), "")
 
     def _as_of_today(self, frame: DataFrame) -> DataFrame:
         """Columns under the names that they have now: a file may be older than the row class, or its maker."""
@@ -103,6 +127,8 @@ def files(
 
     The row type of the source gives the columns. `per_batch` is how many files a batch takes at most; without it a batch
     takes all that are new. `options` go to Spark's reader of the format.
+
+    A row of JSON or CSV that does not fit the row type fails the batch, unless `options` say otherwise.
     """
     if not path:
         raise UsageError("a source of files needs a folder: write files('/data/orders', 'json')")
@@ -110,6 +136,16 @@ def files(
         raise UsageError(
             f"files({path!r}) cannot read the format {format!r}: say one of {', '.join(FORMATS)}"
         )
+    if per_batch is not None and (isinstance(per_batch, bool) or not isinstance(per_batch, int)):
+        raise UsageError(
+            f"files({path!r}): per_batch is a number of files, not {per_batch!r}: say 100, or leave it out"
+        )
     if per_batch is not None and per_batch < 1:
         raise UsageError(f"files({path!r}): a batch of per_batch={per_batch} files is none: say 1 or more")
-    return Files(path, format, per_batch, {name: str(value) for name, value in (options or {}).items()})
+    given = {name: str(value) for name, value in (options or {}).items()}
+    check_reader_options(f"files({path!r}, {format!r})", format, given)
+    if per_batch is not None and "maxfilespertrigger" in {name.lower() for name in given}:
+        raise UsageError(
+            f"files({path!r}): per_batch and maxFilesPerTrigger are the same: leave one of them out"
+        )
+    return Files(path, format, per_batch, given)

@@ -13,6 +13,7 @@ from stateflow.pipelines.process import Output
 from stateflow.pipelines.rows import row_type
 from stateflow.pipelines.step_checks import check_source
 from stateflow.pipelines.streams import Stream
+from stateflow.pipelines.tables import DeltaTable
 from stateflow.pipelines.windows import not_negative
 
 
@@ -42,6 +43,8 @@ class Flow(Graph):
         if isinstance(factory, Files):
             factory = factory.declared(uid, rows)
             rows = factory.rows
+        if isinstance(factory, DeltaTable):
+            factory.check_rows(uid, rows)
         if (event_time is None) != (watermark is None):
             raise UsageError(f"source {uid!r}: give both event_time and watermark, or neither")
         if event_time is not None and rows is not None:

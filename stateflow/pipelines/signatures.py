@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 
@@ -18,3 +19,10 @@ def takes(function: Callable[..., Any], count: int) -> bool:
     except TypeError:
         return False
     return True
+
+
+def never_runs(function: Callable[..., Any]) -> bool:
+    """Whether a call gives something that somebody would have to await or to go through before its code runs."""
+    code = inspect.unwrap(function.func if isinstance(function, partial) else function)
+    kinds = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+    return any(kind(each) for kind in kinds for each in (code, type(code).__call__))

@@ -13,7 +13,7 @@ from stateflow.pipelines.conditions import condition_of
 from stateflow.pipelines.files import Files
 from stateflow.pipelines.graph import NodeRows
 from stateflow.pipelines.rows import RowType
-from stateflow.pipelines.signatures import takes
+from stateflow.pipelines.signatures import never_runs, takes
 from stateflow.pipelines.source_text import shown_aggregation
 from stateflow.pipelines.tables import DeltaTable
 
@@ -69,6 +69,16 @@ def check_sink(
         raise UsageError(
             f"sink {uid!r} ({mode}) cannot write to {target!r}: give it {_TAKES.get(mode, 'a known mode')}"
             f"{_instead(mode, target)}"
+        )
+    if isinstance(target, DeltaTable) and target.read_with:
+        raise UsageError(
+            f"sink {uid!r} ({mode}): option {target.read_with[0]!r} of {target} is for reading it and would do nothing: leave it out; "
+            "'delta.*' sets properties of a table that the sink makes"
+        )
+    if mode == "function" and never_runs(target):
+        raise UsageError(
+            f"sink {uid!r} (function): {target!r} is an async function or a generator, which does nothing where it is only called: give a "
+            "plain function, which may call asyncio.run(...)"
         )
     if mode == "upsert" and not given.get("keys"):
         raise UsageError(f"sink {uid!r} (upsert) has no key columns: say keys=['id']")

@@ -7,7 +7,8 @@ barrier.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import msgspec
 from pyspark.errors import PySparkException
@@ -18,9 +19,11 @@ from stateflow.errors import IncompatibleError, NotFoundError, StateflowError, U
 from stateflow.format.records import SourceState
 from stateflow.format.source_offsets import SourceLeaves
 from stateflow.operators.lateness import is_late
+from stateflow.pipelines.absent import is_watched
 from stateflow.pipelines.files import Files
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.graph import SourceNode
+from stateflow.pipelines.rows import quoted
 from stateflow.pipelines.tables import DeltaTable
 from stateflow.spark.exchange import LATE
 from stateflow.spark.session.empty_rows import empty_frame
@@ -32,6 +35,8 @@ _ABSENT = ("DELTA_SCHEMA_NOT_SET", "DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT
 
 TAG = "_sf_source"
 _OBSERVED = "stateflow-source-"
+_PRESENT = "present"
+_BITS = 62
 
 
 class SourceFrames(dict[str, DataFrame]):
@@ -118,12 +123,17 @@ def open_source(
 def _open_frame(spark: SparkSession, node: SourceNode) -> DataFrame:
     factory = node.factory
     try:
+        if isinstance(factory, Files) and _is_table(spark, factory.path):
+            raise UsageError(
+                f"source {node.uid!r}: {factory.path} is a Delta table, whose folder also has files that are no part of it any more: read it with "
+                f"sf.delta({factory.path!r})"
+            )
         frame = factory.streaming(spark) if hasattr(factory, "streaming") else factory(spark)
     except StateflowError:
         raise
     except Exception as error:
         if isinstance(error, PySparkException) and (condition := error.getCondition()) in _ABSENT:
-            raise NotFoundError(_absent(node, str(condition), error)) from error
+            raise NotFoundError(_not_there(node, str(condition), error)) from error
         raise UsageError(f"source {node.uid!r} cannot be opened: {first_line(error)}") from error
     if not isinstance(frame, DataFrame) or not frame.isStreaming:
         raise UsageError(f"source {node.uid!r} gives no streaming DataFrame: open it with spark.readStream")
@@ -142,7 +152,13 @@ def _open_frame(spark: SparkSession, node: SourceNode) -> DataFrame:
     return frame
 
 
-def _absent(node: SourceNode, condition: str, error: Exception) -> str:
+def _is_table(spark: SparkSession, path: str) -> bool:
+    jvm: Any = spark._jvm
+    log = jvm.org.apache.hadoop.fs.Path(path, "_delta_log")
+    return bool(log.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()).exists(log))
+
+
+def _not_there(node: SourceNode, condition: str, error: Exception) -> str:
     if isinstance(node.factory, DeltaTable):
         return (
             f"source {node.uid!r}: there is no Delta table at {node.factory.path}; check where it points to"
@@ -160,7 +176,24 @@ def _observed(node: SourceNode, frame: DataFrame) -> DataFrame:
         measures.append(
             F.max(F.unix_micros(F.col(f"`{node.event_time}`").cast("timestamp"))).alias("event_time")
         )
+    if is_watched(node):
+        measures += [
+            F.bit_or(F.expr(_bits(names))).alias(f"{_PRESENT}{k}") for k, names in enumerate(_watched(node))
+        ]
     return frame.observe(_OBSERVED + node.uid, *measures)
+
+
+def _watched(node: SourceNode) -> list[tuple[str, ...]]:
+    """The columns of a row class, as many at a time as a number has bits."""
+    names = node.rows.names if node.rows else ()
+    return [names[k : k + _BITS] for k in range(0, len(names), _BITS)]
+
+
+def _bits(names: Sequence[str]) -> str:
+    """A bit for each column that has a value in a row. A count per column would be seen in the time of a batch."""
+    return " | ".join(
+        f"cast(isnotnull({quoted(name)}) as bigint) * {1 << k}L" for k, name in enumerate(names)
+    )
 
 
 def _unioned(sources: Sequence[tuple[SourceNode, DataFrame]]) -> DataFrame:
@@ -198,6 +231,8 @@ class Observation:
 
     rows: int
     event_time: int | None
+    absent: tuple[str, ...] = ()
+    """Columns that no row has a value in."""
 
 
 def observations(spark: SparkSession, nodes: Sequence[SourceNode]) -> dict[str, Observation]:
@@ -211,6 +246,7 @@ def observations(spark: SparkSession, nodes: Sequence[SourceNode]) -> dict[str, 
         return {}
     execution = spark._jsparkSession.streams().get(query).streamingQuery().lastExecution()
     by_source: dict[str, Observation] = {}
+    by_uid = {node.uid: node for node in nodes}
     metrics = execution.observedMetrics().iterator()
     while metrics.hasNext():
         pair = metrics.next()
@@ -218,14 +254,27 @@ def observations(spark: SparkSession, nodes: Sequence[SourceNode]) -> dict[str, 
         if name.startswith(_OBSERVED):
             fields = list(row.schema().fieldNames())
             at = row.get(fields.index("event_time")) if "event_time" in fields else None
-            by_source[name.removeprefix(_OBSERVED)] = Observation(int(row.get(fields.index("rows"))), at)
+            uid = name.removeprefix(_OBSERVED)
+            masks = [row.get(k) for k, each in enumerate(fields) if each.startswith(_PRESENT)]
+            by_source[uid] = Observation(
+                int(row.get(fields.index("rows"))), at, _absent_of(by_uid[uid], masks)
+            )
     return by_source
+
+
+def _absent_of(node: SourceNode, masks: Sequence[int | None]) -> tuple[str, ...]:
+    return tuple(
+        name
+        for names, mask in zip(_watched(node), masks, strict=False)
+        for k, name in enumerate(names)
+        if not (mask or 0) >> k & 1
+    )
 
 
 def less(observed: Mapping[str, Observation], counted: Mapping[str, Observation]) -> dict[str, Observation]:
     """What Spark observed since `counted`; the highest event time is the same in every try of a batch."""
     return {
-        uid: Observation(of.rows - counted[uid].rows, of.event_time) if uid in counted else of
+        uid: replace(of, rows=of.rows - counted[uid].rows) if uid in counted else of
         for uid, of in observed.items()
     }
 

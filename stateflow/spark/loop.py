@@ -28,6 +28,7 @@ from stateflow.format.records import END_OF_TIME, FileRef, Record, SourceState
 from stateflow.operators.context import Moment
 from stateflow.pipelines.parameters import as_texts
 from stateflow.savepoints.dispose import dispose_claimed
+from stateflow.spark.absent_columns import AbsentColumns
 from stateflow.spark.batch import Batch, BatchSettings
 from stateflow.spark.carry_out import Sinks
 from stateflow.spark.inputs import (
@@ -105,6 +106,7 @@ class BatchLoop:
     """Whether the batches to come read every source."""
     has_looked: bool = False
     """Whether this run has looked into every source: a batch has read what was there, or there was nothing."""
+    _absent: AbsentColumns = field(init=False)
     _failed_tries: int = 0
     """Of the batch that is under way."""
     _ended: float | None = None
@@ -114,6 +116,7 @@ class BatchLoop:
 
     def __post_init__(self) -> None:
         self.began = self.clock()
+        self._absent = AbsentColumns(self.spark, self.inputs, self.warn)
 
     def on_batch(self, frame: DataFrame, batch_id: int) -> None:
         """For foreachBatch. It keeps an error in `failure`, because Spark passes on only the error's text."""
@@ -304,6 +307,7 @@ class BatchLoop:
         if self._failed_tries:
             statistics["failed_tries"] = self._failed_tries
         positions = advanced(sources(), observed, now)
+        self._absent.check(observed, positions, self.location)
         if not self.draining and (holder := holder_of(self.settings.flow, positions, now, self._idle_after)):
             statistics["watermark_held_by"] = holder
             statistics["watermark_held_since"] = positions[holder].active

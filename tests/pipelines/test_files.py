@@ -54,6 +54,7 @@ def test_lines_of_text_have_one_column() -> None:
         (("", "json"), "needs a folder"),
         (("/in", "xls"), "cannot read the format 'xls': say one of avro, csv, json"),
         (("/in", "json", 0), "per_batch=0 files is none: say 1 or more"),
+        (("/in", "json", "100"), "per_batch is a number of files, not '100'"),
     ],
 )
 def test_what_cannot_be_read_is_refused(arguments: tuple[Any, ...], message: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,19 @@ def test_a_target_of_another_kind_is_refused_with_what_to_write() -> None:
     refused(lambda f: rows(f).collect("out", TABLE), r"give it memory\(name\)")
     wrong: Any = "/data/t"
     refused(lambda f: rows(f).for_each_batch("out", wrong), r"give it a function of \(frame, delivery\)")
+
+    async def later(frame: Any, delivery: Any) -> None: ...
+
+    def in_parts(frame: Any, delivery: Any) -> Any:
+        yield frame
+
+    class Later:
+        async def __call__(self, frame: Any, delivery: Any) -> None: ...
+
+    for idle in (later, in_parts, Later(), partial(later)):
+        refused(
+            lambda f, idle=idle: rows(f).for_each_batch("out", idle), r"does nothing where it is only called"
+        )
     one: Any = lambda frame: None  # noqa: E731
     refused(lambda f: rows(f).for_each_batch("out", one), r"give it a function of \(frame, delivery\)")
 

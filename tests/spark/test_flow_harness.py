@@ -82,7 +82,7 @@ def readings(flow: sf.Flow, *, input: str, output: str, late: str) -> None:
 @sf.pipeline("readings")
 def counted_readings(flow: sf.Flow, *, input: str, output: str, late: str, counts: str) -> None:
     readings.function(flow, input=input, output=output, late=late)
-    more = flow.source("more", sf.files(input, "json"), Reading)
+    more = flow.source("more", sf.files(input, "json", options={"mode": "PERMISSIVE"}), Reading)
     whole = more.transform(lambda rows: rows.where("id is not null"), Reading)
     counted = whole.key_by("id").aggregate("counts", "id long, n long", n=sf.count())
     counted.upsert("counts", sf.delta(counts))

@@ -21,6 +21,8 @@ _DYING = 2.0
 _FULL = "No space left on device"
 DISK_FULL = "a disk is full"
 _GONE = re.compile(r"\[FAILED_READ_FILE\.FILE_NOT_EXIST\].*? reading file (\S+?)\.(?=\s|$)")
+_MISFIT = "[MALFORMED_RECORD_IN_PARSING"
+_CHANGED = re.compile(r"\[?DELTA_SOURCE_(TABLE_IGNORE_CHANGES|IGNORE_DELETE)\]?")
 _UNREADABLE = re.compile(r"\[FAILED_READ_FILE[\w.]*\].*? reading file (\S+?)\.(?=\s|$)")
 
 
@@ -53,13 +55,41 @@ def translated(error: BaseException) -> StateflowError:
         return StateflowError(
             f"the file {gone[1]} is gone since the batch was planned: run again, which plans it without the file, or put the file back first"
         )
-    if unreadable := _UNREADABLE.search(text):
+    if changed := _CHANGED.search(text):
+        return errors.IncompatibleError(_told_of_changes(changed, text))
+    unreadable = _UNREADABLE.search(text)
+    if unreadable and _MISFIT in text:
+        return errors.IncompatibleError(
+            f"the file {unreadable[1]} has a row that does not fit the row class: {_misfit(text)}; mend or move the file and run again, "
+            "or let such rows come in a column of their own with options={'columnNameOfCorruptRecord': 'broken'} (docs/sources.md, bad rows)"
+        )
+    if unreadable:
         return StateflowError(
             f"the file {unreadable[1]} cannot be read: {_deepest(text)}; move it out of the folder, or put one that can be read in its place, and run again"
         )
     problem = StateflowError(f"the batch failed: {_first(text)}")
     problem.frames = frames_in(text)
     return problem
+
+
+def _told_of_changes(changed: re.Match[str], text: str) -> str:
+    """Instead of Delta's advice to leave such commits out, after which a sum would be wrong for ever."""
+    version = re.search(r"at version (\d+)", text[changed.start() :])
+    path = re.search(
+        r"located at path (\S+?)[.,]?(?=\s|$)|at path (\S+?)[.,]?(?=\s|$)", text[changed.start() :]
+    )
+    where = f" {path[1] or path[2]}" if path else ""
+    return (
+        f"the Delta table{where} that a source reads has rows replaced or deleted{f' in version {version[1]}' if version else ''}, as by an "
+        "upsert of another job, and a stream of its rows cannot take that: read its changes, with options={'readChangeFeed': 'true'} and "
+        "signed rows (docs/recipes/changes.md); Delta's option skipChangeCommits would leave the changes out"
+    )
+
+
+def _misfit(text: str) -> str:
+    """What did not fit, without Spark's names of errors and its advice."""
+    said = re.sub(r"^\[[\w.]+\] ", "", _deepest(text))
+    return re.split(r"[.,]? SQLSTATE|\. Correct the value", said)[0]
 
 
 def _ended_jvm(error: BaseException) -> str:
@@ -104,9 +134,12 @@ def _first(text: str) -> str:
 
 def _deepest(text: str) -> str:
     """What the last of Java's causes says, without the name of its class."""
-    causes = [cause for cause in text.split("Caused by: ") if not _UNREADABLE.search(cause)]
-    lines = map(str.strip, (causes or [text])[-1].splitlines())
-    said = ", ".join(
-        line.rstrip(".") for line in itertools.takewhile(lambda line: not line.startswith("at "), lines)
-    )
-    return re.sub(r"^[\w.$]+(Exception|Error): ", "", said)[:_LIMIT]
+    # Behind the trace of the last cause the text may begin anew.
+    causes = [_before_trace(cause) for cause in text.split("Caused by: ")]
+    said = [cause for cause in causes if cause and not _UNREADABLE.search(cause)] or causes
+    return re.sub(r"^[\w.$]+(Exception|Error): ", "", said[-1])[:_LIMIT]
+
+
+def _before_trace(cause: str) -> str:
+    lines = itertools.takewhile(lambda line: not line.startswith("at "), map(str.strip, cause.splitlines()))
+    return ", ".join(line.rstrip(".") for line in lines)

@@ -1,0 +1,89 @@
+"""Options that Spark's readers know. Spark takes any other without a word, so a misspelt one would do nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from stateflow.errors import UsageError
+from stateflow.names import suggestion
+
+_FILES = (
+    "maxFilesPerTrigger maxBytesPerTrigger maxFileAge latestFirst fileNameOnly cleanSource sourceArchiveDir maxCachedFiles "
+    "discardCachedInputRatio ignoreCorruptFiles ignoreMissingFiles pathGlobFilter recursiveFileLookup basePath"
+)
+_TIMES = (
+    "dateFormat enableDateTimeParsingFallback locale timeFormat timeZone timestampFormat timestampNTZFormat"
+)
+_REBASED = "datetimeRebaseMode"
+_BY_FORMAT = {
+    "avro": f"avroSchema avroSchemaUrl enableStableIdentifiersForUnionType ignoreExtension mode positionalFieldMatching "
+    f"recursiveFieldMaxDepth stableIdentifierPrefixForUnionType {_REBASED}",
+    "csv": f"charToEscapeQuoteEscaping charset columnNameOfCorruptRecord columnPruning comment delimiter emptyValue encoding "
+    f"enforceSchema escape header ignoreLeadingWhiteSpace ignoreTrailingWhiteSpace inputBufferSize lineSep maxCharsPerColumn "
+    f"maxColumns mode multiLine nanValue negativeInf nullValue positiveInf quote sep unescapedQuoteHandling {_TIMES}",
+    "json": f"allowBackslashEscapingAnyCharacter allowComments allowNonNumericNumbers allowNumericLeadingZeros allowSingleQuotes "
+    f"allowUnquotedControlChars allowUnquotedFieldNames charset columnNameOfCorruptRecord encoding lineSep mode multiLine {_TIMES}",
+    "orc": "mergeSchema",
+    "parquet": f"int96RebaseMode mergeSchema {_REBASED}",
+    "text": "encoding lineSep wholetext",
+}
+READERS: Mapping[str, frozenset[str]] = {
+    **{format: frozenset(f"{_FILES} {own}".split()) for format, own in _BY_FORMAT.items()},
+    "delta": frozenset(
+        [
+            "maxFilesPerTrigger",
+            "maxBytesPerTrigger",
+            "ignoreFileDeletion",
+            "ignoreChanges",
+            "ignoreDeletes",
+            "skipChangeCommits",
+            "failOnDataLoss",
+            "startingVersion",
+            "startingTimestamp",
+            "readChangeFeed",
+            "readChangeData",
+            "excludeRegex",
+            "schemaTrackingLocation",
+            "schemaLocation",
+            "streamingSourceTrackingId",
+            "allowSourceColumnDrop",
+            "allowSourceColumnRename",
+            "allowSourceColumnTypeChange",
+        ]
+    ),
+}
+"""What has an effect on a stream, by format. Spark and Delta take their names in any case."""
+
+MODES = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
+"""Spark takes any other for PERMISSIVE, and only its log says so."""
+
+_OF_THE_ROW_CLASS = frozenset(
+    [
+        "inferschema",
+        "samplingratio",
+        "prefersdecimal",
+        "primitivesasstring",
+        "infertimestamp",
+        "preferdate",
+        "schema",
+    ]
+)
+
+
+def check_reader_options(what: str, format: str, options: Mapping[str, str]) -> None:
+    """UsageError for options that the reader of `format` would not look at; `what` is how the user has called it."""
+    known = {name.lower() for name in READERS[format]}
+    for name, value in options.items():
+        # A name with a dot is one of Hadoop's, which are not to be counted.
+        if "." in name:
+            continue
+        if name.lower() in _OF_THE_ROW_CLASS:
+            raise UsageError(
+                f"{what}: option {name!r} does nothing, because the row class gives the columns and their types: leave it out"
+            )
+        if name.lower() not in known:
+            raise UsageError(
+                f"{what}: Spark's reader of {format} has no option {name!r}{suggestion(name, READERS[format])}"
+            )
+        if name.lower() == "mode" and value.upper() not in MODES:
+            raise UsageError(f"{what}: option 'mode' is {value!r}: say one of {', '.join(MODES)}")
