@@ -1,0 +1,65 @@
+"""What users read of Spark's and Delta's errors."""
+
+from __future__ import annotations
+
+import stateflow as sf
+from stateflow.spark.task.failures import translated
+
+MISFIT = """An error occurred while calling o126.collectToPython.
+: org.apache.spark.SparkException: [FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:///in/a.json.  SQLSTATE: KD001
+\tat org.apache.spark.sql.errors.QueryExecutionErrors$.cannotReadFilesError(QueryExecutionErrors.scala:940)
+Caused by: org.apache.spark.SparkException: [MALFORMED_RECORD_IN_PARSING.WITHOUT_SUGGESTION] Malformed records are detected in record parsing: [1,null].
+Parse Mode: FAILFAST. To process malformed records as null result, try setting the option 'mode' as 'PERMISSIVE'.  SQLSTATE: 22023
+\tat org.apache.spark.sql.errors.QueryExecutionErrors$.malformed(QueryExecutionErrors.scala:1615)
+\t... 24 more
+Caused by: {cause}
+\tat org.apache.spark.sql.errors.QueryExecutionErrors$.cannotParseJSONFieldError(QueryExecutionErrors.scala:1359)
+\t... 30 more
+
+org.apache.spark.SparkException: [FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:///in/a.json.  SQLSTATE: KD001
+"""
+UPSERTED = (
+    "[DELTA_SOURCE_TABLE_IGNORE_CHANGES] Detected a data update (for example MERGE (Map(predicate -> []))) in the source table at version 7. "
+    "This is currently not supported. If this is going to happen regularly and you are okay to skip changes, set the option "
+    "'skipChangeCommits' to 'true'. If you would like the data update to be reflected, please restart this query with a fresh checkpoint "
+    "directory. The source table can be found at path file:/data/shops."
+)
+
+
+def test_a_row_that_does_not_fit_is_told_without_sparks_advice() -> None:
+    for cause, said in (
+        (
+            (
+                "org.apache.spark.SparkRuntimeException: [CANNOT_PARSE_JSON_FIELD] Cannot parse the field name 'amount' and the value 12.25 of the "
+                'JSON token type VALUE_NUMBER_FLOAT to target Spark data type "BIGINT". SQLSTATE: 2203G'
+            ),
+            (
+                "Cannot parse the field name 'amount' and the value 12.25 of the JSON token type VALUE_NUMBER_FLOAT to target Spark data type "
+                '"BIGINT"'
+            ),
+        ),
+        (
+            (
+                "org.apache.spark.SparkDateTimeException: [CAST_INVALID_INPUT] The value 'yesterday' of the type \"STRING\" cannot be cast to "
+                '"TIMESTAMP" because it is malformed. Correct the value as per the syntax, or change its target type. SQLSTATE: 22018'
+            ),
+            'The value \'yesterday\' of the type "STRING" cannot be cast to "TIMESTAMP" because it is malformed',
+        ),
+        ('java.lang.NumberFormatException: For input string: "abc"', 'For input string: "abc"'),
+    ):
+        problem = translated(RuntimeError(MISFIT.format(cause=cause)))
+        assert isinstance(problem, sf.IncompatibleError)
+        assert str(problem) == (
+            f"the file file:///in/a.json has a row that does not fit the row class: {said}; mend or move the file and run again, or let such "
+            "rows come in a column of their own with options={'columnNameOfCorruptRecord': 'broken'} (docs/sources.md, bad rows)"
+        )
+
+
+def test_a_table_that_others_change_is_told_with_what_to_read() -> None:
+    problem = translated(RuntimeError(UPSERTED))
+    assert isinstance(problem, sf.IncompatibleError)
+    assert str(problem) == (
+        "the Delta table file:/data/shops that a source reads has rows replaced or deleted in version 7, as by an upsert of another job, "
+        "and a stream of its rows cannot take that: read its changes, with options={'readChangeFeed': 'true'} and signed rows "
+        "(docs/recipes/changes.md); Delta's option skipChangeCommits would leave the changes out"
+    )
