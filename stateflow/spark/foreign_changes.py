@@ -13,7 +13,7 @@ from stateflow.format.source_offsets import SourceLeaves
 from stateflow.pipelines.files import Files
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.tables import DeltaTable
-from stateflow.spark.sinks import other_writers, went_back
+from stateflow.spark.sinks import other_writers, unlike_properties, went_back
 from stateflow.spark.sinks.delta_log import DeltaLog
 from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.spark.sources import rewritten
@@ -34,7 +34,7 @@ def tell_of_outputs(
     kept: Callable[[], Collection[int]],
     warn: Warn,
 ) -> None:
-    """Tells of rows of other jobs in an output that this job begins, and of a RESTORE of one that it had written to.
+    """Tells of properties that an output does not have, of rows of other jobs in one that this job begins, and of a RESTORE of one that it had written to.
 
     `job` is any slot of it, `last_commits` has the sinks that it has committed to, and `kept` gives its checkpoints.
     """
@@ -42,6 +42,15 @@ def tell_of_outputs(
         if not isinstance(node.target, DeltaTable):
             continue
         log, table = DeltaLog(spark, node.target.path), str(node.target)
+        if node.target.properties and (
+            unlike := unlike_properties.unlike_properties(
+                node.target.properties, log.begin().shape().configuration
+            )
+        ):
+            warn(
+                f"properties of {node.uid}",
+                unlike_properties.sentence(node.uid, table, node.target.path, unlike),
+            )
         if node.uid not in last_commits:
             if others := other_writers.other_writers(log.begin().app_ids(), job.job):
                 warn(f"other writers of {node.uid}", other_writers.sentence(table, others))

@@ -7,6 +7,7 @@ from pyspark.sql.types import LongType, StructType
 
 from stateflow.spark.sinks.delta_log import TableShape
 from stateflow.spark.sinks.delta_rewrite import NEEDS_MERGE, is_plain
+from stateflow.spark.sinks.unlike_properties import sentence, unlike_properties
 
 
 def shaped(**properties: str) -> TableShape:
@@ -34,3 +35,17 @@ def test_constraints_have_their_names_whatever_the_case_of_the_prefix() -> None:
         "id", StructType(), (), {"Delta.Constraints.Least": "id > 0", "delta.x": "1"}, (), "print"
     )
     assert shape.constraints == {"Least": "id > 0"}
+
+
+def test_properties_that_a_table_does_not_have_are_told_with_the_statement_that_sets_them() -> None:
+    there = {"delta.enableChangeDataFeed": "TRUE", "delta.checkpointInterval": "10"}
+    assert unlike_properties({"DELTA.enableChangeDataFeed": "true"}, there) == {}
+    unlike = unlike_properties({"delta.checkpointInterval": "100", "delta.appendOnly": "true"}, there)
+    assert unlike == {"delta.checkpointInterval": "100", "delta.appendOnly": "true"}
+    assert sentence("out", "Delta table /t", "/t", unlike).startswith(
+        "sink 'out' gives Delta table /t properties that it does not have (delta.checkpointInterval, delta.appendOnly): they count when"
+    )
+    assert (
+        "ALTER TABLE delta.`/t` SET TBLPROPERTIES ('delta.checkpointInterval' = '100', 'delta.appendOnly' = 'true')"
+        in sentence("out", "Delta table /t", "/t", unlike)
+    )

@@ -87,9 +87,15 @@ def added_by(columns: Iterable[tuple[str, str]], path: str) -> str:
     return f"ALTER TABLE {_table(path)} ADD COLUMNS ({definitions})"
 
 
+def altered(path: str, properties: Mapping[str, str]) -> str:
+    """The statement that gives the table at `path` properties."""
+    pairs = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
+    return f"ALTER TABLE {_table(path)} SET TBLPROPERTIES ({pairs})"
+
+
 def renamed_by(names: Mapping[str, str], path: str) -> str:
     """The statements that give columns of the table at `path` other names, by the names that they have."""
-    mapped = f"ALTER TABLE {_table(path)} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')"
+    mapped = altered(path, {"delta.columnMapping.mode": "name"})
     renamed = (
         f"ALTER TABLE {_table(path)} RENAME COLUMN {quoted(old)} TO {quoted(new)}"
         for old, new in names.items()
