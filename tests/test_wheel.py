@@ -186,7 +186,7 @@ def files_below(folder: Path) -> set[str]:
     return {
         path.relative_to(folder).as_posix()
         for path in folder.rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts and path.name != ".airflowignore"
+        if path.is_file() and "__pycache__" not in path.parts
     }
 
 

@@ -221,6 +221,43 @@ def test_a_backfill_gives_way_to_the_scheduled_run_and_says_that_its_day_was_rea
     assert stage.verdict().right
 
 
+def test_a_new_job_s_days_are_read_one_by_one_and_no_run_overtakes_another(
+    client: AirflowClient, folder: Path
+) -> None:
+    """What a backfill of a new job loses to the DAG's first scheduled run, `catchup` and `depends_on_past` do in order."""
+    stage = Stage(folder, "first_day")
+    today = datetime.now(UTC).date()
+    stage.orders.add(4, ROWS)
+    for version, days in enumerate((3, 2, 1)):  # at noon; the fourth commit is today's
+        stage.age(version, datetime.combine(today - timedelta(days), time(12), UTC))
+    client.unpause("from_the_first_day")
+    runs = await_runs(client, "from_the_first_day", "scheduled", 3)
+    for run in runs:
+        succeeded(client, run)
+        assert client.tries(run, "run") == ["success"]
+        assert client.xcom(run, "run")["rows"] == ROWS, "its own day, and no other"
+    assert len(runs) == 3
+    assert stage.job.log().newest_epoch == 3
+
+
+def test_a_schedule_of_plain_cron_has_intervals_without_length(client: AirflowClient) -> None:
+    client.unpause("plain_cron")
+    document = client.call("GET", only_run(client, "plain_cron", "scheduled").path)
+    assert document["data_interval_start"] == document["data_interval_end"] == document["logical_date"]
+
+
+def test_what_spark_writes_to_stderr_in_the_task_s_own_process_is_no_error(
+    client: AirflowClient, folder: Path
+) -> None:
+    stage = Stage(folder, "inside")
+    stage.orders.add(1, ROWS)
+    run = succeeded(client, client.trigger("inside"))
+    log = client.log(run, "run")
+    assert "WARN" in log, "Spark has said something"
+    assert [line for line in log.splitlines() if line.startswith("ERROR")] == []
+    assert stage.verdict().right
+
+
 def test_who_waits_for_a_table_runs_once_for_each_run_that_wrote_to_it(
     client: AirflowClient, folder: Path
 ) -> None:

@@ -11,7 +11,7 @@ from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, Asset, AssetAlias, CronDataIntervalTimetable, Param
 
 from stateflow.airflow import StateflowRunOperator
-from stateflow.airflow.launchers import SparkSubmit
+from stateflow.airflow.launchers import InProcess, SparkSubmit
 
 PIPELINE = Path(__file__).resolve().parents[1] / "gated.py"
 FOLDER = os.environ.get("STORY_FOLDER", "/nowhere")
@@ -25,10 +25,9 @@ def run(job: str, **arguments: Any) -> StateflowRunOperator:
         job=job,
         pipeline=f"{PIPELINE}:gated",
         parameters={"input": f"{of_job}/orders", "output": f"{of_job}/totals", "gate": f"{of_job}/gate"},
-        launcher=SparkSubmit(driver_memory="1g"),
         retries=2,
         retry_delay=timedelta(seconds=1),
-        **arguments,
+        **{"launcher": SparkSubmit(driver_memory="1g"), **arguments},
     )
 
 
@@ -40,6 +39,21 @@ with DAG(
     params={"on_past_until": Param("fail", type="string")},
 ):
     run("daily", until="{{ data_interval_end }}", on_past_until="{{ params.on_past_until }}")
+
+with DAG(
+    "from_the_first_day",
+    schedule=CronDataIntervalTimetable("@daily", timezone="UTC"),
+    start_date=datetime.combine(datetime.now(UTC).date() - timedelta(3), datetime.min.time(), UTC),
+    catchup=True,
+    max_active_runs=1,
+):
+    run("first_day", until="{{ data_interval_end }}", depends_on_past=True)
+
+with DAG("plain_cron", schedule="@daily", start_date=datetime(2026, 1, 1, tzinfo=UTC), catchup=False):
+    EmptyOperator(task_id="nothing")
+
+with DAG("inside", schedule=None):
+    run("inside", launcher=InProcess())
 
 with DAG("produced", schedule=None):
     # A text is no asset, and Airflow lets a DAG have it.
