@@ -19,7 +19,7 @@ def commands() -> str:
 
 
 @pytest.mark.system
-@pytest.mark.timeout(900)  # three starts of Spark, on a machine that may be busy
+@pytest.mark.timeout(900)  # four starts of Spark, on a machine that may be busy
 def test_who_types_the_first_page_gets_what_it_says(tmp_path: Path) -> None:
     (tmp_path / "payments.py").write_text(re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)[0])
     assert "timeout -s KILL" in commands()
