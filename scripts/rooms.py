@@ -16,7 +16,7 @@ PACKAGE = PROJECT / "stateflow"
 PAGE = PROJECT / "docs" / "architecture.md"
 BEGIN, END = "<!-- rooms: python scripts/rooms.py -->", "<!-- end of rooms -->"
 
-GROUND = frozenset({"distribution", "errors", "logs", "masking", "metrics", "names"})
+GROUND = frozenset({"distribution", "errors", "logs", "masking", "metrics", "names", "private_folders"})
 """Every room may import these; they import nothing of the project but each other."""
 
 
@@ -42,6 +42,7 @@ ROOMS: Mapping[str, Room] = {
     "masking": Room("what people may not read: values of parameters that are called like a secret"),
     "metrics": Room("gauges for OpenTelemetry"),
     "names": Room("names that are not known, and what was meant by them"),
+    "private_folders": Room("folders for this user alone, whatever the umask says"),
     "format": Room(
         "bytes and names that are frozen: records, paths, scalar types, keys' encoding; no I/O",
         first="records.py",

@@ -307,10 +307,11 @@ def _parsed(parse: Any, flag: str, text: str) -> Any:
 def _detach(job: str, output: Output) -> None:
     """The same command without --detach, in a session of its own; what it says goes to a file."""
     from stateflow.config.options import cache_folder
+    from stateflow.private_folders import make_private
     from stateflow.spark.session.workers import imports_from_working_folder
 
     folder = Path(cache_folder()) / "logs"
-    folder.mkdir(parents=True, exist_ok=True)
+    make_private(folder)
     log = folder / f"savepoint-{job}-{os.getpid()}.log"
     arguments = [a for a in sys.argv[1:] if a != "--detach"]
     # Otherwise -m would import modules of the working folder, from where the script imports none.

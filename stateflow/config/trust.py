@@ -16,6 +16,7 @@ from typing import Any, Literal
 from uuid import uuid4
 
 from stateflow.errors import UsageError
+from stateflow.private_folders import make_private
 
 Places = Sequence[tuple[str, Any]]
 """Options that name a folder, an endpoint or a credential, with their values, in the file's order."""
@@ -48,7 +49,7 @@ def remember(path: Path, owner: int, places: Places, env: Mapping[str, str]) -> 
             f"there is no home folder to note in that {path} is trusted: set HOME or XDG_CONFIG_HOME, or name the file with "
             "STATEFLOW_CONFIG"
         )
-    note.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private(note.parent)
     part = note.with_name(f".{note.name}-{uuid4().hex}")
     part.write_text(json.dumps({"file": str(path), "places": _digest(places)}) + "\n", encoding="utf-8")
     part.replace(note)

@@ -19,6 +19,7 @@ from stateflow.config.options import drivers_folder
 from stateflow.driver import supervisor
 from stateflow.errors import UnavailableError
 from stateflow.format.layout import checked_name
+from stateflow.private_folders import make_private
 
 LOG_DAYS = 7
 """Days for which the log of a driver that has ended stays."""
@@ -127,7 +128,12 @@ class DriverFolder:
         """
         self._sweep(time.time())
         folder = self._folder / f"{time.time_ns():020d}"
-        folder.mkdir(parents=True, mode=0o700)
+        try:
+            make_private(folder)
+        except PermissionError:
+            raise UnavailableError(
+                f"the folder {folder.parent} cannot be written to by this user: set STATEFLOW_CACHE_DIR to a folder of this user"
+            ) from None
         supervisor.write(folder / "command.json", {"argv": list(argv), "cwd": str(cwd), "above": above})
         variables = {}
         if temporary:

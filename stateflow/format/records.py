@@ -42,11 +42,12 @@ Name = Annotated[str, msgspec.Meta(pattern=rf"^{_SEGMENT}\Z")]
 FileName = Annotated[str, msgspec.Meta(pattern=rf"^{_PLAIN}(?:/{_PLAIN})*\Z")]
 InnerPath = Annotated[str, msgspec.Meta(pattern=rf"^(?:{_SEGMENT}(?:/{_SEGMENT})*)?\Z")]
 """What a store's `checked_path` takes, or nothing."""
-_FOLDER = r"(?!\.\.?(?:/|\Z))[^/\x00]+"
-Base = Annotated[
-    str, msgspec.Meta(pattern=rf"^(?:{_FOLDER}(?:/{_FOLDER})*/?|[A-Za-z][A-Za-z0-9+.-]*://[^\x00]*)?\Z")
-]
-"""Of a savepoint: a folder inside the root, or a URL."""
+_DOT, _SLASH = r"(?:\.|%2[eE])", r"(?:/|%2[fF]|\\|%5[cC])"
+# A folder inside the root becomes a part of its URL, and whoever opens a URL unquotes it.
+_FOLDER = rf"(?!{_DOT}{{1,2}}(?:/|\Z))(?:(?!%2[fF]|%5[cC]|%00)[^/\x00])+"
+_URL = rf"[A-Za-z][A-Za-z0-9+.-]*://(?![^\x00]*{_SLASH}{_DOT}{{2}}(?:{_SLASH}|\Z))[^\x00]*"
+Base = Annotated[str, msgspec.Meta(pattern=rf"^(?:{_FOLDER}(?:/{_FOLDER})*/?|{_URL})?\Z")]
+"""Of a savepoint: a folder inside the root, or a URL. Neither leads up, however it is written."""
 Checksum = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]*\Z", min_length=1)]
 """XXH3-64. A savepoint whose record leaves it out could hand over any bytes, so such a record is refused."""
 Count = Annotated[int, msgspec.Meta(ge=0, le=MOST)]

@@ -32,6 +32,7 @@ from stateflow.format.encoding import (
 from stateflow.format.instants import instant
 from stateflow.format.keygroups import xxhash64
 from stateflow.format.records import END_OF_TIME, OperatorState, Record, Shard, StateSchema
+from stateflow.private_folders import make_private
 from stateflow.reading.rows_of_joins import RowsOfJoin, rows_of_join
 from stateflow.state.backends.base import Backend, OpenShard
 from stateflow.state.backends.openings import Opening, OpenShards
@@ -423,7 +424,7 @@ class StateReader:
     def _directory(self) -> Path:
         with self._making:
             if self._folder is None:
-                self._scratch.mkdir(parents=True, exist_ok=True)
+                make_private(self._scratch)
                 # The next run on this host deletes folders with such names that a killed process left behind.
                 self._folder = Path(tempfile.mkdtemp(prefix=f"run-{os.getpid()}-query-", dir=self._scratch))
             return self._folder / str(next(self._numbers))

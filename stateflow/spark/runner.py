@@ -45,6 +45,7 @@ from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.lost_rows import LostRows, added, lost_rows
 from stateflow.pipelines.partly_late_rows import partly_late_rows, partly_late_warning
 from stateflow.pipelines.pipeline import Pipeline
+from stateflow.private_folders import make_private
 from stateflow.spark.batch import BatchSettings
 from stateflow.spark.carry_out import Sinks, functions_of
 from stateflow.spark.foreign_changes import tell_of_outputs
@@ -238,7 +239,7 @@ class _Run:
     @contextmanager
     def _scratch_folder(self) -> Any:
         parent = Path(self.scratch)
-        parent.mkdir(parents=True, exist_ok=True)
+        make_private(parent)
         sweep(parent)
         folder = Path(tempfile.mkdtemp(prefix=f"run-{os.getpid()}-", dir=parent))
         try:

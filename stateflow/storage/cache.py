@@ -22,6 +22,7 @@ from pathlib import Path
 
 from stateflow.errors import CorruptError, NotFoundError, UnavailableError, UsageError
 from stateflow.format.records import FileRef
+from stateflow.private_folders import make_private
 from stateflow.storage.files import verify, where
 from stateflow.storage.local import link_file
 from stateflow.storage.store import PIECE, TEMP, Store
@@ -268,8 +269,8 @@ class FileCache:
 
     def _make(self) -> None:
         # It holds the state of all jobs, so nobody else may read it. An operator who wants to share it creates the folder.
-        with suppress(FileExistsError):  # a link in its place is refused when it is opened
-            self.folder.mkdir(mode=0o700, parents=True)
+        if not self.folder.is_symlink():  # a link in its place is refused when it is opened
+            make_private(self.folder)
 
 
 def _names(folder: int, *forms: re.Pattern[str]) -> list[str]:

@@ -165,6 +165,23 @@ def test_each_start_has_a_folder_of_its_own_and_only_its_owner_reads_it(
     until(lambda: first.look().exit_code is not None and second.look().exit_code is not None)
 
 
+def test_every_folder_above_a_driver_s_is_its_owner_s_alone_whatever_the_umask_says(tmp_path: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        home = tmp_path / "home" / ".cache" / "stateflow" / "drivers"
+        driver = DriverFolder("orders", "run", "task", home).start(python("pass"), {}, tmp_path)
+    finally:
+        os.umask(before)
+    until(lambda: driver.look().exit_code is not None)
+    made = [
+        folder
+        for folder in (driver.folder, *driver.folder.parents)
+        if folder.is_relative_to(tmp_path / "home")
+    ]
+    assert len(made) == 7
+    assert {folder.stat().st_mode & 0o077 for folder in made} == {0}
+
+
 def test_logs_of_drivers_that_ended_long_ago_go(drivers: DriverFolder, tmp_path: Path) -> None:
     old = drivers.start(python("pass"), {}, tmp_path)
     until(lambda: old.look().exit_code is not None)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 import pytest
 import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
 
 from stateflow.errors import CorruptError, IncompatibleError
 from stateflow.format.records import (
+    Base,
     DeadMark,
     EpochClaim,
     FileRef,
@@ -30,6 +34,7 @@ from stateflow.format.records import (
     decode,
     encode,
 )
+from stateflow.storage.file_urls import file_folder
 from stateflow.storage.files import inline
 
 OWNER = Owner(run="r1", host="h", pid=7, user="u", dag_run="d", task="t", note="n")
@@ -332,3 +337,66 @@ def test_a_record_that_is_printed_does_not_print_the_state_inside_it() -> None:
     printed = repr(msgspec.structs.replace(RECORD, operators={"balance": operator}))
     assert "data=<100000 bytes>" in printed
     assert len(printed) < 5_000
+
+
+BASES = (
+    *(
+        "",
+        "_savepoints/orders/one",
+        "moved/here/",
+        "..a/b..",
+        "a%25b",
+        "a%252e%252e",
+        "%2e%2ea",
+        "my savepoints/\u00fc",
+    ),
+    *(
+        "file:///data/one",
+        "s3://bucket/a%20b",
+        "file:///data/..one/two..",
+        "abfss://c@account/x",
+        "file:///a%252e%252e/b",
+    ),
+)
+LEADING_OUT = (
+    *(
+        "..",
+        "../x",
+        "a/../b",
+        "a/..",
+        ".",
+        "a/./b",
+        "%2e%2e",
+        "%2E%2e/x",
+        ".%2e/x",
+        "%2e./x",
+        "a/%2e%2e/%2e%2e/x",
+        "%2e",
+    ),
+    *("a%2f..%2f..%2fx", "%2fetc", "a%5c..", "a%00b", "/etc", "a//b"),
+    *(
+        "file:///root/../x",
+        "file:///root/%2e%2e/x",
+        "file:///root/.%2E",
+        "file:///root/a%2f..%2fb",
+        "s3://b/../x",
+    ),
+)
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_a_savepoint_s_folder_or_url_is_read(base: str) -> None:
+    assert msgspec.convert(base, Base) == base
+
+
+@pytest.mark.parametrize("base", LEADING_OUT)
+def test_a_folder_or_url_that_leads_up_is_refused_however_it_is_written(base: str) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(base, Base)
+
+
+@given(st.text("./%2eEfF\\a", max_size=14))
+def test_no_folder_that_is_read_leads_out_of_its_root(base: str) -> None:
+    with suppress(msgspec.ValidationError):
+        folder = file_folder(f"file:///data/root/{msgspec.convert(base, Base)}")
+        assert "://" in base or folder.is_relative_to("/data/root")

@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from stateflow.config.options import cache_folder
 from stateflow.logs import waiting
 from stateflow.masking import is_secret
+from stateflow.private_folders import make_private
 from stateflow.spark.session import class_data, compiling, workers
 from stateflow.spark.session.jars import local_jars
 from stateflow.spark.session.java import require_java
@@ -87,7 +88,7 @@ def _started(
     if temporary is not None and one_process(master_url) and not says_where(conf):
         # In a restarted container, this process may have the number of the one that was killed.
         shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
+        make_private(temporary)
         settings[TEMPORARY] = str(temporary)
         ours.append(f'"-Djava.io.tmpdir={temporary}"')
     if java_options := " ".join(filter(None, (*ours, user_options))):

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from stateflow.config.options import cache_folder
 from stateflow.errors import StateflowError, UnavailableError
+from stateflow.private_folders import make_private
 from stateflow.spark.session.jars import spark_jars
 from stateflow.spark.session.java import require_java
 
@@ -67,7 +68,7 @@ def make(cache: Path) -> Path:
     if (archive := find(cache, java)) is not None:
         return archive
     folder = cache / _FOLDER
-    folder.mkdir(parents=True, exist_ok=True)
+    make_private(folder)
     part = folder / f"{_key(java)}.{os.getpid()}.part"
     try:
         with tempfile.TemporaryDirectory() as scratch:

