@@ -7,13 +7,14 @@ PORT ?=
 SEED ?=
 INPUTS ?=
 MINUTES ?=
+EACH ?=
 AIRFLOW ?=
 PART ?=
 # The longest files begin first, each with one worker, whose Spark session all its files share.
 PYTEST := $(RUN) -m pytest -q --durations=15 -n 3 --dist loadfile --no-loadscope-reorder $(if $(SEED),--random-order-seed=$(SEED))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-check demo-spark test test-system test-airflow test-other-airflow lint format types bench bench-quick kill-long fuzz rules azurite hdfs browser postgres screenshots compose-check docker-env lock sbom docs audit clean
+.PHONY: help setup demo demo-check demo-spark test test-system test-airflow test-other-airflow lint format types bench bench-quick kill-long fuzz mistakes rules azurite hdfs browser postgres screenshots compose-check docker-env lock sbom docs audit clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -65,6 +66,9 @@ kill-long: setup ## a thousand random kills of running pipelines, for hours; it 
 
 fuzz: setup ## bytes of a stranger, 100,000 inputs, for an hour or two; it goes on where it was; INPUTS=20000, MINUTES=30, SEED=7
 	@$(RUN) -m tests.fuzz $(if $(INPUTS),--inputs $(INPUTS)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
+
+mistakes: setup ## does any slightly wrong pipeline, file or command end green, without a word, and wrong? Up to an hour; EACH=3 of every kind
+	@$(RUN) -m tests.mistakes $(if $(EACH),--each $(EACH))
 
 rules: setup ## does a test notice when a rule is removed from the code? Half an hour; PART=operators for one part of it
 	@$(RUN) -m scripts.remove_rules $(PART)

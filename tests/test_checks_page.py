@@ -15,7 +15,8 @@ ROW = re.compile(r"\| (\w+) \| (.+) \| `([\w/]+\.py)::(\w+)` \|")
 
 
 def rows() -> list[tuple[str, str, str, str]]:
-    lines = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("|")][2:]
+    refusals = PAGE.read_text(encoding="utf-8").partition("\n## ")[0]
+    lines = [line for line in refusals.splitlines() if line.startswith("|")][2:]
     found = [ROW.fullmatch(line) for line in lines]
     assert all(found), [line for line, row in zip(lines, found, strict=True) if row is None]
     return [(row[1], row[2], row[3], row[4]) for row in found if row is not None]
