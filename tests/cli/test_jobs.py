@@ -14,6 +14,7 @@ import pytest
 
 from stateflow.checkpoint.control import Heartbeat, RunOutcome, beat
 from stateflow.checkpoint.process import this_process
+from stateflow.checkpoint.processes import identity_of_this_process, process_start
 from stateflow.format.records import END_OF_TIME, ExpiryShare, SchemaVersion
 from tests.cli.conftest import Command
 from tests.jobs.made import OFFSET, MadeJob, made_job
@@ -187,11 +188,15 @@ def test_a_run_whose_process_was_killed_here_is_lost_at_once(command: Command, r
     job = made_job(root)
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     owner = msgspec.structs.replace(this_process(), pid=child.pid)
+    own, started = identity_of_this_process(), process_start(child.pid)
+    assert own is not None
+    assert started
+    process = msgspec.structs.replace(own, pid=child.pid, started=started)
 
     def shown() -> tuple[str, str]:
         beat(
             job.store, job.layout,
-            Heartbeat(epoch=job.writer.epoch, counter=9, owner=owner, at=time.time_ns() // 1000),
+            Heartbeat(epoch=job.writer.epoch, counter=9, owner=owner, process=process, at=time.time_ns() // 1000),
         )  # fmt: skip
         text = command("show", "orders", "--checkpoint-dir", root).out
         line = next(line for line in text.splitlines() if line.startswith("status"))
