@@ -88,10 +88,19 @@ class _Recipe:
                     else "a misspelt step"
                 )
                 end = self._at(call.func, end=True)
-                yield self._with(kind, f"{name} at {call.lineno}:{call.end_col_offset}", end - len(name), end, misspelt(name))
+                yield self._with(
+                    kind,
+                    f"{name} at {call.lineno}:{call.end_col_offset}",
+                    end - len(name),
+                    end,
+                    misspelt(name),
+                )
                 if name in ("append", "upsert", "key_by", "side"):
                     yield self._made(
-                        "a step left out", f"{name} at {call.lineno}:{call.end_col_offset}", call, ast.unparse(owner)
+                        "a step left out",
+                        f"{name} at {call.lineno}:{call.end_col_offset}",
+                        call,
+                        ast.unparse(owner),
                     )
             for given in call.keywords:
                 assert given.arg is not None
@@ -107,7 +116,11 @@ class _Recipe:
                     continue
                 after = end + len(re.match(r"\s*,?\s*", self.text[end:]).group())  # type: ignore[union-attr]
                 yield self._with(
-                    "an argument left out", f"{given.arg} at {call.lineno}:{call.end_col_offset}", start, after, ""
+                    "an argument left out",
+                    f"{given.arg} at {call.lineno}:{call.end_col_offset}",
+                    start,
+                    after,
+                    "",
                 )
 
     def _strings(self) -> Iterator[Mistake]:
