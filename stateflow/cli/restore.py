@@ -53,6 +53,13 @@ def restore(
     rewind_sinks: Annotated[
         bool, typer.Option("--rewind-sinks", help="Take the outputs back to the checkpoint, too.")
     ] = False,
+    clone_sinks: Annotated[
+        bool,
+        typer.Option(
+            "--clone-sinks",
+            help="Of a fork: begin with copies of the other job's tables, as of the checkpoint.",
+        ),
+    ] = False,
     with_readers: Annotated[
         bool,
         typer.Option(
@@ -107,6 +114,7 @@ def restore(
         "claim_mode": cast(Any, mode),
         "allow_non_restored_state": allow_non_restored_state,
         "reset_watermark": reset_watermark,
+        "clone_sinks": clone_sinks,
         "parallelism": parallelism or 0,
         "max_parallelism": max_parallelism or 0,
         "takeover": takeover,

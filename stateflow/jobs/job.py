@@ -251,7 +251,7 @@ class Job(JobHandle):
         snapshot's state if the type of any changes, and the plan says how many entries each of those has.
 
         `from_job` names another job of this root whose checkpoint to restore. `request` takes the fields of
-        `RestoreRequest`: claim_mode, rewind_sinks, allow_non_restored_state, parallelism and so on.
+        `RestoreRequest`: claim_mode, rewind_sinks, clone_sinks, allow_non_restored_state, parallelism and so on.
         """
         from stateflow.jobs.counting import counted
         from stateflow.restore.plan import RestoreRequest

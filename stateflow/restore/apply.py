@@ -33,6 +33,7 @@ from stateflow.format.references import bases
 from stateflow.liveness.heart import Heart
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.parameters import as_texts
+from stateflow.restore.copies import copies_of
 from stateflow.restore.digest import require_same
 from stateflow.restore.plan import Plan, Progress, Restored, same_job
 from stateflow.restore.planning import make_plan, taken_over
@@ -41,6 +42,7 @@ from stateflow.savepoints.format import claim_savepoint, read_savepoint, to_pin
 from stateflow.savepoints.origin import find_origin, newest_sinks, refuse_erased
 from stateflow.savepoints.publish import probe_elsewhere
 from stateflow.spark.carry_out import Sinks, functions_of
+from stateflow.spark.sinks.delta_copy import copy_table
 from stateflow.spark.sinks.delta_rewind import prepare_rewind
 from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.storage.roots import open_recorded, open_store
@@ -211,13 +213,14 @@ class RestoreRun:
                 uid: msgspec.structs.replace(s, event_time=None, active=None) for uid, s in sources.items()
             }
         own = origin.owner is not None and same_job(origin.owner, self.job)
+        self._copy_tables()
         return Draft(
             "restore",
             # 0 is no slot: the state comes from another job or a savepoint.
             based_on=origin.record.slot if own else 0,
             sources=sources,
             operators={uid: msgspec.structs.replace(o, hosts=()) for uid, o in operators.items()},
-            sinks=self._rewinds(writer),
+            sinks=self._rewinds(writer) if request.rewind_sinks else {},
             timeline=writer.next_timeline,
             watermark=watermark,
             now=snapshot.now,
@@ -306,9 +309,12 @@ class RestoreRun:
         )
         return msgspec.structs.replace(record, operators=operators)
 
+    def _copy_tables(self) -> None:
+        """Before the decision: a fork that is there has its tables."""
+        for copy in copies_of(self.plan.sinks):
+            copy_table(self.spark, copy)
+
     def _rewinds(self, writer: Writer) -> dict[str, Prepared]:
-        if not self.request.rewind_sinks:
-            return {}
         newest = newest_sinks(read_log(writer.store, writer.layout))
         rewound = {sink.uid for sink in self.plan.sinks if sink.action == "rewinds"}
         return {

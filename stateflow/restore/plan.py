@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from stateflow.checkpoint.handle import JobHandle
@@ -38,7 +40,7 @@ class SourceRestore:
 class SinkRestore:
     uid: str
     target: str
-    action: Literal["rewinds", "keeps", "starts"]
+    action: Literal["rewinds", "keeps", "starts", "copies"]
     note: str
     kind: str
     """The sink's mode: append, upsert, function or collect."""
@@ -48,6 +50,10 @@ class SinkRestore:
     """For a sink that rewinds, the slot whose output stays; None when no output of this job stays."""
     again: bool = False
     """Whether the sink will receive again what followed the snapshot."""
+    copy_of: str = ""
+    """For a sink that copies, the origin's table."""
+    copy_version: int | None = None
+    """The version of that table that belongs to the snapshot."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,8 @@ class RestoreRequest:
     claim_mode: ClaimMode = "no_claim"
     allow_non_restored_state: bool = False
     rewind_sinks: bool = False
+    clone_sinks: bool = False
+    """Whether a fork begins with copies of the origin's tables."""
     reset_watermark: bool = False
     parallelism: int = 0
     max_parallelism: int = 0
@@ -116,6 +124,12 @@ class Plan:
         if origin.savepoint is not None:
             return request.claim_mode == "no_claim"
         return origin.owner is not None and not same_job(origin.owner, request.job)
+
+
+def table_path(target: object) -> str:
+    """A table's path, normalised for comparison."""
+    path = str(getattr(target, "path", target))
+    return path if "://" in path else os.path.normpath(Path(path.removeprefix("file:")).absolute())
 
 
 def same_job(one: JobHandle, other: JobHandle) -> bool:

@@ -5,10 +5,8 @@ If something changes between the plan and its application, the claim or the stor
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from pathlib import Path
 
 import msgspec
 
@@ -23,9 +21,10 @@ from stateflow.format.references import references
 from stateflow.observe.status import position_of
 from stateflow.pipelines.delivery import taking_ids
 from stateflow.pipelines.flow import Flow
+from stateflow.restore.copies import refuse_copies, with_copies
 from stateflow.restore.digest import checked_digest
 from stateflow.restore.parameters import ParameterRestore, Whose, restored_parameters
-from stateflow.restore.plan import Plan, RestoreRequest, SinkRestore, SourceRestore, same_job
+from stateflow.restore.plan import Plan, RestoreRequest, SinkRestore, SourceRestore, same_job, table_path
 from stateflow.restore.readers import Readers, readers_of
 from stateflow.restore.visible import quoted
 from stateflow.savepoints.format import verify_savepoint
@@ -91,6 +90,8 @@ def make_plan(request: RestoreRequest) -> Plan:
             f"--rewind-sinks takes the outputs of job {job.name!r} back to one of its own checkpoints, and {origin.label} is "
             "not one: leave it out, and what follows is written once more, or restore a checkpoint or a tag that `stateflow show` lists"
         )
+    if request.clone_sinks:
+        refuse_copies(origin, job)
     shared = list(_shared_outputs(flow, origin, own, job))
     parallelism = request.parallelism
     if parallelism:
@@ -100,6 +101,8 @@ def make_plan(request: RestoreRequest) -> Plan:
     tables = origin.savepoint.tables if origin.savepoint is not None else {}
     parts = [file for states in tables.values() for files in states.values() for file in files]
     sinks = tuple(_sinks(flow, origin, log, request.rewind_sinks))
+    if request.clone_sinks:
+        sinks = with_copies(sinks, origin, job)
     rewound = [sink.uid for sink in sinks if sink.action == "rewinds"]
     readers = readers_of(job, origin.last_commits, rewound) if rewound else Readers()
     return Plan(
@@ -166,12 +169,6 @@ def distinct(refs: Iterable[FileRef]) -> list[FileRef]:
     return list({(r.base, r.path, r.offset): r for r in refs if r.path}.values())
 
 
-def _target_path(target: object) -> str:
-    """A table's path, normalised for comparison."""
-    path = str(getattr(target, "path", target))
-    return path if "://" in path else os.path.normpath(Path(path.removeprefix("file:")).absolute())
-
-
 def _shared_outputs(flow: Flow, origin: Origin, own: Record | None, job: JobHandle) -> Iterator[str]:
     """UsageError for an output where another job writes; a warning where only its UUID says that it is another one.
 
@@ -180,9 +177,9 @@ def _shared_outputs(flow: Flow, origin: Origin, own: Record | None, job: JobHand
     """
     if own is not None and own.job == origin.record.job:
         return
-    theirs = {_target_path(target) for target in origin.targets.values()}
+    theirs = {table_path(target) for target in origin.targets.values()}
     for sink in flow.sinks:
-        if sink.mode not in ("append", "upsert") or (path := _target_path(sink.target)) not in theirs:
+        if sink.mode not in ("append", "upsert") or (path := table_path(sink.target)) not in theirs:
             continue
         if origin.job != job.name:
             raise UsageError(
@@ -209,7 +206,7 @@ def _sources(flow: Flow, record: Record, log: Log | None) -> Iterator[SourceRest
             position=position_of(state) if state is not None else "its own beginning",
             now=position_of(current) if current is not None else "",
             kind=state.kind if state is not None else str(getattr(tables.get(uid), "kind", "")),
-            reads=_target_path(tables[uid]) if uid in tables else "",
+            reads=table_path(tables[uid]) if uid in tables else "",
         )
 
 
@@ -219,7 +216,7 @@ def _sinks(flow: Flow, origin: Origin, log: Log | None, rewind: bool) -> Iterato
     still = log is not None and origin.job == log.job and not _moves(flow, origin.record, log)
     commits = log.last_commits if log else {}
     for node in flow.sinks:
-        target = _target_path(node.target) if node.mode in ("append", "upsert") else node.mode
+        target = table_path(node.target) if node.mode in ("append", "upsert") else node.mode
         had, has = origin.last_commits.get(node.uid), commits.get(node.uid)
         sink = partial(
             SinkRestore,
@@ -247,7 +244,7 @@ def _written_so_far(newest: Prepared | None, target: str) -> str:
     """The table that the sink has written to so far, if it is another one from now on."""
     if newest is None or not newest.kind.startswith("delta"):
         return ""
-    so_far = _target_path(newest.target)
+    so_far = table_path(newest.target)
     return so_far if so_far != target else ""
 
 
@@ -320,6 +317,6 @@ def _inherited_outputs(flow: Flow, parameters: Iterable[ParameterRestore]) -> It
                 getattr(sink.target, "path", sink.target)
             ):
                 yield (
-                    f"sink {sink.uid} will write to {quoted(_target_path(sink.target))}, which parameter {parameter.name} of the snapshot says: "
+                    f"sink {sink.uid} will write to {quoted(table_path(sink.target))}, which parameter {parameter.name} of the snapshot says: "
                     f"give -p {parameter.name}=... if that is not meant"
                 )

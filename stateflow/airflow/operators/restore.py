@@ -56,6 +56,9 @@ class StateflowRestoreOperator(StateflowOperator):
             ClaimMode, "of a savepoint: `no_claim` copies it, `claim` makes it the job's own"
         ] = "no_claim",
         rewind_sinks: Annotated[Flag, "take the outputs back to the checkpoint, too"] = False,
+        clone_sinks: Annotated[
+            Flag, "of a fork: begin with copies of the other job's tables, as of the checkpoint"
+        ] = False,
         allow_non_restored_state: Annotated[Flag, "state without an operator may be dropped"] = False,
         reset_watermark: Annotated[Flag, "begin event time anew, as after a drained run"] = False,
         parallelism: Annotated[Count | None, "subtasks from now on"] = None,
@@ -147,6 +150,7 @@ class StateflowRestoreOperator(StateflowOperator):
         same = (
             "claim_mode",
             "rewind_sinks",
+            "clone_sinks",
             "allow_non_restored_state",
             "reset_watermark",
             "takeover",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -62,6 +63,8 @@ class LoggedCommit:
     operation: str = ""
     restored_to: int | None = None
     """Of a RESTORE to a version: that version."""
+    copied_from: tuple[str, int] | None = None
+    """Of a CLONE: the path of the table and its version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,7 @@ def logged_commit(version: int, lines: Iterable[str]) -> LoggedCommit:
     changes = reshapes = False
     operation = ""
     restored_to: int | None = None
+    copied_from: tuple[str, int] | None = None
     for line in lines:
         action = json.loads(line)
         if (txn := action.get("txn")) is not None:
@@ -97,9 +101,12 @@ def logged_commit(version: int, lines: Iterable[str]) -> LoggedCommit:
             reshapes = True
         elif (info := action.get("commitInfo")) is not None:
             operation = str(info.get("operation", ""))
-            to = (info.get("operationParameters") or {}).get("version") if operation == "RESTORE" else None
+            parameters = info.get("operationParameters") or {}
+            to = parameters.get("version") if operation == "RESTORE" else None
             restored_to = int(to) if to is not None else None
-    return LoggedCommit(version, slots, changes, reshapes, operation, restored_to)
+            if operation == "CLONE" and "sourceVersion" in parameters:
+                copied_from = (str(parameters.get("source")), int(parameters["sourceVersion"]))
+    return LoggedCommit(version, slots, changes, reshapes, operation, restored_to, copied_from)
 
 
 class DeltaLog:
@@ -154,6 +161,11 @@ class DeltaLog:
         """The data files of one version, as the actions that added them."""
         snapshot = self._log.getSnapshotAt(version, self._none, self._none, False)
         return [dict(file.add) for file in self.files_of(snapshot)]
+
+    def metadata_at(self, version: int) -> dict[str, Any]:
+        """Schema, partitioning and properties of one version."""
+        snapshot = self._log.getSnapshotAt(version, self._none, self._none, False)
+        return dict(json.loads(str(snapshot.metadata().json()))["metaData"])
 
     def files_of(self, snapshot: Any) -> list[LoggedFile]:
         """The data files of a snapshot, which Spark jobs read from the log."""
@@ -292,6 +304,17 @@ class Transaction:
             json.dumps({"add": {**a, "dataChange": True}}) for key, a in older.items() if key not in current
         ]
         return [*removed, *added]
+
+    def create_as(self, metadata: Mapping[str, Any]) -> None:
+        """Makes a new table with the schema, partitioning and properties of another one."""
+        own = {**metadata, "id": str(uuid.uuid4()), "createdTime": self.log.now()}
+        self._txn.updateMetadataForNewTable(self.log.action(json.dumps({"metaData": own})))
+
+    def commit_copy(self, actions: Iterable[str], source: str, version: int) -> int:
+        """Commits the actions as a CLONE, which names the table and version that they are copied from."""
+        log = self.log
+        operation = getattr(log._delta, "DeltaOperations$Clone")(source, version)
+        return int(self._txn.commit(log.scala_seq(log.action(a) for a in actions), operation))
 
     def commit_restore(self, actions: Iterable[str], version: int) -> int:
         """Commits the actions as a RESTORE, which is how the table's history shows them."""

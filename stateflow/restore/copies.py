@@ -1,0 +1,119 @@
+"""Which tables a fork copies from the job that it is forked from, and the version of each that belongs to the checkpoint.
+
+What a table held stands in its log. Nothing here needs Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from stateflow.checkpoint.handle import JobHandle
+from stateflow.errors import UsageError
+from stateflow.format.records import Prepared
+from stateflow.restore.plan import SinkRestore, same_job, table_path
+from stateflow.restore.visible import quoted
+from stateflow.savepoints.origin import Origin, newest_sinks
+from stateflow.spark.sinks.delta_copy import TableCopy, is_copied, version_at
+from stateflow.spark.sinks.delta_log import LoggedCommit, logged_commit
+from stateflow.spark.sinks.delta_rewind import rewindable
+from stateflow.spark.sinks.slot import SinkSlot
+from stateflow.spark.sources.delta_log import log_of
+from stateflow.storage.roots import open_beside
+
+
+def refuse_copies(origin: Origin, job: JobHandle) -> None:
+    """Refuses a restore that has no tables to copy."""
+    if origin.owner is None:
+        raise UsageError(
+            f"--clone-sinks needs a checkpoint of the other job, and {origin.label} is a savepoint, which does not say what the "
+            "tables held: give --from checkpoint:N --from-job JOB, or leave it out"
+        )
+    if same_job(origin.owner, job):
+        raise UsageError(
+            f"--clone-sinks copies the tables of another job into a fork, and {origin.label} is of job {job.name!r} itself: "
+            "--rewind-sinks takes its tables back"
+        )
+
+
+def with_copies(sinks: Sequence[SinkRestore], origin: Origin, job: JobHandle) -> tuple[SinkRestore, ...]:
+    """The sinks of a plan, with what each table of the fork is copied from."""
+    assert origin.owner is not None
+    theirs = newest_sinks(origin.owner.log())
+    tables = [sink for sink in sinks if sink.kind in ("append", "upsert") and sink.uid in theirs]
+    if not tables:
+        raise UsageError(
+            f"--clone-sinks finds no table that job {origin.job!r} writes and job {job.name!r} would write, too: leave it out"
+        )
+    versions = _versions(tables, theirs, origin, job)
+    copied = [_with_copy(sink, theirs, versions, job) if sink in tables else sink for sink in sinks]
+    sources: dict[str, str] = {}
+    for copy in copies_of(copied):
+        if sources.setdefault(copy.target, copy.source) != copy.source:
+            raise UsageError(
+                f"--clone-sinks would copy both {quoted(sources[copy.target])} and {quoted(copy.source)} into {quoted(copy.target)}: "
+                "give each sink an output of its own, or leave it out"
+            )
+        is_copied(list(_commits(copy.target, job)), copy)  # refuses another table
+    return tuple(copied)
+
+
+def copies_of(sinks: Iterable[SinkRestore]) -> list[TableCopy]:
+    """What is copied: a table once, however many sinks write to it."""
+    found = (
+        TableCopy(sink.copy_of, sink.copy_version, sink.target)
+        for sink in sinks
+        if sink.copy_version is not None
+    )
+    return list(dict.fromkeys(found))
+
+
+def _versions(
+    tables: Sequence[SinkRestore], theirs: Mapping[str, Prepared], origin: Origin, job: JobHandle
+) -> dict[str, int]:
+    """By path: with several sinks in one table, the version that has the outputs of all of them."""
+    versions: dict[str, int] = {}
+    for uid in (sink.uid for sink in tables):
+        prepared = theirs[uid]
+        if not rewindable(prepared):
+            raise UsageError(
+                f"--clone-sinks cannot copy {quoted(prepared.target)}: sink {uid!r} of job {origin.job!r} is none that appends or "
+                "upserts exactly once, so the table does not say what belongs to the checkpoint: leave it out"
+            )
+        app = SinkSlot(origin.record.job, origin.job, uid, 0, 0).app_id
+        source, last = table_path(prepared.target), origin.last_commits.get(uid)
+        found = version_at(list(_commits(source, job)), app, last, source)
+        versions[source] = max(found, versions.get(source, -1))
+    return versions
+
+
+def _with_copy(
+    sink: SinkRestore, theirs: Mapping[str, Prepared], versions: Mapping[str, int], job: JobHandle
+) -> SinkRestore:
+    source = table_path(theirs[sink.uid].target)
+    version = versions[source]
+    if sink.action != "starts":
+        raise UsageError(
+            f"--clone-sinks is for a fork that has not run: sink {sink.uid!r} of job {job.name!r} has output of its own; leave it out"
+        )
+    if source == sink.target:
+        raise UsageError(
+            f"--clone-sinks would copy {quoted(source)} into itself: give the fork another output, such as -p output=/another/path"
+        )
+    if version < 0:
+        return sink  # the origin had nothing there yet
+    note = f"copied from version {version} of {quoted(source)}"
+    return replace(sink, action="copies", note=note, copy_of=source, copy_version=version)
+
+
+def _commits(path: str, job: JobHandle) -> Iterator[LoggedCommit]:
+    """From the newest version down, as far as the log reaches; nothing where this process cannot read it."""
+    log = log_of(path, job.store, lambda url: open_beside(url, job.store, job.storage_options))
+    if log is None:
+        return
+    version = max(log.modified(), default=-1) if log.modified is not None else -1
+    while log.commit(version + 1) is not None:
+        version += 1
+    while version >= 0 and (body := log.commit(version)) is not None:
+        yield logged_commit(version, body.decode().splitlines())
+        version -= 1

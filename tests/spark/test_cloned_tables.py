@@ -1,0 +1,183 @@
+"""A fork that begins with copies of its origin's tables ends with the tables that a job from the beginning has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import stateflow as sf
+from stateflow.config.options import Options, load
+from stateflow.errors import DisagreementError, NotFoundError, UsageError
+from stateflow.jobs.job import Job
+from stateflow.restore.apply import RestoreRun
+from stateflow.restore.planned import RestorePlan
+from stateflow.spark.runner import RunReport, RunRequest, run
+from stateflow.spark.sinks.delta_copy import TableCopy, is_copied, version_at
+from stateflow.spark.sinks.delta_log import DeltaLog, LoggedCommit
+from tests.spark.pipelines import ORDER, Order, Sum, Workbench, at
+from tests.spark.sink_places import contents, versions
+
+APP = "stateflow/uuid/out"
+COPY = TableCopy("/a", 3, "/b")
+
+
+def commit(version: int, slot: int | None = None, **fields: Any) -> LoggedCommit:
+    slots = {APP: slot} if slot is not None else {}
+    return LoggedCommit(version, slots, **{"changes_data": True, "reshapes": False, **fields})
+
+
+LOG = [commit(4), commit(3, 6), commit(2, 5), commit(1), commit(0, reshapes=True)]
+
+
+@pytest.mark.parametrize(("last", "version"), [(6, 3), (5, 2), (None, 1)])
+def test_the_version_of_a_checkpoint_is_that_of_its_last_output(last: int | None, version: int) -> None:
+    assert version_at(LOG, APP, last, "t") == version
+
+
+def test_a_job_that_has_not_written_had_what_the_table_held() -> None:
+    assert version_at(LOG, "another", None, "t") == 4
+    assert version_at([commit(0, 5)], APP, None, "t") == -1
+
+
+def test_a_version_that_the_log_does_not_tell_is_refused_with_the_next_step() -> None:
+    with pytest.raises(DisagreementError, match=r"no commit of slot 4 .*fork a later checkpoint"):
+        version_at(LOG, APP, 4, "t")
+    with pytest.raises(DisagreementError, match="no first commits"):
+        version_at(LOG[:3], APP, None, "t")
+    with pytest.raises(NotFoundError, match="restore without --clone-sinks"):
+        version_at([], APP, 4, "t")
+
+
+def test_only_the_untouched_copy_is_found_again() -> None:
+    first = commit(0, copied_from=("/a", 3))
+    assert not is_copied([], COPY)
+    assert is_copied([commit(1, changes_data=False), first], COPY)
+    for other in ([commit(0)], [commit(1), first], [commit(1, 7, changes_data=False), first], [commit(2)]):
+        with pytest.raises(UsageError, match=r"/b has a table that is not the copy .*delete that table"):
+            is_copied(other, COPY)
+    with pytest.raises(UsageError, match="not the copy of version 3"):
+        is_copied([commit(0, copied_from=("/a", 4))], COPY)
+
+
+@dataclass
+class Forking:
+    bench: Workbench
+    spark: SparkSession
+
+    @property
+    def options(self) -> Options:
+        folder = self.bench.folder
+        given = {
+            "checkpoint_dir": str(folder / "root"),
+            "cache_dir": str(folder / "cache"),
+            "scratch_dir": str(folder / "scratch"),
+            "local_fsync": False,
+            "retained_checkpoints": 20,
+        }
+        return load(code=given, env={}, folder=folder)
+
+    @property
+    def pipeline(self) -> sf.Pipeline:
+        bench = self.bench
+
+        @sf.pipeline("orders")
+        def orders(flow: sf.Flow, *, output: str) -> None:
+            rows = flow.source("orders", bench.source("orders", ORDER), Order)
+            totals = rows.key_by("user", order_by="ts").process("sum", Sum)
+            log = sf.delta(f"{output}/log", partition_by=["user"], options={"delta.appendOnly": "false"})
+            totals.append("log", log)
+            totals.upsert("latest", sf.delta(f"{output}/latest"), keys=["user"])
+
+        return orders
+
+    def out(self, job: str) -> Path:
+        return self.bench.folder / "out" / job
+
+    def tables(self, job: str) -> list[list[Any]]:
+        return [contents(self.spark, self.out(job) / name) for name in ("log", "latest")]
+
+    def run(self, job: str) -> RunReport:
+        return run(RunRequest(self.pipeline, self.options, {"output": str(self.out(job))}, job=job))
+
+    def feed(self, batch: int, users: range) -> None:
+        self.bench.rows("orders", [Order(user, "a", 1.0 + user, at(batch)) for user in users])
+
+    def fork(self, origin: str, job: str = "fork", *, output: str = "", **request: Any) -> RestorePlan:
+        given = {"output": output or str(self.out(job))}
+        named = {"options": self.options, "from_job": "orders", "clone_sinks": True, **request}
+        return Job(str(self.bench.folder / "root"), job).restore(origin, self.pipeline, given, **named)
+
+
+@pytest.fixture
+def forking(spark: SparkSession, bench: Workbench) -> Forking:
+    made = Forking(bench, spark)
+    made.feed(1, range(4))
+    made.run("orders")
+    return made
+
+
+def test_a_fork_with_copies_ends_as_a_job_from_the_beginning(
+    forking: Forking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spark, early = forking.spark, forking.tables("orders")
+    log = forking.out("orders") / "log"
+    slot = Job(str(forking.bench.folder / "root"), "orders").checkpoints()[-1].slot
+    spark.sql(f"ALTER TABLE delta.`{log}` ADD CONSTRAINT sound CHECK (total < 1000)")
+    forking.feed(2, range(2))  # users 2 and 3 do not change any more
+    forking.run("orders")
+    whole = forking.tables("orders")
+
+    planned = forking.fork(f"checkpoint:{slot}")
+    assert [sink.action for sink in planned.sinks] == ["copies", "copies"]
+    assert f"copied from version {planned.sinks[0].copy_version} of {log}" in str(planned)
+    assert planned.digest != forking.fork(f"checkpoint:{slot}", clone_sinks=False).digest
+    assert not forking.out("fork").exists(), "a plan writes nothing"
+
+    copy_tables = RestoreRun._copy_tables
+
+    def dies_after(self: RestoreRun) -> None:
+        copy_tables(self)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RestoreRun, "_copy_tables", dies_after)
+        with pytest.raises(KeyboardInterrupt):
+            planned.apply()
+    again = forking.fork(f"checkpoint:{slot}")
+    again.apply()
+    copied = forking.out("fork") / "log"
+    assert forking.tables("fork") == early
+    assert versions(copied) == 1, "the copy of the first try stays"
+    shape, like = (DeltaLog(spark, str(path)).begin().shape() for path in (copied, log))
+    assert (shape.partition_by, shape.schema) == (like.partition_by, like.schema)
+    assert shape.configuration["delta.appendOnly"] == "false"
+    assert shape.configuration["delta.checkpointInterval"] == "100"
+    assert shape.id != like.id
+
+    assert forking.run("fork").warnings == ()
+    assert forking.tables("fork") == whole
+    with pytest.raises(UsageError, match=r"'log' of job 'fork' has output of its own"):
+        forking.fork(f"checkpoint:{slot}")
+    # What another fork finds there is not its copy.
+    with pytest.raises(UsageError, match=r"has a table that is not the copy"):
+        forking.fork(f"checkpoint:{slot}", "other", output=str(forking.out("fork")))
+
+
+def test_what_has_no_tables_to_copy_is_refused_with_the_next_step(forking: Forking) -> None:
+    job = Job(str(forking.bench.folder / "root"), "orders")
+    with pytest.raises(UsageError, match=r"--rewind-sinks takes its tables back"):
+        forking.fork("latest", "orders")
+    savepoint = job.savepoint(options=forking.options, to=str(forking.bench.folder / "saved")).url
+    with pytest.raises(UsageError, match=r"give --from checkpoint:N --from-job JOB"):
+        forking.fork(savepoint)
+    with pytest.raises(UsageError, match=r"give the fork an output of its own"):
+        forking.fork("latest", output=str(forking.out("orders")))
+    for file in (forking.out("orders") / "log").rglob("*.parquet"):
+        file.unlink()
+    with pytest.raises(DisagreementError, match=r"cannot be copied: .*was it vacuumed"):
+        forking.fork("latest").apply()
+    assert not Job(job.root, "fork").checkpoints()
