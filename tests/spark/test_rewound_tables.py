@@ -151,6 +151,38 @@ def test_a_table_that_goes_back_under_a_query_is_told_with_the_same_sentence(
         run(RunRequest(pipeline, load(code=code, env={}, folder=bench.folder), listener=listen))
 
 
+def test_a_run_that_was_told_to_leave_changes_out_warns_of_what_it_has_read_across(
+    spark: SparkSession, bench: Workbench
+) -> None:
+    pipeline = reader(bench, skipChangeCommits="true")
+    write(spark, bench, 1, 2)
+    seen: list[BatchReport] = []
+    stop = threading.Event()
+
+    def listen(report: BatchReport) -> None:
+        seen.append(report)
+        rows = sum(each.rows for each in seen)
+        if rows == 2:
+            go_back(spark, bench, 0)
+            write(spark, bench, 16)
+        if rows >= 3:
+            stop.set()
+
+    code = {
+        "checkpoint_dir": str(bench.folder / "root"),
+        "cache_dir": str(bench.folder / "cache"),
+        "trigger": "until-stopped",
+    }
+    report = run(
+        RunRequest(pipeline, load(code=code, env={}, folder=bench.folder), listener=listen, stop=stop)
+    )
+    assert total(spark, bench) == 19
+    [warning] = report.warnings
+    assert warning.startswith("source 'orders': version 2 took the Delta table ")
+    assert "counts again when they are written again" in warning
+    assert bench.run(pipeline).warnings == ()
+
+
 def test_a_query_goes_on_by_itself_when_nothing_undone_was_read(
     spark: SparkSession, bench: Workbench
 ) -> None:

@@ -30,6 +30,9 @@ from stateflow.spark.sources.delta_restores import (
 from stateflow.spark.sources.leaves import LeafDescription, leaves_of
 from stateflow.spark.sources.positions import Bound, bound_of, create_source
 
+_LEAVE_OUT = {"skipchangecommits", "ignoredeletes", "ignorechanges"}
+"""Options with which Delta reads on where rows were removed, and says nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class LeafDetour:
@@ -91,6 +94,40 @@ def detours(
                     most = bound_version(spark, source, bound) if bound is not None else None
                     table = table_path(source)
                     found.append(LeafDetour(number, uid, leaf, table, position, tuple(restores), step, most))
+            finally:
+                source.stop()
+    return found
+
+
+def passed_restores(
+    spark: SparkSession,
+    layout: Sequence[SourceLeaves],
+    leaves: Sequence[LeafDescription],
+    before: Mapping[str, SourceState],
+    after: Mapping[str, SourceState],
+    scratch: Path,
+) -> list[tuple[str, str, int]]:
+    """Source, table and version of the restores that a query has read across, while Delta left their changes out."""
+    found = []
+    number = -1
+    for uid, own in leaves_of(layout, leaves).items():
+        for leaf, description in enumerate(own):
+            number += 1
+            lines = [
+                state[uid].lines[leaf] if uid in state and leaf < len(state[uid].lines) else NOTHING
+                for state in (before, after)
+            ]
+            if description.kind != "delta" or not _LEAVE_OUT & description.options.keys() or NOTHING in lines:
+                continue
+            first, last = map(DeltaOffset.parse, lines)
+            if first.table != last.table or last.version <= first.version:
+                continue
+            source = create_source(description, scratch / f"{number}")
+            try:
+                if source.options().readChangeFeed():
+                    continue
+                restores = restores_in(_reader(spark, source), first.version, last.version - 1)
+                found += [(uid, table_path(source), restore.version) for restore in restores]
             finally:
                 source.stop()
     return found
