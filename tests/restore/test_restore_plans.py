@@ -220,7 +220,7 @@ class TestHostileText:
                 name = text.replace("/", "").replace("\\", "")
                 lost = msgspec.structs.replace(node, states={name: next(iter(node.states.values()))})
                 operators = {**record.operators, f"lost {name}": lost}
-                parameters = {**PARAMETERS, "output": f"/data/{text}"}
+                parameters = {**PARAMETERS, "output": f"/data/{text}/totals"}
                 changed = msgspec.structs.replace(
                     record, parameters=parameters, operators=operators, writer=text
                 )
