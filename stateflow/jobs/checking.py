@@ -9,29 +9,33 @@ from typing import Any
 from stateflow.compatibility.flows import Check, compare, folders
 from stateflow.errors import StateflowError
 from stateflow.format.records import Record
+from stateflow.pipelines.files import Files
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.pipeline import Pipeline
 from stateflow.spark.sinks.lacking import lacking
-from stateflow.storage.roots import local_folder
-
-_PATTERN = frozenset("*?[{")
-"""What makes a path stand for several folders."""
+from stateflow.spark.sources import subfolders
 
 
 def checked(flow: Flow, job: str, record: Record | None, **given: Any) -> Check:
     """`given` are the further arguments of `compare`."""
     check = compare(flow, job, record, misfits=lacking(flow), **given)
-    return replace(check, warnings=(*check.warnings, *_missing(flow)))
+    return replace(check, warnings=(*check.warnings, *_missing(flow), *_unread(flow)))
 
 
 def _missing(flow: Flow) -> Iterator[str]:
     """Folders of files that are not there. A warning: where `check` runs there need not be the data."""
     for uid, path in folders(flow).items():
-        folder = None if _PATTERN & set(path) else local_folder(path)
+        folder = subfolders.folder_of(path)
         if folder is not None and not folder.exists():
             yield (
                 f"source {uid!r}: there is no folder {folder}: a run fails until it is there, so create it or change the path"
             )
+
+
+def _unread(flow: Flow) -> Iterator[str]:
+    for source in flow.sources:
+        if isinstance(source.factory, Files) and (name := subfolders.unread(source.factory)):
+            yield subfolders.sentence(source.uid, source.factory, name)
 
 
 def folders_read(pipeline: Pipeline, parameters: Mapping[str, Any]) -> dict[str, str]:

@@ -16,7 +16,7 @@ from stateflow.pipelines.tables import DeltaTable
 from stateflow.spark.sinks import other_writers, unlike_properties, went_back
 from stateflow.spark.sinks.delta_log import DeltaLog
 from stateflow.spark.sinks.slot import SinkSlot
-from stateflow.spark.sources import rewritten
+from stateflow.spark.sources import rewritten, subfolders
 from stateflow.spark.sources.file_log import files_read, log_folder
 
 Warn = Callable[[str, str], None]
@@ -68,11 +68,14 @@ def tell_of_files(
     location: Path,
     warn: Warn,
 ) -> None:
-    """Tells of files that were written again after the job had read them. `location` has the logs of the sources."""
+    """Tells of files that were written again after the job had read them, and of those in subfolders. `location` has the logs of the
+    sources."""
     nodes = {node.uid: node for node in flow.sources}
     leaf = 0
     for source in layout:
         files, state = nodes[source.uid].factory, recorded.get(source.uid)
+        if isinstance(files, Files) and (name := subfolders.unread(files)):
+            warn(f"subfolders of {source.uid}", subfolders.sentence(source.uid, files, name))
         if isinstance(files, Files) and state is not None:
             read = files_read(log_folder(location, leaf), state.lines[0])
             if 0 < len(read) <= rewritten.MOST_COMPARED and (

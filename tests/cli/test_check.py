@@ -351,3 +351,15 @@ def test_a_folder_of_files_that_is_not_there_is_told_before_a_run_fails(
         assert command("check", f"{file}:read", "-p", f"folder={there}", "-o", "json").json["warnings"] == []
     absent.mkdir()
     assert command("check", f"{file}:read", "-p", f"folder={absent}", "-o", "json").json["warnings"] == []
+    for name in ("day=2026-01-01", "_spark_metadata", ".staging"):
+        (absent / name).mkdir()
+    assert command("check", f"{file}:read", "-p", f"folder={absent}", "-o", "json").json["warnings"] == []
+    (absent / "2026").mkdir()
+    assert command("check", f"{file}:read", "-p", f"folder={absent}", "-o", "json").json["warnings"] == [
+        (
+            f"source 'orders': files in subfolders of {absent}, such as 2026, are not read: give sf.files "
+            "options={'recursiveFileLookup': 'true'} if they are meant"
+        )
+    ]
+    file.write_text(file.read_text().replace('"json"', '"json", options={"recursiveFileLookup": "true"}'))
+    assert command("check", f"{file}:read", "-p", f"folder={absent}", "-o", "json").json["warnings"] == []

@@ -44,6 +44,29 @@ def test_the_run_tells_of_a_file_that_was_written_again(spark: SparkSession, tmp
     assert "00001.json was written again after the job had read it" in told
 
 
+def test_a_run_tells_of_subfolders_and_its_advice_reads_them(spark: SparkSession, tmp_path: Path) -> None:
+    recursive = False
+
+    @sf.pipeline("copied")
+    def nested(flow: sf.Flow, *, input: str, output: str) -> None:
+        options = {"recursiveFileLookup": "true"} if recursive else {}
+        flow.source("rows", sf.files(input, "json", options=options), "id long").append(
+            "rows", sf.delta(output)
+        )
+
+    harness = FlowHarness(nested, tmp_path)
+    harness.add("rows", {"id": 1})
+    (tmp_path / "input" / "2026").mkdir()
+    (tmp_path / "input" / "2026" / "2.json").write_text('{"id": 2}\n', encoding="utf-8")
+    (told,) = harness.run().warnings
+    assert "such as 2026, are not read" in told
+    assert [row["id"] for row in harness.table("rows")] == [1]
+    recursive = True
+    harness.release(nested)
+    assert harness.run().warnings == ()
+    assert sorted(row["id"] for row in harness.table("rows")) == [1, 2]
+
+
 def test_a_file_that_is_a_month_older_is_read(spark: SparkSession, tmp_path: Path) -> None:
     harness = FlowHarness(copied, tmp_path)
     harness.add("rows", {"id": 1})
