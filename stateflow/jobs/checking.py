@@ -34,8 +34,9 @@ def _missing(flow: Flow) -> Iterator[str]:
 
 def _unread(flow: Flow) -> Iterator[str]:
     for source in flow.sources:
-        if isinstance(source.factory, Files) and (name := subfolders.unread(source.factory)):
-            yield subfolders.sentence(source.uid, source.factory, name)
+        files = source.factory
+        if isinstance(files, Files) and (name := subfolders.unread(files.path, files.options)):
+            yield subfolders.sentence(source.uid, files.path, name)
 
 
 def folders_read(pipeline: Pipeline, parameters: Mapping[str, Any]) -> dict[str, str]:

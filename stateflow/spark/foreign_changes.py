@@ -74,8 +74,8 @@ def tell_of_files(
     leaf = 0
     for source in layout:
         files, state = nodes[source.uid].factory, recorded.get(source.uid)
-        if isinstance(files, Files) and (name := subfolders.unread(files)):
-            warn(f"subfolders of {source.uid}", subfolders.sentence(source.uid, files, name))
+        if isinstance(files, Files) and (name := subfolders.unread(files.path, files.options)):
+            warn(f"subfolders of {source.uid}", subfolders.sentence(source.uid, files.path, name))
         if isinstance(files, Files) and state is not None:
             read = files_read(log_folder(location, leaf), state.lines[0])
             if 0 < len(read) <= rewritten.MOST_COMPARED and (
