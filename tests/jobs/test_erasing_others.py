@@ -146,7 +146,7 @@ def test_this_host_keeps_nothing_of_files_that_were_collected_long_ago(
 ) -> None:
     storage = task_storage(options(tmp_path), str(tmp_path / "root"), "orders", 0, 0)
     opened_by_a_batch(made, tmp_path)
-    (tmp_path / "cache" / "state" / "0123-9").write_text(MARK)
+    (tmp_path / "cache" / "state" / f"{'0123' * 16}-9").write_text(MARK)
     left = Path(storage.scratch_dir) / "task-999999999-killed"
     left.mkdir(parents=True)
     (left / "000001.sst").write_text(MARK)
