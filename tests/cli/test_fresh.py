@@ -70,9 +70,9 @@ def test_a_fresh_run_shows_its_tables_and_leaves_everything_as_it_was(tmp_path: 
     (tmp_path / "payments.py").write_text(CODE)
     (tmp_path / "in").mkdir()
     for number, amount in enumerate((2.5, 1.5)):
-        (tmp_path / "in" / f"{number}.json").write_text(
-            json.dumps({"account": "ann", "amount": amount}) + "\n"
-        )
+        file = tmp_path / "in" / f"{number}.json"
+        file.write_text(json.dumps({"account": "ann", "amount": amount}) + "\n")
+        os.utime(file, (1_790_000_000 + number,) * 2)  # they are read in the order of their times
     run = [
         sys.executable,
         "-m",
