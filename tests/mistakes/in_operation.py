@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -69,19 +71,16 @@ def _table_went_back(scene: Scene) -> None:
     from delta.tables import DeltaTable
     from pyspark.sql import SparkSession
 
-    def back(scene: Scene, run: int) -> None:
-        log = scene.folder / "output" / "_delta_log"
-        if run and sum(1 for _ in log.glob("*.json")) > 1:
-            spark = SparkSession.getActiveSession()
-            assert spark is not None
-            DeltaTable.forPath(spark, str(scene.folder / "output")).restoreToVersion(0)
-
     case = scene.case
     for run in range(case.runs):
         for folder, files in case.files.items():
             scene.write(folder, lines(case, files[run]))
         scene.run()
-    back(scene, 1)
+    output = scene.folder / "output"
+    if sum(1 for _ in (output / "_delta_log").glob("*.json")) > 1:
+        spark = SparkSession.getActiveSession()
+        assert spark is not None
+        DeltaTable.forPath(spark, str(output)).restoreToVersion(0)
     scene.run(final=True)
 
 
@@ -181,8 +180,6 @@ def _stopped(scene: Scene, folder: str) -> None:
 
 def _releases(case: Case) -> Iterator[Mistake]:
     """The next release calls something otherwise."""
-    import ast
-
     tree = ast.parse(case.text)
     (function,) = (node for node in tree.body if isinstance(node, ast.FunctionDef))
     uids = [
@@ -209,8 +206,6 @@ def _releases(case: Case) -> Iterator[Mistake]:
         for field in of.body
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
     }
-    import re
-
     for name in sorted(fields - set(case.files) - {case.recipe}):
         new = re.sub(rf"\b{name}\b(?!\()", f"{name}_2", case.text)
         yield Mistake("a release that renames a field", name, case, case.text, partial(_released, new=new))
