@@ -190,7 +190,7 @@ def _commits(table: DeltaLog, known: int) -> Iterator[LoggedCommit]:
         body = table.commit(version)
         if body is None:
             return
-        yield logged_commit(version, body.decode().splitlines())
+        yield logged_commit(version, body.splitlines())
 
 
 def _newest(table: DeltaLog, known: int) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -13,10 +12,12 @@ from stateflow.format.source_offsets import SourceLeaves
 from stateflow.pipelines.files import Files
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.tables import DeltaTable
-from stateflow.spark.sinks import other_writers, unlike_properties, went_back
+from stateflow.spark import undone_output
+from stateflow.spark.sinks import other_writers, unlike_properties
 from stateflow.spark.sinks.delta_log import DeltaLog
 from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.spark.sources import rewritten, subfolders
+from stateflow.spark.sources.delta_log import local_log
 from stateflow.spark.sources.file_log import files_read, log_folder
 
 Warn = Callable[[str, str], None]
@@ -56,8 +57,13 @@ def tell_of_outputs(
                 warn(f"other writers of {node.uid}", other_writers.sentence(table, others))
         else:
             app_id = SinkSlot(job.job, job.job_name, node.uid, job.slot, job.epoch).app_id
-            if back := went_back.went_back(islice(log.commits(), MOST_COMMITS), app_id):
-                warn(f"{node.uid} went back", went_back.sentence(table, job.job_name, node.uid, back, kept()))
+            local = local_log(node.target.path)
+            read = log.read if local is None else local.commit
+            if undone := undone_output.undone_output(read, log.version(), app_id, MOST_COMMITS):
+                warn(
+                    f"{node.uid} went back",
+                    undone_output.sentence(table, job.job_name, node.uid, undone, kept()),
+                )
 
 
 def tell_of_files(

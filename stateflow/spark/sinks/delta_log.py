@@ -61,8 +61,6 @@ class LoggedCommit:
     reshapes: bool
     """It changes the schema, the properties or the protocol."""
     operation: str = ""
-    restored_to: int | None = None
-    """Of a RESTORE to a version: that version."""
     copied_from: tuple[str, int] | None = None
     """Of a CLONE: the path of the table and its version."""
 
@@ -85,11 +83,10 @@ class LoggedFile:
         return int(self.add["size"])
 
 
-def logged_commit(version: int, lines: Iterable[str]) -> LoggedCommit:
+def logged_commit(version: int, lines: Iterable[str | bytes]) -> LoggedCommit:
     slots: dict[str, int] = {}
     changes = reshapes = False
     operation = ""
-    restored_to: int | None = None
     copied_from: tuple[str, int] | None = None
     for line in lines:
         action = json.loads(line)
@@ -102,11 +99,9 @@ def logged_commit(version: int, lines: Iterable[str]) -> LoggedCommit:
         elif (info := action.get("commitInfo")) is not None:
             operation = str(info.get("operation", ""))
             parameters = info.get("operationParameters") or {}
-            to = parameters.get("version") if operation == "RESTORE" else None
-            restored_to = int(to) if to is not None else None
             if operation == "CLONE" and "sourceVersion" in parameters:
                 copied_from = (str(parameters.get("source")), int(parameters["sourceVersion"]))
-    return LoggedCommit(version, slots, changes, reshapes, operation, restored_to, copied_from)
+    return LoggedCommit(version, slots, changes, reshapes, operation, copied_from)
 
 
 class DeltaLog:
@@ -148,14 +143,19 @@ class DeltaLog:
 
     def commits(self) -> Iterator[LoggedCommit]:
         """From the newest version down, as far as the log reaches."""
-        newest = int(self._log.update(False, self._none, self._none).version())
-        conf = self._log.newDeltaHadoopConf()
-        for version in range(newest, -1, -1):
-            path = self._jvm.org.apache.hadoop.fs.Path(self._log.logPath(), f"{version:020d}.json")
-            if not path.getFileSystem(conf).exists(path):
+        for version in range(self.version(), -1, -1):
+            body = self.read(version)
+            if body is None:
                 return
-            lines = self._log.store().read(path, conf)
-            yield logged_commit(version, [str(lines.apply(k)) for k in range(lines.size())])
+            yield logged_commit(version, body.splitlines())
+
+    def read(self, version: int) -> bytes | None:
+        """A commit's file; None when there is none."""
+        path = self._jvm.org.apache.hadoop.fs.Path(self._log.logPath(), f"{version:020d}.json")
+        conf = self._log.newDeltaHadoopConf()
+        if not path.getFileSystem(conf).exists(path):
+            return None
+        return str(self._log.store().read(path, conf).mkString("\n")).encode()
 
     def files_at(self, version: int) -> list[dict[str, Any]]:
         """The data files of one version, as the actions that added them."""

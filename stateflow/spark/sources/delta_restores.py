@@ -78,19 +78,23 @@ def _took_nothing_after(version: int, position: DeltaOffset) -> bool:
 
 def restores_in(read: Read, first: int, newest: int) -> list[TableRestore]:
     """The commits from `first` through `newest` that have taken the table back, oldest first."""
-    found = []
-    for version in range(first, newest + 1):
-        body = read(version)
-        # Most commits are none, and need no parsing.
-        if body is None or _OPERATION not in body:
-            continue
-        actions = list(_actions(body))
-        info = next((action["commitInfo"] for action in actions if "commitInfo" in action), None) or {}
-        moved = _moved(actions)
-        if moved and info.get("operation") == "RESTORE":
-            kept = _kept(read, version, moved)
-            found.append(TableRestore(version, _named(info) if kept is None else kept))
-    return found
+    found = (restore_at(read, version) for version in range(first, newest + 1))
+    return [restore for restore in found if restore is not None]
+
+
+def restore_at(read: Read, version: int) -> TableRestore | None:
+    """The commit, if it has taken the table back."""
+    body = read(version)
+    # Most commits are none, and need no parsing.
+    if body is None or _OPERATION not in body:
+        return None
+    actions = list(_actions(body))
+    info = next((action["commitInfo"] for action in actions if "commitInfo" in action), None) or {}
+    moved = _moved(actions)
+    if not moved or info.get("operation") != "RESTORE":
+        return None
+    kept = _kept(read, version, moved)
+    return TableRestore(version, _named(info) if kept is None else kept)
 
 
 def _kept(read: Read, restored: int, moved: set[tuple[str, str]]) -> int | None:

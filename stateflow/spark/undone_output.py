@@ -1,0 +1,59 @@
+"""An output that somebody else took back (RESTORE): Delta keeps the job's slot then, and the rows of its last checkpoints are gone."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from stateflow.spark.sinks.delta_log import logged_commit
+from stateflow.spark.sources.delta_restores import Read, restore_at
+
+
+@dataclass(frozen=True, slots=True)
+class UndoneOutput:
+    """A RESTORE of another writer that undid commits of this job."""
+
+    version: int
+    """The version that the RESTORE made."""
+    slot: int | None
+    """The job's last slot whose rows the table still has; None where there is none, or where the log does not say."""
+
+
+def undone_output(read: Read, newest: int, app_id: str, most: int) -> UndoneOutput | None:
+    """Whether a table lost commits of `app_id` since its last one; only the last `most` commits are looked at.
+
+    It walks down from the newest version, and from a RESTORE on to the version that it brought back.
+    """
+    restored: int | None = None
+    standing, undone = newest, False
+    for version in range(newest, max(-1, newest - most), -1):
+        body = read(version)
+        if body is None:
+            break
+        slot = logged_commit(version, body.splitlines()).slots.get(app_id) if b'"txn"' in body else None
+        if version > standing:
+            undone = undone or slot is not None
+        elif slot is not None:
+            return UndoneOutput(restored, slot) if restored is not None and undone else None
+        elif (restore := restore_at(read, version)) is not None:
+            restored = version if restored is None else restored
+            standing = -1 if restore.kept is None else restore.kept
+        else:
+            standing = version - 1
+    return UndoneOutput(restored, None) if restored is not None and undone else None
+
+
+def sentence(table: str, job: str, sink: str, output: UndoneOutput, kept: Collection[int]) -> str:
+    """What the run says of it, and the step that brings the rows again. `kept` are the job's checkpoints."""
+    lost = "rows that this job had written to it are gone, and the job goes on behind them"
+    if output.slot not in kept:
+        step = "the job keeps no checkpoint of that version: to have the rows again, restore the table to where it was"
+    else:
+        step = (
+            f"the table is at checkpoint {output.slot}: to have the rows again, take the job back to it, too, with `stateflow "
+            f"restore {job} ... --from checkpoint:{output.slot}`, without --rewind-sinks"
+        )
+    return (
+        f"{table} was restored to an earlier version by somebody else (version {output.version} of it), so {lost} (sink {sink!r}); "
+        f"{step}"
+    )

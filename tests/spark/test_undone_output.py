@@ -1,0 +1,120 @@
+"""An output that somebody else restored: the run says so, and its advice brings the rows again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from delta.tables import DeltaTable
+from pyspark.sql import SparkSession
+
+import stateflow as sf
+from stateflow.config.options import load
+from stateflow.jobs.job import Job
+from stateflow.spark.runner import RunReport, RunRequest, run
+from stateflow.spark.undone_output import UndoneOutput, undone_output
+
+
+def own(slot: int, *files: str) -> bytes:
+    """A commit of the job; `+a` adds the file a, `-a` removes it."""
+    return commit({"txn": {"appId": "stateflow/me/rows", "version": slot}}, "STREAMING UPDATE", *files)
+
+
+def other(*files: str) -> bytes:
+    return commit(None, "WRITE", *files)
+
+
+def restore(*files: str, **named: object) -> bytes:
+    return commit(None, "RESTORE", *files, **named)
+
+
+def commit(first: dict[str, Any] | None, operation: str, *files: str, **named: object) -> bytes:
+    told = [{"commitInfo": {"operation": operation, "operationParameters": named}}]
+    moved = [{"add" if f[0] == "+" else "remove": {"path": f[1:], "dataChange": True}} for f in files]
+    actions = [*([first] if first else []), *told, *moved]
+    return "\n".join(map(json.dumps, actions)).encode()
+
+
+MADE = other()
+BY_TIME = restore("-b", timestamp="2026-01-01 00:00:00.0", version=None)
+
+
+@pytest.mark.parametrize(
+    ("log", "verdict"),
+    [
+        ([], None),
+        ([MADE, own(3, "+a")], None),
+        ([MADE, own(3, "+a"), own(5, "+b")], None),
+        ([MADE, own(3, "+a"), own(5, "+b"), restore("-b", version=1)], UndoneOutput(3, 3)),
+        ([MADE, own(3, "+a"), own(5, "+b"), BY_TIME], UndoneOutput(3, 3)),
+        ([MADE, own(3, "+a"), own(5, "+b"), restore("-a", "-b", version=0)], UndoneOutput(3, None)),
+        ([MADE, own(3, "+a"), other("+b"), BY_TIME], None),
+        ([MADE, own(3, "+a"), other("-a"), restore("+a"), own(5, "+b")], None),
+        ([MADE, own(3, "+a"), own(5, "+b"), BY_TIME, other("+c")], UndoneOutput(3, 3)),
+        # A batch without rows of this sink is not undone by it.
+        ([MADE, own(3, "+a"), own(5), own(7, "+b"), BY_TIME], UndoneOutput(4, 5)),
+        ([MADE, own(3, "+a"), own(5), restore(version=1)], None),
+        # The log begins behind the version that came back.
+        ([None, own(3, "+a"), own(5, "+b"), restore("-a", "-b", "+z")], UndoneOutput(3, None)),
+        # Taken back to 1, and then to the version that had been taken back.
+        ([MADE, own(3, "+a"), own(5, "+b"), BY_TIME, other("+c"), restore("-c")], UndoneOutput(5, 3)),
+        # ... and then to where it was before.
+        ([MADE, own(3, "+a"), own(5, "+b"), BY_TIME, restore("+b")], None),
+    ],
+)
+def test_it_is_told_what_a_restore_undid(log: list[bytes | None], verdict: UndoneOutput | None) -> None:
+    read = dict(enumerate(log)).get
+    assert undone_output(read, len(log) - 1, "stateflow/me/rows", 100) == verdict
+
+
+@sf.pipeline("copied")
+def copied(flow: sf.Flow, *, input: str, output: str) -> None:
+    flow.source("rows", sf.files(input, "json"), "id long").append("rows", sf.delta(output))
+
+
+def test_the_run_tells_of_it_and_its_advice_brings_the_rows_again(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / "input").mkdir()
+    parameters = {"input": str(tmp_path / "input"), "output": str(tmp_path / "output")}
+    root = str(tmp_path / "checkpoints")
+
+    def ran(number: int) -> RunReport:
+        (tmp_path / "input" / f"{number}.json").write_text(f'{{"id": {number}}}\n', encoding="utf-8")
+        options = load(
+            code={
+                "checkpoint_dir": root,
+                "cache_dir": str(tmp_path / "cache"),
+                "local_fsync": False,
+                "retained_checkpoints": 20,
+            },
+            env={},
+            folder=tmp_path,
+        )
+        return run(RunRequest(copied, options, parameters, master="local[2]"))
+
+    def ids() -> list[int]:
+        return sorted(row.id for row in spark.read.format("delta").load(parameters["output"]).collect())
+
+    def go_back(checkpoint: int | None) -> None:
+        Job(root, "copied").restore(f"checkpoint:{checkpoint}", copied, parameters).apply()
+
+    first = ran(1).checkpoint
+    table = DeltaTable.forPath(spark, parameters["output"])
+    before = table.history(1).collect()[0]
+    assert ran(2).warnings == ()
+    spark.sql(f"RESTORE TABLE delta.`{parameters['output']}` TO TIMESTAMP AS OF '{before.timestamp}'")
+    (told,) = ran(3).warnings
+    assert "was restored to an earlier version by somebody else" in told
+    assert f"--from checkpoint:{first}`, without --rewind-sinks" in told
+    assert ids() == [1, 3]
+    assert ran(4).warnings == ()
+
+    table.restoreToVersion(before.version)
+    assert len(ran(5).warnings) == 1
+    table.restoreToVersion(before.version)
+    go_back(first)  # as advised
+    ran(6)
+    assert ids() == [1, 2, 3, 4, 5, 6]
