@@ -16,7 +16,9 @@ PACKAGE = PROJECT / "stateflow"
 PAGE = PROJECT / "docs" / "architecture.md"
 BEGIN, END = "<!-- rooms: python scripts/rooms.py -->", "<!-- end of rooms -->"
 
-GROUND = frozenset({"distribution", "errors", "logs", "masking", "metrics", "names", "private_folders"})
+GROUND = frozenset(
+    {"distribution", "errors", "logs", "masking", "metrics", "names", "private_folders", "working_folder"}
+)
 """Every room may import these; they import nothing of the project but each other."""
 
 
@@ -43,6 +45,7 @@ ROOMS: Mapping[str, Room] = {
     "metrics": Room("gauges for OpenTelemetry"),
     "names": Room("names that are not known, and what was meant by them"),
     "private_folders": Room("folders for this user alone, whatever the umask says"),
+    "working_folder": Room("`python -m stateflow` without modules of the working folder"),
     "format": Room(
         "bytes and names that are frozen: records, paths, scalar types, keys' encoding; no I/O",
         first="records.py",

@@ -6,10 +6,17 @@ This list is the whole public surface; everything else is private. A name is loa
 that the command line and DAG files do not pay for Spark, Arrow and RocksDB.
 """
 
+from __future__ import annotations
+
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+
+# Before anything else is imported, which the working folder could replace: also before `typing`.
+import_module("stateflow.working_folder").keep_out()
+TYPE_CHECKING = False
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from stateflow import testing
     from stateflow.errors import (
         BusyError,

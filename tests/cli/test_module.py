@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from stateflow import working_folder
 
 
 @pytest.mark.parametrize("module", ["stateflow", "stateflow.cli"])
@@ -20,3 +24,61 @@ def test_python_m_is_the_command(module: str) -> None:
     assert (code, version.split()[0]) == (0, "stateflow")
     code, error = said("rnu")
     assert (code, "stateflow" in error, "__main__" in error) == (2, True, False)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["-m", "stateflow", "check", "pipeline.py"],
+        ["-m", "stateflow.cli", "check", "pipeline.py"],
+        ["-Bmstateflow", "check", "pipeline.py"],
+        ["-m", "stateflow.spark.session.jars", "--help"],
+    ],
+    ids=" ".join,
+)
+def test_no_module_of_the_working_folder_is_imported(command: list[str], tmp_path: Path) -> None:
+    for name in ("json", "msgspec", "numpy", "pandas", "pyarrow", "pyspark", "statistics", "typing", "typer"):
+        (tmp_path / f"{name}.py").write_text(f"raise SystemExit('{name} of the working folder')\n")
+    # A pipeline elsewhere: its own folder is one to import from.
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "pipeline.py").write_text(
+        "import stateflow as sf\n\n\n@sf.pipeline('copied')\ndef copied(flow):\n"
+        "    flow.source('rows', sf.files('/in', 'json'), 'id long').append('rows', sf.delta('/out'))\n"
+    )
+    words = [f"elsewhere/{word}" if word == "pipeline.py" else word for word in command]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, *words], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, "of the working folder" in done.stdout + done.stderr) == (0, False), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("argv", "original", "home", "left"),
+    [
+        (["-m", "run"], ["python", "-m", "stateflow", "run"], "/pkg", True),
+        (["-m"], ["python", "-W", "ignore", "-m", "stateflow.spark.session.jars"], "/pkg", True),
+        # Another program, which needs the folder; and one whose module has been found already.
+        (["-m"], ["python", "-m", "mine"], "/pkg", False),
+        (["-m", "stateflow"], ["python", "-m", "mine", "stateflow"], "/pkg", False),
+        (["/mine/__main__.py", "x"], ["python", "-m", "mine", "x"], "/pkg", False),
+        # The package's own folder.
+        (["-m", "run"], ["python", "-m", "stateflow", "run"], "", False),
+    ],
+)
+def test_only_the_commands_entry_goes(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    argv: list[str],
+    original: list[str],
+    home: str,
+    left: bool,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", argv)
+    monkeypatch.setattr(sys, "orig_argv", original)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), "/lib"])
+    monkeypatch.setattr(working_folder, "_HOME", home or str(tmp_path))
+    working_folder.keep_out()
+    assert (sys.path == ["/lib"]) == left
