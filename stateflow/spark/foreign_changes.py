@@ -1,8 +1,8 @@
-"""What others did to the inputs and outputs of a job since its last run: told at the start of a run, since no row can tell of it."""
+"""What others did to the inputs and outputs of a job, since no row can tell of it: told at the start of a run, or with the batch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -13,11 +13,13 @@ from stateflow.pipelines.files import Files
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.tables import DeltaTable
 from stateflow.spark import undone_output
+from stateflow.spark.inputs import OpenInputs
 from stateflow.spark.sinks import other_writers, unlike_properties
 from stateflow.spark.sinks.delta_log import DeltaLog
 from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.spark.sources import rewritten, subfolders
 from stateflow.spark.sources.delta_log import local_log
+from stateflow.spark.sources.detours import passed_restores
 from stateflow.spark.sources.file_log import files_read, log_folder
 
 Warn = Callable[[str, str], None]
@@ -89,3 +91,22 @@ def tell_of_files(
             ):
                 warn(f"files of {source.uid}", rewritten.sentence(source.uid, names))
         leaf += source.leaves
+
+
+def passed_sentences(
+    spark: SparkSession,
+    inputs: OpenInputs,
+    before: Mapping[str, SourceState],
+    after: Mapping[str, SourceState],
+    scratch: Path,
+    job: str,
+) -> Iterator[tuple[str, str]]:
+    """Of tables that went back under a query where Delta was told to leave changes out: the matter, and a sentence about it."""
+    for uid, table, version in passed_restores(spark, inputs.layout, inputs.leaves, before, after, scratch):
+        sentence = (
+            f"source {uid!r}: version {version} took the Delta table {table} back (RESTORE) while this run read it, and an option "
+            "of the source leaves removed rows out (skipChangeCommits, ignoreDeletes or ignoreChanges): what the run has read "
+            "of the undone rows stays counted, and counts again when they are written again; go back to a checkpoint from "
+            f"before this run (`stateflow show {job}` lists them), or let that stand"
+        )
+        yield f"source {uid}: read across {version}", sentence

@@ -8,6 +8,7 @@ import random
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -27,10 +28,12 @@ from stateflow.errors import CorruptError, FencedError, IncompatibleError, State
 from stateflow.format.records import END_OF_TIME, FileRef, Record, SourceState
 from stateflow.operators.context import Moment
 from stateflow.pipelines.parameters import as_texts
+from stateflow.pipelines.partly_late_rows import partly_late_rows, partly_late_warning
 from stateflow.savepoints.dispose import dispose_claimed
 from stateflow.spark.absent_columns import AbsentColumns
 from stateflow.spark.batch import Batch, BatchSettings
 from stateflow.spark.carry_out import Sinks
+from stateflow.spark.foreign_changes import passed_sentences
 from stateflow.spark.inputs import (
     Observation,
     OpenInputs,
@@ -43,6 +46,7 @@ from stateflow.spark.inputs import (
     watermark_of,
 )
 from stateflow.spark.own_files import with_own_files
+from stateflow.spark.run_warnings import WARNINGS, RunWarnings
 from stateflow.spark.seeding import capture
 from stateflow.spark.task.failures import translated
 from stateflow.spark.task.storage import TaskStorage
@@ -96,8 +100,7 @@ class BatchLoop:
     """The input is over for good: the watermark stands at its end."""
     lock: threading.Lock = field(default_factory=threading.Lock)
     stop: threading.Event = field(default_factory=threading.Event)
-    warn: Callable[[str, str], None] = lambda about, sentence: None
-    """Of a matter a sentence, which the run repeats at its end."""
+    warnings: RunWarnings = field(default_factory=RunWarnings)
     batches: int = 0
     rows: int = 0
     began: int = field(init=False)
@@ -107,6 +110,8 @@ class BatchLoop:
     has_looked: bool = False
     """Whether this run has looked into every source: a batch has read what was there, or there was nothing."""
     _absent: AbsentColumns = field(init=False)
+    _partly_late: Counter[str] = field(default_factory=Counter)
+    """Rows by operator, of all batches of this run."""
     _failed_tries: int = 0
     """Of the batch that is under way."""
     _ended: float | None = None
@@ -116,7 +121,7 @@ class BatchLoop:
 
     def __post_init__(self) -> None:
         self.began = self.clock()
-        self._absent = AbsentColumns(self.spark, self.inputs, self.warn)
+        self._absent = AbsentColumns(self.spark, self.inputs, self.warnings.add)
 
     def on_batch(self, frame: DataFrame, batch_id: int) -> None:
         """For foreachBatch. It keeps an error in `failure`, because Spark passes on only the error's text."""
@@ -157,7 +162,7 @@ class BatchLoop:
             now=now,
             parameters=as_texts(self.parameters),
             versions={**versions(), **self.code},
-            statistics={"trigger_timestamp": now // 1000, "positions": sorted(sources)},
+            statistics={"trigger_timestamp": now // 1000, "positions": sorted(sources), **self._warned()},
         )
         permit = self.writer.decide(record)
         self.writer.complete(permit, {}, {})
@@ -176,6 +181,7 @@ class BatchLoop:
                 "trigger_timestamp": now // 1000,
                 "positions": sorted(undone_by),
                 "undone_by": dict(undone_by),
+                **self._warned(),
             },
         )
         permit = self.writer.decide(record)
@@ -308,6 +314,10 @@ class BatchLoop:
             statistics["failed_tries"] = self._failed_tries
         positions = advanced(sources(), observed, now)
         self._absent.check(observed, positions, self.location)
+        if parent is not None and not input_free:
+            self._tell_of_passed(parent.sources, positions)
+        self._tell_of_partly_late(statistics.get("operators", {}))
+        statistics |= self._warned()
         if not self.draining and (holder := holder_of(self.settings.flow, positions, now, self._idle_after)):
             statistics["watermark_held_by"] = holder
             statistics["watermark_held_since"] = positions[holder].active
@@ -368,6 +378,23 @@ class BatchLoop:
                 observed=observed,
             )
         )
+
+    def _tell_of_passed(self, before: Mapping[str, SourceState], after: Mapping[str, SourceState]) -> None:
+        folder = self.location.with_name(f"{self.location.name}-passed")
+        for about, sentence in passed_sentences(
+            self.spark, self.inputs, before, after, folder, self.settings.job
+        ):
+            self.warnings.add(about, sentence)
+
+    def _tell_of_partly_late(self, noted: Mapping[str, Mapping[str, Any]]) -> None:
+        self._partly_late.update(partly_late_rows(noted))
+        for operator, rows in self._partly_late.items():
+            self.warnings.add(f"partly late: {operator}", partly_late_warning(operator, rows))
+
+    def _warned(self) -> dict[str, Any]:
+        """For a record: what the run has had to say so far."""
+        sentences = self.warnings.sentences
+        return {WARNINGS: list(sentences)} if sentences else {}
 
     def _positions(self, batch_id: int) -> dict[str, SourceState]:
         parent = self.writer.parent

@@ -32,7 +32,7 @@ from stateflow.spark.loop import BatchLoop
 from stateflow.spark.seeding import plan_batch, seed
 from stateflow.spark.sources.availability import check_available
 from stateflow.spark.sources.delta_restores import Detour, UndoneRead
-from stateflow.spark.sources.detours import LeafDetour, detours, latest_unaffected, passed_restores
+from stateflow.spark.sources.detours import LeafDetour, detours, latest_unaffected
 from stateflow.spark.sources.positions import (
     Bound,
     bound_lies_behind,
@@ -79,11 +79,8 @@ class Queries:
         while True:
             if self._went_round():
                 self._check_available(known)
-            before = self._sources()
             try:
-                ended = self._to_the_end()
-                self._tell_of_passed(before)
-                return ended
+                return self._to_the_end()
             except StateflowError:
                 # A table may have gone back under the query. What failed in a batch of ours has another reason.
                 if self.loop.failure is not None or all(each.stops for each, _ in self._detours()):
@@ -159,7 +156,9 @@ class Queries:
             str(uuid.uuid4()),
         )
         flow = self.loop.settings.flow
-        tell_of_files(self.spark, flow, self.inputs.layout, sources, self.loop.location, self.loop.warn)
+        tell_of_files(
+            self.spark, flow, self.inputs.layout, sources, self.loop.location, self.loop.warnings.add
+        )
         return batch_id
 
     @property
@@ -199,20 +198,6 @@ class Queries:
                 self._pass_over(ways)
         return went
 
-    def _tell_of_passed(self, before: Mapping[str, SourceState]) -> None:
-        """Warns of tables that went back under the query where Delta was told to leave changes out."""
-        inputs, after = self.inputs, self._sources()
-        for uid, table, version in passed_restores(
-            self.spark, inputs.layout, inputs.leaves, before, after, self._folder("passed")
-        ):
-            self.loop.warn(
-                f"source {uid}: read across {version}",
-                f"source {uid!r}: version {version} took the Delta table {table} back (RESTORE) while this run read it, and an option "
-                "of the source leaves removed rows out (skipChangeCommits, ignoreDeletes or ignoreChanges): what the run has read "
-                "of the undone rows stays counted, and counts again when they are written again; go back to a checkpoint from "
-                f"before this run (`stateflow show {self.job}` lists them), or let that stand",
-            )
-
     def _pass_over(self, ways: list[tuple[LeafDetour, Detour]]) -> None:
         """Records that the sources go on behind what was undone."""
         sources = self._sources()
@@ -222,7 +207,7 @@ class Queries:
             lines[each.leaf] = way.onward.line()
             sources[each.uid] = msgspec.structs.replace(state, lines=tuple(lines))
             version = way.restore.version
-            self.loop.warn(
+            self.loop.warnings.add(
                 f"source {each.uid}: table went back at {version}",
                 f"source {each.uid!r}: version {version} took the Delta table {each.table} back (RESTORE); nothing of what that "
                 "undid had been read, so the source goes on behind it",

@@ -1,9 +1,19 @@
-"""What a run has to say that is no error: each sentence goes to the log once, and to the end of the run."""
+"""What a run has to say that is no error: each sentence goes to the log once, into every record from then on, and to the end of the run.
+
+A run that is killed has no end. So the record that its next batch decides has the sentence, and a run that begins there
+says what the one before did not live to say.
+"""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterable
 
+from stateflow.checkpoint.control import Heartbeat
+from stateflow.checkpoint.log import Log
+
+WARNINGS = "warnings"
+"""The name among a record's statistics."""
 _log = logging.getLogger(__name__)
 
 
@@ -22,7 +32,30 @@ class RunWarnings:
             _log.warning("%s", sentence)
         self._by_subject[about] = sentence
 
+    def take_over(self, sentences: Iterable[str]) -> None:
+        """What an earlier run had to say. A sentence of this run about the same matter is another one: it counts other rows."""
+        for sentence in sentences:
+            self.add(sentence, sentence)
+
     @property
     def sentences(self) -> tuple[str, ...]:
         """In the order in which their matters came up."""
-        return tuple(self._by_subject.values())
+        return tuple(dict.fromkeys(self._by_subject.values()))
+
+
+def unsaid(log: Log, epoch: int, heartbeat: Callable[[int], Heartbeat | None]) -> tuple[str, ...]:
+    """What the runs before `epoch` had to say, unless one of them has ended well, and so has said it."""
+    newest = max(
+        (r for r in log.chain if r.kind == "checkpoint" and r.epoch < epoch),
+        key=lambda r: r.slot,
+        default=None,
+    )
+    if newest is None or not (noted := newest.statistics.get(WARNINGS)):
+        return ()
+    # A run may have begun after that record, and have ended without another.
+    said = any(_ended_well(heartbeat(each)) for each in {newest.epoch, epoch - 1})
+    return () if said else tuple(map(str, noted))
+
+
+def _ended_well(heartbeat: Heartbeat | None) -> bool:
+    return heartbeat is not None and heartbeat.outcome is not None and heartbeat.outcome.exit_code == 0

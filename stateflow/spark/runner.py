@@ -10,7 +10,6 @@ import tempfile
 import threading
 import time
 import uuid
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from stateflow.checkpoint.control import (
     INTERRUPTED,
     JOB_DRAINED,
     RunOutcome,
+    read_heartbeat,
     refuse_while_live,
     same_owner,
 )
@@ -43,7 +43,6 @@ from stateflow.metrics import numbers, reporter
 from stateflow.pipelines.delivery import taking_ids
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.lost_rows import LostRows, added, lost_rows
-from stateflow.pipelines.partly_late_rows import partly_late_rows, partly_late_warning
 from stateflow.pipelines.pipeline import Pipeline
 from stateflow.private_folders import make_private
 from stateflow.spark.batch import BatchSettings
@@ -54,7 +53,7 @@ from stateflow.spark.lineage import traced
 from stateflow.spark.loop import MOST_INPUT_FREE, BatchLoop, BatchReport
 from stateflow.spark.placement import Placement
 from stateflow.spark.queries import Queries
-from stateflow.spark.run_warnings import RunWarnings
+from stateflow.spark.run_warnings import RunWarnings, unsaid
 from stateflow.spark.schemas import Outline
 from stateflow.spark.session.build import build_session
 from stateflow.spark.sinks.base import Sink
@@ -136,7 +135,6 @@ class _Run:
         self.stop = request.stop
         self._known_epoch = 0
         self._lost: dict[str, LostRows] = {}
-        self._partly_late = Counter[str]()
         self.warnings = RunWarnings()
         cache = Path(self.options.cache_dir) if self.options.cache_dir else cache_folder()
         self.scratch = str(Path(self.options.scratch_dir or cache / "scratch").absolute())
@@ -277,6 +275,9 @@ class _Run:
                 retained=None if self.options.retained_age else self.options.retained_checkpoints,
                 claimed_epoch=heart.begin,
             )
+            self.warnings.take_over(
+                unsaid(writer.log, writer.epoch, partial(read_heartbeat, self.store, self.layout))
+            )
             check_flow(
                 self.flow, writer.parent, allow_non_restored_state=self.request.allow_non_restored_state
             )
@@ -406,7 +407,7 @@ class _Run:
             parameters=self.parameters,
             code=self.request.pipeline.versions,
             stop=self.stop,
-            warn=self.warnings.add,
+            warnings=self.warnings,
         )
 
     def _reporting(self) -> Callable[[BatchReport], None]:
@@ -417,9 +418,6 @@ class _Run:
             record = batch.record
             noted = batch.statistics.get("operators", {})
             self._lost = added(self._lost, lost_rows(self.flow, noted))
-            self._partly_late.update(partly_late_rows(noted))
-            for operator, rows in self._partly_late.items():
-                self.warnings.add(f"partly late: {operator}", partly_late_warning(operator, rows))
             report(numbers(batch.slot, batch.duration, record.watermark, record.state_size, batch.statistics))
             self.request.listener(batch)
 

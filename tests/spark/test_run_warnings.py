@@ -1,12 +1,28 @@
-"""The warnings of a run: once in the log, and at the end with their newest words."""
+"""The warnings of a run: once in the log, and at the end with their newest words; also of a run that was killed."""
 
 from __future__ import annotations
 
 import logging
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from pyspark.sql import SparkSession
 
-from stateflow.spark.run_warnings import RunWarnings
+from stateflow.checkpoint.control import Heartbeat, RunOutcome
+from stateflow.checkpoint.draft import Draft
+from stateflow.config.options import load
+from stateflow.format.records import Kind, Owner, Record
+from stateflow.spark.loop import BatchReport
+from stateflow.spark.run_warnings import RunWarnings, unsaid
+from stateflow.spark.runner import RunRequest, run
+from stateflow.spark.session.build import build_session
+from tests.spark.pipelines import Workbench
+from tests.spark.test_rewound_tables import go_back, reader, total, write
 
 
 def test_a_matter_is_logged_once_and_ends_with_its_newest_sentence(caplog: pytest.LogCaptureFixture) -> None:
@@ -17,3 +33,88 @@ def test_a_matter_is_logged_once_and_ends_with_its_newest_sentence(caplog: pytes
         warnings.add("odd rows", "3 rows were odd")
     assert caplog.messages == ["1 row was odd", "column b is empty"]
     assert warnings.sentences == ("3 rows were odd", "column b is empty")
+
+
+def checkpoint(slot: int, epoch: int, *warnings: str, kind: Kind = "checkpoint") -> Record:
+    noted = {"warnings": list(warnings)} if warnings else {}
+    draft = Draft(kind, based_on=slot - 1 or None, statistics=noted)
+    return draft.record(job="job", slot=slot, epoch=epoch, writer="w", owner=Owner(run="run"), at=0)
+
+
+def beat(epoch: int, exit_code: int | None) -> Heartbeat:
+    ended = exit_code is not None
+    outcome = RunOutcome(exit_code=exit_code) if exit_code is not None else None
+    return Heartbeat(epoch=epoch, counter=1, owner=Owner(run="run"), ended=ended, outcome=outcome)
+
+
+@pytest.mark.parametrize(
+    ("records", "ends", "left"),
+    [
+        ([], {}, ()),
+        ([checkpoint(1, 1)], {}, ()),
+        # Killed, failed, and ended well.
+        ([checkpoint(1, 1, "a")], {1: None}, ("a",)),
+        ([checkpoint(1, 1, "a")], {1: 7}, ("a",)),
+        ([checkpoint(1, 1, "a")], {1: 0}, ()),
+        # A run after it said it, or was killed as well.
+        ([checkpoint(1, 1, "a")], {1: None, 2: 0}, ()),
+        ([checkpoint(1, 1, "a")], {1: None, 2: None}, ("a",)),
+        # What was said before that record is in it, too.
+        ([checkpoint(1, 1, "a"), checkpoint(2, 2, "a", "b")], {1: None, 2: None}, ("a", "b")),
+        ([checkpoint(1, 1, "a"), checkpoint(2, 2)], {1: 0, 2: None}, ()),
+        # An edit is no run: it has nothing to say.
+        ([checkpoint(1, 1, "a"), checkpoint(2, 2, kind="rescale")], {1: None}, ("a",)),
+        ([checkpoint(1, 1, "a"), checkpoint(2, 2, kind="rescale")], {1: 0}, ()),
+    ],
+)
+def test_what_a_run_did_not_live_to_say_is_left_to_the_next(
+    records: list[Record], ends: dict[int, int | None], left: tuple[str, ...]
+) -> None:
+    epoch = max([*ends, *(record.epoch for record in records)], default=0) + 1
+    log = SimpleNamespace(chain=tuple(records))
+    beats = {each: beat(each, code) for each, code in ends.items()}
+    assert unsaid(log, epoch, beats.get) == left  # type: ignore[arg-type]
+
+
+def test_a_warning_of_a_run_that_is_killed_is_said_by_the_next_that_ends(
+    spark: SparkSession, bench: Workbench
+) -> None:
+    """A table goes back while a run reads it, and the run is killed behind the batch that read across: no run sees it again."""
+    write(spark, bench, 1, 2)
+    made = f"from tests.spark.test_run_warnings import killed; killed({str(bench.folder)!r})"
+    child = subprocess.run(
+        [sys.executable, "-c", made],
+        cwd=Path(__file__).parents[2],
+        timeout=240,
+        capture_output=True,
+        text=True,
+    )
+    assert child.returncode == -signal.SIGKILL, child.stderr
+    pipeline = reader(bench, skipChangeCommits="true")
+    [warning] = bench.run(pipeline).warnings
+    assert warning.startswith("source 'orders': version 2 took the Delta table ")
+    assert total(spark, bench) == 19
+    assert bench.run(pipeline).warnings == ()
+
+
+def killed(folder: str) -> None:
+    """A run in this process, up to the end of this process."""
+    spark = build_session("killed", master="local[2]", conf={"spark.sql.shuffle.partitions": "2"})
+    bench = Workbench(spark, Path(folder))
+    seen: list[int] = []
+
+    def listen(report: BatchReport) -> None:
+        seen.append(report.rows)
+        if sum(seen) == 2:
+            go_back(spark, bench, 0)
+            write(spark, bench, 16)
+        if sum(seen) == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    code = {
+        "checkpoint_dir": str(bench.folder / "root"),
+        "cache_dir": str(bench.folder / "cache"),
+        "trigger": "until-stopped",
+    }
+    options = load(code=code, env={}, folder=bench.folder)
+    run(RunRequest(reader(bench, skipChangeCommits="true"), options, listener=listen))
