@@ -29,15 +29,19 @@ The first of these that sets an option wins:
 exist, or a value does not fit, the command stops with exit code 2 before it reads or writes anything.
 It ignores variables of the environment that begin with `{PREFIX}` and resemble no option.
 
+A relative folder in a file (`checkpoint_dir = "checkpoints"`) lies beside the file, from wherever the command is typed. One that is
+given in any other way is taken from the working folder.
+
 A file in the working folder may have come with somebody else's folder. So those of its options that name a folder, an
-endpoint or a credential (`checkpoint_dir`, `cache_dir`, `scratch_dir`, `storage_options`) count only once you trust it. Until
-then a command that would take one of them stops and says so. Read the file, then:
+endpoint or a credential (`checkpoint_dir`, `cache_dir`, `scratch_dir`, `storage_options`), or that decide what is deleted
+(`retained_checkpoints`, `retained_age`, `cache_size`), count only once you trust it. Until then a command that would take one of
+them stops and says so. Read the file, then:
 
 ```
 stateflow trust           # in its folder; --remove takes it back
 ```
 
-That is noted in `~/.config/stateflow/trusted`, and holds until one of these four values changes; other options may change.
+That is noted in `~/.config/stateflow/trusted`, and holds for each of these options until its value changes; other options may change.
 Where nobody can type it, in CI, a container or a worker of Airflow, name the file: `{FILE_VARIABLE}=/path/to/{FILE_NAME}`. A
 file that is named needs no trust. `{FILE_VARIABLE}=/dev/null` leaves every file out.
 

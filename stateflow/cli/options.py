@@ -207,7 +207,7 @@ def root_of(options: Options) -> str:
     folder = open_store(checkpoint_root(options), options.storage_options).local_root
     if folder is not None and not folder.is_dir():
         raise NotFoundError(
-            f"the checkpoint root {folder} does not exist: check --checkpoint-dir ({options.origin('checkpoint_dir')}); "
+            f"the checkpoint root {folder} does not exist: check checkpoint_dir, set by {options.origin('checkpoint_dir')}; "
             "the first `stateflow run` creates it"
         )
     return options.checkpoint_dir

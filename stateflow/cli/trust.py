@@ -1,4 +1,4 @@
-"""`stateflow trust`: a `stateflow.toml` whose folders, endpoints and credentials count from now on."""
+"""`stateflow trust`: a `stateflow.toml` whose folders, endpoints, credentials and retention count from now on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stateflow.cli.output import Table
 from stateflow.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
-    from stateflow.config.trust import Places
+    from stateflow.config.trust import Guarded
 
 
 @rootless_command
@@ -23,9 +23,10 @@ def trust(
     ] = Path(),
     remove: Annotated[bool, flag("--remove", help="Trust it no longer.")] = False,
 ) -> None:
-    """Trusts the places that a stateflow.toml names: read it first. It is asked again when one of them changes."""
+    """Trusts a stateflow.toml with its folders, endpoints, credentials and what it says of retention: read it first. It is asked again
+    when one of them changes."""
     from stateflow.config.file import FILE_NAME, FILE_VARIABLE, identity, read_file
-    from stateflow.config.options import PLACES
+    from stateflow.config.options import GUARDED
     from stateflow.config.trust import forget, remember
 
     given = file.absolute()
@@ -43,23 +44,26 @@ def trust(
         return
     if not path.is_file():
         raise NotFoundError(f"there is no {path}: name the folder that has a {FILE_NAME}")
-    read = read_file(path, os.environ, PLACES)
-    rows = list(_shown(path, read.places))
-    remember(path, read.owner, read.places, os.environ)
+    read = read_file(path, os.environ, GUARDED)
+    rows = list(_shown(path, read.guarded))
+    remember(path, read.owner, read.guarded, os.environ)
     call.output.answer(
-        {"file": str(path), "trusted": True, "places": dict(rows)},
-        Table(("option", "value"), rows) if rows else f"{path} names no folder, endpoint or credential",
+        {"file": str(path), "trusted": True, "options": dict(rows)},
+        Table(("option", "value"), rows)
+        if rows
+        else f"{path} names no folder, endpoint or credential, and does not decide what is deleted",
         note=f"{path} is trusted, until one of these values changes." if rows else "",
     )
 
 
-def _shown(path: Path, places: Places) -> Iterator[tuple[str, str]]:
+def _shown(path: Path, guarded: Guarded) -> Iterator[tuple[str, str]]:
     """The values as people may read them, with the folder that a relative path means."""
     from stateflow.config.declaration import read, written
+    from stateflow.config.file import beside
     from stateflow.config.options import DECLARATIONS
     from stateflow.masking import masked
 
-    for name, value in places:
+    for name, value in guarded:
         declaration = DECLARATIONS[name.replace("-", "_")]
         try:
             value = read(declaration, value)
@@ -69,6 +73,6 @@ def _shown(path: Path, places: Places) -> Iterator[tuple[str, str]]:
             text = ", ".join(f"{key}={masked(key, value[key])}" for key in sorted(value))
         else:
             text = written(declaration, value)
-        if declaration.kind == "text" and text and "://" not in text and not text.startswith(("/", "~")):
-            text = f"{text} ({os.path.normpath(path.parent / text)})"
+        if declaration.kind == "text" and (meant := beside(path, text)) != text:
+            text = f"{text} ({meant})"
         yield name, text

@@ -27,7 +27,14 @@ class Declaration:
     most: Any
     secret: bool
     place: bool
-    """Whether it names a folder, an endpoint or a credential: a file that is found in the working folder has to be trusted."""
+    """Whether it names a folder, an endpoint or a credential."""
+    deletes: bool = False
+    """Whether it decides what is deleted."""
+
+    @property
+    def guarded(self) -> bool:
+        """Whether it counts from a file that is found in the working folder only once the user has trusted that."""
+        return self.place or self.deletes
 
 
 def read(declaration: Declaration, value: Any) -> Any:

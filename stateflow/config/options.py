@@ -1,7 +1,8 @@
 """Every option, declared once: its default, what it means, and what Flink calls it.
 
 `load` combines the layers: command line > environment > code > file > default. Each value knows which layer set it. What
-names a place (`place=True`) counts from a file only if the user has named or trusted the file.
+names a place (`place=True`), or decides what is deleted (`deletes=True`), counts from a file only if the user has named or trusted
+the file.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from stateflow.config.declaration import Declaration, Kind, Trigger, read, written
-from stateflow.config.file import FILE_VARIABLE, ConfigurationFile, configuration_file
-from stateflow.config.trust import home
+from stateflow.config.file import FILE_VARIABLE, ConfigurationFile, beside, configuration_file
+from stateflow.config.trust import home, option_name
 from stateflow.errors import UsageError
 from stateflow.quantities import duration, size
 
@@ -43,15 +44,18 @@ def _option(
     most: Any = None,
     secret: bool = False,
     place: bool = False,
+    deletes: bool = False,
 ) -> Any:
-    declaration = Declaration(kind, doc, flink, choices, least, most, secret, place)
+    declaration = Declaration(kind, doc, flink, choices, least, most, secret, place, deletes)
     if kind == "mapping":
         return field(default_factory=dict, repr=not secret, metadata={"declaration": declaration})
     return field(default=default, metadata={"declaration": declaration})
 
 
-def _number(default: int, doc: str, *flink: str, least: int = 0, most: int | None = None) -> Any:
-    return _option("number", default, doc, *flink, least=least, most=most)
+def _number(
+    default: int, doc: str, *flink: str, least: int = 0, most: int | None = None, deletes: bool = False
+) -> Any:
+    return _option("number", default, doc, *flink, least=least, most=most, deletes=deletes)
 
 
 def _flag(default: bool, doc: str, *flink: str) -> Any:
@@ -62,12 +66,14 @@ def _place(doc: str, *flink: str) -> Any:
     return _option("text", "", doc, *flink, place=True)
 
 
-def _size(default: str, doc: str, *flink: str, most: str | None = None) -> Any:
-    return _option("size", size(default), doc, *flink, least=0, most=size(most) if most else None)
+def _size(default: str, doc: str, *flink: str, most: str | None = None, deletes: bool = False) -> Any:
+    return _option(
+        "size", size(default), doc, *flink, least=0, most=size(most) if most else None, deletes=deletes
+    )
 
 
-def _duration(default: str, doc: str, *flink: str, least: str = "0") -> Any:
-    return _option("duration", duration(default), doc, *flink, least=duration(least))
+def _duration(default: str, doc: str, *flink: str, least: str = "0", deletes: bool = False) -> Any:
+    return _option("duration", duration(default), doc, *flink, least=duration(least), deletes=deletes)
 
 
 def _choice(choices: tuple[str, ...], doc: str, *flink: str) -> Any:
@@ -124,6 +130,7 @@ class Options:
         "execution.checkpointing.num-retained",
         "state.checkpoints.num-retained",
         least=1,
+        deletes=True,
     )
     trigger: Trigger = _option(
         "trigger",
@@ -163,6 +170,7 @@ class Options:
     retained_age: timedelta = _duration(
         "0",
         "A job also keeps all checkpoints younger than this, however many there are; 0: only retained_checkpoints counts.",
+        deletes=True,
     )
     rocksdb_preset: Literal["small", "large", "write-heavy"] = _choice(
         ("small", "large", "write-heavy"),
@@ -204,6 +212,7 @@ class Options:
         "10 GB",
         "The most bytes of state files in the cache folder; files that were not used for longest go first.",
         "state.backend.forst.cache.size-based-limit",
+        deletes=True,
     )
     locality_wait: timedelta = _duration(
         "3 seconds",
@@ -290,8 +299,8 @@ DECLARATIONS: Mapping[str, Declaration] = {
 }
 
 
-PLACES = frozenset(name for name, declaration in DECLARATIONS.items() if declaration.place)
-"""Options that name a folder, an endpoint or a credential."""
+GUARDED = frozenset(name for name, declaration in DECLARATIONS.items() if declaration.guarded)
+"""Options that name a folder, an endpoint or a credential, or that decide what is deleted."""
 
 
 def checkpoint_root(options: Options) -> str:
@@ -317,11 +326,11 @@ def load(
     """Reads all layers. `folder` may hold a `stateflow.toml`. In `cli`, None means that the argument was left out. `typed` tells
     how the user wrote an argument that is not named like its option, such as `--option backend`.
 
-    `untrusted`: what becomes of places that such a file names and that no other layer sets, if the user has not trusted it.
+    `untrusted`: what becomes of guarded options that such a file sets, and no other layer, if the user has not trusted them.
     """
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
-    file = configuration_file(env, folder, PLACES)
+    file = configuration_file(env, folder, GUARDED)
     layers = (
         _from_file(file, leave_out=untrusted == "leave out"),
         ((name, value, origin_of_code) for name, value in code.items()),
@@ -334,7 +343,7 @@ def load(
     )
     for layer in layers:
         for written_name, value, origin in layer:
-            name = written_name.replace("-", "_")
+            name = option_name(written_name)
             if name not in DECLARATIONS:
                 raise _unknown(written_name, origin)
             try:
@@ -342,11 +351,12 @@ def load(
             except ValueError as error:
                 raise UsageError(f"option {name}, set by {origin}, is not usable: {error}") from None
             origins[name] = origin
-    if file is not None and not file.obeyed:
+    if file is not None and untrusted == "refuse":
         # Only what would take effect: who names the root on the command line is not asked about the file's.
-        taken = [name for name in DECLARATIONS if name in PLACES and origins.get(name) == str(file.path)]
+        own = (None, str(file.path))
+        taken = [name for name in DECLARATIONS if name in file.untrusted and origins.get(name) in own]
         if taken:
-            raise file.refusal(" and ".join(filter(None, (", ".join(taken[:-1]), taken[-1]))))
+            raise file.refusal(taken)
     options = Options(**values, _origins=origins)
     _check_together(options)
     return options
@@ -380,9 +390,11 @@ def _users_cache(env: Mapping[str, str]) -> Path:
 def _from_file(file: ConfigurationFile | None, *, leave_out: bool) -> Iterator[tuple[str, Any, str]]:
     if file is None:
         return
-    for name, value in file.content.items():
-        if not (leave_out and not file.obeyed and (name, value) in file.places):
-            yield name, value, str(file.path)
+    for name, value in file.settings(leave_out=leave_out):
+        declaration = DECLARATIONS.get(option_name(name))
+        if declaration is not None and declaration.place and isinstance(value, str):
+            value = beside(file.path, value)
+        yield name, value, str(file.path)
 
 
 def _from_environment(env: Mapping[str, str]) -> Iterator[tuple[str, Any, str]]:

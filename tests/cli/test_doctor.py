@@ -107,7 +107,7 @@ def test_an_untrusted_file_is_named_and_its_places_are_left_out(command: Command
     said = command("doctor", "-o", "json")
     found = next(c for c in said.json["checks"] if c["check"] == "configuration file")
     assert found["verdict"] == "warn"
-    assert "sets checkpoint_dir, cache_dir, and is not trusted; doctor leaves that out" in found["found"]
+    assert "sets checkpoint_dir and cache_dir, and is not trusted; doctor leaves that out" in found["found"]
     assert found["next_step"].startswith("read it and run `stateflow trust` there, or name it with")
     options = {each["name"]: (each["value"], each["origin"]) for each in said.json["configuration"]}
     assert options["cache_dir"][1] == options["checkpoint_dir"][1] == "default"

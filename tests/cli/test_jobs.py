@@ -361,3 +361,15 @@ def test_a_store_that_does_not_answer_is_unavailable(
     assert error["exit_code"] == 9
     assert "s3://bucket" in error["message"]
     assert "hidden-word" not in said.err + said.out
+
+
+def test_a_root_that_is_not_there_is_told_with_where_it_was_set(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    typed = command("jobs", "--checkpoint-dir", f"{tmp_path}/none")
+    assert "check checkpoint_dir, set by the command line (--checkpoint-dir); the first" in typed.err
+    monkeypatch.setenv("STATEFLOW_CHECKPOINT_DIR", f"{tmp_path}/none")
+    assert (
+        "check checkpoint_dir, set by the environment (STATEFLOW_CHECKPOINT_DIR); the first"
+        in command("jobs").err
+    )

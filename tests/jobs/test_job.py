@@ -212,10 +212,10 @@ def test_a_run_takes_root_and_credentials_of_its_job_and_the_rest_from_where_it_
     asked: list[Any] = []
     monkeypatch.setattr("stateflow.spark.runner.run", asked.append)
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "stateflow.toml").write_text('checkpoint_dir = "/elsewhere"\nretained_checkpoints = 7\n')
+    (tmp_path / "stateflow.toml").write_text('checkpoint_dir = "/elsewhere"\nupload_threads = 7\n')
     job = sf.Job(str(tmp_path / "root"), "mine", storage_options={"region": "x"})
     job.run(load_pipeline(str(ORDERS), REPOSITORY).pipeline, PARAMETERS, options={"trigger": "drain"})
     request = asked[0]
     assert (request.job, request.options.checkpoint_dir) == ("mine", str(tmp_path / "root"))
     assert dict(request.options.storage_options) == {"region": "x"}
-    assert (request.options.retained_checkpoints, request.options.trigger) == (7, "drain")
+    assert (request.options.upload_threads, request.options.trigger) == (7, "drain")

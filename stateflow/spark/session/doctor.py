@@ -14,7 +14,7 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from stateflow.config.file import FILE_VARIABLE, configuration_file
-from stateflow.config.options import PLACES, Options, cache_folder
+from stateflow.config.options import DECLARATIONS, GUARDED, Options, cache_folder
 from stateflow.distribution import DISTRIBUTION
 from stateflow.errors import StateflowError
 from stateflow.spark.session.jars import packages, recorded_jars
@@ -60,25 +60,23 @@ def examine(
 
 
 def configuration(env: Mapping[str, str], folder: Path) -> Iterator[DoctorFinding]:
-    """Which file of options a command in `folder` reads, and whether the places that it names count."""
-    file = configuration_file(env, folder, PLACES)
+    """Which file of options a command in `folder` reads, and whether its guarded options count."""
+    file = configuration_file(env, folder, GUARDED)
     if file is None:
         return
     check = "configuration file"
-    names = ", ".join(name for name, _ in file.places)
+    names = ", ".join(name for name, _ in file.guarded)
     if file.standing == "named":
         yield DoctorFinding(check, "ok", f"{file.path}, named by {FILE_VARIABLE}")
     elif not names:
-        yield DoctorFinding(check, "ok", f"{file.path}, which names no place")
-    elif file.obeyed:
+        yield DoctorFinding(check, "ok", f"{file.path}, which decides nothing that needs trust")
+    elif not file.untrusted:
         yield DoctorFinding(check, "ok", f"{file.path}, trusted for its {names}")
     else:
-        yield DoctorFinding(
-            check,
-            "warn",
-            str(file.refusal(names)).partition(": ")[0] + "; doctor leaves that out",
-            str(file.refusal(names)).partition(": ")[2],
-        )
+        what, _, step = str(
+            file.refusal([name for name in DECLARATIONS if name in file.untrusted])
+        ).partition(": ")
+        yield DoctorFinding(check, "warn", f"{what}; doctor leaves that out", step)
 
 
 def _python(version: str, tested: Sequence[str]) -> DoctorFinding:
