@@ -12,24 +12,16 @@ from stateflow.format.records import Record
 from stateflow.pipelines.files import Files
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.pipeline import Pipeline
+from stateflow.spark.absent_inputs import absent_inputs
 from stateflow.spark.sinks.lacking import lacking
 from stateflow.spark.sources import subfolders
 
 
 def checked(flow: Flow, job: str, record: Record | None, **given: Any) -> Check:
     """`given` are the further arguments of `compare`."""
+    # Warnings: where `check` runs there need not be the data.
     check = compare(flow, job, record, misfits=lacking(flow), **given)
-    return replace(check, warnings=(*check.warnings, *_missing(flow), *_unread(flow)))
-
-
-def _missing(flow: Flow) -> Iterator[str]:
-    """Folders of files that are not there. A warning: where `check` runs there need not be the data."""
-    for uid, path in folders(flow).items():
-        folder = subfolders.folder_of(path)
-        if folder is not None and not folder.exists():
-            yield (
-                f"source {uid!r}: there is no folder {folder}: a run fails until it is there, so create it or change the path"
-            )
+    return replace(check, warnings=(*check.warnings, *absent_inputs(flow), *_unread(flow)))
 
 
 def _unread(flow: Flow) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from stateflow.errors import UsageError
@@ -54,6 +55,20 @@ READERS: Mapping[str, frozenset[str]] = {
 }
 """What has an effect on a stream, by format. Spark and Delta take their names in any case."""
 
+_FLAGS = frozenset(
+    "latestFirst fileNameOnly ignoreCorruptFiles ignoreMissingFiles recursiveFileLookup enableDateTimeParsingFallback "
+    "enableStableIdentifiersForUnionType ignoreExtension positionalFieldMatching columnPruning enforceSchema header "
+    "ignoreLeadingWhiteSpace ignoreTrailingWhiteSpace multiLine allowBackslashEscapingAnyCharacter allowComments "
+    "allowNonNumericNumbers allowNumericLeadingZeros allowSingleQuotes allowUnquotedControlChars allowUnquotedFieldNames mergeSchema "
+    "wholetext ignoreFileDeletion ignoreChanges ignoreDeletes skipChangeCommits failOnDataLoss readChangeFeed readChangeData "
+    "allowSourceColumnDrop allowSourceColumnRename allowSourceColumnTypeChange".lower().split()
+)
+_NUMBERS = frozenset("maxFilesPerTrigger maxCachedFiles maxColumns inputBufferSize".lower().split())
+"""At least one. `maxCharsPerColumn` may be -1."""
+_CHOICES = {"cleansource": ("off", "archive", "delete")}
+_BYTES = re.compile(r"[1-9][0-9]*(b|k|kb|m|mb|g|gb|t|tb|p|pb)?", re.I)
+_AGE = re.compile(r"[0-9]+(us|ms|s|m|min|h|d)?", re.I)
+
 MODES = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
 """Spark takes any other for PERMISSIVE, and only its log says so."""
 
@@ -85,5 +100,25 @@ def check_reader_options(what: str, format: str, options: Mapping[str, str]) -> 
             raise UsageError(
                 f"{what}: Spark's reader of {format} has no option {name!r}{suggestion(name, READERS[format])}"
             )
-        if name.lower() == "mode" and value.upper() not in MODES:
-            raise UsageError(f"{what}: option 'mode' is {value!r}: say one of {', '.join(MODES)}")
+        if problem := _misfit(name.lower(), value):
+            raise UsageError(f"{what}: option {name!r} is {value!r}: {problem}")
+
+
+def _misfit(name: str, value: str) -> str:
+    """What to say in place of a value that Spark fails on in the middle of a run, or takes for another."""
+    lowered = value.strip().lower()
+    if name == "mode" and value.upper() not in MODES:
+        return f"say one of {', '.join(MODES)}"
+    if name in _FLAGS and lowered not in ("true", "false"):
+        return "say 'true' or 'false'"
+    if name in _NUMBERS and not (value.strip().isascii() and value.strip().isdigit() and int(value) > 0):
+        return "say a number, 1 or more"
+    if name == "maxbytespertrigger" and not _BYTES.fullmatch(lowered):
+        return "say a size, such as '512m' or '10g'"
+    if name == "maxfileage" and not _AGE.fullmatch(lowered):
+        return "say a time, such as '36h' or '7d'"
+    if name in _CHOICES and lowered not in _CHOICES[name]:
+        return f"say one of {', '.join(_CHOICES[name])}"
+    if name == "startingversion" and lowered != "latest" and not (value.isascii() and value.isdigit()):
+        return "say the number of a version, or 'latest'"
+    return ""

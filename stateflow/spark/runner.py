@@ -35,7 +35,7 @@ from stateflow.checkpoint.rescale import kept_key_groups, needs_rescale, rescale
 from stateflow.checkpoint.writer import Writer
 from stateflow.compatibility.states import check_flow
 from stateflow.config.options import Options, cache_folder, checkpoint_root
-from stateflow.errors import IncompatibleError, StateflowError, UsageError
+from stateflow.errors import IncompatibleError, NotFoundError, StateflowError, UsageError
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import Owner, Record
 from stateflow.liveness.heart import Heart
@@ -45,6 +45,7 @@ from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.lost_rows import LostRows, added, lost_rows
 from stateflow.pipelines.pipeline import Pipeline
 from stateflow.private_folders import make_private
+from stateflow.spark.absent_inputs import absent_inputs
 from stateflow.spark.batch import BatchSettings
 from stateflow.spark.carry_out import Sinks, functions_of
 from stateflow.spark.foreign_changes import tell_of_outputs
@@ -141,6 +142,8 @@ class _Run:
 
     def run(self) -> RunReport:
         self._check_before_spark()
+        for sentence in absent_inputs(self.flow):
+            raise NotFoundError(sentence)
         with _set_by(self.stop, signal.SIGTERM):
             return self._in_session()
 

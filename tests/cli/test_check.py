@@ -53,7 +53,9 @@ def test_the_code_that_made_the_state_fits_and_its_parameters_are_known(
         ],
         "sources": {"events": "continues"},
         "sinks": {"totals": "continues"},
-        "warnings": [],
+        "warnings": [
+            "source 'events': there is no Delta table at /data/orders: correct the path, or run what writes the table first"
+        ],
         "problems": [],
     }
 
@@ -327,6 +329,28 @@ def joined(flow: sf.Flow) -> None:
     assert "running aggregate n; a batch is summed up before the shuffle if that pays" in said
 
 
+def test_a_table_that_is_not_there_is_told_and_a_run_is_refused_before_spark_starts(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "read.py"
+    file.write_text(
+        "import stateflow as sf\n"
+        '@sf.pipeline("read")\n'
+        "def read(flow: sf.Flow, table: str) -> None:\n"
+        '    flow.source("orders", sf.delta(table), "id long").append("out", sf.delta("/out"))\n'
+    )
+    given = (f"{file}:read", "-p", f"table={tmp_path}/orders")
+    sentence = f"source 'orders': there is no Delta table at {tmp_path}/orders: correct the path, or run what writes the table first"
+    assert command("check", *given, "-o", "json").json["warnings"] == [sentence]
+    monkeypatch.setattr(
+        "stateflow.spark.runner.build_session", lambda *_, **__: pytest.fail("Spark was started")
+    )
+    refused = command("run", *given, "--checkpoint-dir", tmp_path / "root")
+    assert (refused.code, refused.err.splitlines()[-1]) == (3, f"stateflow: {sentence}")
+    (tmp_path / "orders" / "_delta_log").mkdir(parents=True)
+    assert command("check", *given, "-o", "json").json["warnings"] == []
+
+
 def test_a_folder_of_files_that_is_not_there_is_told_before_a_run_fails(
     command: Command, tmp_path: Path
 ) -> None:
@@ -345,10 +369,15 @@ def test_a_folder_of_files_that_is_not_there_is_told_before_a_run_fails(
     said = command("check", f"{file}:read", "-p", f"folder={absent}", "-o", "json")
     assert said.code == 0, "where a file is checked there need not be the data"
     assert said.json["warnings"] == [
-        f"source 'orders': there is no folder {absent}: a run fails until it is there, so create it or change the path"
+        f"source 'orders': there is no folder {absent}: make it, or correct the path"
     ]
     for there in ("s3a://bucket/orders", f"{tmp_path}/2026-*"):
         assert command("check", f"{file}:read", "-p", f"folder={there}", "-o", "json").json["warnings"] == []
+    absent.touch()
+    assert command("check", f"{file}:read", "-p", f"folder={absent}", "-o", "json").json["warnings"] == [
+        f"source 'orders': {absent} is a file, and a source reads a folder: give sf.files the folder {tmp_path}"
+    ]
+    absent.unlink()
     absent.mkdir()
     assert command("check", f"{file}:read", "-p", f"folder={absent}", "-o", "json").json["warnings"] == []
     for name in ("day=2026-01-01", "_spark_metadata", ".staging"):

@@ -28,6 +28,13 @@ class Order:
         ("csv", {"mode": "FAIL_FAST"}, "option 'mode' is 'FAIL_FAST': say one of PERMISSIVE, DROPMALFORMED, FAILFAST"),
         ("parquet", {"maxFilePerTrigger": 1}, r"did you mean maxFilesPerTrigger\?"),
         ("text", {"path": "/other"}, "has no option 'path'"),
+        ("json", {"multiLine": "ture"}, "option 'multiLine' is 'ture': say 'true' or 'false'"),
+        ("json", {"maxFilesPerTrigger": "abc"}, "option 'maxFilesPerTrigger' is 'abc': say a number, 1 or more"),
+        ("csv", {"MaxFilesPerTrigger": 0}, "option 'MaxFilesPerTrigger' is '0': say a number, 1 or more"),
+        ("csv", {"header": "yes"}, "option 'header' is 'yes': say 'true' or 'false'"),
+        ("orc", {"maxBytesPerTrigger": "ten"}, "say a size, such as '512m' or '10g'"),
+        ("orc", {"maxFileAge": "a week"}, "say a time, such as '36h' or '7d'"),
+        ("parquet", {"cleanSource": "remove"}, "say one of off, archive, delete"),
     ],
 )  # fmt: skip
 def test_an_option_of_files_that_nobody_would_look_at_is_refused(
@@ -41,6 +48,29 @@ def test_an_option_of_a_table_that_nobody_would_look_at_is_refused() -> None:
     with pytest.raises(sf.UsageError, match=r"no option 'startingVersions': did you mean startingVersion\?"):
         sf.delta("/in", options={"startingVersions": "3"})
     sf.delta("/in", options={"STARTINGVERSION": 3, "Delta.AppendOnly": "true", "fs.s3a.endpoint": "x"})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"startingVersion": "newest"}, "say the number of a version, or 'latest'"),
+        ({"skipChangeCommits": "1"}, "option 'skipChangeCommits' is '1': say 'true' or 'false'"),
+        ({"maxFilesPerTrigger": "1.5"}, "say a number, 1 or more"),
+    ],
+)  # fmt: skip
+def test_a_misspelt_value_of_an_option_of_a_table_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(sf.UsageError, match=message):
+        sf.delta("/in", options=options)
+
+
+def test_values_are_taken_in_the_forms_that_a_refusal_names() -> None:
+    sf.files("/in", "json", options={"multiLine": True, "maxFilesPerTrigger": 100, "maxFileAge": "36h"})
+    sf.files(
+        "/in", "json", options={"maxBytesPerTrigger": "512m", "cleanSource": "ARCHIVE", "maxFileAge": "7d"}
+    )
+    sf.delta(
+        "/in", options={"startingVersion": "latest", "failOnDataLoss": False, "maxBytesPerTrigger": "10g"}
+    )
 
 
 def test_options_are_taken_in_any_case_and_those_of_hadoop_as_they_are() -> None:

@@ -1,0 +1,25 @@
+"""Inputs of a flow that are not where it looks for them, as far as it shows without Spark: in local folders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from stateflow.pipelines.files import Files
+from stateflow.pipelines.flow import Flow
+from stateflow.pipelines.tables import DeltaTable
+from stateflow.spark.sources.subfolders import folder_of
+
+
+def absent_inputs(flow: Flow) -> Iterator[str]:
+    """A sentence for each, as a run refuses it and a check warns of it."""
+    for source in flow.sources:
+        target = source.factory
+        if not isinstance(target, Files | DeltaTable) or (folder := folder_of(target.path)) is None:
+            continue
+        if isinstance(target, DeltaTable):
+            if not (folder / "_delta_log").is_dir():
+                yield f"source {source.uid!r}: there is no Delta table at {folder}: correct the path, or run what writes the table first"
+        elif folder.is_file():
+            yield f"source {source.uid!r}: {folder} is a file, and a source reads a folder: give sf.files the folder {folder.parent}"
+        elif not folder.exists():
+            yield f"source {source.uid!r}: there is no folder {folder}: make it, or correct the path"
