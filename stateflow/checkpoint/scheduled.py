@@ -36,15 +36,10 @@ class ScheduledRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     ended_by: str = ""
     """The idempotency key of that try: a retry with the same key has nothing left to do, a cleared task has a new key."""
     since: int | None = None
-    """The newest complete checkpoint before its present idempotency key: after somebody has cleared it, a newer one than
+    """The newest complete checkpoint before the first try with its present idempotency key. A cleared task has a newer one than
     `began_from`."""
     recalled: bool = False
     """Its task was killed before the driver had claimed the job: the driver ends as soon as it has claimed the job."""
-
-    @property
-    def start(self) -> int | None:
-        """Marks from before there was `since` have only `began_from`."""
-        return self.began_from if self.since is None else self.since
 
 
 def begin(

@@ -81,8 +81,10 @@ def fixed_options(node: KeyedNode) -> dict[str, str]:
         else {}
     )
     held_back = {_HELD_BACK: duration(node.held_back)} if node.held_back else {}
-    told = {OPTION_KIND: type(declared).__name__, **declared.told, **declared.fixed, **inputs, **held_back}
-    return {**told, **_columns_of_blocks(declared)}
+    kind = {OPTION_KIND: type(declared).__name__}
+    return {
+        **kind, **declared.description, **declared.fixed, **inputs, **held_back, **_columns_of_blocks(declared)
+    }  # fmt: skip
 
 
 def _columns_of_blocks(declared: ReadyOperator) -> dict[str, str]:
@@ -110,7 +112,7 @@ def changed_blocks(node: KeyedNode, before: OperatorState) -> dict[str, Change]:
 
 
 def check_options(node: KeyedNode, before: OperatorState) -> None:
-    """Refuses options that the state was not made with. A record from before they were kept has none, and says nothing."""
+    """Refuses options that the state was not made with. State of the user's own code has none."""
     declared = node.columnar
     if not isinstance(declared, ReadyOperator) or _is_empty(before):
         return
@@ -127,7 +129,7 @@ def check_options(node: KeyedNode, before: OperatorState) -> None:
             f"window's length, the bounds of a join), so that rows would be late for it or come twice: put them back, or {_ANEW}"
         )
     for name, value in declared.fixed.items():
-        was = before.options.get(name, declared.unrecorded.get(name, value) if before.options else value)
+        was = before.options.get(name, value)
         if was != value and not declared.reads_as(name, was) and _with_names_of_today(node, was) != value:
             other = _ANEW
             if name.startswith("aggregate "):

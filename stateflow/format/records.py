@@ -73,7 +73,7 @@ class FileRef(msgspec.Struct, frozen=True, omit_defaults=True):
     offset: Count | None = None
     """Where it begins in a container of several files; None when it is a file of its own."""
     sha256: bytes = b""
-    """Of the content, in JSON as Base64. Empty in records from before there was one, and where `data` holds the content."""
+    """Of the content, in JSON as Base64. Empty where `data` holds the content."""
 
     def __repr__(self) -> str:
         """Without the bytes: a record that somebody prints has the state of a small job in it."""
@@ -450,8 +450,8 @@ class SavepointClaim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """Under which the job names it: the same folder under another URL would look like another savepoint."""
     owner: Owner
     at: Micros = 0
-    savepoint: str | None = None
-    """The id of the savepoint that is meant; empty: what is left of none. None in claims that do not say."""
+    savepoint: str
+    """The id of the savepoint that is meant; empty in a disposal of what is left of none."""
     root: str = ""
     """Where the job is: a copy of its root has a job with the same UUID, which must not delete what the other one uses."""
 

@@ -46,7 +46,7 @@ def measured(last: Combined | None, rows: int, groups: int, *, combined: bool) -
 
 
 def noted(statistics: Any, uid: str) -> Combined | None:
-    """What a record's statistics say of an operator. Other programs may have written anything there, and older versions nothing."""
+    """What a record's statistics say of an operator. Other programs may have written anything there."""
     notes = statistics.get("combiner") if isinstance(statistics, dict) else None
     try:
         return msgspec.convert(notes.get(uid), Combined) if isinstance(notes, dict) else None

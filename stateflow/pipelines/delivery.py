@@ -30,8 +30,7 @@ class Delivery:
 
 
 def takes_id(function: Callable[..., Any]) -> bool:
-    """Whether a function was written for the number that it got before there were deliveries: its second parameter is called
-    `checkpoint_id`, or is said to be an int."""
+    """True if a function takes the slot's number alone: its second parameter is called `checkpoint_id`, or is said to be an int."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):

@@ -89,11 +89,7 @@ class JoinOperator(ReadyOperator):
         return {WHERE: NONE if self.condition is None else self.condition.text}
 
     @property
-    def unrecorded(self) -> Mapping[str, str]:
-        return {WHERE: NONE}
-
-    @property
-    def told(self) -> Mapping[str, str]:
+    def description(self) -> Mapping[str, str]:
         return {"how": self.how}
 
     @property
@@ -248,8 +244,8 @@ class WindowJoin(JoinOperator):
         return {**bounds, **super().fixed}
 
     @property
-    def told(self) -> Mapping[str, str]:
-        return {**super().told, **strictness(self.late)}
+    def description(self) -> Mapping[str, str]:
+        return {**super().description, **strictness(self.late)}
 
     def reads_as(self, option: str, before: str) -> bool:
         return waits_no_longer(option, before, self.lateness)

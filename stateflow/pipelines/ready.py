@@ -92,17 +92,12 @@ class ReadyOperator(ColumnarOperator):
 
     @property
     def fixed(self) -> Mapping[str, str]:
-        """By name, as text: the options that its state was made with, and that another value could not read."""
+        """By name, as text: the options that the state depends on. Another value could not read it."""
         return {}
 
     @property
-    def unrecorded(self) -> Mapping[str, str]:
-        """What such options were in state whose record has others and not these: when it was made, there was no choice."""
-        return {}
-
-    @property
-    def told(self) -> Mapping[str, str]:
-        """The same of options that people want to know and that any state goes with."""
+    def description(self) -> Mapping[str, str]:
+        """By name, as text: the options that a record keeps for people. Any state goes with them."""
         return {}
 
     @property
@@ -116,7 +111,7 @@ class ReadyOperator(ColumnarOperator):
         return {}
 
     def reads_as(self, option: str, before: str) -> bool:
-        """Whether it reads state that was made with `before` of such an option, which it has another value of."""
+        """True if it reads the state although `option` was `before` when the state was made."""
         return False
 
     def needed(self, read: Set[str]) -> RowType:
@@ -195,7 +190,7 @@ class WindowAggregate(Diverting):
         }  # fmt: skip
 
     @property
-    def told(self) -> Mapping[str, str]:
+    def description(self) -> Mapping[str, str]:
         return strictness(self.late)
 
     def reads_as(self, option: str, before: str) -> bool:
@@ -435,7 +430,7 @@ def window_states(
             "panes": ColumnLayout({**partials, PANE: bool}, timed=True),
             "ends": ColumnLayout(timed=True),
         }
-    return {**_window_states(partials, told=emit == "on_time" and lateness > 0), **distinct}
+    return {**_window_states(partials, emitted=emit == "on_time" and lateness > 0), **distinct}
 
 
 def stored_columns(uid: str, rows: RowType, names: tuple[str, ...]) -> dict[str, type[Any]]:
@@ -505,8 +500,8 @@ def stored_name(column: str) -> str:
     return f"row_{column}"
 
 
-def _window_states(partials: Mapping[str, type[Any]], *, told: bool) -> dict[str, ColumnLayout]:
-    names = ("windows", "told") if told else ("windows",)
+def _window_states(partials: Mapping[str, type[Any]], *, emitted: bool) -> dict[str, ColumnLayout]:
+    names = ("windows", "emitted") if emitted else ("windows",)
     return {name: ColumnLayout(partials, timed=True) for name in names}
 
 

@@ -87,8 +87,8 @@ class WindowCode(Diverting):
         return windowing(self.inner.window, self.inner.time, self.inner.lateness)
 
     @property
-    def told(self) -> Mapping[str, str]:
-        return self.inner.told if self.inner is not None else {}
+    def description(self) -> Mapping[str, str]:
+        return self.inner.description if self.inner is not None else {}
 
     def reads_as(self, option: str, before: str) -> bool:
         return self.inner is not None and waits_no_longer(option, before, self.inner.lateness)

@@ -272,8 +272,7 @@ def _other_code(request: RestoreRequest) -> Iterator[str]:
     made_by, used = request.origin.record.versions, request.pipeline.versions
     if "pipeline" in made_by and used and _code(made_by) != _code(used):
         yield f"the snapshot was made by {quoted(_code(made_by))}, and the job goes on with {quoted(_code(used))}"
-    elif "modules" in made_by and used and made_by["modules"] != used.get("modules"):
-        # An older version noted no modules.
+    elif "pipeline" in made_by and used and made_by.get("modules") != used.get("modules"):
         yield "a module beside the pipeline's file is another one than when the snapshot was made"
 
 
@@ -288,8 +287,8 @@ def _unhashed(refs: Iterable[FileRef | TableFile]) -> Iterator[str]:
     count = sum(1 for ref in refs if not ref.sha256)
     if count:
         yield (
-            f"{count} files of the snapshot have no SHA-256, because they are older than it: whoever may write to them could "
-            "exchange them without a trace"
+            f"the snapshot's record names {count} files without a SHA-256, so Stateflow did not write it: whoever may write to them "
+            "could exchange them without a trace"
         )
 
 

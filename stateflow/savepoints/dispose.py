@@ -240,8 +240,6 @@ def _create_claim(store: Store, owner: Owner, clock: Callable[[], int], expect: 
 
 def _names_another(store: Store, claim: SavepointClaim) -> bool:
     """Whether the folder holds a whole savepoint that is not the one the disposal's claim names."""
-    if claim.savepoint is None:
-        return False
     try:
         savepoint = read_savepoint(store)
     except (NotFoundError, CorruptError, IncompatibleError):

@@ -71,7 +71,7 @@ def _earlier(writer: Writer) -> RunLineage | None:
     store, layout, owner = writer.store, writer.layout, writer.owner
     try:
         mark = scheduled.find(store, layout, owner.dag_run, owner.task)
-        start = (mark.start or 0) if mark is not None else 0
+        start = (mark.since or 0) if mark is not None else 0
         for epoch in sorted(read_epochs(store, layout), reverse=True):
             if epoch < writer.epoch and (noted := read_lineage(store, layout, epoch)) is not None:
                 # A task that somebody has cleared begins anew.

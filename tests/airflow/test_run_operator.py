@@ -345,16 +345,6 @@ def test_a_deferred_run_is_followed_by_a_trigger_and_resumed(method: Method) -> 
     assert operator(method, deferrable=True).resume(context(), fired(fields))["checkpoint"] == 2
 
 
-def test_a_task_that_an_earlier_version_has_deferred_is_resumed(method: Method) -> None:
-    with pytest.raises(TaskDeferred) as deferral:
-        operator(method, deferrable=True).execute(context())
-    _, fields = deferral.value.trigger.serialize()
-    handover = fields.pop("handover")
-    event = fired({**fields, "above": handover["above"], "reattached": False, "folder": ""})
-    earlier = {**event, "reattached": False, "folder": "", "given_up": "", "outcome": event["outcome"]}
-    assert operator(method, deferrable=True).resume(context(), earlier)["checkpoint"] == 2
-
-
 def test_the_trigger_fires_when_the_heart_has_beaten_for_the_last_time(method: Method) -> None:
     with pytest.raises(TaskDeferred) as deferral:
         operator(method, deferrable=True).execute(context())

@@ -32,7 +32,7 @@ ITS = ProcessIdentity("boot", "pid:[1] time:[2]", 7, "100")
         (msgspec.structs.replace(ITS, boot="another machine, or before a restart"), None, False),
         (msgspec.structs.replace(ITS, namespaces="pid:[3] time:[2]"), None, False),
         (msgspec.structs.replace(ITS, namespaces="pid:[1] time:[4]"), "200", False),
-        (None, None, False),  # an earlier version, or a system that does not say
+        (None, None, False),  # a system that does not say
     ],
 )
 def test_only_a_process_of_the_same_table_is_known_to_be_dead(

@@ -368,17 +368,6 @@ def test_an_operator_without_entries_may_change_its_options() -> None:
     assert problem(total(n=sales_sum), total(n=sf.max("amount")), files=False) == ""
 
 
-def test_a_join_of_a_record_from_before_joins_had_conditions_had_none() -> None:
-    made = recorded(node_of(pairs())[0])
-    del made.operators["op"].options["where"]  # type: ignore[attr-defined]
-    flows = [node_of(declare)[1] for declare in (pairs(), pairs(where="amount > 1"))]
-    problems = [
-        compare(flow, "options", made, allow_non_restored_state=True).operators[0].problem for flow in flows
-    ]
-    assert problems[0] == ""
-    assert "its where was none and is amount > 1 now" in problems[1]
-
-
 def test_a_record_from_before_options_were_kept_says_nothing() -> None:
     assert problem(windows(MINUTE), windows(HOUR), options=False) == ""
 

@@ -54,7 +54,7 @@ RULES: tuple[Rule, ...] = (
     rule(
         "a window that is out takes a change on with all that it had",
         f"{_READY}windowed.py",
-        '        merged = self._accumulator.merge(states["told"].get(keys, at=at), merged, keys)\n',
+        '        merged = self._accumulator.merge(states["emitted"].get(keys, at=at), merged, keys)\n',
         "",
         f"{_WINDOWS}[0-shifted-on_time]",
     ),

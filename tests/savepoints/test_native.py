@@ -448,7 +448,7 @@ class TestRivals:
                 if others == "take its files":
                     target.delete([path for path in objects(target) if path.endswith(".sst")])
                 else:
-                    claim = SavepointClaim(job="", owner=SOMEBODY)
+                    claim = SavepointClaim(job="", owner=SOMEBODY, savepoint="s")
                     target.put("_claimed", encode(claim))
 
         target.after = meanwhile

@@ -52,7 +52,7 @@ class TestClaiming:
         assert objects(store) == {}
 
     def test_one_that_is_being_disposed_of_is_gone(self, saved: MemoryStore) -> None:
-        saved.create("_claimed", encode(SavepointClaim(job="", owner=SOMEBODY)))
+        saved.create("_claimed", encode(SavepointClaim(job="", owner=SOMEBODY, savepoint="s")))
         with pytest.raises(NotFoundError, match="is being disposed of"):
             claim(saved)
 

@@ -462,8 +462,11 @@ class TestDisposalByCollection:
         saved.put(path, body)
         for body, words in (
             (None, "has lost its _claimed"),
-            (encode(SavepointClaim(job=OTHER, name="fraud", owner=SOMEBODY)), "is claimed by 'fraud'"),
-            (encode(SavepointClaim(job="", owner=SOMEBODY)), "is being disposed of"),
+            (
+                encode(SavepointClaim(job=OTHER, name="fraud", owner=SOMEBODY, savepoint="s")),
+                "is claimed by 'fraud'",
+            ),
+            (encode(SavepointClaim(job="", owner=SOMEBODY, savepoint="s")), "is being disposed of"),
             (b"rubbish", "has lost its _claimed"),
         ):
             saved.delete(["_claimed"])

@@ -99,9 +99,11 @@ class TestListing:
             "_savepoints/fraud/b/_metadata": body,
             "_savepoints/orders/d/_metadata": body[:-7],
             "_savepoints/orders/h/state/x-000001.sst": b"x",
-            "_savepoints/orders/g/_claimed": encode(SavepointClaim(job="", owner=SOMEBODY)),
+            "_savepoints/orders/g/_claimed": encode(SavepointClaim(job="", owner=SOMEBODY, savepoint="s")),
             "_savepoints/orders/c/_metadata": body,
-            "_savepoints/orders/c/_claimed": encode(SavepointClaim(job=JOB, name="orders", owner=SOMEBODY)),
+            "_savepoints/orders/c/_claimed": encode(
+                SavepointClaim(job=JOB, name="orders", owner=SOMEBODY, savepoint="s")
+            ),
             "_savepoints/orders/.hidden/_metadata": body,
         }.items():
             root.put(path, content)
@@ -239,7 +241,7 @@ class TestVerifying:
         saved.put("state/README", b"somebody else's")
         ((severity, text),) = self.texts(saved)
         assert (severity, "crashed-000001.sst (6 bytes) is no part of" in text) == ("warning", True)
-        saved.put("_claimed", encode(SavepointClaim(job="", owner=SOMEBODY)))
+        saved.put("_claimed", encode(SavepointClaim(job="", owner=SOMEBODY, savepoint="s")))
         assert [s for s, _ in self.texts(saved)] == ["warning", "error"]
 
     def test_every_finding_is_one_sentence(self, saved: MemoryStore) -> None:

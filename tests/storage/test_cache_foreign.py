@@ -45,7 +45,7 @@ def stored(store: Store, folder: Path, content: bytes, path: str = PATH) -> File
 
 
 def without_hash(ref: FileRef) -> FileRef:
-    """As records name it that were written before there was one."""
+    """As a record of somebody else may name it."""
     return msgspec.structs.replace(ref, sha256=b"")
 
 

@@ -506,7 +506,7 @@ class StateflowRunOperator(ReportsLineage, StateflowOperator):
         return [
             line
             for line in lines
-            if line.id > (mark.start or 0)
+            if line.id > (mark.since or 0)
             and (line.dag_run, line.task) == (mark.dag_run, mark.task)
             and line.kind == "checkpoint"
             and line.metrics.get("positions") is None  # it only says where a source goes on
@@ -565,7 +565,7 @@ class StateflowRunOperator(ReportsLineage, StateflowOperator):
 
 def _written(status: JobStatus, mark: ScheduledRun | None) -> dict[str, str]:
     """The Delta tables that have something of this task's run, by sink."""
-    before = (mark.start or 0) if mark is not None else 0
+    before = (mark.since or 0) if mark is not None else 0
     return {
         sink.uid: sink.target
         for sink in status.sinks

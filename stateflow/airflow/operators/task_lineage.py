@@ -38,7 +38,7 @@ def lineage_of(job: Job, owner: Owner) -> TaskLineage | None:
     if not job.exists:
         return None
     mark = scheduled.find(job.store, job.layout, owner.dag_run, owner.task)
-    start = (mark.start or 0) if mark is not None else 0
+    start = (mark.since or 0) if mark is not None else 0
     lines = job.history()
     run = _newest_run(job, owner)
     if run is None or run.began_from < start:

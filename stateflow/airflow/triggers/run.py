@@ -38,12 +38,9 @@ class StateflowRunTrigger(BaseTrigger):
         task: str,
         patience: float,
         grace: float,
-        handover: dict[str, Any] | None = None,
+        handover: dict[str, Any],
         interval: float = 2.0,
         kubernetes_conn_id: str = "",
-        above: int = 0,
-        reattached: bool = False,
-        folder: str = "",
     ) -> None:
         """`kubernetes_conn_id`: for a driver that is a pod."""
         super().__init__()  # type: ignore[no-untyped-call]
@@ -53,8 +50,7 @@ class StateflowRunTrigger(BaseTrigger):
             "checkpoint_dir": checkpoint_dir,
             "dag_run": dag_run,
             "task": task,
-            # An earlier version of the package gave the handover's fields one by one, and its tasks may still be deferred.
-            "handover": handover or {"above": above, "reattached": reattached, "folder": folder},
+            "handover": handover,
             "patience": patience,
             "grace": grace,
             "interval": interval,

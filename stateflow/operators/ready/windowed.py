@@ -44,7 +44,7 @@ class _Change:
 class WindowedAggregates(Combinable):
     """Windows whose ends follow from the time of a row: tumbling, hopping, cumulative.
 
-    `windows` holds those that are open. With emit="on_time" a window whose end has come moves to `told`, where it waits
+    `windows` holds those that are open. With emit="on_time" a window whose end has come moves to `emitted`, where it waits
     for changes until it is closed, so that nothing is looked through twice.
     """
 
@@ -124,13 +124,15 @@ class WindowedAggregates(Combinable):
                 chosen = pa.array(mine)
                 try:
                     changes.append(
-                        self._told(keys.take(chosen), ends[mine], partials.take(chosen), states, ended=ended)
+                        self._changed(
+                            keys.take(chosen), ends[mine], partials.take(chosen), states, ended=ended
+                        )
                     )
                 except FailedGroups as failed:
                     raise failed.renumbered(mine) from None
         return changes
 
-    def _told(
+    def _changed(
         self, keys: pa.Table, ends: Any, partials: pa.Table, states: Mapping[str, Any], *, ended: bool
     ) -> _Change:
         at = instants(ends)
@@ -138,8 +140,8 @@ class WindowedAggregates(Combinable):
         merged = self._accumulator.merge(states["windows"].get(keys, at=at), partials, keys)
         if not ended:
             return _Change("windows", keys, at, merged, None)
-        merged = self._accumulator.merge(states["told"].get(keys, at=at), merged, keys)
-        return _Change("told", keys, at, merged, self._rows(keys, ends, merged), moved=True)
+        merged = self._accumulator.merge(states["emitted"].get(keys, at=at), merged, keys)
+        return _Change("emitted", keys, at, merged, self._rows(keys, ends, merged), moved=True)
 
     def _rows(self, keys: pa.Table, ends: Any, partials: pa.Table) -> pa.Table:
         results = self._accumulator.results(partials, keys)
@@ -158,11 +160,11 @@ class WindowedAggregates(Combinable):
                 keys, ends = entries.select(self._declared.key_columns), micros(entries[AT])
                 begins = instants(starts(self._window, ends))
                 yield from self._closing.rows(keys, begins, instants(ends), entries, ctx)
-                if "told" in states:
+                if "emitted" in states:
                     still = ends > closed
                     if bool(still.any()):
                         chosen = pa.array(still)
-                        states["told"].put(
+                        states["emitted"].put(
                             keys.filter(chosen), entries.filter(chosen), at=instants(ends[still])
                         )
         windows.delete_due(ended)
@@ -173,8 +175,8 @@ class WindowedAggregates(Combinable):
     def next_due(self, states: Mapping[str, Any]) -> int | None:
         wait = 0 if self._declared.emit == "on_time" else self._lateness
         due = [later(states["windows"].next_due(), wait)]
-        if "told" in states:
-            due.append(later(states["told"].next_due(), self._lateness))
+        if "emitted" in states:
+            due.append(later(states["emitted"].next_due(), self._lateness))
         return min((at for at in due if at is not None), default=None)
 
     def _closed(self, ctx: ColumnarContext) -> int:

@@ -250,7 +250,7 @@ def _rewritten(
     size = sum(ref.size for ref in prepared.files)
     if not is_plain(shape, schema.names):
         return False
-    # A record of an earlier release has no bounds: every file may hold its keys.
+    # Where no column of the key has bounds, every file may hold its keys.
     ranges = key_ranges(shape.schema.fields, shape.partition_by, payload.get("bounds", {}))
     present = txn.files()
     files = files_to_rewrite(present, size, ranges)

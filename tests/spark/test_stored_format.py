@@ -1,0 +1,128 @@
+"""A job and savepoints in today's format, as files in tests/fixtures, are opened, run on and restored.
+
+They have every kind of state: evolved types, expiries, namespaces, timers with many times, columns by time, ready-made operators,
+and state without keys.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tarfile
+from collections import Counter
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import stateflow as sf
+from stateflow.config.options import Options, load
+from stateflow.jobs.job import Job
+from stateflow.spark.session.shipping import by_value
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
+
+FIXTURE = Path(__file__).resolve().parents[1] / "fixtures" / "format_1"
+
+
+def module(name: str) -> ModuleType:
+    spec = spec_from_file_location(f"format_1_{name}", FIXTURE / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    loaded = sys.modules[spec.name] = module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+class Place:
+    """The files of one backend, copied to where a test may change them."""
+
+    def __init__(self, spark: SparkSession, folder: Path, backend: str) -> None:
+        with tarfile.open(FIXTURE / f"{backend}.tar.gz") as archive:
+            archive.extractall(folder, filter="data")
+        self.spark, self.folder, self.backend = spark, folder, backend
+        self.pipeline, self.made = module("pipeline"), module("make")
+        by_value([self.pipeline])
+        self.expected: dict[str, list[str]] = json.loads((folder / "expected.json").read_text())
+
+    def job(self, name: str = "stored") -> Job:
+        return Job(str(self.folder / "root"), name)
+
+    def options(self) -> Options:
+        given = {
+            "checkpoint_dir": str(self.folder / "root"), "cache_dir": str(self.folder / "cache"),
+            "scratch_dir": str(self.folder / "scratch"), "backend": self.backend, "parallelism": 2, "local_fsync": False,
+        }  # fmt: skip
+        return load(code=given, env={}, folder=self.folder)
+
+    def parameters(self, output: str = "output") -> dict[str, str]:
+        return {"input": str(self.folder / "input"), "output": str(self.folder / output)}
+
+    def contents(self, output: str = "output") -> dict[str, list[str]]:
+        found: dict[str, list[str]] = self.made.contents(self.spark, str(self.folder / output))
+        return found
+
+    def append_last(self) -> None:
+        self.made.append(self.spark, self.parameters()["input"], self.made.LAST)
+
+    def texts_of_last_batch(self) -> set[str]:
+        """What `everything` puts out for the last batch, computed from the rows alone: without Spark and without a stored byte."""
+        harness: Any = sf.testing.KeyedHarness(
+            self.pipeline.Everything, output="text string", key="user", event_time="ts"
+        )
+        for batch in range(self.made.LAST + 1):
+            out = harness.rows(*(self.pipeline.Order(*row) for row in self.made.orders(batch)))
+        return {text for text in out if text.startswith("(")}
+
+
+@pytest.fixture(params=["rocksdb", "memory"])
+def place(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Place:
+    return Place(spark, tmp_path, request.param)
+
+
+def texts(contents: dict[str, list[str]]) -> set[str]:
+    return {json.loads(row)["text"] for row in contents["everything"]}
+
+
+def test_a_run_goes_on(place: Place) -> None:
+    place.append_last()
+    job = place.job()
+    job.run(place.pipeline.after, place.parameters(), options=place.options())
+    contents = place.contents()
+    assert contents == place.expected
+    assert place.texts_of_last_batch() <= texts(contents)
+    head = job.log().head
+    assert head is not None
+    states = head.operators["changing"].states
+    assert {name for name, schema in states.items() if schema.versions} == {
+        "known",
+        "number",
+        "items",
+        "table",
+    }
+
+
+@pytest.mark.parametrize("kind", ["native", "canonical"])
+def test_a_savepoint_is_restored(place: Place, kind: str) -> None:
+    before = place.contents()
+    place.append_last()
+    fork, parameters = place.job(f"fork-{kind}"), place.parameters(f"output-{kind}")
+    plan = fork.restore(
+        str(place.folder / f"savepoint-{kind}"), place.pipeline.after, parameters, options=place.options()
+    )
+    assert plan.check.compatible
+    plan.apply()
+    fork.run(place.pipeline.after, parameters, options=place.options())
+    contents = place.contents(f"output-{kind}")
+    for name in ("everything", "sums", "changing", "hourly", "counted"):
+        assert Counter(contents[name]) == Counter(place.expected[name]) - Counter(before[name]), name
+    for name in ("carts", "prompt"):
+        assert set(contents[name]) == set(place.expected[name]) - set(before[name]), name
+    assert place.texts_of_last_batch() <= texts(contents)
+    head = fork.log().head
+    assert head is not None
+    elements = head.operators["everything"].operator_states["seen"].parts
+    assert sum(map(len, elements)) == sum(len(place.made.orders(n)) for n in range(place.made.LAST + 1))
