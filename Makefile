@@ -14,7 +14,7 @@ PART ?=
 PYTEST := $(RUN) -m pytest -q --durations=15 -n 3 --dist loadfile --no-loadscope-reorder $(if $(SEED),--random-order-seed=$(SEED))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-check demo-spark test test-system test-airflow test-other-airflow lint format types bench bench-quick kill-long fuzz mistakes rules azurite hdfs browser postgres screenshots compose-check docker-env lock sbom docs audit clean
+.PHONY: help setup release demo demo-check demo-spark test test-system test-airflow test-other-airflow lint format types bench bench-quick kill-long fuzz mistakes rules azurite hdfs browser postgres screenshots compose-check docker-env lock sbom docs audit clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -93,6 +93,9 @@ compose-check: setup ## docker/: is it sound? No container engine is needed
 
 docker-env: setup ## docker/.env: passwords and keys of the compose file, made up once
 	@$(RUN) scripts/docker_env.py
+
+release: setup ## both distributions in dist/, built of the commit, looked through and tried on three Pythons; it uploads nothing
+	@$(RUN) -m scripts.release
 
 lock: setup ## new lock files, with hashes, from requirements.in, requirements-dev.in and pyproject.toml
 	@$(RUN) scripts/lock.py

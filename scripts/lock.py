@@ -13,6 +13,7 @@ LOCKS = (
     ("requirements-dev.txt", "requirements-dev.in", ()),
     ("requirements-uv.txt", "requirements-uv.in", ()),
     ("requirements-build.txt", "requirements-build.in", ()),
+    ("requirements-release.txt", "requirements-release.in", ()),
     ("bench/peers/flink.txt", "bench/peers/flink.in", ()),
     ("bench/peers/python.txt", "bench/peers/python.in", ()),
     ("docker/spark/requirements.txt", "pyproject.toml", ("--constraint", "requirements.txt")),

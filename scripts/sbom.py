@@ -18,6 +18,7 @@ LOCKS = (
     "requirements-dev.txt",
     "requirements-uv.txt",
     "requirements-build.txt",
+    "requirements-release.txt",
     "docker/spark/requirements.txt",
     "stateflow/spark/session/java.lock",
 )

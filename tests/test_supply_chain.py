@@ -23,7 +23,7 @@ from stateflow.spark.session import jars
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCKS = (
-    "requirements.txt", "requirements-dev.txt", "requirements-uv.txt", "requirements-build.txt",
+    "requirements.txt", "requirements-dev.txt", "requirements-uv.txt", "requirements-build.txt", "requirements-release.txt",
     "docker/spark/requirements.txt",
 )  # fmt: skip
 DOCKERFILES = ("docker/airflow/Dockerfile", "docker/spark/Dockerfile")

@@ -4,62 +4,61 @@ from __future__ import annotations
 
 import ast
 import json
-import os
 import re
 import shutil
-import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
 from email.message import Message
 from email.parser import Parser
+from functools import partial
 from pathlib import Path
-from typing import Any
 from zipfile import ZipFile
 
 import pytest
 
 from demo.table import read
-from scripts.bootstrap import PYTHON, uv_environment
+from scripts import distributions
+from scripts.bootstrap import uv_environment
+from scripts.distributions import (
+    AT_HOME,
+    UV,
+    build,
+    files_below,
+    installation,
+    interpreter,
+    own_files,
+    readmes_pipeline,
+    run,
+    wanted_files,
+    wrong_contents,
+)
 from stateflow.airflow.provider_info import PROVIDER, get_provider_info
 from stateflow.distribution import DISTRIBUTION, installed_version
 from stateflow.spark.session.versions import supported_pythons
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("stateflow", "pyspark_stateflow", "plugins/stateflow_ui")
-OF_THE_PROVIDER = {
-    "stateflow/airflow": "stateflow/airflow",
-    "dags": "stateflow/airflow/dags",
-    "plugins/stateflow_ui": "stateflow_ui",
-}
-"""Folders of the repository, and where the provider's wheel has them."""
-AT_HOME = ("bench", "dags", "demo", "docs", "examples", "scripts", "tests")
-"""Folders of the repository that no wheel has."""
+PACKAGES = (*distributions.PACKAGES, "plugins/stateflow_ui")
 OTHER_PYTHONS = ("3.12", "3.13")
 """Those that the project names beside the one of its lock."""
-UV = (PYTHON, "-m", "uv")
 OTHER_PROJECT = re.compile(r"pip install [^\n`]*(?<![\w./-])stateflow(?![\w-])|(?<![\w-])stateflow\[[a-z]")
 
 
-def project(folder: str = "") -> dict[str, Any]:
-    return dict(tomllib.loads((ROOT / folder / "pyproject.toml").read_text(encoding="utf-8"))["project"])
-
-
-def section(page: Path, title: str) -> str:
-    _, _, rest = page.read_text(encoding="utf-8").partition(f"\n## {title}\n")
-    return rest.partition("\n## ")[0]
+project = partial(distributions.project, ROOT)
 
 
 def test_the_library_knows_the_name_that_it_is_installed_under() -> None:
-    assert project()["name"] == DISTRIBUTION
+    assert project()["name"] == DISTRIBUTION == distributions.LIBRARY
     assert project()["version"] == installed_version()
-    assert project("provider")["name"] == PROVIDER == get_provider_info()["package-name"]
+    assert (
+        project("provider")["name"]
+        == PROVIDER
+        == distributions.PROVIDER
+        == get_provider_info()["package-name"]
+    )
 
 
-def test_the_library_and_the_provider_are_one_release() -> None:
-    provider = project("provider")
-    assert provider["version"] == project()["version"]
-    assert f"{DISTRIBUTION}=={provider['version']}" in provider["dependencies"]
+def test_nothing_that_is_installed_for_everybody_needs_airflow() -> None:
     assert not [each for each in project()["dependencies"] if "airflow" in each]
 
 
@@ -119,60 +118,26 @@ def test_the_readme_quotes_its_pipeline_as_the_examples_have_it() -> None:
     assert readmes_pipeline() == (ROOT / "examples" / "readme.py").read_text(encoding="utf-8")
 
 
-def readmes_pipeline() -> str:
-    _, _, after = (ROOT / "README.md").read_text(encoding="utf-8").partition("```python\n")
-    return after.partition("```\n")[0]
-
-
 # The wheel itself
-
-
-def run(*command: str | Path, env: dict[str, str], cwd: Path) -> str:
-    done = subprocess.run(
-        command, cwd=cwd, env=env, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
-    )
-    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
 
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """By name. Built from a copy: a build leaves folders behind, and takes up what an older one has left."""
     copy = tmp_path_factory.mktemp("checkout")
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "README.md", "LICENSE", "MANIFEST.in"):
         shutil.copy(ROOT / name, copy / name)
     for name in ("stateflow", "pyspark_stateflow", "plugins", "provider", *AT_HOME):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", "build"))
     built = {}
     for name, source in ((DISTRIBUTION, copy), (PROVIDER, copy / "provider")):
-        out = copy / "out" / name
-        built_with = ("--no-build-isolation", "--python", PYTHON)  # the locked tools
-        run(
-            *UV,
-            "build",
-            "--quiet",
-            "--wheel",
-            *built_with,
-            "--out-dir",
-            out,
-            source,
-            env=uv_environment(),
-            cwd=copy,
-        )
-        (built[name],) = out.glob("*.whl")
+        (built[name],) = build(source, copy / "out" / name, "--wheel")
     return built
 
 
 @pytest.fixture(scope="module")
 def wheel(wheels: dict[str, Path]) -> Path:
     return wheels[DISTRIBUTION]
-
-
-def own_files(wheel: Path) -> set[str]:
-    """What a wheel has beside the notes about itself."""
-    info = f"{wheel.name.rpartition('-py3')[0]}.dist-info/"
-    with ZipFile(wheel) as archive:
-        return {name for name in archive.namelist() if not name.startswith(info)}
 
 
 @pytest.fixture(scope="module")
@@ -182,18 +147,9 @@ def metadata(wheel: Path) -> Message:
     return Parser().parsestr(text)
 
 
-def files_below(folder: Path) -> set[str]:
-    return {
-        path.relative_to(folder).as_posix()
-        for path in folder.rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
-    }
-
-
 @pytest.mark.system
 def test_the_wheel_has_the_librarys_files_and_nothing_of_airflows(wheel: Path) -> None:
-    wanted = {f"{package}/{name}" for package in PACKAGES[:2] for name in files_below(ROOT / package)}
-    assert own_files(wheel) == {name for name in wanted if not name.startswith("stateflow/airflow/")}
+    assert list(wrong_contents(wheel, wanted_files(ROOT, DISTRIBUTION))) == []
     session = "stateflow/spark/session"
     assert {"stateflow/py.typed", f"{session}/log4j2.properties", f"{session}/LocalFiles.java"} <= own_files(
         wheel
@@ -204,11 +160,8 @@ def test_the_wheel_has_the_librarys_files_and_nothing_of_airflows(wheel: Path) -
 def test_the_providers_wheel_has_operators_pages_and_dags_and_shares_no_file_with_the_librarys(
     wheels: dict[str, Path],
 ) -> None:
+    assert list(wrong_contents(wheels[PROVIDER], wanted_files(ROOT, PROVIDER))) == []
     provider = own_files(wheels[PROVIDER])
-    wanted = {
-        f"{there}/{name}" for here, there in OF_THE_PROVIDER.items() for name in files_below(ROOT / here)
-    }
-    assert provider == wanted
     assert {"stateflow_ui/static/index.html", "stateflow/airflow/dags/stateflow_recovery.py"} <= provider
     assert not provider & own_files(wheels[DISTRIBUTION]), "removing one would break the other"
 
@@ -218,16 +171,6 @@ def test_the_wheel_has_its_own_name_and_the_extras_of_the_project(wheel: Path, m
     assert wheel.name.startswith("stateflow_spark-")
     assert metadata["Name"] == DISTRIBUTION
     assert set(metadata.get_all("Provides-Extra", [])) == {"dev", "kerberos", "otel", "prometheus", "serve"}
-
-
-def interpreter(version: str) -> Path | None:
-    """The command of this Python, if this machine has one; a version manager may keep it off the PATH."""
-    name = f"python{version}"
-    on_path = [Path(found)] if (found := shutil.which(name)) else []
-    for candidate in (*on_path, *sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/{name}"))):
-        if subprocess.run([candidate, "-c", ""], capture_output=True, check=False).returncode == 0:
-            return candidate
-    return None
 
 
 @pytest.fixture(scope="module")
@@ -242,34 +185,8 @@ def with_provider(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFact
     return installation(tmp_path_factory.mktemp("both") / "venv", *wheels.values())
 
 
-def installation(venv: Path, *wheels: Path, python: Path = PYTHON) -> dict[str, str]:
-    """As pip of a user does it today: the newest versions that the wheels allow, whatever the project's locks say."""
-    env = uv_environment()
-    run(*UV, "venv", "--quiet", "--python", python, venv, env=env, cwd=venv.parent)
-    run(
-        *UV, "pip", "install", "--quiet", "--python", venv / "bin" / "python", *wheels,
-        env=env, cwd=venv.parent,
-    )  # fmt: skip
-    given = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in ("PYTHONPATH", "VIRTUAL_ENV", "SPARK_HOME") and not name.startswith("STATEFLOW_")
-    }
-    # Nothing of what this machine has fetched before: jars go below this home.
-    home = venv.parent / "home"
-    home.mkdir()
-    path = f"{venv / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    return {**given, "HOME": str(home), "VIRTUAL_ENV": str(venv), "PATH": path}
-
-
 def follow_the_readme(env: dict[str, str], folder: Path) -> None:
-    """The commands of its section Install after the first one, as they stand there."""
-    (folder / "readme.py").write_text(readmes_pipeline(), encoding="utf-8")
-    commands = re.findall(r"^    (.*\n)", section(ROOT / "README.md", "Install"), re.M)
-    assert "pip install" in commands[0]
-    assert "".join(commands).count("stateflow run") == 2
-    said = run("sh", "-e", "-c", "".join(commands[1:]), env=env, cwd=folder)
-    assert said.splitlines()[-1] == "4.0", said
+    distributions.follow_the_readme(env, folder)
     assert sorted(row["balance"] for row in read(folder / "balances")) == [2.5, 4.0]
 
 
