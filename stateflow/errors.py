@@ -25,11 +25,11 @@ class StateflowError(Exception):
 
     exit_code = 1
     frames = ""
-    """Where in the user's code it began, when that was in another process: see `user_frames`."""
+    """The frames of the user's code that raised it in another process: see `user_frames`."""
 
 
 class UsageError(StateflowError):
-    """What was asked for cannot be done as written: a pipeline, an option or an argument is wrong."""
+    """The request cannot be carried out as written: a pipeline, an option or an argument is wrong."""
 
     exit_code = 2
 
@@ -81,7 +81,7 @@ class StateTypeError(UsageError):
 
 
 def error_of(exit_code: int, message: str) -> StateflowError:
-    """The error with which another process ended, by its exit code. An unknown code gives an error that may be retried."""
+    """The error of another process, by its exit code. An unknown code gives an error that may be retried."""
     for kind in StateflowError.__subclasses__():
         if kind.exit_code == exit_code:
             return kind(message)

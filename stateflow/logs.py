@@ -89,7 +89,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class _StandardError(logging.StreamHandler[TextIO]):
-    """Writes to what stderr is at that moment: a live line at a terminal takes stderr's place, to stay below the log."""
+    """Writes to the stderr of the moment: a live line at a terminal takes stderr's place, to stay below the log."""
 
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = sys.stderr

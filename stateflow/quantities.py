@@ -71,7 +71,7 @@ def size_text(count: float) -> str:
 
 
 def age_text(micros: float) -> str:
-    """How long ago, for people: in the largest unit of which there are at least two, rounded down."""
+    """How long ago, for people: in the largest unit that gives at least two, rounded down."""
     for unit in ("day", "hour", "minute"):
         if micros >= 2 * _MICROSECONDS[unit]:
             return f"{int(micros // _MICROSECONDS[unit])} {unit}s"

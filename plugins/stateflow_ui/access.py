@@ -34,7 +34,7 @@ ACTING = [Depends(may_read), Depends(may_act), Depends(_header)]
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What one user may see, as Airflow says at this request."""
+    """The roots and jobs that one user may see, by Airflow's word at this request."""
 
     user: Any
     teams: dict[str, str]
@@ -59,7 +59,7 @@ class Sight:
             raise NotFoundError(no_root(conn_id))
 
     def _may_see_roots_of(self, team: str | None) -> bool:
-        """Whether no look at the single connection is needed."""
+        """True if the user may see the connections of a team without a look at each."""
         if needs_connection():
             return False
         return team is None or internals.is_member(self.user, team)

@@ -1,4 +1,4 @@
-"""What is known of all roots and jobs: answers come from memory, and threads keep that fresh at a bounded pace.
+"""All roots and jobs as the pages know them: answers come from memory, and threads keep it fresh at a bounded pace.
 
 Nothing is read while nobody looks. While somebody does (a page, or a monitoring system that scrapes), every root is read
 by a few threads of its own, jobs one after the other, for a fifth of the time at most; a job whose page is open comes first.
@@ -34,7 +34,7 @@ from stateflow_ui.storage import StorageFacts, read_storage
 _log = logging.getLogger(__name__)
 
 PATIENCE = 2.0
-"""Seconds that a request waits for what is not known yet, or has not been looked at for long."""
+"""Seconds that a request waits for an answer that is unknown or old."""
 WATCHED = 120.0
 """Seconds after the last request for which everything stays fresh."""
 ROOTS_EVERY, NAMES_EVERY, JOBS_EVERY, OPEN_EVERY, SAVEPOINTS_EVERY, STORAGE_EVERY = (
@@ -47,7 +47,7 @@ ROOTS_EVERY, NAMES_EVERY, JOBS_EVERY, OPEN_EVERY, SAVEPOINTS_EVERY, STORAGE_EVER
 )
 """Least seconds between two readings: connections, names of jobs, jobs, jobs whose page is open, and so on."""
 SHARE = 0.2
-"""Of one thread's time, for reading the jobs of a root."""
+"""The share of one thread's time that goes into reading the jobs of a root."""
 WHOLE_JOBS, WHOLE_FOR = 8, 900.0
 """Jobs whose whole history stays in memory: so many, for so many seconds after somebody has looked."""
 SLOW = 10.0
@@ -55,11 +55,11 @@ SLOW = 10.0
 _OLD = 30.0
 _OPEN_FOR = 60.0
 _CHECKPOINTS, _RETAINED = 32, 4
-"""Of a job: checkpoints, and answers to what a clean-up would free, that stay in memory."""
+"""Per job: how many checkpoints, and how many answers to "what would a clean-up free", stay in memory."""
 _CHECKPOINTS_AT_ONCE, _STORAGE_AT_ONCE = 4, 1
-"""Of a job: so many of them may be read, or wait to be read, at a time. Viewers choose their numbers."""
+"""Per job: so many may be read, or wait to be read, at a time. Viewers choose their numbers."""
 _WAITING_RECORDS, _WAITING_STORAGE = 64, 8
-"""Of a root: readings of these kinds that may wait for a thread."""
+"""Per root: readings of these kinds that may wait for a thread."""
 K = TypeVar("K")
 T = TypeVar("T")
 
@@ -450,7 +450,7 @@ class Catalog:
     async def _fresh(
         self, each: Iterable[CachedValue[T]], interval: float, deadline: float, old: float = _OLD
     ) -> None:
-        """Begins what is due, and waits for what is unknown or older than should be shown without another look."""
+        """Begins readings that are due. Waits for answers that are unknown or too old to be shown."""
         waits = []
         for value in each:
             known = value.known()
@@ -458,7 +458,7 @@ class Catalog:
                 continue
             future = value.refresh(urgent=True)
             new = known.age is None or known.age > max(old, 2 * interval)
-            # Nobody waits again for what somebody has waited for in vain.
+            # A reading that somebody has waited for in vain keeps nobody else waiting.
             if new and (known.waiting or 0.0) < self._patience:
                 waits.append(future)
         remaining = deadline - self._monotonic()

@@ -87,7 +87,7 @@ def root_of(conn_id: str, team: str = "") -> Root:
     except StateflowError as error:
         return Root(conn_id, address, problem=without_secrets(str(error)))
     except Exception as error:
-        # What the secrets backend says may hold more than its kind should tell.
+        # The secrets backend's message may tell more than the kind of its error should.
         return Root(
             conn_id,
             address,

@@ -105,7 +105,7 @@ def _row(job: JobState, now: int, stale: StaleAfter) -> dict[str, Any]:
 
 
 def _unread(job: JobState, known: CacheState[JobFacts]) -> dict[str, Any]:
-    """A job that is listed and of which nothing is known: it could not be read, or not yet."""
+    """A job that is listed and could not be read, or not yet."""
     failed = known.error is not None
     return {
         "conn_id": job.conn_id,

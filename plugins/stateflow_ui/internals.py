@@ -27,7 +27,7 @@ from sqlalchemy import select
 
 may_read: Callable[..., Any] = requires_access_view(AccessView.PLUGINS)
 may_act: Callable[..., Any] = requires_access_dag(method="POST", access_entity=DagAccessEntity.RUN)
-"""What Airflow's own trigger asks for."""
+"""The rights that Airflow's own trigger asks for."""
 
 
 def visible_connections(conn_ids: set[str], user: Any, team: str | None) -> set[str]:

@@ -103,7 +103,7 @@ class JobReader:
         self._whole_records: dict[int, Record] = {}
         """The newest few records, and the head, without the bytes inside them."""
         self._sources: list[HistoryLine] = []
-        """The lines that `_lines` was made of."""
+        """The lines from which `_lines` was made."""
         self._lines = Lines(())
 
     def read(self, *, whole: bool) -> JobFacts:

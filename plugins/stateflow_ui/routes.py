@@ -31,7 +31,7 @@ Text = Annotated[str, Query(max_length=250)]
 
 @router.get("/api/jobs")
 async def all_jobs(request: Request, seen: SightDep, dag_id: Text = "", run_id: Text = "") -> Response:
-    """All roots and jobs that the user may see; with `dag_id` (and `run_id`) those of which that DAG (run) wrote a record."""
+    """All roots and jobs that the user may see; with `dag_id` (and `run_id`) those jobs that have a record of that DAG (run)."""
     catalog = _catalog(request)
     roots, jobs = await _overview(catalog, seen)
     return await _answered(

@@ -11,7 +11,7 @@ STALE_AFTER = "26 hours"
 
 
 class StaleAfter:
-    """`stale_after`: `26 hours`, or with what is different of single jobs, `26 hours, orders=15 minutes, replay=never`."""
+    """`stale_after`: `26 hours`, or with exceptions for single jobs, `26 hours, orders=15 minutes, replay=never`."""
 
     def __init__(self, text: str) -> None:
         self._of_all: timedelta | None = duration(STALE_AFTER)

@@ -71,7 +71,8 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     counter: int
     owner: Owner
     process: ProcessIdentity | None = None
-    """Whose end is the end of the run. Who shares its machine need not wait for a counter that cannot change any more."""
+    """The process of the run. If it has ended, programs on its machine need not wait for a counter that cannot change any
+    more."""
     at: Micros = 0
     """For people: the clock of another machine may be wrong."""
     ended: bool = False

@@ -64,7 +64,7 @@ class JobHandle:
         return read_identity(self.store, self.layout) is not None
 
     def owner(self, note: str = "") -> Owner:
-        """The owner of what this handle writes: `acts_as`, or this process."""
+        """The owner in the records that this handle writes: `acts_as`, or this process."""
         if self.acts_as is None:
             return this_process(run=self.new_id(), note=note)
         return msgspec.structs.replace(self.acts_as, note=note or self.acts_as.note)

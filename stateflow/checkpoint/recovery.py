@@ -78,7 +78,7 @@ def next_step(log: Log, epoch: int, fence_writer: str) -> Step:
 
 
 def link_to(record: Record | None) -> Link | None:
-    """The link with which the next record names this one."""
+    """The link by which the next record names this one."""
     return Link(slot=record.slot, writer=record.writer) if record else None
 
 

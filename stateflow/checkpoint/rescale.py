@@ -59,7 +59,7 @@ def kept_key_groups(record: Record, count: int, job: str) -> str:
 
 
 def clipped(shard: Shard, first: int, last: int) -> Shard | None:
-    """The part of a shard in `first..last`; None if empty. It keeps the files, and the range for which they were written."""
+    """The part of a shard in `first..last`; None if empty. It keeps the files and their original range."""
     low, high = max(shard.first, first), min(shard.last, last)
     if low > high:
         return None
@@ -109,9 +109,8 @@ def redistributed(state: OperatorListState, parallelism: int) -> OperatorListSta
 def rescaled_operators(
     operators: Mapping[str, OperatorState], parallelism: int, job: str, own: Mapping[str, int] | None = None
 ) -> dict[str, OperatorState]:
-    """Every operator at this parallelism, but those that have one of their own.
-
-    A run's pipeline says in `own` which have; it may have changed since the record. For a run 0 keeps what the others have.
+    """Every operator at this parallelism, except those with one of their own. A run's pipeline names these in `own`; it may have
+    changed since the record. For a run, 0 keeps the parallelism of the others.
     """
     out = {}
     for uid, operator in operators.items():

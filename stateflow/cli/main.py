@@ -37,7 +37,7 @@ from stateflow.cli.output import ConsoleOutput
 from stateflow.errors import StateflowError
 
 INTERRUPTED, TERMINATED = 130, 143
-"""What a shell expects of a command that Ctrl-C or SIGTERM has ended."""
+"""The exit codes that a shell expects after Ctrl-C and SIGTERM."""
 
 
 class Terminated(KeyboardInterrupt):

@@ -42,7 +42,7 @@ def _debug(ctx: typer.Context, value: bool) -> bool:
 
 
 def output_of(ctx: typer.Context) -> Output:
-    """What the command prints through; text, until it is known."""
+    """The output that the command prints to; text, until its form is known."""
     found: Output | None = ctx.meta.get(_OUTPUT)
     return found or ConsoleOutput()
 
@@ -189,7 +189,7 @@ def configured(
     typed = {name: f"--option {name}" for name in cli}
     for name, value in {"checkpoint_dir": root, **named}.items():
         if value is not None:
-            # What has an argument of its own wins over --option, however that is spelt.
+            # An argument of its own wins over the same option in --option, however that is spelt.
             for other in [other for other in cli if other.replace("-", "_") == name]:
                 del cli[other], typed[other]
             cli[name], typed[name] = str(value), _ARGUMENTS.get(name, "")

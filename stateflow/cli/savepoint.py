@@ -156,7 +156,7 @@ def _listed(url: str, each: ListedSavepoint) -> dict[str, Any]:
 @app.command("show")
 @command
 def show(call: Invocation, place: Place) -> None:
-    """One savepoint: of which checkpoint, its operators, states, offsets and files."""
+    """One savepoint: its checkpoint, operators, states, offsets and files."""
     from stateflow.savepoints.format import read_savepoint
     from stateflow.storage.roots import open_store
 

@@ -49,7 +49,7 @@ def verify(
 
 
 def _told(finding: Finding, job: str) -> str:
-    """What a record that cannot be read advises elsewhere has just been done."""
+    """Elsewhere an unreadable record advises `stateflow verify`, which has just run."""
     advice = "restore it from a copy, or use another savepoint"
     if "/" not in job:
         advice = "restore an earlier checkpoint, or a savepoint"

@@ -92,7 +92,7 @@ def _columns_of_blocks(declared: ReadyOperator) -> dict[str, str]:
 
 
 def changed_blocks(node: KeyedNode, before: OperatorState) -> dict[str, Change]:
-    """By state, what has become of the columns of rows in its blocks. Raises IncompatibleError for what does not fit."""
+    """By state, the changes of the columns of rows in its blocks. Raises IncompatibleError for changes that do not fit."""
     declared, changes = node.columnar, {}
     if not isinstance(declared, ReadyOperator) or _is_empty(before):
         return {}
@@ -144,7 +144,7 @@ _WORDS = re.compile(r"'[^']*'|\w+")
 
 
 def _with_names_of_today(node: KeyedNode, option: str) -> str:
-    """An option of earlier code, with the names that columns have now. What is in quotes is a value."""
+    """An option of earlier code, with today's names of columns. Text in quotes is a value."""
     fields = [field for rows in node.rows if rows is not None for field in rows.fields]
     now = {field.name for field in fields}
     renamed = {alias: field.name for field in fields for alias in field.aliases if alias not in now}
@@ -227,7 +227,7 @@ class _Form(NamedTuple):
 
 
 def _gone(node: KeyedNode, before: OperatorState) -> dict[str, _Form]:
-    """What the record has, and the code neither declares nor lets go of."""
+    """The states of the record that the code neither declares nor lets go of."""
     declared = {name for taken in (declared_states(node), declared_elements(node)) for name in taken}
     renamed = {*recorded_names(node, before).values(), *element_names(node, before).values()}
     forms: dict[str, _Form] = {
@@ -290,7 +290,7 @@ def declared_elements(node: KeyedNode) -> dict[str, DeclaredOperatorState[Any]]:
 
 
 def recorded_names(node: KeyedNode, before: OperatorState) -> dict[str, str]:
-    """Of each declared state that the record has, its name there."""
+    """By declared state, its name in the record, if it is there."""
     return _names_in(declared_states(node), before)
 
 
@@ -307,12 +307,12 @@ def _names_in(declared: Mapping[str, StateSchema], before: OperatorState) -> dic
 
 
 def element_names(node: KeyedNode, before: OperatorState) -> dict[str, str]:
-    """Of each declared operator state that the record has, its name there."""
+    """By declared operator state, its name in the record, if it is there."""
     return _found({n: d.aliases for n, d in declared_elements(node).items()}, before.operator_states)
 
 
 def _found(declared: Mapping[str, tuple[str, ...]], recorded: Collection[str]) -> dict[str, str]:
-    """Under its own name first, then under an alias. What another one was found under is not found twice."""
+    """Looks under its own name first, then under an alias. A name that another state has taken does not count."""
     left, names = set(recorded), {}
     for name, aliases in declared.items():
         if (old := next((n for n in (name, *aliases) if n in left), None)) is not None:
@@ -336,7 +336,7 @@ def resolve_states(
 def compared_states(
     node: KeyedNode, before: OperatorState | None, slot: int = 0, given: Collection[str] = ()
 ) -> tuple[dict[str, StateSchema], int, dict[str, Change]]:
-    """As `resolve_states`, with what has become of the types of states."""
+    """As `resolve_states`, with the changes of the states' types."""
     recorded = dict(before.states) if before else {}
     next_id = before.next_state_id if before else FIRST_STATE_ID
     declared = declared_states(node)
@@ -386,7 +386,7 @@ def with_index(schema: StateSchema, old: StateSchema | None, next_id: int) -> St
 
 
 def _type(node: KeyedNode, name: str, schema: str) -> DeclaredType:
-    """What a state that has values is declared as; `schema` is the text of its type."""
+    """The declared type of a state that has values; `schema` is its text."""
     if node.columnar is not None:
         return DeclaredType(schema, node.columnar.states[name].with_aliases)
     assert node.process_type is not None
@@ -430,7 +430,7 @@ def _refuse_renamed_back(old: StateSchema, now: str) -> None:
 
 
 def _unreadable_since(old: StateSchema, declared: DeclaredType) -> int:
-    """The record behind the last one of which this code, whose type the state once had, reads all values."""
+    """The first record that has values which this code cannot read. The state once had this code's type."""
     types = sorted(old.versions, key=lambda version: version.slot)
     since = old.since
     for at in reversed(range(len(types))):
@@ -456,7 +456,7 @@ class NewerTypeError(IncompatibleError):
 
 
 def changed_elements(node: KeyedNode, before: OperatorState) -> dict[str, Change]:
-    """What has become of the types of operator states. Raises IncompatibleError for what does not fit."""
+    """The changes of the types of operator states. Raises IncompatibleError for changes that do not fit."""
     changes = {}
     for name, old_name in element_names(node, before).items():
         old, declaration = before.operator_states[old_name], declared_elements(node)[name]
@@ -501,7 +501,7 @@ def _check_same(node: KeyedNode, name: str, old: StateSchema, new: StateSchema) 
 
 
 def _check_wider(node: KeyedNode, name: str, old: StateSchema, new: StateSchema) -> None:
-    """A state may get namespaces, and a timer many times per key, but not lose what entries may lie under."""
+    """A state may get namespaces, and a timer many times per key. Neither may lose them, since entries may lie under them."""
     if old.namespace and old.namespace != new.namespace:
         raise _changed(node, name, "namespace", old.namespace, new.namespace or "none")
     if old.many and not new.many:
@@ -528,7 +528,7 @@ def _changed(
 
 
 def _entries(schema: StateSchema) -> str:
-    """What tells the entries of a columnar state's key apart."""
+    """The columns that tell the entries of a key apart in a columnar state."""
     names = [*(["time"] if schema.timed else []), "key", *(f"{name} ({kind})" for name, kind in schema.by)]
     return ", ".join(names)
 

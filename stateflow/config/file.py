@@ -27,7 +27,7 @@ class ConfigurationFile:
     """User id."""
     content: Mapping[str, Any]
     guarded: Guarded
-    """What of its content counts only if the file is named or trusted."""
+    """Content that counts only if the file is named or trusted."""
     standing: Standing | Literal["named"]
     untrusted: frozenset[str]
     """Names of the guarded options that do not count."""
@@ -75,7 +75,7 @@ def read_file(
     path: Path, env: Mapping[str, str], guarded: Container[str], *, named: bool = False
 ) -> ConfigurationFile:
     """Reads one file, and asks whether the user has trusted it."""
-    # What was trusted, and whose file it is, has to be true of the very bytes that are read.
+    # The trust and the owner have to belong to the very bytes that are read.
     with path.open("rb") as file:
         owner, body = os.fstat(file.fileno()).st_uid, file.read()
     try:

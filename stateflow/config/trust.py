@@ -81,7 +81,7 @@ def home(env: Mapping[str, str]) -> Path | None:
 
 
 def _note(path: Path, env: Mapping[str, str]) -> Path | None:
-    """Where it is noted that a file is trusted."""
+    """The file that notes the trust in a configuration file."""
     named = Path(env.get("XDG_CONFIG_HOME", ""))
     folder = home(env)
     if named.is_absolute():

@@ -22,7 +22,7 @@ from stateflow.format.layout import checked_name
 from stateflow.private_folders import make_private
 
 LOG_DAYS = 7
-"""Days for which the log of a driver that has ended stays."""
+"""Days that the log of an ended driver stays."""
 STARTING = 60.0
 """Seconds within which a supervisor writes its file."""
 

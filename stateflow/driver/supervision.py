@@ -40,7 +40,7 @@ OnLive = Literal["refuse", "wait", "takeover"]
 GRACE = 120.0
 """Seconds that a driver gets to end its batch after its task was killed."""
 STORE_PATIENCE = 300.0
-"""Seconds for which the store may be out of reach before supervision fails."""
+"""Seconds that the store may be out of reach before supervision fails."""
 LOOK_AGAIN = 5.0
 """Seconds between searches for a newer run of the same task, which may have taken over."""
 

@@ -62,7 +62,7 @@ class JobLayout:
 
     @property
     def log(self) -> str:
-        """Prefix under which every record lies."""
+        """Prefix of every record."""
         return f"{self.job}/chk-"
 
     def slot(self, slot: int) -> str:
@@ -140,7 +140,7 @@ SAVEPOINTS = "_savepoints"
 SAVEPOINT_METADATA, SAVEPOINT_CLAIM = "_metadata", "_claimed"
 SAVEPOINT_STATE, SAVEPOINT_TABLES = "state/", "tables/"
 SAVEPOINT_BUILT = "built-"
-"""How the name of a folder begins that has state of which the savepoint is being made: it goes when that is done."""
+"""Prefix of the folders of unfinished savepoints: they hold state for the tables, and go when these are done."""
 
 
 def default_savepoint(job: str, name: str) -> str:
@@ -175,7 +175,7 @@ def slot_of(path: str) -> tuple[int, str] | None:
 
 
 def epoch_of(path: str) -> int | None:
-    """The epoch that a claim's path stands for."""
+    """The epoch that a claim's path names."""
     match = _EPOCH.match(path)
     return int(match[1]) if match else None
 
@@ -193,6 +193,6 @@ def first_slot_of(path: str) -> int:
 
 
 def origin_of(path: str) -> tuple[int, int] | None:
-    """`(epoch, slot)` in which a state file or staged file was written: its name carries them."""
+    """`(epoch, slot)` of the writer of a state file or staged file: its name carries them."""
     match = _STATE_FILE.match(path)
     return (int(match[1]), int(match[2])) if match else None

@@ -134,7 +134,7 @@ class Shard(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class SchemaVersion(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A type that a state had, of which values may still be stored, and the type that took its place."""
+    """A former type of a state, whose values may still be stored, and the type that took its place."""
 
     number: Annotated[int, msgspec.Meta(ge=0, le=255)]
     """What the values of this type are marked with; those of number 0 have no mark."""
@@ -163,7 +163,7 @@ class StateSchema(msgspec.Struct, frozen=True, omit_defaults=True):
     queryable: bool = False
     aliases: tuple[str, ...] = ()
     ttl_time: str = "processing"
-    """What a ttl is counted by: processing, event"""
+    """The time that a ttl counts: processing, event"""
     ttl_renew: str = "write"
     """What begins a ttl anew: write, or read as well"""
     ttl_existing: bool = False
@@ -179,9 +179,9 @@ class StateSchema(msgspec.Struct, frozen=True, omit_defaults=True):
     since: Count = 0
     """The record that introduced it; 0: the state began with it."""
     versions: tuple[SchemaVersion, ...] = ()
-    """Earlier types of which values may still be stored."""
+    """Earlier types whose values may still be stored."""
     by: tuple[tuple[str, str], ...] = ()
-    """Of kind `columns`: names and types of what tells the entries of a key apart, behind the namespace."""
+    """Of kind `columns`: names and types of the columns that tell the entries of a key apart, behind the namespace."""
     timed: bool = False
     """Of kind `columns`: a time stands before the key, as in a timer's queue."""
     namespace: str = ""
@@ -200,9 +200,9 @@ class StateSchema(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 OPTION_KIND, OPTION_INPUTS = "operator", "inputs"
-"""Of a ready-made operator's options: what it is, and the uids of what comes in, for people."""
+"""Of a ready-made operator's options, for people: its kind, and the uids of its inputs."""
 OPTION_ROWS = "rows of "
-"""Before the name of a state: the columns of the rows that its entries have in blocks."""
+"""Prefix of the option that has the columns of the rows in a state's blocks; the state's name follows."""
 
 
 class OperatorState(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -224,7 +224,8 @@ class OperatorState(msgspec.Struct, frozen=True, omit_defaults=True):
     parallelism: Count = 0
     """How many subtasks the pipeline gives it, whatever the run has; 0 when the pipeline leaves that to the run."""
     options: dict[str, str] = {}
-    """Of a ready-made operator: what its state was made with, as text; another value could not read it."""
+    """Of a ready-made operator: the options that its state depends on, as text. Code with another value could not read the
+    state."""
 
     @property
     def files(self) -> Iterator[FileRef]:
@@ -451,7 +452,7 @@ class SavepointClaim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     owner: Owner
     at: Micros = 0
     savepoint: str
-    """The id of the savepoint that is meant; empty in a disposal of what is left of none."""
+    """The id of the claimed savepoint; empty when a disposal claims the remains of an unfinished one."""
     root: str = ""
     """Where the job is: a copy of its root has a job with the same UUID, which must not delete what the other one uses."""
 
@@ -478,7 +479,7 @@ _FIRST = b"stateflow "
 
 
 def stated_size(beginning: bytes) -> int | None:
-    """How many bytes the body has that begins so, by its first line; None for what is no body. Give `LONGEST_LINE` bytes, or all
+    """The size of a body, by its first line; None if this is no body's beginning. Give `LONGEST_LINE` bytes, or all
     there are: a first line that breaks off states more than there is."""
     if not beginning.startswith(_FIRST):
         return len(beginning) + 1 if beginning and _FIRST.startswith(beginning) else None

@@ -53,7 +53,7 @@ class FreshRun:
         self.loaded = replace(loaded, pipeline=redirected)
 
     def options(self, options: Options) -> Options:
-        """These, but for what leads out of the folder; and the run ends by itself."""
+        """These, except those that lead out of the folder; and the run ends by itself."""
         return replace(
             options, checkpoint_dir=self.root, cache_dir=str(self._folder / "cache"), storage_options={},
             scratch_dir=str(self._folder / "scratch"), local_fsync=False, metrics="none",

@@ -46,7 +46,7 @@ Progress = Callable[[str, int, int], object]
 
 @dataclass(frozen=True)
 class SavepointRequest:
-    """Which savepoint to make, of which checkpoint, and where."""
+    """Which savepoint to make, from which checkpoint, and where."""
 
     job: JobHandle
     options: Options

@@ -1,4 +1,4 @@
-"""The types under which a state's values may be stored."""
+"""The types that a state's stored values may have."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class OperatorStatus:
     live_bytes: dict[str, int] = field(default_factory=dict)
     """By name of the state that expires: about how many bytes of it live on. Before compression, without the index."""
     expired_bytes: dict[str, int] = field(default_factory=dict)
-    """The same of what has expired by the time of the head and is still stored."""
+    """The same for entries that have expired by the time of the head and are still stored."""
     what: str = ""
     """Of a ready-made operator: what it is."""
     combiner: str = ""

@@ -207,7 +207,7 @@ def schemas(process_type: type[Process[Any]], uid: str) -> dict[str, StateSchema
 
 
 def type_of(process_type: type[Process[Any]], uid: str, name: str) -> DeclaredType:
-    """The type of one of an operator's states that have values, with what converts values of earlier ones."""
+    """The type of a state that has values, with the conversion of values of earlier types."""
     declared = process_type.declarations()
     every: dict[str, Any] = {**declared.states, **declared.operator}
     try:

@@ -48,8 +48,8 @@ class ColumnarSpec:
     defaults: tuple[Mapping[str, Default], ...] = ()
     """Per input, what stands for a null in a column that is no key."""
     waited: bool = False
-    """Whether rows come from an operator before, which puts them out when the watermark has reached them. They are judged by the
-    watermark of the batch before, which they are ahead of."""
+    """Whether rows come from another operator, which puts them out when the watermark has reached them. The watermark of the
+    batch before judges them: they are ahead of it."""
     held_back: int = 0
     """How far the operator's watermark is behind that of the batch, in microseconds: rows that come to it are so far behind."""
 
@@ -160,7 +160,7 @@ class ColumnarEngine:
             yield from self._batches(lambda: operator.process_both(left, right, self.states, self.context))
 
     def fire(self) -> Iterator[tuple[str, Any]]:
-        """Lets user code see to what is due."""
+        """Calls user code for entries that are due."""
         self.context.late = None
         self.context.watermark_micros = self._watermark
         yield from self._batches(lambda: self.spec.operator.fire(self.states, self.context))

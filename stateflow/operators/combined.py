@@ -13,8 +13,8 @@ from stateflow.pipelines.columnar import ColumnarOperator
 ROWS = "_sf_rows"
 """The column that tells them apart from single rows: how many rows each stands for."""
 COUNTED, MARKS = "_sf_counted", "_sf_marks"
-"""Of rows whose different values are counted: of which column a row has a value; and bit by bit whether the rows that it stands
-for met the condition of each count of that column."""
+"""Where different values are counted: the column whose value a row has; and a bit per count of that column, set if the rows that
+it stands for met the count's condition."""
 
 
 def is_combined(rows: Any) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 BEGINS, STAYS = 8.0, 6.0
-"""Rows per group from which on combining begins to pay, and down to which it goes on. In between nothing changes, so that a
+"""Rows per group: combining begins with the first number, and ends below the second. In between nothing changes, so that a
 stream near the border does not change with every batch."""
 FEWEST_ROWS = 20_000
 """Below, the second shuffle costs more than the rows that it saves."""

@@ -1,4 +1,4 @@
-"""What Spark can sum up of a batch before the exchange: a row per key and piece of time in the place of many.
+"""Sums that Spark makes of a batch before the exchange: a row per key and piece of time in place of many.
 
 Only aggregates whose partials Spark's SQL gives exactly as the kernels of `operators/ready` do are combined; an operator is
 combined when all of its aggregates are. Sums of floats depend on the order of the rows in their last digits, combined or not.
@@ -55,8 +55,8 @@ class Combining:
     combined: RowType
     """The columns of the combined rows."""
     counted: tuple[tuple[str, str, str], ...] = ()
-    """The columns of which different values are counted: name, type, and a number whose bits say which counts a row is for. Where
-    there are some, each row comes once for each, and `parts` are of those that come for the first."""
+    """The columns whose different values are counted: name, type, and a number whose bits name the counts that a row is for. Each
+    row comes once per such column, and `parts` belong to the rows of the first column."""
 
 
 def combining_of(operator: ColumnarOperator | None, read: Set[str]) -> Combining | None:
@@ -157,7 +157,7 @@ def _default(field: Field) -> str:
 
 
 def _parts(each: Aggregated, rows: RowType, first: str) -> list[tuple[str, str, str]]:
-    """Name, type and SQL of what is computed for an aggregate, of rows that meet the condition `first`."""
+    """Name, type and SQL of an aggregate's partials, over rows that meet the condition `first`."""
     column, kind = each.aggregate.column, each.aggregate.kind
     condition = _filter(first, "" if each.condition is None else f"({condition_sql(each.condition, rows)})")
     found = rows.field(column)

@@ -75,7 +75,7 @@ class OperatorContext(Named):
         self.namespace: Any = None
         self.keyed: Sequence[Namespaced] = ()
         self.visits: list[Visit] | None = None
-        """What `for_each_key` has asked for; None where it may not ask."""
+        """The visits that `for_each_key` has asked for; None where it may not ask."""
         self.metrics = TaskMetrics()
         self.parameters = moment.parameters
         self.checkpoint_id = moment.slot

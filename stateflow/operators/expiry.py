@@ -14,7 +14,7 @@ SHARE = 6
 """A batch takes at most this part of a large shard, so that a backlog stalls no batch and is gone after twenty."""
 WRITTEN_AT_ONCE = 500_000
 LARGE = 50_000
-"""Entries from which a shard lets the key groups take turns."""
+"""With more entries than this, a shard's key groups take turns."""
 TURNS = 8
 """With every batch an eighth of the key groups of a large shard is visited: what expires in eight batches lies eight times as
 close together, so that most look-ups become steps to the next entry."""

@@ -315,6 +315,6 @@ class Firing:
 
 
 def _limit(timer: AnyTimer, moment: Moment) -> int:
-    """The last instant at which timers of its kind fire in this batch."""
+    """The last instant whose timers, of this kind, fire in this batch."""
     limit = moment.watermark if timer.time == "event" else moment.now
     return _NEVER if limit is None else limit

@@ -53,7 +53,7 @@ class Visiting:
         self._prefetch: list[Any] = []
         self.at_once = VISITED_AT_ONCE
         self.asked: list[Visit] = []
-        """What user code has asked for: kept until the shards are open."""
+        """The visits that user code has asked for, kept until the shards are open."""
 
     def run(self, groups: range) -> Iterator[None]:
         """Calls user code for the keys of the attached shard; yields when output should be taken."""

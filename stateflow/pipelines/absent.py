@@ -29,9 +29,8 @@ class Absence:
 
 
 def absences(rows: RowType, without_value: Collection[str], in_files: Collection[str]) -> Iterator[Absence]:
-    """Of the fields without a value in a batch those that its files lack, and that somebody should know of.
-
-    `in_files` are names of columns in the files, in their own case, as the readers of files compare them.
+    """The fields without a value in a batch that its files lack and that somebody should hear of. `in_files` are names of columns
+    in the files, in their own case, as the readers of files compare them.
     """
     declared = {name.lower() for field in rows.fields for name in (field.name, *field.aliases)}
     unknown = {name.lower(): name for name in in_files if name.lower() not in declared}
@@ -56,5 +55,5 @@ def is_watched(node: SourceNode) -> bool:
 
 
 def is_wanted(rows: RowType, field: Field) -> bool:
-    """Whether the class says that the field always has a value. A schema in words says so of none, and means each."""
+    """Whether the class says that the field always has a value. A schema in words cannot say so, and means each field."""
     return field.default is None and (not field.nullable or not rows.typed)

@@ -57,7 +57,7 @@ class OwnCode:
     state: Any
     output: Any
     of_state: bool = False
-    """Whether nobody has said what `result` gives, so that it is taken for the state's type."""
+    """True if `result` does not say its type: then the state's type stands for it."""
 
 
 @dataclass(frozen=True)
@@ -67,12 +67,12 @@ class Aggregate:
     kind: str
     column: str = ""
     where: str = ""
-    """A boolean column, or a condition in SQL: only rows in which it is true count."""
+    """A boolean column, or a condition in SQL: only rows that fulfil it count."""
     code: OwnCode | None = None
     share: float = 0.0
     """Of a quantile: 0.5 is the median."""
     accuracy: float = 0.0
-    """Of a quantile: by which share of the exact one it may be off."""
+    """Of a quantile: how far it may be off, as a share of the exact one."""
     limit: int = 0
     """How many values come out, at most."""
     counts: bool = False
@@ -229,7 +229,7 @@ class Aggregated:
     """Of the column that it puts out."""
     aggregate: Aggregate
     result: str
-    """Spark's type of what comes out."""
+    """Spark's type of the result."""
     partials: Mapping[str, type[Any]]
     """The state columns that it keeps, with their types."""
     order: tuple[str, ...] = ()

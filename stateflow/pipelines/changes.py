@@ -47,7 +47,7 @@ def refuse_filtered(uid: str, stream: NodeRows) -> None:
 
 
 _ONE_BY_THE_OTHER = {"window_end": "window_start"}
-"""Columns of which one says what the other is."""
+"""Pairs of columns: a value and its kind."""
 
 
 def refuse_other_keys(uid: str, stream: NodeRows, keys: Sequence[str]) -> None:
@@ -115,7 +115,7 @@ def refuse_stale(
 
 
 def _falls(aggregates: Mapping[str, Aggregate], order_by: Sequence[str]) -> str:
-    """The aggregate by which a newer row may come before an older one, or at its place; empty for none."""
+    """The aggregate that lets a newer row come before an older one, or at its place; empty for none."""
     ties = ""
     for name in order_by:
         found = aggregates.get(name.removeprefix("-"))

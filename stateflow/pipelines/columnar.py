@@ -106,7 +106,7 @@ class ColumnarOperator:
 
     @property
     def fires(self) -> bool:
-        """Whether time brings something."""
+        """Whether the operator has work to do when time passes."""
         return type(self).fire is not ColumnarOperator.fire
 
 

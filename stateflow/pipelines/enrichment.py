@@ -19,7 +19,7 @@ from stateflow.state.expiry.ttl import Ttl, ttl_of
 ANSWERS = "answers"
 ANSWERED = "is_answered"
 ASKED = "asked_keys"
-"""The counter of keys that were asked for."""
+"""The counter of requested keys."""
 
 _KEPT: Mapping[str, type[Any]] = {
     **dict.fromkeys(INTEGERS, int),

@@ -14,7 +14,7 @@ from stateflow.pipelines.windows import event_time
 
 @dataclass(frozen=True)
 class EventTime:
-    """What an operator goes by."""
+    """The times that an operator goes by."""
 
     column: str
     """Empty: no event time."""
@@ -27,7 +27,7 @@ def has_event_time(stream: NodeRows) -> bool:
 
 
 def time_column(uid: str, stream: NodeRows, named: str = "") -> EventTime:
-    """The column of a stream that has its event time. Refuses one of which it does not show how far it is behind the watermark."""
+    """The column that has a stream's event time. Refuses a stream whose delay behind the watermark is not known."""
     known = behind(stream)
     names = stream.rows.names if stream.rows is not None else ()
     offered = [name for name in names if isinstance(known.columns.get(name), int)]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 FORMATS = ("avro", "csv", "json", "orc", "parquet", "text")
 
 _STRICT = {"mode": "FAILFAST"}
-"""Spark's own default makes nulls of what does not fit."""
+"""Spark's own default turns values that do not fit into nulls."""
 _DEFAULTS = {
     # Columns are told by the header line. Spark would take them by their places, and an amount for a price.
     "csv": {"header": "true", "enforceSchema": "false", **_STRICT},
@@ -84,7 +84,7 @@ class Files:
         return reader.schema(", ".join([self.rows.ddl, *former]))
 
     def _defaults(self) -> dict[str, str]:
-        """What Spark's reader is told unless the user says something else."""
+        """The options of Spark's reader, unless the user sets others."""
         defaults = dict(_DEFAULTS.get(self.format, {}))
         if self._option(BROKEN) or (self.rows is not None and self.rows.field(_BROKEN)):
             # Rows that do not fit have a column of their own.

@@ -112,7 +112,7 @@ class FormerChanges:
     aggregates: Mapping[str, Aggregate] = field(default_factory=dict)
     """The columns that are aggregates, as far as it shows."""
     counted: bool = False
-    """Whether each change counts by itself in what follows."""
+    """Whether later operators count each change by itself."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -52,7 +52,7 @@ class Behind:
 
     @property
     def is_of_sources(self) -> bool:
-        """Whether the rows are as the sources gave them, as far as time goes."""
+        """Whether operators have left the rows' times as the sources gave them."""
         return self.others == 0 and not any(self.columns.values())
 
 
@@ -76,8 +76,7 @@ def together(parts: Iterable[Behind]) -> Behind:
 
 
 def comes_when_reached(node: Node) -> bool:
-    """Whether rows come to a node from an operator that puts them out when the watermark has reached something: in the very batch
-    whose watermark that is."""
+    """Whether rows come to a node from an operator that puts them out in the very batch whose watermark releases them."""
     return any(_waits(each) for stream in node.inputs for each in before_and(stream.node))
 
 

@@ -54,7 +54,7 @@ class Side:
     time: str
     """The column of the event time; empty when the join asks for none."""
     kept: tuple[Field, ...]
-    """The columns beside the key and the time that the output is made of."""
+    """The columns that the output needs beside the key and the time."""
     order: str = ""
     """Without a time: the column whose instants say which row is the newest; empty when that is the last to come."""
     order_by: tuple[str, ...] = ()
@@ -192,7 +192,7 @@ class AsofJoin(JoinOperator):
     keep: int | None = None
     """By how many microseconds at most the right row is earlier."""
     wait: bool = True
-    """Whether a left row waits until the watermark makes sure which right row that is."""
+    """Whether a left row waits until the watermark has settled its right row."""
 
     @property
     def waits_for_watermark(self) -> bool:
@@ -322,7 +322,7 @@ def latest_join(
 
 
 def _refuse_order(left: KeyedRows, right: KeyedRows | None, decides: str) -> None:
-    """Whether an input has an order that nothing is decided by."""
+    """Whether an input has an order that decides nothing."""
     for keyed, side in ((left, LEFT), (right, RIGHT)):
         if keyed is not None and keyed.order_by:
             raise UsageError(

@@ -13,7 +13,7 @@ from stateflow.pipelines.ready import LATE_ROWS, ReadyOperator
 
 @dataclass(frozen=True)
 class LostRows:
-    """The late rows of an operator of which no late output is read."""
+    """The late rows of an operator whose late output nobody reads."""
 
     operator: str
     sides: tuple[str, ...]

@@ -39,7 +39,7 @@ MAIN = ""
 """The name of an operator's main output, beside its side outputs."""
 DEAD_LETTERS = "dead_letters"
 DEAD_LETTER = "dead_letter"
-"""What `on_error` is where rows on which user code raises are diverted."""
+"""The `on_error` that diverts the rows on which user code raises."""
 DEAD_LETTER_SCHEMA = "operator string, key string, error string, traceback string, rows string, row_count long, checkpoint_id long"
 """One dead letter per failed key and batch; `rows` is a JSON array of the key's rows."""
 

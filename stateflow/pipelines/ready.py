@@ -55,11 +55,11 @@ class ReadyOperator(ColumnarOperator):
     key: tuple[tuple[str, str], ...]
     """The names and the types of the key columns."""
     rows: RowType
-    """What comes in."""
+    """The input's rows."""
     output: RowType
     states: Mapping[str, ColumnLayout]
     reads: tuple[str, ...]
-    """The columns that it needs of what comes in; it needs all of them to put out rows that are late."""
+    """The input columns that it needs: all of them if it puts out late rows."""
     changes: tuple[str, ...] | None
     """What an output row replaces the row before by; None when each row is one of its own."""
 
@@ -77,12 +77,12 @@ class ReadyOperator(ColumnarOperator):
 
     @property
     def letters_have_all_columns(self) -> bool:
-        """Whether its dead letters have the columns that it does not need itself."""
+        """Whether its dead letters also have the columns that the operator itself does not need."""
         return False
 
     @property
     def operation(self) -> str:
-        """The column of what it puts out that says whether a change is an upsert or a delete; empty when none is a delete."""
+        """The output column that says whether a change is an upsert or a delete; empty when none is a delete."""
         return ""
 
     @property
@@ -102,7 +102,7 @@ class ReadyOperator(ColumnarOperator):
 
     @property
     def blocks(self) -> Mapping[str, ColumnLayout]:
-        """By state whose entries are blocks of rows: the columns of these rows, which the state's own type does not tell."""
+        """By state, the columns of the rows in its blocks. The state's own type does not show them."""
         return {}
 
     @property
@@ -115,7 +115,7 @@ class ReadyOperator(ColumnarOperator):
         return False
 
     def needed(self, read: Set[str]) -> RowType:
-        """The columns of what comes in that it needs; `read` are its outputs that have a reader."""
+        """The input columns that it needs; `read` are its outputs that have a reader."""
         if LATE in read or (DEAD_LETTERS in read and self.letters_have_all_columns):
             return self.rows
         fields = tuple(field for field in self.rows.fields if field.name in self.reads)
@@ -132,7 +132,7 @@ class ReadyOperator(ColumnarOperator):
 
     @property
     def waits_for_watermark(self) -> bool:
-        """Whether rows come out in the very batch whose watermark reaches what they wait for."""
+        """Whether rows come out in the very batch whose watermark releases them."""
         return False
 
 

@@ -1,4 +1,4 @@
-"""A pipeline whose sinks write tables of a folder, in place of what its code says: for runs that change nothing."""
+"""A pipeline whose sinks write tables of one folder in place of their own targets: for runs that change nothing."""
 
 from __future__ import annotations
 

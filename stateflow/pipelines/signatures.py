@@ -1,4 +1,4 @@
-"""What functions that users give can be called with."""
+"""The arguments that functions of users take."""
 
 from __future__ import annotations
 

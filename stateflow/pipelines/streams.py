@@ -154,7 +154,7 @@ class Stream(NodeRows, Steps, called="a stream", comes="before .key_by()"):
         ))  # fmt: skip
 
     def side(self, output: Output[Any] | str) -> Stream:
-        """A side output of the operator, or the late rows of the source, that this stream comes from."""
+        """The side output of an operator, or the late rows of a source, that this stream has."""
         name = output if isinstance(output, str) else output.name
         node = self.node
         if isinstance(node, KeyedNode):

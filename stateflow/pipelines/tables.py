@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DeltaTable:
-    """A Delta table at a path, with what is needed to create it and to read it."""
+    """A Delta table at a path, with the options that create and read it."""
 
     path: str
     partition_by: tuple[str, ...] = ()
@@ -97,7 +97,7 @@ def _is_property(name: str) -> bool:
 
 
 def _check_path(path: str) -> None:
-    """UsageError for what would become a folder of a name that nobody has meant."""
+    """UsageError for a path that would become a folder of a name that nobody has meant."""
     if _NAME.fullmatch(path):
         raise UsageError(
             f"delta({path!r}) looks like the name of a table of a catalog, and a table is found by its path here: give the path that "

@@ -81,7 +81,7 @@ def tumbling(size: Duration, *, offset: Duration = "0 seconds") -> Window:
 
 @with_options
 def hopping(size: Duration, every: Duration, *, offset: Duration = "0 seconds") -> Window:
-    """Windows of length `size`, of which one begins every `every`: a row is in several of them."""
+    """Windows of length `size`. One begins every `every`, so a row is in several."""
     length, step = _positive("hopping", "size", size), _positive("hopping", "every", every)
     if step > length:
         raise UsageError(

@@ -455,7 +455,7 @@ def _flat(operator: OperatorState) -> list[Shard]:
 
 
 def _joined(rows: RowsOfJoin, stored: LookupResult, target: Target, limit: int | None) -> LookupResult:
-    """The rows of blocks, of which each has one at least."""
+    """The rows of blocks; a block has at least one."""
     if not stored.found:
         return target.empty_result(None)
     blocks = stored.value if isinstance(stored.value, list) else [stored.value]

@@ -1,4 +1,4 @@
-"""What a join holds for a key, as rows: its state has them in blocks, of which a look-up shows the rows."""
+"""The rows that a join holds for a key. State has them in blocks; a look-up shows the rows."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def refuse_copies(origin: Origin, job: JobHandle) -> None:
 
 
 def with_copies(sinks: Sequence[SinkRestore], origin: Origin, job: JobHandle) -> tuple[SinkRestore, ...]:
-    """The sinks of a plan, with what each table of the fork is copied from."""
+    """The sinks of a plan, with the origin of each copied table."""
     assert origin.owner is not None
     theirs = newest_sinks(origin.owner.log())
     tables = [sink for sink in sinks if sink.kind in ("append", "upsert") and sink.uid in theirs]

@@ -23,7 +23,7 @@ PlanReader = Callable[[str, int], RestorePlan]
 
 @dataclass(frozen=True)
 class RestoreTogether:
-    """The plans of a job and of its readers, in the order in which they are carried out."""
+    """The plans of a job and of its readers, in the order of their execution."""
 
     plans: tuple[RestorePlan, ...]
     given: tuple[str, ...]
@@ -78,7 +78,7 @@ def plan_together(
 
 
 def back_to(readers: Sequence[Reader]) -> dict[str, int]:
-    """By job: the checkpoint to which it goes back, a job before those that read it."""
+    """By job, the checkpoint that it goes back to; a job stands before its readers."""
     back: dict[str, int] = {}
     for reader in readers:
         if reader.back_to is None:

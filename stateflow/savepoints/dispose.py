@@ -197,7 +197,7 @@ def _claim_for_disposal(
     expect: str | None,
     storage_options: Mapping[str, str],
 ) -> bytes:
-    """The body of the claim under which the savepoint is deleted."""
+    """The body of the disposal's claim."""
     while True:
         try:
             body = store.read(SAVEPOINT_CLAIM)

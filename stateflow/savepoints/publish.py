@@ -81,8 +81,8 @@ def publish(
             f"another savepoint was made in {target.url} meanwhile: use that one, or choose another name"
         )
     if _being_disposed_of(target, savepoint) or not _whole(target, files):
-        # A disposal of what the folder held before has taken files of this savepoint. If it has ended, nobody else
-        # deletes the rest; if it has not, it deletes the rest and the call below finds nothing to do.
+        # A disposal of the folder's former savepoint has deleted files of this one. If it has ended, nobody else deletes the
+        # rest. If not, it deletes the rest, and the call below finds nothing to do.
         with suppress(StateflowError):
             dispose_savepoint(target, owner=owner, clock=clock, expect=savepoint.id)
         raise NotFoundError(

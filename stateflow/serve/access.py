@@ -27,7 +27,7 @@ _HASH = re.compile(r"[0-9a-fA-F]{64}\Z")
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """Three patterns, each of which may have `*` and `?`."""
+    """Three patterns. Each may have `*` and `?`."""
 
     job: str
     operator: str

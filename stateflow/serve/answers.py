@@ -31,7 +31,7 @@ _DECLARED = {
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a request asks for. A `map_key` of None asks for the whole map."""
+    """The entry that a request asks for. A `map_key` of None asks for the whole map."""
 
     operator: str
     state: str

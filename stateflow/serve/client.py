@@ -91,7 +91,7 @@ class StateClient:
         return self._request("POST", _path(job, operator, state), msgspec.json.encode(body))
 
     def jobs(self) -> list[dict[str, Any]]:
-        """The jobs of which the token may read a state."""
+        """The jobs that have a state which the token may read."""
         return list(self._request("GET", "/jobs")["jobs"])
 
     def job(self, job: str) -> dict[str, Any]:

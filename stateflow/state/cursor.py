@@ -16,7 +16,7 @@ NO_KEY = "keyed state was used where there is no key: use it in process or in a 
 ABSENT: Any = object()
 """Stands for a value that is not there: None may be one."""
 UNREAD: Any = object()
-"""Stands for what nobody has looked up yet."""
+"""Stands for a value that nobody has looked up yet."""
 
 Change = tuple[bytes, bytes | None]
 """A full key and its new value; None deletes it."""

@@ -43,7 +43,7 @@ class Declaration:
         namespace: Any = None,
         migrate: Migrate | None = None,
     ) -> None:
-        """`namespace` is the type of the namespaces under which each key may have the state again: see `.at(namespace)`."""
+        """`namespace` is the type of the namespaces. A key has the state once per namespace: see `.at(namespace)`."""
         self.expiry = ttl_of(ttl) if ttl is not None else None
         self.ttl = self.expiry.micros if self.expiry is not None else None
         self.namespace = namespace

@@ -136,7 +136,7 @@ class _Table:
         return columns, key_groups_of(self._types, columns, self._max)
 
     def _instants(self, at: Any) -> Any:
-        """Times in microseconds, all of which Python has."""
+        """Times in microseconds, if Python can represent all of them."""
         micros = at.cast(pa.int64()).to_numpy(zero_copy_only=False)
         if not bool(are_instants(micros).all()):
             raise UsageError(

@@ -35,7 +35,7 @@ class TimerState(Handle, Namespaced):
         self.time = time
         self._is_view = False
         self._put_at = -1
-        """The turn in which user code last set or cleared it."""
+        """The number of the turn when user code last set or cleared it."""
         self.reads = 0
         """How many keys were read one by one: the engine decides by it whether to read all at once."""
 

@@ -93,7 +93,8 @@ class FileCache:
         return target
 
     def fetcher(self, store_of: Callable[[str], Store], directory: Path) -> Callable[[FileRef], Path]:
-        """The function with which a state backend fetches files into `directory`. `store_of` opens the store of a `FileRef.base`."""
+        """The function that fetches files into `directory` for a state backend. `store_of` opens the store of a
+        `FileRef.base`."""
 
         def fetch(ref: FileRef) -> Path:
             return self.link(store_of(ref.base), ref, directory / f"fetched-{self._unique()}")

@@ -278,7 +278,7 @@ def _beginning(paths: Sequence[str]) -> str:
 
 
 def _device(folder: Path) -> int:
-    """The file system of a folder, or of the folder in which it would be made."""
+    """The file system of a folder, or of the folder that it would be made in."""
     for at in (folder, *folder.parents):
         try:
             return at.stat().st_dev

@@ -112,7 +112,7 @@ class PartitionHarness(Harness):
         self._begins, self.now = True, self.now + after
 
     def rescale(self, parallelism: int) -> None:
-        """Another number of subtasks, with which the next run begins."""
+        """The number of subtasks from the next run on."""
         if parallelism < 1:
             raise UsageError(f"an operator has at least one subtask, not {parallelism}")
         self._elements = {

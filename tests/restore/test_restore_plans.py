@@ -479,7 +479,7 @@ class TestOutputsOfOthers:
         refs = [ref for ref in references(savepoint.record) if ref.path]
         old = with_references(savepoint.record, lambda ref: msgspec.structs.replace(ref, sha256=b""))
         place.put("_metadata", encode(msgspec.structs.replace(savepoint, record=old)))
-        text = f"names {len(refs)} files without a SHA-256"
+        text = f"the snapshot's record names {len(refs)} files without a SHA-256"
         assert any(w.startswith(text) for w in planned(scene, url).warnings)
 
 

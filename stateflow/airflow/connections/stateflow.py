@@ -64,7 +64,7 @@ class StateflowHook(BaseHook):
 
     @property
     def page_conn_id(self) -> str:
-        """The connection under whose root the job is found, empty when that is another one: for links."""
+        """For links: the connection whose root has the job; empty when the job lies elsewhere."""
         if self.checkpoint_dir and self.checkpoint_dir != self._own_root:
             return ""
         return self.stateflow_conn_id

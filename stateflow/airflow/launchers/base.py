@@ -15,5 +15,5 @@ class LaunchMethod(Protocol):
     """Whether its drivers outlive the task that has started them."""
 
     def bound(self, spark_conn_id: str) -> Launcher:
-        """For one Spark connection. Raises StateflowError for what cannot work, before anything is started."""
+        """For one Spark connection. Raises StateflowError before anything is started if it cannot work."""
         ...

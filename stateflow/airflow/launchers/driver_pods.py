@@ -25,7 +25,7 @@ TASK, LAUNCH, ABOVE, JOB = f"{PREFIX}task", f"{PREFIX}launch", f"{PREFIX}above",
 SCHEME = "k8s://"
 """Of the name of a driver that is a pod: `k8s://NAMESPACE/LAUNCH`."""
 PULL_PATIENCE = 600.0
-"""Seconds for which a pod may wait for its image or for a node."""
+"""Seconds that a pod may wait for its image or for a node."""
 _TIMEOUT = (5, 30)
 
 

@@ -185,7 +185,7 @@ def _hidden(setting: str) -> bool:
 
 
 def _launch_of(submission: DriverProcess) -> str:
-    """The launch that a submission of an earlier try is for."""
+    """The launch to which a submission of an earlier try belongs."""
     setting = f"{_DRIVER}label.{LAUNCH}="
     command = supervisor.read(submission.folder / "command.json") or {}
     return next(

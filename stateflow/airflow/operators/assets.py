@@ -22,8 +22,8 @@ def tables_alias(name: str) -> AssetAlias:
 
 
 def table_asset(target: str) -> Asset | None:
-    """The asset of a Delta table at a path, as others name it: `s3://` for Hadoop's `s3a://`, `file://` for a folder. None for
-    what has no place that others could name."""
+    """The asset of a Delta table at a path, as others name it: `s3://` for Hadoop's `s3a://`, `file://` for a folder. None if
+    others have no name for its place."""
     scheme, slashes, rest = target.partition("://")
     if not slashes:
         if target.startswith("file:/"):

@@ -64,7 +64,7 @@ class StateflowOperator(DeclaredArguments, BaseOperator):
         return StateflowHook(self.given("stateflow_conn_id"), self.given("checkpoint_dir"))
 
     def acts_as(self, context: Context) -> Owner:
-        """The owner of what this task writes. BaseOperator has an `owner` of its own: whom a DAG belongs to.
+        """The owner in the records that this task writes. BaseOperator's own `owner` is another one: the owner of the DAG.
 
         `run` is the idempotency key: all retries have the same one, so a retry finds what a killed try did. When the work has
         ended and somebody clears the task, it is another one.

@@ -38,8 +38,8 @@ class Note:
     def holds(self, clears: int) -> bool:
         """Whether the next try is about the same work.
 
-        Work that has not ended is gone on with, also by a task that was cleared. A worker may die between the end of the work
-        and its report: then Airflow tries again, and nobody has cleared anything.
+        The next try goes on with work that has not ended, also if somebody has cleared the task. A worker may die between the end
+        of the work and its report: then Airflow tries again, and nobody has cleared anything.
         """
         return not self.ended or self.clears == clears
 

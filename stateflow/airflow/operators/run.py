@@ -402,7 +402,7 @@ class StateflowRunOperator(ReportsLineage, StateflowOperator):
         )
 
     def _conf(self, context: Context) -> dict[str, Any]:
-        """Spark's settings, with what its OpenLineage listener needs to know of this task."""
+        """Spark's settings, with those by which its OpenLineage listener knows this task."""
         conf: dict[str, Any] = self.given("conf")
         parent, transport = (
             self.given(f"openlineage_inject_{what}_info") for what in ("parent_job", "transport")

@@ -1,4 +1,4 @@
-"""What the runs of one task have read and written, from what they noted and from the job's history."""
+"""The inputs and outputs of one task's runs, from the runs' own notes and from the job's history."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ T = TypeVar("T")
 Missing = Literal["wait", "fail"]
 
 STORE_PATIENCE = 600.0
-"""Seconds for which a store may be out of reach before a sensor fails."""
+"""Seconds that a store may be out of reach before a sensor fails."""
 LONGEST_PAUSE = 300.0
 """Seconds between two tries to reach a store that is away, at most."""
 _THREADS = 8

@@ -59,8 +59,8 @@ class Arriving:
         lasts: Callable[[Any], Any] | None = None,
         lasts_alone: Callable[[Any], Any] | None = None,
     ) -> None:
-        """`lasts` gives for times the instants up to which such rows are not late; without it the times themselves. `lasts_alone`
-        gives them for rows without a key, where that is another time."""
+        """`lasts` gives for each time the last watermark that does not make its row late; without it that is the time itself.
+        `lasts_alone` does so for rows without a key, where they differ."""
         self._declared = declared
         self._lasts = lasts or (lambda times: times)
         self._lasts_alone = lasts_alone

@@ -112,8 +112,8 @@ class JoinedInSessions(ColumnarOperator):
         self, states: Mapping[str, Any], keys: pa.Table, merged: Merged, touched: Any, into: Any, stored: pa.Table, old: Spans,
         sides: tuple[Came, Came], of_sides: tuple[Any, Any],
     ) -> None:  # fmt: skip
-        """Writes the touched sessions. `into` says of each stored session, and `of_sides` of each row that came, in which of them it
-        is, below zero in none."""
+        """Writes the touched sessions. `into` gives each stored session, and `of_sides` each row that came, the number of its
+        touched session, below zero for none."""
         owners = keys.take(pa.array(merged.keys[touched]))
         starts, ends = merged.starts[touched], merged.ends[touched]
         by = pa.table({SESSION_START: instants(starts)})

@@ -1,7 +1,7 @@
 """Rows of a key whose times lie within bounds of each other.
 
-A pair comes out with the batch that brings its second row. A row leaves when the watermark has passed the last instant at which
-a partner may be; if none has come by then, an outer join puts it out alone.
+A pair comes out with the batch that brings its second row. A row leaves when the watermark has passed its last possible partner;
+if no partner has come by then, an outer join puts it out alone.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ class IntervalJoined(ColumnarOperator):
         yield from self._keep(came.keys, left, right, read, states, watermark)
 
     def _read(self, came: Arrivals, states: Mapping[str, Any]) -> tuple[Any, Read, tuple[Any, Any]]:
-        """The blocks in which rows that came will be, and those in which their partners are; then for each row that came the
-        number of its block."""
+        """The blocks that rows of this batch go into, and the blocks of their partners; then for each of these rows the number of
+        its block."""
         left, right = came.left, came.right
         bucket = self._waiting.bucket
         spans = (
@@ -99,7 +99,7 @@ class IntervalJoined(ColumnarOperator):
         return owner_of, read, (groups.ids[: ends[0]], groups.ids[ends[0] : ends[1]])
 
     def _pairs(self, left: _Joining, right: _Joining) -> Any:
-        """Rows within the bounds of each other, of which one at least came now."""
+        """Pairs of rows within the bounds of each other; at least one row of a pair came now."""
         fresh = left.of_new()
         for at_left, at_right in pairs(fresh, right.times(), self._least, self._most):
             yield at_left + left.old, at_right

@@ -37,7 +37,7 @@ class JoinedRows:
         self._partners = Partners(declared)
 
     def rows(self, keys: pa.Table, left: Rows, at_left: Places, right: Rows, at_right: Places) -> pa.Table:
-        """`keys` is the key of each output row, `at_left` and `at_right` are the rows it is made of."""
+        """`keys` has the key of each output row, `at_left` and `at_right` the two rows that make it."""
         if self._declared.function is not None:
             return self._called(keys, left, at_left, right, at_right)
         at = {LEFT: (left, _indices(at_left)), RIGHT: (right, _indices(at_right))}
@@ -67,7 +67,7 @@ class JoinedRows:
             yield self.rows(right_keys, left.take(nothing), nobody(len(right)), right, places)
 
     def of_windows(self, keys: pa.Table, left: SideOfBlocks, right: SideOfBlocks) -> Iterator[pa.Table]:
-        """What comes out of closed windows, of which each side has a block; `keys` is the key and the bounds of each."""
+        """The rows of closed windows. Each side has a block per window; `keys` has the key and the bounds of each window."""
         declared = self._declared
         matched = np.zeros(len(left.blocks), dtype=bool), np.zeros(len(right.blocks), dtype=bool)
         # In a window all rows of a key are partners, as if they had one time.
@@ -117,7 +117,7 @@ class JoinedRows:
         return pa.table([self._made(field, made, keys) for field in self._schema], schema=self._schema)
 
     def _made(self, field: Any, made: list[Any], keys: pa.Table) -> Any:
-        """A column of what the function has made. A value that is not of its type is told with the key."""
+        """A column of the function's results. The error for a value of another type names the key."""
         values = [_value(row, field.name) for row in made]
         try:
             return array_of(values, field.type)

@@ -1,4 +1,4 @@
-"""From what a pipeline declares to what a task runs: joins and enrichment, and what `operators/ready` makes."""
+"""Makes the operators that a task runs from a pipeline's declarations: joins and enrichment, and all of `operators/ready`."""
 
 from __future__ import annotations
 

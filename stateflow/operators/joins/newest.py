@@ -24,7 +24,7 @@ def one_per_time(rows: Rows, owners: Any, order_by: Sequence[str] = ()) -> Any:
 
 
 def newest(rows: Rows, owners: Any, size: int, order_by: Sequence[str] = ()) -> Any:
-    """The place of the newest row of each of `size` keys, of which each has one: the last by `order_by`, then by time."""
+    """The place of the newest row of each of `size` keys: the last by `order_by`, then by time. Each key has a row."""
     if order_by:
         groups = grouped([pa.array(owners)], len(rows))
         last = np.empty(size, dtype=np.int64)

@@ -74,7 +74,7 @@ def pairs(left: Times, right: Times, least: int, most: int) -> Iterator[tuple[An
 
 
 def pieces(rows: Any, counts: Any) -> Iterator[Any]:
-    """The rows in spans of which each makes at most `MOST` pairs, or is one row."""
+    """The rows in spans. A span makes at most `MOST` pairs, or is one row."""
     sums = np.cumsum(counts)
     begin = 0
     while begin < len(rows):

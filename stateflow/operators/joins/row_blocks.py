@@ -63,7 +63,7 @@ class Blocks:
 
 
 class RowBlocks:
-    """Writes and reads rows with these columns, of which each is a name and the text of its Spark type."""
+    """Writes and reads rows with these columns. A column is a name and the text of its Spark type."""
 
     def __init__(
         self,

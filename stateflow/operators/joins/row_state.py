@@ -48,7 +48,7 @@ class RowState:
 def side_of_blocks(
     blocks: Blocks, layouts: Any, where: str, now: RowBlocks, of_side: Callable[[str], str]
 ) -> SideOfBlocks:
-    """`layouts` says of each block how it was written, of which `of_side` is the part of this side."""
+    """`layouts` says how each block was written; `of_side` picks this side's part."""
     texts = layouts.unique().drop_null().to_pylist()
     if all(of_side(text) == now.text for text in texts):
         rows, counts = now.read(blocks)
@@ -66,7 +66,7 @@ def side_of_blocks(
 
 
 def in_blocks(layout: RowBlocks, rows: Rows, chosen: Any, numbers: Any, count: int) -> Blocks:
-    """The `chosen` rows, written as `count` blocks; `numbers` says in which of them each is."""
+    """The `chosen` rows, written as `count` blocks; `numbers` has the block of each row."""
     if bool((numbers[1:] < numbers[:-1]).any()):
         order = np.argsort(numbers, kind="stable")
         chosen, numbers = chosen[order], numbers[order]

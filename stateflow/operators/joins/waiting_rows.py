@@ -37,7 +37,7 @@ class Read:
 
 
 class WaitingRows:
-    """`due_of` gives for a side (0 is the left one) and times the instants at which rows leave."""
+    """`due_of` turns times of a side's rows (0 is the left side) into the instants when these rows leave."""
 
     def __init__(
         self, where: str, left: Side, right: Side, width: int, due_of: Callable[[int, Any], Any]
@@ -49,11 +49,11 @@ class WaitingRows:
         self._due_of = due_of
 
     def bucket(self, times: Any) -> Any:
-        """The bucket in which rows of these times are."""
+        """The bucket of rows of these times."""
         return times - times % self._width
 
     def read(self, states: Mapping[str, Any], keys: pa.Table, buckets: Any) -> Read:
-        """The blocks of keys and buckets, of which no two are the same."""
+        """The blocks of keys and buckets; no two pairs are the same."""
         entries = states[WAITING].get(keys, by=_by(buckets))
         layouts = whole(entries["layout"])
         of_side = (lambda text: text.split(BETWEEN)[0]), (lambda text: text.split(BETWEEN)[1])
@@ -101,8 +101,8 @@ class WaitingRows:
     def due(
         self, states: Mapping[str, Any], watermark: int, key: list[str], *, silent: bool = False
     ) -> Iterator[Read]:
-        """Blocks in which rows are due; after the last of them `delete_due` of `due` is the caller's. With `silent` nobody
-        asks for rows that leave: blocks of which all rows do are deleted, and nobody reads them."""
+        """Blocks that have due rows. The caller calls `delete_due` of `due` after the last one. With `silent` nobody asks for
+        rows that leave: blocks whose rows all leave are deleted unread."""
         for entries in states[DUE].due(watermark):
             columns = [*(whole(entries[name]) for name in key), whole(entries[BUCKET])]
             firsts = pa.array(grouped(columns, entries.num_rows).firsts)

@@ -1,4 +1,4 @@
-"""All aggregates of one operator together: from rows to partials, from partials to what the operator puts out."""
+"""All aggregates of one operator together: from rows to partials, from partials to output rows."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ class Accumulator:
         return out
 
     def _named(self, each: Aggregated, keys: pa.Table, code: Callable[..., Any], *given: Any) -> Any:
-        """What a kernel gives; what goes wrong is told with the operator, the aggregate and the key."""
+        """The kernel's result. An error names the operator, the aggregate and the key."""
         try:
             return code(*given)
         except OverflowedSum as overflow:

@@ -30,7 +30,7 @@ def instants(micros: Any) -> Any:
 
 @dataclass(frozen=True)
 class Assigned:
-    """Rows and the windows that they are in; a row may come several times."""
+    """Rows and their windows; a row may come several times."""
 
     rows: Any
     """Indices of rows; None when each row comes once, in its place."""
@@ -38,7 +38,7 @@ class Assigned:
 
 
 def newest_end(window: Window, times: Any) -> Any:
-    """The end of the last of the windows that each row is in."""
+    """The end of each row's last window."""
     match window:
         case Sliding():
             return _floor(times, window.every, window.offset) + window.size
@@ -48,7 +48,7 @@ def newest_end(window: Window, times: Any) -> Any:
 
 
 def oldest_end(window: Window, times: Any) -> Any:
-    """The end of the first of the windows that each row is in."""
+    """The end of each row's first window."""
     match window:
         case Sliding():
             return _floor(times, window.every, window.offset + window.size) + window.every

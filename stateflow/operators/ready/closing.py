@@ -1,4 +1,5 @@
-"""The output rows of windows that close. One that user code raises on is gone, with a dead letter where these are asked for."""
+"""The output rows of windows that close. If user code raises on a window, the window is dropped, with a dead letter where the
+user asked for these."""
 
 from __future__ import annotations
 

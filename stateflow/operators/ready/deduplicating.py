@@ -186,7 +186,7 @@ class Opened:
 
 
 def opened(ids: Any, times: Any, until: Any, within: int | None) -> Opened:
-    """Rows of keys `ids`, of which those of a key come in the order of their times; `until` is when its open group ends.
+    """Rows of keys `ids`; a key's rows come in the order of their times, and `until` is the end of its open group.
 
     Each round opens at most one group per key, so that there are as many rounds as groups of one key.
     """

@@ -23,7 +23,7 @@ class Groups:
     """The index of one row of each group."""
 
     def counts(self, ids: Any) -> Any:
-        """How many of the rows, of which `ids` are the groups, each group has."""
+        """The number of rows of each group; `ids` are the rows' groups."""
         return np.bincount(ids, minlength=self.size)
 
 

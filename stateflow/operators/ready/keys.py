@@ -25,7 +25,7 @@ def _typed(column: Any, kind: Any) -> Any:
 
 
 def one_of_each(columns: Sequence[Any], key: Key, firsts: Any) -> pa.Table:
-    """The keys of groups, of which `firsts` are rows."""
+    """The keys of groups; `firsts` has a row of each."""
     at = pa.array(firsts)
     return pa.table({name: column.take(at) for (name, _), column in zip(key, columns, strict=True)})
 

@@ -1,4 +1,4 @@
-"""From what a pipeline declares to what a task runs."""
+"""Makes the operators that a task runs from a pipeline's declarations."""
 
 from __future__ import annotations
 

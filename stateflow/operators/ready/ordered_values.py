@@ -122,8 +122,8 @@ _LARGEST = 1 << 62
 
 
 def in_order(codes: Sequence[Any]) -> tuple[Any, Any]:
-    """The places of rows by codes, of which the first decides first, and which of them begin a run: the others have the codes of
-    the row before. Rows of a run stay in their order."""
+    """The places of rows in the order of their codes (the first code decides first), and a mark where a run begins. Other rows
+    have the codes of the row before. Rows of a run stay in their order."""
     rows = len(codes[0])
     packed, size = _packed(codes)
     bits = max(rows - 1, 0).bit_length()

@@ -1,4 +1,4 @@
-"""Which rows are partly late: a window is open that they go into, and another one of theirs has been put out, or may have been.
+"""Which rows are partly late: one of a row's windows is still open, and another one has been put out, or may have been.
 
 `closed` is the instant up to which windows are closed: the watermark less the lateness. Without such rows, the windows that come out are
 those of one computation over all rows that were not late. With late="strict" an operator takes no such row.

@@ -89,7 +89,7 @@ class CodePerWindow(ColumnarOperator):
         def read(row: bytes) -> tuple[Any, ...]:
             before = decode(row)
             values = [None if place is None else before[place] for place in places]
-            # As a row from the source, in which the column is null.
+            # As a row from the source whose column is null.
             return tuple(
                 default.values(1)[0] if value is None and default is not None else value
                 for value, default in zip(values, defaults, strict=True)

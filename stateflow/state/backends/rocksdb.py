@@ -50,7 +50,7 @@ _ABSENT: Final[Any] = object()
 _value = itemgetter(1)
 _PATIENCE = 0.5
 _GLANCE = 0.01
-"""Seconds for which a merge may be due without starting, before the snapshot goes on without it."""
+"""Seconds that a snapshot waits for a due merge to start."""
 
 
 class RocksBackend:

@@ -22,8 +22,8 @@ _AHEAD = 4 << 20
 def swept(
     opened: Rdict, begin: bytes, end: bytes, first: int = _SWEEP
 ) -> Iterator[list[tuple[bytes, bytes]]]:
-    """All entries of this moment, in lists, of which the first one is of so many: half of the time of step by step, since no
-    step is Python's."""
+    """All entries of this moment, in lists; the argument is the length of the first list. This takes half of the time of single
+    steps, since Python makes none of them."""
     reading = ReadOptions()
     reading.set_iterate_upper_bound(end)
     # Both are views of now, and not of the first step.

@@ -20,7 +20,7 @@ GLANCE = 128
 PREFIX = 4
 """Key group and state id: another state's entries are never walked over."""
 SWEPT = 256
-"""Keys of one state and key group for which a sweep pays."""
+"""From so many keys of one state and key group on, a sweep pays."""
 
 Entries = Callable[[bytes, bytes], Iterator[list[tuple[bytes, bytes]]]]
 """entries(begin, end): everything stored in a range, in lists."""
@@ -42,7 +42,7 @@ def walk_or_sweep(at: Any, entries: Entries, keys: Sequence[bytes]) -> list[byte
 
 
 def sweep(entries: Entries, keys: Sequence[bytes]) -> list[bytes | None]:
-    """The values of sorted keys; only of the first ones when most entries between them are not asked for."""
+    """The values of sorted keys; only of the first ones when most entries between them belong to other keys."""
     values: list[bytes | None] = []
     for chunk in entries(keys[0], keys[-1] + b"\0"):
         begin, end = len(values), bisect_right(keys, chunk[-1][0], len(values))

@@ -38,7 +38,7 @@ class SharedKeys:
     full: Any
     """As an Arrow array of large binaries, of one of the states."""
     order: Array | None
-    """The order in which the given ones are sorted; None if they are."""
+    """The order that sorts the given keys; None if they are sorted."""
 
     def of(self, state_id: int, chosen: Array | None) -> list[bytes]:
         """Those of a state; `chosen` is a mask of them."""
@@ -132,7 +132,7 @@ class EntryKeys:
         return SharedKeys(full, order)
 
     def _laid_out(self, parts: Sequence[Any]) -> tuple[Array, list[str], list[Any]]:
-        """Key groups, and the parts in the order in which a full key has them."""
+        """Key groups, and the parts in the order of a full key."""
         width = len(self._types)
         key, rest = list(parts[:width]), list(parts[width:])
         groups = key_groups_of(self._types, key, self._max)
@@ -196,7 +196,7 @@ class EntryKeys:
 
 
 def _settled(full: list[bytes], order: Array | None, places: Array) -> tuple[list[bytes], Array | None]:
-    """Sorts as a whole the keys at `places`, which only agree with each other in what was compared so far."""
+    """Sorts the keys at `places` by all of their bytes. So far only a part was compared, and in it these keys agree."""
     again = sorted(places.tolist(), key=full.__getitem__)
     if again == places.tolist():
         return full, order

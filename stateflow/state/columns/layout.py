@@ -16,7 +16,7 @@ from stateflow.state.values.schema_text import WAS
 
 MOST_COLUMNS = 64
 TIME = "at"
-"""The column of times in what a timed state gives."""
+"""The column of times in the tables of a timed state."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class ColumnLayout:
 
     @property
     def with_aliases(self) -> str:
-        """The type of its values with what columns were called before; empty when none was called otherwise."""
+        """The type of its values with the former names of its columns; empty when there are none."""
         return self._text(self.renamed) if any(self.renamed.values()) else ""
 
     def _text(self, renamed: Mapping[str, Sequence[str]]) -> str:

@@ -25,7 +25,7 @@ from stateflow.state.values.column_values import ColumnBytes
 from stateflow.state.values.expiries import expires, has_expired, live, plain, plain_value, stamped
 
 BLOCK = 100_000
-"""Entries in a table of what is due."""
+"""Entries in one table of due entries."""
 NOTHING = 1 << 63
 """Later than every instant: no entry is known to be there."""
 UNKNOWN = -NOTHING
@@ -166,8 +166,8 @@ class ColumnState:
         return (table for table, _ in self.due_settled(up_to))
 
     def due_settled(self, up_to: int | datetime) -> Iterator[tuple[pa.Table, int]]:
-        """What `due` gives, and how many rows of each table come first that are of key groups, and so of keys, of which no
-        later table has any."""
+        """The tables of `due`. With each comes the number of its first rows whose key groups, and so whose keys, no later table
+        has."""
         limit = micros(up_to)
         self._check_timed("due")
         if self._earliest > limit:
@@ -267,7 +267,7 @@ class ColumnState:
         self._opened.write(changes)
 
     def _full(self, parts: list[Any]) -> tuple[list[bytes], Any]:
-        """Full keys, sorted, and the order in which the given ones are sorted; None if they are."""
+        """Full keys, sorted, and the order that sorts the given ones; None if they are sorted."""
         last = self._last
         if last is not None and len(last[0]) == len(parts) and all(map(_equal, last[0], parts)):
             return last[1], last[2]

@@ -67,11 +67,11 @@ class Expiry:
         self.ttl = ttl
         self.event_time = ttl.time == "event" if ttl is not None else event_time
         self.clock = now if not self.event_time else watermark
-        """What expires at or before it has expired. None: there is no such time yet, or event time is over."""
+        """Entries that expire at this time or before it have expired. None: there is no such time yet, or event time is over."""
         if self.event_time and watermark is not None and watermark >= END_OF_TIME:
             self.clock = None
         self.at = END_OF_TIME
-        """The expiry of what is written in this batch."""
+        """The expiry of this batch's writes."""
         self._due = AT_ONCE if self.event_time and watermark is None else END_OF_TIME
         if ttl is not None and self.clock is not None:
             self.at = self._due = min(self.clock + ttl.micros, END_OF_TIME)
@@ -165,7 +165,7 @@ class Expiry:
             begin = end
 
     def measure(self, backend: Backend) -> None:
-        """Estimates the bytes of what was indexed since, once it is written."""
+        """Estimates the bytes of the entries that were indexed since, once they are written."""
         if self._named_since:
             self._measure(backend)
         self._shares.since(self.next)

@@ -61,7 +61,7 @@ def of_state(keys: Any, state_id: int) -> list[bytes]:
 
 
 def _pieces(block: _Block, types: Sequence[str], columns: Sequence[Any]) -> tuple[list[Any], _Block]:
-    """What of keys is complete, and the parts of fixed width at their end. `block` is what they begin with."""
+    """The complete bytes of keys, and the parts of fixed width at their end. `block` has their first bytes."""
     pieces: list[Any] = []
     for name, column in zip(types, columns, strict=True):
         if name in _WORDS:

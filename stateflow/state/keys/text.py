@@ -44,7 +44,7 @@ def key_of_plain(key: Key, value: Any) -> Any:
 
 
 def text_of_key(value: Any) -> str:
-    """What `key_of_text` reads back; the form in which keys of maps stand in JSON objects."""
+    """The text that `key_of_text` reads back: so JSON objects have the keys of maps."""
     if isinstance(value, str):
         return value
     plain = msgspec.to_builtins(value)

@@ -93,7 +93,7 @@ class ColumnBytes:
 
 
 class FixedLayout:
-    """Values of one width: header, null mask and the columns, of which each has a type of `FIXED_COLUMNS`."""
+    """Values of one width: header, null mask and the columns. Every column has a type of `FIXED_COLUMNS`."""
 
     def __init__(self, types: Sequence[str]) -> None:
         self.types = [ARROW[name] for name in types]

@@ -1,4 +1,4 @@
-"""What code declares as the type of a state, beside what a record says of it: whether they fit, and how old values are read."""
+"""The type that code declares for a state, beside the type in the record: whether they fit, and how old values are read."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Migration:
         return self.argument is not None and form(self.argument.schema) == form(schema)
 
     def reader(self, schema: str) -> Callable[[bytes], Any]:
-        """From stored bytes of the type `schema` to what the function makes of the value."""
+        """Reads stored bytes of the type `schema`, and gives the function's result for the value."""
         argument = self.argument
         read = (
             argument.loads

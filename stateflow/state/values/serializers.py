@@ -102,7 +102,7 @@ def serializer_for(type_hint: Any) -> Serializer:
 def _assembled(
     schema: str, code: int, encode: Dumps, decode: Loads, hint: Any, damage: tuple[type[Exception], ...] = ()
 ) -> Serializer:
-    """A serializer from what writes and reads the value without its header; `damage` is what reading may raise."""
+    """A serializer, made of two functions that write and read the value without its header; reading may raise `damage`."""
     header = bytes((code,))
     expiring = code | EXPIRES
     pack_expiring = _expiring.pack

@@ -48,7 +48,7 @@ _FIRST_DAY, _LAST_DAY = days_since_epoch(date.min), days_since_epoch(date.max)
 
 @dataclass(slots=True)
 class Doubts:
-    """Whether the columns lose a part of what was stored."""
+    """Whether the columns lose a part of the stored value."""
 
     any: bool = False
 
@@ -68,7 +68,7 @@ class Shape:
 
     arrow: pa.DataType
     checked = False
-    """Whether its Arrow column can hold what the type cannot: such values are read back before they are stored."""
+    """Whether its Arrow column can hold values that the type cannot: then values are read back before they are stored."""
     doubtful = False
     """Whether its column loses a part of some values without `build` noticing."""
     opaque = False
@@ -78,7 +78,7 @@ class Shape:
         raise NotImplementedError
 
     def build(self, values: Sequence[Any], doubts: Doubts) -> Any:
-        """A column of what msgspec read; None is null."""
+        """A column of the values that msgspec has read; None is null."""
         raise NotImplementedError
 
     def values(self, column: Any, writing: Writing, path: str) -> Sequence[Any]:

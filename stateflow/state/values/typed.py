@@ -175,7 +175,7 @@ class DoubtfulValues(Values):
     doubtful = True
 
     def read_bodies(self, bodies: Sequence[bytes]) -> tuple[Any, bool]:
-        """The typed column of what is behind the headers, and whether it may lose a part of that."""
+        """The typed column of the bytes behind the headers, and whether it may lose a part of them."""
         raise NotImplementedError
 
     def write_bodies(self, column: Any, *, lenient: bool) -> list[bytes]:
