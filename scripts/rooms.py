@@ -17,8 +17,11 @@ PAGE = PROJECT / "docs" / "architecture.md"
 BEGIN, END = "<!-- rooms: python scripts/rooms.py -->", "<!-- end of rooms -->"
 
 GROUND = frozenset(
-    {"distribution", "errors", "logs", "masking", "metrics", "names", "private_folders", "working_folder"}
-)
+    {
+        "distribution", "errors", "internals", "logs", "masking", "metrics", "names", "private_folders",
+        "working_folder",
+    }
+)  # fmt: skip
 """Every room may import these; they import nothing of the project but each other."""
 
 
@@ -40,6 +43,7 @@ class Room:
 ROOMS: Mapping[str, Room] = {
     "distribution": Room("the name that pip knows the library by, and the version installed"),
     "errors": Room("the errors that users see, and their exit codes"),
+    "internals": Room("entries of what is used of other projects without a public name"),
     "logs": Room("log lines with job, epoch and slot"),
     "masking": Room("what people may not read: values of parameters that are called like a secret"),
     "metrics": Room("gauges for OpenTelemetry"),
@@ -113,21 +117,28 @@ ROOMS: Mapping[str, Room] = {
         "checkpoint config format savepoints state/backends state/keys state/values storage",
         "query.py",
     ),
-    "spark/session": Room("Java, jars and the Spark session", "config storage", "build.py"),
+    "spark/internals": Room(
+        "what is used of PySpark, Spark and Delta that has no public name; a test for each",
+        "",
+        "plans.py",
+    ),
+    "spark/session": Room("Java, jars and the Spark session", "config spark/internals storage", "build.py"),
     "spark/task": Room(
         "what runs in a Spark task: blocks of rows, shards, acks",
-        "checkpoint config format operators pipelines spark/session state/backends state/expiry state/keys "
-        "storage",
+        "checkpoint config format operators pipelines spark/internals spark/session state/backends state/expiry "
+        "state/keys storage",
         "worker.py",
     ),
     "spark/sources": Room("offsets and positions of Spark's sources", "format storage", "positions.py"),
     "spark/sinks": Room(
-        "prepare and commit, per kind of sink", "checkpoint format pipelines spark/session storage", "base.py"
+        "prepare and commit, per kind of sink",
+        "checkpoint format pipelines spark/internals storage",
+        "base.py",
     ),
     "spark": Room(
         "what runs on the driver: a run, its loop, a batch",
-        "checkpoint compatibility config format liveness operators operators/joins pipelines savepoints spark/session spark/sinks "
-        "spark/sources spark/task state/backends state/values storage",
+        "checkpoint compatibility config format liveness operators operators/joins pipelines savepoints spark/internals "
+        "spark/session spark/sinks spark/sources spark/task state/backends state/values storage",
         "runner.py",
     ),
     "testing": Room(
@@ -138,14 +149,14 @@ ROOMS: Mapping[str, Room] = {
     ),
     "spark/state_tables": Room(
         "state as Spark tables: the data source, canonical savepoints",
-        "checkpoint compatibility config format observe pipelines savepoints spark spark/sources spark/task state state/backends state/expiry "
-        "state/keys storage",
+        "checkpoint compatibility config format observe pipelines savepoints spark spark/internals spark/sources spark/task state "
+        "state/backends state/expiry state/keys storage",
         "tables.py",
     ),
     "restore": Room(
         "what a restore would mean, and doing it",
-        "checkpoint compatibility config format liveness observe pipelines quantities savepoints spark spark/session "
-        "spark/sinks spark/sources spark/state_tables storage",
+        "checkpoint compatibility config format liveness observe pipelines quantities savepoints spark spark/internals "
+        "spark/session spark/sinks spark/sources spark/state_tables storage",
         "plan.py",
     ),
     "jobs": Room(
@@ -171,13 +182,15 @@ ROOMS: Mapping[str, Room] = {
     ),
     "__main__": Room("`python -m stateflow`: the command without its script", "cli"),
     "application": Room("the command as an application of spark-submit", "cli jobs"),
-    "airflow/connections": Room(
-        "connections, and what a failure means to a task", "config jobs spark/task storage", "stateflow.py"
-    ),
     "airflow/internals": Room(
         "what is used of Airflow and its providers that has no public name; a test for each",
         "",
         "task_instances.py",
+    ),
+    "airflow/connections": Room(
+        "connections, and what a failure means to a task",
+        "airflow/internals config jobs spark/task storage",
+        "stateflow.py",
     ),
     "airflow/launchers": Room(
         "how a task starts a driver",

@@ -151,9 +151,11 @@ def metadata(wheel: Path) -> Message:
 def test_the_wheel_has_the_librarys_files_and_nothing_of_airflows(wheel: Path) -> None:
     assert list(wrong_contents(wheel, wanted_files(ROOT, DISTRIBUTION))) == []
     session = "stateflow/spark/session"
-    assert {"stateflow/py.typed", f"{session}/log4j2.properties", f"{session}/LocalFiles.java"} <= own_files(
-        wheel
-    )
+    assert {
+        "stateflow/py.typed",
+        f"{session}/log4j2.properties",
+        "stateflow/spark/internals/LocalFiles.java",
+    } <= own_files(wheel)
 
 
 @pytest.mark.system

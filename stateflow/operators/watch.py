@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from stateflow.errors import StateflowError, UsageError
 from stateflow.format.scalars import CODED
 from stateflow.operators.keyed import KeyedEngine
 from stateflow.operators.output import returned
-from stateflow.state.bound import BoundListState, BoundMapState, BoundValueState, StoredState
+from stateflow.state.bound import BoundListState, BoundMapState, StoredState
 
 _IMMUTABLE = (*(scalar.type for scalar in CODED), type(None))
 
@@ -29,7 +30,7 @@ class Watch:
         for name in engine.spec.state_ids:
             state = vars(engine.process).get(name)
             if isinstance(state, (StoredState, BoundListState, BoundMapState)):
-                self._follow(state)
+                state.watch_reads(partial(self._remembered, state))
         engine._handlers = tuple(map(self._checked, engine._handlers))
         # One key at a time, so that what is read belongs to the key whose function has just run.
         engine.visiting.at_once = 1
@@ -38,19 +39,6 @@ class Watch:
         ]
         for name, handler in engine.binding.handlers.items():
             engine.binding.handlers[name] = self._checked(handler)
-
-    def _follow(self, state: Any) -> None:
-        loads = state.serializer.loads
-
-        def read(raw: bytes) -> Any:
-            return self._remembered(state, loads(raw))
-
-        state.serializer = replace(state.serializer, loads=read)
-        if isinstance(state, StoredState):
-            state._loads_many = lambda raws, missing: [missing if raw is None else read(raw) for raw in raws]
-        if isinstance(state, BoundValueState) and state._factory is not None:
-            make = state._factory
-            state._factory = lambda: self._remembered(state, make())
 
     def _remembered(self, state: Any, value: Any) -> Any:
         if not isinstance(value, _IMMUTABLE):
@@ -88,15 +76,7 @@ def _bytes(state: Any, value: Any) -> bytes | None:
 
 
 def _was_set(state: Any, value: Any) -> bool:
-    return any(_has_set(each, value) for each in (state, *state.views()))
-
-
-def _has_set(state: Any, value: Any) -> bool:
-    if isinstance(state, StoredState):
-        return bool(state._set_at) and state._set_at[-1] == state._cursor.i
-    if isinstance(state, BoundMapState):
-        return state._cleared or any(state._entries[key] is value for key in state._written)
-    return state._cleared or any(added is value for added in state._added)
+    return any(each.has_set(value) for each in (state, *state.views()))
 
 
 def _advice(state: Any) -> str:

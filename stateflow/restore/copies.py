@@ -14,8 +14,8 @@ from stateflow.format.records import Prepared
 from stateflow.restore.plan import SinkRestore, same_job, table_path
 from stateflow.restore.visible import quoted
 from stateflow.savepoints.origin import Origin, newest_sinks
+from stateflow.spark.internals.delta_log import LoggedCommit, logged_commit
 from stateflow.spark.sinks.delta_copy import TableCopy, is_copied, version_at
-from stateflow.spark.sinks.delta_log import LoggedCommit, logged_commit
 from stateflow.spark.sinks.delta_rewind import rewindable
 from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.spark.sources.delta_log import log_of

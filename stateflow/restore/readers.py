@@ -16,7 +16,7 @@ from stateflow.errors import StateflowError
 from stateflow.format.records import Prepared, SourceState
 from stateflow.format.source_offsets import NOTHING, kind_of
 from stateflow.savepoints.origin import newest_sinks
-from stateflow.spark.sinks.delta_log import LoggedCommit, logged_commit
+from stateflow.spark.internals.delta_log import LoggedCommit, logged_commit
 from stateflow.spark.sinks.delta_rewind import find_rewind, rewindable
 from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.spark.sources.delta_log import DeltaLog, log_of

@@ -11,8 +11,9 @@ import uvicorn
 from stateflow.errors import UsageError
 from stateflow.serve.access import Access
 from stateflow.serve.app import Service, make_app
-from stateflow.serve.connections import ConnectionLimits, limited
+from stateflow.serve.connections import ConnectionLimits
 from stateflow.serve.follow import FollowedJobs
+from stateflow.serve.internals import limited
 
 LOOPBACK = "127.0.0.1"
 MAX_QUERIES = 16

@@ -56,19 +56,13 @@ from stateflow.pipelines.rows import RowType, row_type
 from stateflow.spark.combiner import combined_rows
 from stateflow.spark.exchange import LATE, KeyedInput, carried_by, exchanged, same_key_types, spread
 from stateflow.spark.inputs import SourceFrames, unioned, with_lateness
+from stateflow.spark.internals.frames import arrow_schema
+from stateflow.spark.internals.plans import in_one_stage
 from stateflow.spark.placement import Placement
-from stateflow.spark.same_stage import in_one_stage
 from stateflow.spark.sinks.base import Sink
 from stateflow.spark.sinks.same_task import map_in_arrow
 from stateflow.spark.sinks.slot import SinkSlot
-from stateflow.spark.sinks.staging import (
-    ScratchTarget,
-    StagedWriter,
-    Stager,
-    StoreTarget,
-    Target,
-    arrow_schema,
-)
+from stateflow.spark.sinks.staging import ScratchTarget, StagedWriter, Stager, StoreTarget, Target
 from stateflow.spark.task.acks import Ack, AckList, collected, decoded, summed, total
 from stateflow.spark.task.arrow_worker import ArrowTask, arrow_worker
 from stateflow.spark.task.carried import Carried

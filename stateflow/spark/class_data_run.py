@@ -9,10 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pyspark import SparkContext
-
 import stateflow as sf
 from stateflow.config.options import load
+from stateflow.spark.internals.gateway import process_of_jvm
 from stateflow.spark.runner import RunRequest, run
 from stateflow.spark.session.build import build_session
 
@@ -52,11 +51,13 @@ def exercise(folder: Path, archive: Path) -> None:
     rows.write.format("delta").mode("append").save(str(folder / "events"))
     run(RunRequest(pipeline, options))
     spark.read.format("delta").load(str(folder / "newest")).collect()
-    gateway: Any = SparkContext._gateway
+    process = process_of_jvm()
+    assert process is not None
+    assert process.stdin is not None
     spark.stop()
     # Java writes the archive when it ends, and it ends when its standard input closes.
-    gateway.proc.stdin.close()
-    gateway.proc.wait(600)
+    process.stdin.close()
+    process.wait(600)
 
 
 if __name__ == "__main__":

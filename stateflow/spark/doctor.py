@@ -7,10 +7,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from py4j.java_gateway import JavaPackage
-
 from stateflow.config.options import Options
 from stateflow.errors import StateflowError
+from stateflow.spark.internals.gateway import has_class
 from stateflow.spark.session.build import build_session
 from stateflow.spark.session.doctor import DoctorFinding
 from stateflow.spark.task.failures import translated
@@ -42,8 +41,7 @@ def examine_spark(
     yield DoctorFinding(
         "spark session", "ok", f"{spark.version} on {context.master}, up in {clock() - began:.1f} s"
     )
-    # py4j takes a name that is no class for a package.
-    if isinstance(spark._jvm.org.apache.spark.sql.delta.DeltaLog, JavaPackage):  # type: ignore[union-attr]
+    if not has_class(spark, "org.apache.spark.sql.delta.DeltaLog"):
         yield DoctorFinding(
             "delta on the driver",
             "fail",

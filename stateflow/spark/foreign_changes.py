@@ -14,8 +14,8 @@ from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.tables import DeltaTable
 from stateflow.spark import undone_output
 from stateflow.spark.inputs import OpenInputs
+from stateflow.spark.internals.delta_log import DeltaLog
 from stateflow.spark.sinks import other_writers, unlike_properties
-from stateflow.spark.sinks.delta_log import DeltaLog
 from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.spark.sources import rewritten, subfolders
 from stateflow.spark.sources.delta_log import local_log

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import msgspec
 from pyspark.errors import PySparkException
@@ -26,9 +25,11 @@ from stateflow.pipelines.graph import SourceNode
 from stateflow.pipelines.rows import quoted
 from stateflow.pipelines.tables import DeltaTable
 from stateflow.spark.exchange import LATE
-from stateflow.spark.session.empty_rows import empty_frame
+from stateflow.spark.internals.file_systems import missing
+from stateflow.spark.internals.frames import empty_frame
+from stateflow.spark.internals.plans import parts_of_union
+from stateflow.spark.internals.queries import observed_metrics
 from stateflow.spark.sources.leaves import LeafDescription, check_frame
-from stateflow.spark.united import united
 
 _ABSENT = ("DELTA_SCHEMA_NOT_SET", "DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST", "PATH_NOT_FOUND")
 """Error conditions of Spark and Delta for a source that points to nothing."""
@@ -88,7 +89,7 @@ class OpenInputs:
         """
         if any(len(source.kinds) != 1 for source in self.layout):
             return None
-        parts = united(batch)
+        parts = parts_of_union(batch)
         return parts if len(parts) == len(self.nodes) else None
 
     def empty(self, spark: SparkSession) -> SourceFrames:
@@ -123,7 +124,7 @@ def open_source(
 def _open_frame(spark: SparkSession, node: SourceNode) -> DataFrame:
     factory = node.factory
     try:
-        if isinstance(factory, Files) and _is_table(spark, factory.path):
+        if isinstance(factory, Files) and not missing(spark, [f"{factory.path}/_delta_log"]):
             raise UsageError(
                 f"source {node.uid!r}: {factory.path} is a Delta table, whose folder also has files that are no part of it any more: read it with "
                 f"sf.delta({factory.path!r})"
@@ -150,12 +151,6 @@ def _open_frame(spark: SparkSession, node: SourceNode) -> DataFrame:
             "not a timestamp"
         )
     return frame
-
-
-def _is_table(spark: SparkSession, path: str) -> bool:
-    jvm: Any = spark._jvm
-    log = jvm.org.apache.hadoop.fs.Path(path, "_delta_log")
-    return bool(log.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()).exists(log))
 
 
 def _not_there(node: SourceNode, condition: str, error: Exception) -> str:
@@ -241,23 +236,14 @@ def observations(spark: SparkSession, nodes: Sequence[SourceNode]) -> dict[str, 
     A transform that reads its frame twice counts its rows twice; the highest event time is right all the same. Failed
     tries of the batch count too: see `less`.
     """
-    query = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
-    if query is None:
-        return {}
-    execution = spark._jsparkSession.streams().get(query).streamingQuery().lastExecution()
-    by_source: dict[str, Observation] = {}
     by_uid = {node.uid: node for node in nodes}
-    metrics = execution.observedMetrics().iterator()
-    while metrics.hasNext():
-        pair = metrics.next()
-        name, row = str(pair._1()), pair._2()
+    by_source: dict[str, Observation] = {}
+    for name, values in observed_metrics(spark).items():
         if name.startswith(_OBSERVED):
-            fields = list(row.schema().fieldNames())
-            at = row.get(fields.index("event_time")) if "event_time" in fields else None
             uid = name.removeprefix(_OBSERVED)
-            masks = [row.get(k) for k, each in enumerate(fields) if each.startswith(_PRESENT)]
+            masks = [mask for each, mask in values.items() if each.startswith(_PRESENT)]
             by_source[uid] = Observation(
-                int(row.get(fields.index("rows"))), at, _absent_of(by_uid[uid], masks)
+                int(values["rows"]), values.get("event_time"), _absent_of(by_uid[uid], masks)
             )
     return by_source
 

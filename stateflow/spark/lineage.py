@@ -20,8 +20,8 @@ from stateflow.format.source_offsets import NOTHING, decode
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.tables import DeltaTable
 from stateflow.spark.inputs import OpenInputs
+from stateflow.spark.internals.delta_log import DeltaLog
 from stateflow.spark.schemas import Outline
-from stateflow.spark.sinks.delta_log import DeltaLog
 from stateflow.spark.sources.leaves import LeafDescription, leaves_of
 
 _log = logging.getLogger(__name__)

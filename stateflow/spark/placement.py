@@ -1,36 +1,16 @@
 """Runs each subtask on the executor that cached its state files in the batch before.
 
-Spark places shuffle partitions at random. To pin them, a coalescer maps every partition to itself and adds a preferred
-location. Spark's own Java compiler compiles it, so that no jar has to be shipped. When the executor is gone, or busy for
-longer than `spark.locality.wait`, the task runs elsewhere and fetches the files.
+Spark places shuffle partitions at random, so each is pinned. When the executor is gone, or busy for longer than
+`spark.locality.wait`, the task runs elsewhere and fetches the files.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-_SOURCE = """
-import org.apache.spark.rdd.*;
-public class StateflowPinned implements PartitionCoalescer, java.io.Serializable {
-  private final java.util.List locations;
-  public StateflowPinned(java.util.List locations) { this.locations = locations; }
-  public PartitionGroup[] coalesce(int max, RDD parent) {
-    org.apache.spark.Partition[] partitions = parent.partitions();
-    PartitionGroup[] groups = new PartitionGroup[partitions.length];
-    for (int i = 0; i < partitions.length; i++) {
-      String location = (String) locations.get(i);
-      groups[i] = location == null || location.isEmpty()
-        ? new PartitionGroup(scala.Option.empty()) : new PartitionGroup(scala.Option.apply(location));
-      groups[i].partitions().addOne(partitions[i]);
-    }
-    return groups;
-  }
-}
-"""
+from stateflow.spark.internals.scheduling import executor_cores, executor_ids, executors_of, pinned
 
 
 class Placement:
@@ -38,7 +18,6 @@ class Placement:
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
-        self._factory: Any = None
         self._executor_ids = ""
         self._executors: dict[str, int] = {}
         master = str(spark.sparkContext.master)
@@ -48,82 +27,25 @@ class Placement:
         """`frame` with each partition preferring an executor: that of `hosts`, or one with less to do."""
         if not self.active:
             return frame
-        jvm: Any = self._spark._jvm
-        execution = frame._jdf.queryExecution()
-        rdd = execution.toRdd()
-        count = rdd.getNumPartitions()
-        executors = spread(hosts if len(hosts) == count else [""] * count, self._living())
-        if not any(executors):
-            return frame
-        pinned = rdd.coalesce(count, False, jvm.scala.Option.apply(self._coalescer(list(executors))), None)
-        pinned.partitions()
-        # The driver has computed the partitions. The compiled class must not travel to executors, which do not have it.
-        for declared in pinned.getClass().getDeclaredFields():
-            if "partitionCoalescer" in declared.getName():
-                declared.setAccessible(True)
-                declared.set(pinned, jvm.scala.Option.empty())
-        session: Any = self._spark._jsparkSession
-        return DataFrame(session.internalCreateDataFrame(pinned, frame._jdf.schema(), False), self._spark)
+        return pinned(
+            frame,
+            lambda count: spread(hosts if len(hosts) == count else [""] * count, self._living()),
+        )
 
     def hosts_of(self, attempts: Sequence[int]) -> tuple[str, ...]:
         """Where these task attempts ran, as preferred locations for the next batch."""
-        if not self.active:
-            return ()
-        context: Any = self._spark.sparkContext._jsc.sc()
-        # It waits ten seconds at most, and a busy driver may need longer: a hint must not fail a finished batch.
-        with suppress(Exception):
-            context.listenerBus().waitUntilEmpty()
-        try:
-            hosts = self._recent(context.statusStore().store(), set(attempts))
-        except Exception:  # the status store drops old tasks; then there is no preference
-            hosts = {}
-        return tuple(hosts.get(attempt, "") for attempt in attempts)
+        return executors_of(self._spark, attempts) if self.active else ()
 
     def _living(self) -> dict[str, int]:
         """The cores of every executor; read again only when executors come or go."""
-        context: Any = self._spark.sparkContext._jsc.sc()
         try:
-            ids = context.getExecutorIds().mkString(" ")
+            ids = executor_ids(self._spark)
             if ids != self._executor_ids:
-                every = context.statusStore().executorList(True)
-                executors = [every.apply(at) for at in range(every.size())]
-                self._executors = {
-                    f"executor_{one.hostPort().rpartition(':')[0]}_{one.id()}": int(one.totalCores())
-                    for one in executors
-                    if one.id() != "driver" and one.totalCores() > 0
-                }
+                self._executors = executor_cores(self._spark)
                 self._executor_ids = ids if len(self._executors) == len(ids.split()) else ""
         except Exception:  # a hint must not fail a batch
             self._executors, self._executor_ids = {}, ""
         return self._executors
-
-    def _recent(self, store: Any, attempts: set[int]) -> dict[int, str]:
-        # Not looked up by id: py4j turns an id into an Integer, and the store has Longs.
-        kind = self._spark._jvm.java.lang.Class.forName("org.apache.spark.status.TaskDataWrapper")  # type: ignore[union-attr]
-        newest_first = store.view(kind).reverse().iterator()
-        hosts: dict[int, str] = {}
-        while len(hosts) < len(attempts) and newest_first.hasNext():
-            task = newest_first.next()
-            attempt = int(task.taskId())
-            if attempt < min(attempts):
-                break
-            if attempt in attempts:
-                hosts[attempt] = f"executor_{task.host()}_{task.executorId()}"
-        return hosts
-
-    def _coalescer(self, hosts: list[str]) -> Any:
-        jvm: Any = self._spark._jvm
-        if self._factory is None:
-            compiler = jvm.org.codehaus.janino.SimpleCompiler()
-            compiler.setParentClassLoader(jvm.java.lang.Thread.currentThread().getContextClassLoader())
-            compiler.cook(_SOURCE)
-            self._factory = compiler.getClassLoader().loadClass("StateflowPinned").getConstructors()[0]
-        locations = jvm.java.util.ArrayList()
-        for host in hosts:
-            locations.add(host)
-        arguments = self._spark.sparkContext._gateway.new_array(jvm.java.lang.Object, 1)  # type: ignore[union-attr]
-        arguments[0] = locations
-        return self._factory.newInstance(arguments)
 
 
 def spread(homes: Sequence[str], executors: Mapping[str, int]) -> tuple[str, ...]:

@@ -14,11 +14,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 
 from stateflow.checkpoint.control import BOUND_BEHIND, BOUND_REACHED, INPUT_DRAINED
 from stateflow.checkpoint.log import read_log
@@ -42,6 +41,9 @@ from stateflow.spark.sources.positions import (
 )
 from stateflow.spark.task.failures import translated
 from stateflow.storage.file_urls import hadoop_path
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
 
 _IDLE = ("Waiting for data to arrive", "Waiting for next trigger")
 """Spark's status messages of a query that is between batches and has found no input."""

@@ -20,7 +20,8 @@ from stateflow.pipelines.rows import row_type
 from stateflow.pipelines.step_checks import aggregates
 from stateflow.spark.exchange import LATE, KeyedInput, exchanged, same_key_types, spread
 from stateflow.spark.inputs import OpenInputs, first_line, unioned
-from stateflow.spark.sources.leaves import STATEFUL, plan_nodes
+from stateflow.spark.internals.plans import PlanNode, plan_of
+from stateflow.spark.sources.leaves import STATEFUL
 
 _AGGREGATING = {**STATEFUL, "Aggregate": "an aggregation"}
 
@@ -99,7 +100,7 @@ class Outline:
 
 def _aggregation(frame: DataFrame, given: DataFrame) -> str:
     """What sums up the rows of `given` in `frame`; a lookup table that it joins may be aggregated."""
-    return _between(frame, given, lambda node: _AGGREGATING.get(_name(node), ""))
+    return _between(frame, given, lambda node: _AGGREGATING.get(node.kind, ""))
 
 
 def _filter(frame: DataFrame, given: DataFrame) -> str:
@@ -107,26 +108,17 @@ def _filter(frame: DataFrame, given: DataFrame) -> str:
     return _between(frame, given, _filters)
 
 
-def _filters(node: Any) -> str:
-    if _name(node) == "Join":
-        kind = str(node.joinType().sql())
-        return f"a {kind.lower()} join" if kind in ("LEFT SEMI", "LEFT ANTI") else ""
-    return {"Filter": "a filter", "Sample": "a sample"}.get(_name(node), "")
+def _filters(node: PlanNode) -> str:
+    if node.kind == "Join":
+        return f"a {node.join.lower()} join" if node.join in ("LEFT SEMI", "LEFT ANTI") else ""
+    return {"Filter": "a filter", "Sample": "a sample"}.get(node.kind, "")
 
 
-def _between(frame: DataFrame, given: DataFrame, what: Callable[[Any], str]) -> str:
+def _between(frame: DataFrame, given: DataFrame, what: Callable[[PlanNode], str]) -> str:
     """What the first node of the plan of `frame` is of which `what` says something, and through which rows of `given` go."""
-    leaves = [node for node in plan_nodes(_plan(given)) if node.children().isEmpty()]
-    for node in plan_nodes(_plan(frame)):
+    leaves = [node for node in plan_of(given).walk() if not node.children]
+    for node in plan_of(frame).walk():
         found = what(node)
-        if found and any(below.equals(leaf) for below in plan_nodes(node) for leaf in leaves):
+        if found and any(below == leaf for below in node.walk() for leaf in leaves):
             return found
     return ""
-
-
-def _name(node: Any) -> str:
-    return str(node.getClass().getSimpleName())
-
-
-def _plan(frame: DataFrame) -> Any:
-    return frame._jdf.queryExecution().analyzed()

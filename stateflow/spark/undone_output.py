@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from stateflow.spark.sinks.delta_log import logged_commit
+from stateflow.spark.internals.delta_log import logged_commit
 from stateflow.spark.sources.delta_restores import Read, restore_at
 
 

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from stateflow.spark.session.java_names import java_names
+from stateflow.spark.internals.frames import arrow_limits
+from stateflow.spark.internals.plans import calls_python
 from stateflow.spark.task.widths import WIDEST
 
 if TYPE_CHECKING:
@@ -39,17 +40,15 @@ def bytes_of_row(frame: DataFrame) -> int | None:
 
 def stays_small(frame: DataFrame, widest: float = 0) -> bool:
     """Whether batches of these rows `are_small`, and no other Python code of the same job gets Arrow batches."""
-    return are_small(frame, widest) and not _has_python(frame)
+    return are_small(frame, widest) and not calls_python(frame)
 
 
 def are_small(frame: DataFrame, widest: float = 0) -> bool:
     """Whether a batch of these rows has fewer bytes than Spark allows when it has as many rows as Spark allows; where columns have no
     fixed width, by rows before, of which none had more bytes than `widest`. 0: nobody knows how many."""
-    session: Any = frame.sparkSession._jsparkSession
-    conf = session.sessionState().conf()
+    rows, most = arrow_limits(frame.sparkSession)
     width = bytes_of_row(frame)
-    rows = int(conf.arrowMaxRecordsPerBatch())
-    return 0 < rows * (widest * ROOM if width is None else width) < int(conf.arrowMaxBytesPerBatch())
+    return 0 < rows * (widest * ROOM if width is None else width) < most
 
 
 def widest_of(statistics: Mapping[str, Any], uid: str) -> float:
@@ -58,14 +57,6 @@ def widest_of(statistics: Mapping[str, Any], uid: str) -> float:
         return float(statistics["operators"][uid]["metrics"][WIDEST])
     except (KeyError, TypeError, ValueError):
         return 0.0
-
-
-def _has_python(frame: DataFrame) -> bool:
-    """Whether a step before calls Python, which a setting of the session would concern, too. A table function of Python is not
-    marked as such: so any table function counts."""
-    pattern: Any = java_names(frame.sparkSession).org.apache.spark.sql.catalyst.trees.TreePattern
-    plan: Any = frame._jdf.queryExecution().analyzed()
-    return any(plan.containsPattern(kind) for kind in (pattern.PYTHON_UDF(), pattern.GENERATE()))
 
 
 @contextmanager

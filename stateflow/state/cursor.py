@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from stateflow.errors import StateflowError, UsageError
@@ -157,6 +158,15 @@ class ValuesState(BoundState):
             dumps, at = serializer.dumps_with_expiry, expiry.at
             many = serializer.dumps_until
             self._dumps = (lambda value: dumps(value, at)) if many is None else many(at)
+
+    def watch_reads(self, seen: Callable[[Any], Any]) -> None:
+        """From here on user code gets what `seen` makes of each value that is read, for tests."""
+        loads = self.serializer.loads
+        self.serializer = replace(self.serializer, loads=lambda raw: seen(loads(raw)))
+
+    def has_set(self, value: Any) -> bool:
+        """Whether user code has set this value for the current key, or what it was read from."""
+        raise NotImplementedError
 
     def is_live(self, raw: bytes) -> bool:
         """Whether a stored value has not expired."""

@@ -95,6 +95,9 @@ class BoundListState(ValuesState, Namespaced, Generic[T]):
                     yield value
         yield from added
 
+    def has_set(self, value: Any) -> bool:
+        return self._cleared or any(added is value for added in self._added)
+
     def get(self) -> list[T]:
         # Not list(self), which would ask for the length first and scan twice.
         return list(iter(self))
@@ -227,6 +230,9 @@ class BoundMapState(ValuesState, Namespaced, MutableMapping[K, V]):
         self._here()
         self._entries, self._written, self._cleared, self._read = {}, set(), True, set()
         self._touch()
+
+    def has_set(self, value: Any) -> bool:
+        return self._cleared or any(self._entries[key] is value for key in self._written)
 
     def _scanned(self) -> Iterator[tuple[bytes, Any]]:
         if not self._cleared:

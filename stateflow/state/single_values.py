@@ -87,6 +87,14 @@ class StoredState(Handle, ValuesState, Namespaced, Generic[T]):
     def _holds(self) -> bool:
         return self.exists()
 
+    def watch_reads(self, seen: Callable[[Any], Any]) -> None:
+        super().watch_reads(seen)
+        read = self.serializer.loads
+        self._loads_many = lambda raws, missing: [missing if raw is None else read(raw) for raw in raws]
+
+    def has_set(self, value: Any) -> bool:
+        return bool(self._set_at) and self._set_at[-1] == self._cursor.i
+
     def _clear(self) -> None:
         self.clear()
 
@@ -300,6 +308,11 @@ class BoundValueState(StoredState[T]):
         super().__init__(*arguments)
         self._factory: Callable[[], Any] | None = default if callable(default) else None
         self._default = None if callable(default) else default
+
+    def watch_reads(self, seen: Callable[[Any], Any]) -> None:
+        super().watch_reads(seen)
+        if (make := self._factory) is not None:
+            self._factory = lambda: seen(make())
 
     @property
     def value(self) -> T:

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import ast
 import inspect
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
 from airflow.sdk import Asset
 
 import stateflow.airflow.internals
-from stateflow.airflow.internals import asset_references, submit_commands, task_instances, xcoms
+from stateflow.airflow.internals import (
+    asset_references,
+    spark_contexts,
+    submit_commands,
+    task_instances,
+    xcoms,
+)
 
 ROOMS = Path(stateflow.airflow.internals.__file__).parents[1]
 PUBLIC = {
@@ -75,3 +83,13 @@ def test_the_revision_of_a_pipeline_is_that_of_the_bundle_it_lies_in(tmp_path: P
     assert task_instances.code_revision(running("1a2b"), Path("/opt/pipelines/orders.py")) == ""
     assert task_instances.code_revision(running(None), inside) == ""
     assert task_instances.code_revision(SimpleNamespace(), inside) == ""
+
+
+def test_a_process_tells_its_spark_context_without_importing_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyspark.core import context
+
+    assert "_active_spark_context" in vars(context.SparkContext)
+    monkeypatch.setattr(context.SparkContext, "_active_spark_context", "the context")
+    assert spark_contexts.active_context() == "the context"
+    monkeypatch.delitem(sys.modules, "pyspark.core.context")
+    assert spark_contexts.active_context() is None

@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from stateflow.checkpoint.writer import CommitPermit
 from stateflow.format.records import Owner, Prepared, Record, decode, encode
+from stateflow.spark.internals.delta_log import Transaction
 from stateflow.spark.sinks import BatchFunction, Committed, Sink, SinkSlot, commit
-from stateflow.spark.sinks.delta_log import Transaction
 from stateflow.spark.sinks.staging import Stager
 from stateflow.storage.roots import open_store
 

@@ -15,9 +15,9 @@ from stateflow.errors import DisagreementError, NotFoundError, UsageError
 from stateflow.jobs.job import Job
 from stateflow.restore.apply import RestoreRun
 from stateflow.restore.planned import RestorePlan
+from stateflow.spark.internals.delta_log import DeltaLog, LoggedCommit
 from stateflow.spark.runner import RunReport, RunRequest, run
 from stateflow.spark.sinks.delta_copy import TableCopy, is_copied, version_at
-from stateflow.spark.sinks.delta_log import DeltaLog, LoggedCommit
 from tests.spark.pipelines import ORDER, Order, Sum, Workbench, at
 from tests.spark.sink_places import contents, versions
 

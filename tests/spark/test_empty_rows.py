@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from stateflow.spark.session.empty_rows import empty_frame
+from stateflow.spark.internals.frames import empty_frame
 
 
 def test_no_rows_have_their_columns_and_begin_no_python(spark: SparkSession) -> None:

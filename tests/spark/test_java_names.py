@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from py4j.protocol import Py4JError
 
-from stateflow.spark.session.java_names import java_names
-from stateflow.spark.sinks.delta_log import DeltaLog
-from stateflow.spark.united import united
+from stateflow.spark.internals.delta_log import DeltaLog
+from stateflow.spark.internals.java_names import java_names
+from stateflow.spark.internals.plans import parts_of_union
 from stateflow.spark.unmeasured import stays_small
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def test_looking_into_a_batch_looks_up_no_name(spark: SparkSession, lookups: Cal
     batch = spark.range(3)
     for _ in range(2):
         lookups()
-        assert united(batch) == []
+        assert parts_of_union(batch) == []
         assert stays_small(batch)
     assert lookups() == []
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from py4j.protocol import Py4JJavaError
 
-from stateflow.spark.session import local_files
-from stateflow.spark.session.local_files import FILE_CONTEXT, FILE_SYSTEM, without_processes
+from stateflow.spark.internals import local_files
+from stateflow.spark.internals.local_files import FILE_CONTEXT, FILE_SYSTEM, without_processes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,7 +11,7 @@ import stateflow as sf
 from stateflow.config.options import load
 from stateflow.errors import DisagreementError
 from stateflow.jobs.job import Job
-from stateflow.spark.sinks.delta_log import DeltaLog, LoggedCommit
+from stateflow.spark.internals.delta_log import DeltaLog, LoggedCommit
 from stateflow.spark.sinks.delta_rewind import find_rewind
 from tests.spark.pipelines import ORDER, Order, Sum, Workbench, at
 from tests.spark.sink_places import contents, versions

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import stateflow as sf
-from stateflow.spark.same_stage import in_one_stage
+from stateflow.spark.internals.plans import in_one_stage
 from tests.spark.pipelines import Workbench
 
 Step = Callable[[DataFrame], DataFrame]

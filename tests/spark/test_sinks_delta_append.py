@@ -14,9 +14,9 @@ from pyspark.sql import DataFrame, SparkSession
 from stateflow.errors import DisagreementError, FencedError, IncompatibleError, UsageError
 from stateflow.pipelines.rows import quoted
 from stateflow.pipelines.tables import delta
+from stateflow.spark.internals.delta_log import DeltaLog
 from stateflow.spark.sinks import delta_append
 from stateflow.spark.sinks.delta_append import DeltaAppend
-from stateflow.spark.sinks.delta_log import DeltaLog
 from tests.spark.sink_places import Log, contents, versions
 
 

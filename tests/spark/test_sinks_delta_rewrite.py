@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from stateflow.errors import DisagreementError
 from stateflow.pipelines.tables import delta
+from stateflow.spark.internals.delta_log import DeltaLog, LoggedFile
 from stateflow.spark.sinks import delta_rewrite, delta_upsert
-from stateflow.spark.sinks.delta_log import DeltaLog, LoggedFile
 from stateflow.spark.sinks.delta_upsert import DeltaUpsert
 from tests.spark.sink_places import Log, contents, versions, while_writing
 

@@ -16,8 +16,9 @@ from pyspark.sql.types import StructType
 
 from stateflow.format.records import Prepared
 from stateflow.pipelines.tables import delta
+from stateflow.spark.internals.delta_log import DeltaLog, LoggedFile
+from stateflow.spark.internals.frames import arrow_schema
 from stateflow.spark.sinks import delta_rewrite, delta_upsert
-from stateflow.spark.sinks.delta_log import DeltaLog, LoggedFile
 from stateflow.spark.sinks.delta_rewrite import MANY_FILES, MOST_SMALL, SMALL, files_to_rewrite
 from stateflow.spark.sinks.delta_upsert import DeltaUpsert
 from stateflow.spark.sinks.key_ranges import (
@@ -29,7 +30,6 @@ from stateflow.spark.sinks.key_ranges import (
     may_hold,
     ranges_of,
 )
-from stateflow.spark.sinks.staging import arrow_schema
 from tests.spark.sink_places import Log, contents, while_writing
 
 SCHEMA = "id long, at long, v string"

@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 
 from stateflow.errors import CorruptError
 from stateflow.format.layout import origin_of
+from stateflow.spark.internals.frames import arrow_schema
 from stateflow.spark.sinks import SinkSlot
 from stateflow.spark.sinks.staging import (
     Format,
@@ -25,7 +26,6 @@ from stateflow.spark.sinks.staging import (
     StagedWriter,
     Stager,
     StoreTarget,
-    arrow_schema,
 )
 from stateflow.storage.local import LocalStore
 from stateflow.storage.roots import open_store

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.sql.types import LongType, StructType
 
-from stateflow.spark.sinks.delta_log import TableShape
+from stateflow.spark.internals.delta_log import TableShape
 from stateflow.spark.sinks.delta_rewrite import NEEDS_MERGE, is_plain
 from stateflow.spark.sinks.unlike_properties import sentence, unlike_properties
 

@@ -10,7 +10,7 @@ from pyspark.sql.classic import dataframe as classic
 
 import stateflow as sf
 from stateflow.errors import StateflowError
-from stateflow.spark import united as module
+from stateflow.spark.internals.plans import parts_of_union
 from tests.spark.pipelines import Workbench
 
 
@@ -82,7 +82,9 @@ def test_a_source_that_is_a_union_is_split_by_its_rows(bench: Workbench, kept: l
 
 def test_a_row_of_another_source_fails_the_batch(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Should Spark once unite in another order, no row may be lost for it."""
-    monkeypatch.setattr("stateflow.spark.inputs.united", lambda batch: list(reversed(module.united(batch))))
+    monkeypatch.setattr(
+        "stateflow.spark.inputs.parts_of_union", lambda batch: list(reversed(parts_of_union(batch)))
+    )
     bench.rows("left", [{"id": 1}])
     bench.rows("right", [{"name": "a", "id": 1}])
     with pytest.raises(StateflowError, match="a batch held rows of another source"):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+
+from stateflow.airflow.internals.spark_contexts import active_context
 
 
 @contextmanager
@@ -19,12 +19,12 @@ def own_session() -> Iterator[None]:
     """
     # py4j logs every connection that it closes: noise in a task's log.
     logging.getLogger("py4j").setLevel(logging.ERROR)
-    before = _active()
+    before = active_context()
     try:
         with _stderr_in_stdout():
             yield
     finally:
-        now = _active()
+        now = active_context()
         if now is not None and now is not before:
             with suppress(Exception):  # the block's own error must not be hidden
                 now.stop()
@@ -44,9 +44,3 @@ def _stderr_in_stdout() -> Iterator[None]:
     finally:
         os.dup2(kept, 2)
         os.close(kept)
-
-
-def _active() -> Any:
-    """The SparkContext of this process, without importing Spark to find that there is none."""
-    module = sys.modules.get("pyspark.core.context")
-    return module.SparkContext._active_spark_context if module is not None else None

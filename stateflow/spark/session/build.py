@@ -10,19 +10,19 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-from pyspark import SparkConf, SparkContext
+from pyspark import SparkConf
 from pyspark.sql import SparkSession
 
 from stateflow.config.options import cache_folder
 from stateflow.logs import waiting
 from stateflow.masking import is_secret
 from stateflow.private_folders import make_private
+from stateflow.spark.internals.gateway import connect, context_runs, ignore_sigterm, started_by_spark_submit
+from stateflow.spark.internals.local_files import without_processes
 from stateflow.spark.session import class_data, compiling, workers
 from stateflow.spark.session.jars import local_jars
 from stateflow.spark.session.java import require_java
-from stateflow.spark.session.local_files import without_processes
 from stateflow.spark.session.settings import (
     DELTA,
     ONE_PROCESS,
@@ -52,16 +52,16 @@ def build_session(
     defaults to the configuration's. `temporary` is for files that Spark leaves behind when it is killed, unless the user
     has chosen a folder for them.
     """
-    if SparkContext._active_spark_context is not None:
+    if context_runs():
         return _adapted(SparkSession.builder.getOrCreate(), conf)
-    if SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" in os.environ:
+    if started_by_spark_submit():
         return _submitted(app, conf)
     return _started(app, master, conf, cache or cache_folder(), temporary)
 
 
 def running_session() -> SparkSession | None:
     """The session of this process, if it has one."""
-    return None if SparkContext._active_spark_context is None else SparkSession.builder.getOrCreate()
+    return SparkSession.builder.getOrCreate() if context_runs() else None
 
 
 def _started(
@@ -106,9 +106,9 @@ def _started(
         # PySpark puts every setting on the command line of a JVM that it starts. What is set later goes through a socket.
         shown = {name: value for name, value in settings.items() if not is_secret(name)}
         shown |= {"spark.app.name": app, "spark.master": master_url or "local[*]"}
-        SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(shown.items())))
+        connect(shown)
     session = builder.getOrCreate()
-    _spare_from_sigterm(session)
+    ignore_sigterm(session)
     if one_process(master_url):
         without_processes(session)
     return session
@@ -126,20 +126,9 @@ def _remove_if_empty(folder: Path) -> None:
         folder.rmdir()
 
 
-def _spare_from_sigterm(session: SparkSession) -> None:
-    """Makes the JVM ignore SIGTERM. It reads this process's standard input, and ends when this process does.
-
-    `timeout`, container runtimes and shells send SIGTERM to a whole process group. This process then finishes its batch,
-    for which it needs the JVM. PySpark protects the JVM from SIGINT in the same way.
-    """
-    jvm: Any = session.sparkContext._jvm
-    with suppress(Exception):  # a JVM without this class still ends at SIGTERM
-        jvm.sun.misc.Signal.handle(jvm.sun.misc.Signal("TERM"), jvm.sun.misc.SignalHandler.SIG_IGN)
-
-
 def _submitted(app: str, conf: Mapping[str, str]) -> SparkSession:
     """The session when spark-submit has started the JVM: it chose master, jars and memory; the rest can still be set."""
-    SparkContext._ensure_initialized()
+    connect()
     submitted = dict(SparkConf().getAll())
     ours = {**RUNTIME, **REDACTION}
     settings = {**ours, **{name: submitted[name] for name in ours if name in submitted}, **conf}

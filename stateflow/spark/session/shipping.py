@@ -16,15 +16,15 @@ from types import ModuleType, new_class
 from typing import Any, get_type_hints
 
 import msgspec
-import pyspark.cloudpickle
-from pyspark.cloudpickle.cloudpickle import (
-    CloudPickler,
-    _get_or_create_tracker_id,
-    _lookup_class_or_track,
-    _should_pickle_by_reference,
-)
 
 from stateflow.errors import UsageError
+from stateflow.spark.internals.pickling import (
+    Pickler,
+    goes_by_name,
+    pickle_by_value,
+    tracked_as,
+    tracking_number,
+)
 
 _CACHES = ("__msgspec_cache__",)
 _OF_STRUCTS = frozenset(
@@ -36,7 +36,7 @@ _OF_STRUCTS = frozenset(
 def by_value(modules: Iterable[ModuleType]) -> None:
     """Pickles classes and functions of these modules by value instead of by name."""
     for module in modules:
-        pyspark.cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+        pickle_by_value(module)
 
 
 def packed(value: Any) -> bytes:
@@ -64,9 +64,9 @@ def unpacked(data: bytes, user_paths: Sequence[str] = ()) -> Any:
         ) from error
 
 
-class _Packer(CloudPickler):
+class _Packer(Pickler):
     def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, msgspec.StructMeta) and not _should_pickle_by_reference(obj):  # type: ignore[no-untyped-call]
+        if isinstance(obj, msgspec.StructMeta) and not goes_by_name(obj):
             parts, attributes = _struct_parts(obj)
             return _make_struct, parts, attributes, None, None, _set_attributes
         reduced = super().reducer_override(obj)  # type: ignore[no-untyped-call]
@@ -110,7 +110,7 @@ def _struct_parts(cls: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     config = {name: getattr(cls.__struct_config__, name) for name in _CONFIG}
     parameters = signature(cls).parameters
     config["kw_only"] = any(parameters[name].kind is Parameter.KEYWORD_ONLY for name in fields)
-    tracked = _get_or_create_tracker_id(cls)  # type: ignore[no-untyped-call]
+    tracked = tracking_number(cls)
     return (tracked, cls.__name__, cls.__bases__, own, fields, first, config), attributes
 
 
@@ -133,7 +133,7 @@ def _make_struct(
         set_arguments = {n: v for n, v in arguments.items() if v is not None or n == "default"}
         body[field] = msgspec.field(**set_arguments)
     cls = new_class(name, bases, config, lambda ns: ns.update(body))
-    return _lookup_class_or_track(tracked, cls)  # type: ignore[no-any-return, no-untyped-call]
+    return tracked_as(tracked, cls)
 
 
 def _set_attributes(cls: type, attributes: dict[str, Any]) -> type:

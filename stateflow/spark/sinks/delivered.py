@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from stateflow.format.records import Record
+from stateflow.spark.internals.delta_log import DeltaLog
 from stateflow.spark.sinks import delta_append, delta_upsert
-from stateflow.spark.sinks.delta_log import DeltaLog
 from stateflow.spark.sinks.slot import SinkSlot
 
 if TYPE_CHECKING:

@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from stateflow.errors import DisagreementError, IncompatibleError, UsageError
 from stateflow.format.records import Prepared
+from stateflow.pipelines.rows import quoted
 from stateflow.pipelines.tables import DeltaTable
+from stateflow.spark.internals.delta_log import DeltaLog, TableShape, Transaction
+from stateflow.spark.internals.gateway import failure_classes
 from stateflow.spark.sinks.base import (
     BatchFunction,
     Committed,
@@ -19,7 +22,6 @@ from stateflow.spark.sinks.base import (
     disagreement,
     is_committed,
 )
-from stateflow.spark.sinks.delta_log import DeltaLog, TableShape, Transaction, failure_classes
 from stateflow.spark.sinks.fit import cast_to, check_fit, column_marks
 from stateflow.spark.sinks.slot import SinkSlot
 
@@ -154,7 +156,7 @@ def current_actions(
         what = f"columns {', '.join(changed)}" if changed else "the partitioning"
         raise stuck(at, f"{what} of {target} changed since the rows of record {at.slot} were prepared for it")
     try:
-        frame = txn.reread(payload["actions"], payload["columns"])
+        frame = txn.reread(payload["actions"]).select(*map(quoted, payload["columns"]))
         check_fit(frame.schema, shape, target, prepared.target)
         return txn.write(frame)
     except IncompatibleError as error:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from stateflow.errors import DisagreementError, NotFoundError
 from stateflow.format.records import Prepared
+from stateflow.spark.internals.delta_log import DeltaLog, LoggedCommit
 from stateflow.spark.sinks.base import BatchFunction, Committed, decide, disagreement, is_committed
 from stateflow.spark.sinks.delta_append import ATTEMPTS, conflicted, fence, stuck
-from stateflow.spark.sinks.delta_log import DeltaLog, LoggedCommit
 from stateflow.spark.sinks.slot import SinkSlot
 
 if TYPE_CHECKING:

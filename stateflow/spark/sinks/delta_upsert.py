@@ -12,6 +12,9 @@ from stateflow.pipelines.changes import DELETE
 from stateflow.pipelines.conditions import Expression
 from stateflow.pipelines.rows import quoted
 from stateflow.pipelines.tables import DeltaTable
+from stateflow.spark.internals.delta_log import DeltaLog, TableShape, Transaction
+from stateflow.spark.internals.frames import cloned_session
+from stateflow.spark.internals.gateway import failure_classes
 from stateflow.spark.sinks.base import BatchFunction, Committed, DeliveryMode, is_committed
 from stateflow.spark.sinks.deletion import deletion, marked
 from stateflow.spark.sinks.delta_append import (
@@ -22,7 +25,6 @@ from stateflow.spark.sinks.delta_append import (
     refuse_disagreement,
     stuck,
 )
-from stateflow.spark.sinks.delta_log import DeltaLog, TableShape, Transaction, failure_classes
 from stateflow.spark.sinks.delta_rewrite import bytes_per_file, files_to_rewrite, is_plain, metrics, rewritten
 from stateflow.spark.sinks.duplicates import first_duplicate
 from stateflow.spark.sinks.fit import cast_to, check_fit, column_marks
@@ -274,7 +276,7 @@ def _merge(spark: SparkSession, prepared: Prepared, at: SinkSlot, stager: Stager
 
     payload = prepared.payload
     # In a shared session the settings would make every later statement look like this slot, and Delta would skip it.
-    session = _own_session(spark)
+    session = cloned_session(spark)
     if payload["exactly_once"]:
         session.conf.set(APP_ID, at.app_id)
         session.conf.set(VERSION, str(at.slot))
@@ -336,9 +338,3 @@ def _violations(rows: DataFrame, shape: TableShape, target: str) -> dict[str, Co
             ) from error
         conditions[f"broken the constraint {name!r} ({text})"] = condition
     return conditions
-
-
-def _own_session(spark: SparkSession) -> SparkSession:
-    from pyspark.sql import SparkSession
-
-    return SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())

@@ -11,7 +11,7 @@ import xxhash
 
 from stateflow.errors import IncompatibleError
 from stateflow.pipelines.rows import quoted
-from stateflow.spark.sinks.delta_log import TableShape
+from stateflow.spark.internals.delta_log import TableShape
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

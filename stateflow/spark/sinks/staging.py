@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import FileRef
-from stateflow.spark.session.empty_rows import empty_frame
+from stateflow.spark.internals.frames import arrow_schema, empty_frame
 from stateflow.spark.sinks.key_ranges import Bound, Bounds, bounds_of, together
 from stateflow.spark.sinks.same_task import then_in_arrow
 from stateflow.spark.sinks.slot import SinkSlot
@@ -286,13 +286,6 @@ def batches_of(file: Path, name: str) -> Iterator[pa.RecordBatch]:
     else:
         with pq.ParquetFile(file) as parquet:
             yield from parquet.iter_batches(batch_size=ROW_GROUP)
-
-
-def arrow_schema(schema: StructType) -> pa.Schema:
-    """The Arrow schema of Spark rows: timestamps in microseconds UTC."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    return to_arrow_schema(schema, timezone="UTC")
 
 
 def as_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

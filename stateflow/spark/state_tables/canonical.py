@@ -16,8 +16,7 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-from pyspark import TaskContext
-from pyspark.accumulators import AccumulatorParam
+from pyspark import AccumulatorParam, TaskContext
 from pyspark.sql import SparkSession
 
 from stateflow.checkpoint.rescale import clipped

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from typing import Any, Literal, get_args
+from contextlib import contextmanager
+from typing import Literal, get_args
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -13,6 +13,7 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StructTy
 
 from stateflow.errors import UsageError
 from stateflow.format.records import Owner
+from stateflow.spark.internals.file_systems import Folder
 from stateflow.spark.state_tables.failures import failed
 from stateflow.spark.state_tables.frames import table_frame
 from stateflow.spark.state_tables.snapshots import Snapshot
@@ -53,7 +54,7 @@ def export_state(
     frame = frame.observe(observation, F.count(F.lit(1)).alias("rows"))
     writer = (flat(frame) if format == "csv" else frame).write.mode("overwrite" if overwrite else "error")
     with snapshot.pinned(owner, ids, clock, f"export of {operator}.{state}"):
-        folder = _Folder(spark, path)
+        folder = Folder(spark, path)
         before = folder.files()
         try:
             with _instants_as_microseconds(spark):
@@ -84,33 +85,6 @@ def _instants_as_microseconds(spark: SparkSession) -> Iterator[None]:
 def checked_format(name: str) -> None:
     if name not in FORMATS:
         raise UsageError(f"{name!r} is not a format to export to: use {', '.join(FORMATS)}")
-
-
-class _Folder:
-    """The folder that Spark writes to, read through Spark's own file systems."""
-
-    def __init__(self, spark: SparkSession, path: str) -> None:
-        jvm: Any = spark.sparkContext._jvm
-        self._path = jvm.org.apache.hadoop.fs.Path(path)
-        self._conf = spark._jsparkSession.sessionState().newHadoopConf()
-
-    def files(self) -> set[str] | None:
-        """Names of the data files there; None when the file system does not answer."""
-        try:
-            system = self._system()
-            if not system.exists(self._path):
-                return set()
-            names = {str(each.getPath().getName()) for each in system.listStatus(self._path)}
-            return {name for name in names if not name.startswith(("_", "."))}
-        except Exception:
-            return None
-
-    def delete(self) -> None:
-        with suppress(Exception):  # the error that led here says more
-            self._system().delete(self._path, True)
-
-    def _system(self) -> Any:
-        return self._path.getFileSystem(self._conf)
 
 
 def flat(frame: DataFrame) -> DataFrame:

@@ -27,10 +27,10 @@ from stateflow.format.encoding import list_position, split, split_timer, state_r
 from stateflow.format.keygroups import checked_max_parallelism, default_assignment
 from stateflow.format.records import OperatorState, Savepoint, Shard, StateSchema
 from stateflow.spark.exchange import GROUP, subtask_of
+from stateflow.spark.internals.frames import arrow_schema
 from stateflow.spark.state_tables.failures import failed
 from stateflow.spark.state_tables.frames import table_frame
 from stateflow.spark.state_tables.snapshots import savepoint_snapshot
-from stateflow.spark.state_tables.source import arrow_of
 from stateflow.spark.task.shards import TaskShards
 from stateflow.spark.task.storage import TaskStorage
 from stateflow.spark.task.worker import marked, spare_the_collector
@@ -115,7 +115,7 @@ def fitting(frame: DataFrame, table: StateTable | TimerTable, uid: str) -> DataF
     if slot is not None and slot not in frame.columns:
         frame = frame.withColumn(slot, F.lit(0).cast("long"))
     try:
-        table.check(arrow_of(frame.schema))
+        table.check(arrow_schema(frame.schema))
     except StateflowError as error:
         raise type(error)(f"operator {uid!r}, {error}") from None
     except (ValueError, PySparkTypeError) as error:

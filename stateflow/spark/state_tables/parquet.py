@@ -7,13 +7,10 @@ microseconds: a table of ours has these as text.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
 
-from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -29,18 +26,16 @@ from pyspark.sql.types import (
 )
 
 from stateflow.errors import NotFoundError, UsageError
+from stateflow.spark.internals.gateway import JAVA_ERRORS
+from stateflow.spark.internals.parquet_footers import TIME_OF_DAY, FooterTypes, types_of_footer
 from stateflow.spark.state_tables.failures import failed
 
 _NANOS_AS_LONG = "spark.sql.legacy.parquet.nanosAsLong"
 _AT_ONCE = 16
 """Footers that are read at once: each is a question to a store."""
 
-Types = tuple[StructType, StructType]
-"""As Spark reads the columns, and as they are meant: they differ where nanoseconds and times of day are numbers to Spark."""
-
 _DAY_PARTS = {"MILLIS": 10**3, "MICROS": 10**6, "NANOS": 10**9}
 """Of a second, in Parquet's times of day."""
-_TIME_OF_DAY = "time of day in "
 
 
 def parquet_frame(spark: SparkSession, path: str, what: str) -> DataFrame:
@@ -53,7 +48,7 @@ def parquet_frame(spark: SparkSession, path: str, what: str) -> DataFrame:
             spark.read.parquet(path)  # says in its own words that it finds nothing
         read, meant = _types(spark, files, what)
         frame = spark.read.schema(read).parquet(path)
-    except (PySparkException, Py4JJavaError) as error:
+    except (PySparkException, *JAVA_ERRORS) as error:
         if isinstance(error, PySparkException) and error.getCondition() == "PATH_NOT_FOUND":
             raise NotFoundError(f"{what}: there is nothing at {path}; check where it points to") from error
         raise failed(f"{what} cannot be read as Parquet", error) from error
@@ -68,10 +63,10 @@ def parquet_frame(spark: SparkSession, path: str, what: str) -> DataFrame:
     )
 
 
-def _types(spark: SparkSession, files: list[str], what: str) -> Types:
+def _types(spark: SparkSession, files: list[str], what: str) -> FooterTypes:
     """Those of all files, which must have the same."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        footers = list(pool.map(partial(_footer, spark), files))
+        footers = list(pool.map(partial(types_of_footer, spark), files))
     for file, footer in zip(files, footers, strict=True):
         if _sorted(footer[1]) != _sorted(footers[0][1]):
             raise UsageError(
@@ -79,63 +74,6 @@ def _types(spark: SparkSession, files: list[str], what: str) -> Types:
                 f"{footers[0][1].simpleString()}: write the table anew with the same types in all its files"
             )
     return footers[0]
-
-
-def _footer(spark: SparkSession, file: str) -> Types:
-    jvm: Any = spark.sparkContext._jvm
-    session = spark._jsparkSession.sessionState()
-    conf = session.newHadoopConf()
-    hadoop, parquet = jvm.org.apache.hadoop.fs, jvm.org.apache.parquet
-    source = parquet.hadoop.util.HadoopInputFile.fromPath(hadoop.Path(jvm.java.net.URI(file)), conf)
-    reader = parquet.hadoop.ParquetFileReader.open(source)
-    try:
-        schema = reader.getFileMetaData().getSchema()
-    finally:
-        reader.close()
-    converter = jvm.org.apache.spark.sql.execution.datasources.parquet.ParquetToSparkSchemaConverter(
-        session.conf()
-    )
-    read, meant = (
-        parquet.schema.MessageType(schema.getName(), _fields(jvm, schema, meant=kind))
-        for kind in (False, True)
-    )
-    return _converted(converter, read), _converted(converter, meant)
-
-
-def _fields(jvm: Any, group: Any, *, meant: bool) -> Any:
-    """The fields of a group of Parquet's, with times of day as numbers; as they are meant, with microseconds where they have
-    nanoseconds, and with times of day as groups that tell their unit."""
-    made = jvm.java.util.ArrayList()
-    for field in group.getFields():
-        annotated = "" if not field.isPrimitive() else str(field.getLogicalTypeAnnotation())
-        if not field.isPrimitive():
-            field = field.asGroupType().withNewFields(_fields(jvm, field.asGroupType(), meant=meant))
-        elif annotated.startswith("TIME("):
-            field = _time_of_day(jvm, field, annotated[5:].split(",")[0], meant=meant)
-        elif meant and annotated.startswith("TIMESTAMP(NANOS,"):
-            annotation = jvm.org.apache.parquet.schema.LogicalTypeAnnotation
-            utc = field.getLogicalTypeAnnotation().isAdjustedToUTC()
-            micros = annotation.timestampType(utc, annotation.TimeUnit.MICROS)
-            field = getattr(_plain(jvm, field), "as")(micros).named(field.getName())
-        made.add(field)
-    return made
-
-
-def _plain(jvm: Any, field: Any) -> Any:
-    """A builder of the field as what it is stored as."""
-    return jvm.org.apache.parquet.schema.Types.primitive(field.getPrimitiveTypeName(), field.getRepetition())
-
-
-def _time_of_day(jvm: Any, field: Any, unit: str, *, meant: bool) -> Any:
-    if not meant:
-        return _plain(jvm, field).named(field.getName())
-    number = jvm.java.util.ArrayList()
-    number.add(_plain(jvm, field).named(f"{_TIME_OF_DAY}{unit}"))
-    return jvm.org.apache.parquet.schema.GroupType(field.getRepetition(), field.getName(), number)
-
-
-def _converted(converter: Any, schema: Any) -> StructType:
-    return StructType.fromJson(json.loads(converter.convert(schema).json()))
 
 
 def _sorted(kind: StructType) -> list[tuple[str, str]]:
@@ -151,7 +89,7 @@ def _meant(column: Column, read: DataType, meant: DataType) -> Column:
     if read == meant:
         return column
     if isinstance(read, LongType | IntegerType) and isinstance(meant, StructType):
-        return _text_of_day(column, _DAY_PARTS[meant[0].name.removeprefix(_TIME_OF_DAY)])
+        return _text_of_day(column, _DAY_PARTS[meant[0].name.removeprefix(TIME_OF_DAY)])
     if isinstance(read, LongType) and isinstance(meant, TimestampType | TimestampNTZType):
         micros = F.timestamp_micros(F.call_function("div", column, F.lit(1000)))
         return (

@@ -43,10 +43,10 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
     Not,
 )
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from stateflow.errors import CorruptError, UsageError
+from stateflow.spark.internals.frames import arrow_schema, spark_schema
 from stateflow.spark.state_tables.selection import (
     EVERYTHING,
     Selection,
@@ -88,7 +88,7 @@ class StateDataSource(DataSource):
                 "a schema of your own, and cast"
             )
         kind = PushingReader if _yes(self.options.get("pushdown", "false")) else StateTableReader
-        return kind(table, parts, arrow_of(schema), origin)
+        return kind(table, parts, arrow_schema(schema), origin)
 
     def _resolve(self) -> tuple[Table, list[Part], SnapshotOrigin]:
         if self._table is None:
@@ -222,16 +222,6 @@ def _named_keys(settings: Mapping[str, str], table: Table) -> Selection:
     return of_keys(
         (key_of_plain(operator.key, value) for value in values), operator.key, operator.max_parallelism
     )
-
-
-def spark_schema(schema: pa.Schema) -> StructType:
-    """The table's columns as Spark's types."""
-    return from_arrow_schema(schema)
-
-
-def arrow_of(schema: StructType) -> pa.Schema:
-    """The Arrow schema that Spark expects of batches with these columns."""
-    return to_arrow_schema(schema, timezone="UTC")
 
 
 def _yes(text: str) -> bool:

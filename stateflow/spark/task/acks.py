@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
-from pyspark.accumulators import AccumulatorParam
+from pyspark import AccumulatorParam
 
 from stateflow.errors import StateflowError
 from stateflow.format.records import FileRef, Shard

@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 from importlib import import_module
 
-from pyspark import daemon
+from stateflow.spark.internals.workers import WORKER, fork_workers
 
 # PyArrow imports pandas, where it is installed, with the first array that it makes of Python's values.
 IMPORTED = (
@@ -19,7 +19,7 @@ IMPORTED = (
     "stateflow.spark.task.arrow_worker",
     "stateflow.spark.task.partition_worker",
     "stateflow.state.backends.rocksdb",
-    "pyspark.worker",
+    WORKER,
 )
 
 
@@ -32,4 +32,4 @@ def import_all() -> None:
 
 if __name__ == "__main__":
     import_all()
-    daemon.manager()
+    fork_workers()

@@ -7,11 +7,9 @@ import json
 import re
 import subprocess
 
-from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark import SparkContext
-
 from stateflow import errors
 from stateflow.errors import StateflowError, UserCodeError, frames_in
+from stateflow.spark.internals.gateway import failure_text, lost_connection, process_of_jvm
 from stateflow.spark.task.worker import ERROR_MARK
 
 _MARKED = re.compile(re.escape(ERROR_MARK) + r"(\{.*\})")
@@ -33,7 +31,7 @@ def translated(error: BaseException) -> StateflowError:
             return cause
     if ended := _ended_jvm(error):
         return StateflowError(ended)
-    text = _text(error)
+    text = failure_text(error)
     match = _MARKED.search(text)
     if match:
         try:
@@ -94,13 +92,8 @@ def _misfit(text: str) -> str:
 
 def _ended_jvm(error: BaseException) -> str:
     """How the JVM ended, if the driver has lost its connection to it; else empty."""
-    unanswered = [
-        cause
-        for cause in _chain(error)
-        if isinstance(cause, Py4JError | ConnectionError) and not isinstance(cause, Py4JJavaError)
-    ]
-    process = getattr(SparkContext._gateway, "proc", None)
-    if not unanswered or process is None:
+    process = process_of_jvm()
+    if process is None or not any(map(lost_connection, _chain(error))):
         return ""
     try:
         code = process.wait(_DYING)
@@ -117,12 +110,6 @@ def _chain(error: BaseException) -> list[BaseException]:
         out.append(current)
         current = current.__cause__ or current.__context__
     return out
-
-
-def _text(error: BaseException) -> str:
-    description = getattr(error, "desc", None)
-    java = getattr(error, "java_exception", None)
-    return "\n".join(str(part) for part in (error, description, java) if part)
 
 
 def _first(text: str) -> str:

@@ -9,10 +9,13 @@ which Spark's own compiler compiles when a session starts; all else is Hadoop's.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from stateflow.internals import internal
+from stateflow.spark.internals.gateway import compiled, java_array
+from stateflow.spark.internals.java_names import java_names
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,6 +30,15 @@ _HADOOPS_OWN = {
 }
 
 
+@internal(
+    "pyspark.SparkContext._jsc",
+    "org.apache.hadoop.io.nativeio.NativeIO.isAvailable()",
+    "org.apache.hadoop.fs.FileSystem.get(URI, Configuration)",
+    "org.apache.hadoop.fs.FileContext.getFileContext(URI, Configuration)",
+    "org.apache.hadoop.fs.RawLocalFileSystem.setPermission(Path, FsPermission)",
+    "java.lang.ClassLoader.defineClass(String, byte[], int, int)",
+    where_missing="Hadoop goes on to start processes for local files",
+)
 def without_processes(session: SparkSession) -> bool:
     """Whether this session handles local files without processes from here on.
 
@@ -34,15 +46,15 @@ def without_processes(session: SparkSession) -> bool:
     not fit this Java or Hadoop. The executors have to be in the driver's JVM: others would not find the classes.
     """
     context: Any = session.sparkContext
-    jvm, conf = context._jvm, context._jsc.hadoopConfiguration()
+    conf = context._jsc.hadoopConfiguration()
     before = {name: conf.get(name) for name in _HADOOPS_OWN}
     if any(chosen not in (None, _HADOOPS_OWN[name]) for name, chosen in before.items()):
         return False
     try:
-        hadoop, here = jvm.org.apache.hadoop, jvm.java.net.URI("file:///")
+        hadoop, here = java_names(session).org.apache.hadoop, java_names(session).java.net.URI("file:///")
         if hadoop.io.nativeio.NativeIO.isAvailable():
             return False
-        _define(jvm, context._gateway.new_array)
+        _define(session)
         conf.set(FILE_SYSTEM, _FILES)
         conf.set(FILE_CONTEXT, _CONTEXT)
         # Hadoop keeps a file system that it has made. One that is closed leaves that place, and works on for whoever has it.
@@ -57,27 +69,18 @@ def without_processes(session: SparkSession) -> bool:
     return True
 
 
-def _define(jvm: Any, new_array: Callable[..., Any]) -> None:
+def _define(session: SparkSession) -> None:
     """Gives the classes to the loader of Hadoop's own, so that every thread finds them by their names."""
-    lang = jvm.java.lang
+    lang = java_names(session).java.lang
     loader = lang.Class.forName("org.apache.hadoop.fs.RawLocalFileSystem").getClassLoader()
     # A session before this one may have left them here.
     with suppress(Exception):
         loader.loadClass(_FILES)
         return
-    compiler = jvm.org.codehaus.janino.SimpleCompiler()
-    compiler.setParentClassLoader(loader)
-    compiler.cook(_SOURCE.read_text(encoding="utf-8"))
-    define = _method(lang, new_array)
+    text, code = lang.Class.forName("java.lang.String"), lang.Class.forName("[B")
+    kinds = java_array(session, lang.Class, text, code, lang.Integer.TYPE, lang.Integer.TYPE)
+    define = lang.Class.forName("java.lang.ClassLoader").getDeclaredMethod("defineClass", kinds)
     define.setAccessible(True)
-    for name, code in dict(compiler.getBytecodes()).items():
-        arguments = new_array(lang.Object, 4)
-        arguments[0], arguments[1], arguments[2], arguments[3] = name, code, 0, len(code)
-        define.invoke(loader, arguments)
-
-
-def _method(lang: Any, new_array: Callable[..., Any]) -> Any:
-    kinds = new_array(lang.Class, 4)
-    kinds[0], kinds[1] = lang.Class.forName("java.lang.String"), lang.Class.forName("[B")
-    kinds[2] = kinds[3] = lang.Integer.TYPE
-    return lang.Class.forName("java.lang.ClassLoader").getDeclaredMethod("defineClass", kinds)
+    source = _SOURCE.read_text(encoding="utf-8")
+    for name, code in dict(compiled(session, source, loader).getBytecodes()).items():
+        define.invoke(loader, java_array(session, lang.Object, name, code, 0, len(code)))

@@ -11,6 +11,8 @@ from weakref import WeakKeyDictionary
 
 from py4j.java_gateway import JavaClass, JavaMember
 
+from stateflow.internals import internal
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -18,6 +20,12 @@ _MODULE = "MODULE$"
 """The one object of a Scala module, in a field that never changes."""
 
 
+@internal(
+    "pyspark.SparkContext._gateway",
+    "py4j.java_gateway.JavaGateway._gateway_client",
+    "py4j.java_gateway.JavaClass",
+    "py4j.java_gateway.JavaMember",
+)
 def java_names(spark: SparkSession) -> JavaPackageNames:
     """In place of `spark._jvm`. What it has found stays for all sessions of the JVM."""
     context: Any = spark.sparkContext

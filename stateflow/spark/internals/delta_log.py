@@ -1,4 +1,4 @@
-"""Delta's transactions, through py4j: the only module that knows Delta's classes (checked with 4.4.0)."""
+"""Delta's transactions and the log of a table."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ import msgspec
 import xxhash
 
 from stateflow.errors import NotFoundError
-from stateflow.pipelines.rows import quoted
-from stateflow.spark.session.java_names import java_names
+from stateflow.internals import internal
+from stateflow.spark.internals.java_names import java_names
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+_DELTA = "org.apache.spark.sql.delta"
 CONSTRAINT = "delta.constraints."
 
 
@@ -71,7 +72,7 @@ class LoggedFile:
 
     add: Mapping[str, Any]
     """What the action that added it says."""
-    action: Any
+    _action: Any
     """The action as Delta holds it."""
 
     @classmethod
@@ -107,7 +108,12 @@ def logged_commit(version: int, lines: Iterable[str | bytes]) -> LoggedCommit:
 class DeltaLog:
     """The log of one table."""
 
+    @internal(
+        f"{_DELTA}.DeltaLog$.forTable(SparkSession, String)",
+        "pyspark.sql.SparkSession._jsparkSession",
+    )
     def __init__(self, spark: SparkSession, path: str) -> None:
+        """Of the table at a path, whether there is one or not."""
         self.spark = spark
         self.path = path
         jvm = java_names(spark)
@@ -117,18 +123,34 @@ class DeltaLog:
         self._jspark: Any = spark._jsparkSession
         self._log = self._delta.DeltaLog.forTable(self._jspark, path)
 
+    @internal(
+        f"{_DELTA}.DeltaLog.update(boolean, Option, Option)",
+        f"{_DELTA}.DeltaLog.tableExists()",
+    )
     def exists(self) -> bool:
+        """Whether there is a table."""
         self._log.update(False, self._none, self._none)
         return bool(self._log.tableExists())
 
+    @internal(
+        f"{_DELTA}.DeltaLog.update(boolean, Option, Option)",
+        f"{_DELTA}.Snapshot.version()",
+    )
     def version(self) -> int:
         """The newest version; -1 when there is no table."""
         return int(self._log.update(False, self._none, self._none).version())
 
+    @internal(
+        f"{_DELTA}.DeltaLog.startTransaction(Option, Option)",
+    )
     def begin(self) -> Transaction:
         """A transaction on the newest version."""
         return Transaction(self, self._log.startTransaction(self._none, self._none))
 
+    @internal(
+        f"{_DELTA}.DeltaLog.dataPath()",
+        f"{_DELTA}.DeltaLog.newDeltaHadoopConf()",
+    )
     def missing(self, adds: Sequence[dict[str, Any]]) -> list[str]:
         """Which data files are gone or have another size than their actions say."""
         root = self._log.dataPath()
@@ -141,6 +163,12 @@ class DeltaLog:
                 missing.append(str(add["path"]))
         return missing
 
+    @internal(
+        f"{_DELTA}.DeltaLog.logPath()",
+        f"{_DELTA}.DeltaLog.newDeltaHadoopConf()",
+        f"{_DELTA}.DeltaLog.store()",
+        f"{_DELTA}.storage.LogStore.read(Path, Configuration)",
+    )
     def commits(self) -> Iterator[LoggedCommit]:
         """From the newest version down, as far as the log reaches."""
         for version in range(self.version(), -1, -1):
@@ -157,38 +185,56 @@ class DeltaLog:
             return None
         return str(self._log.store().read(path, conf).mkString("\n")).encode()
 
+    @internal(
+        f"{_DELTA}.DeltaLog.getSnapshotAt(long, Option, Option, boolean)",
+    )
     def files_at(self, version: int) -> list[dict[str, Any]]:
         """The data files of one version, as the actions that added them."""
         snapshot = self._log.getSnapshotAt(version, self._none, self._none, False)
-        return [dict(file.add) for file in self.files_of(snapshot)]
+        return [dict(file.add) for file in self._files_of(snapshot)]
 
+    @internal(
+        f"{_DELTA}.DeltaLog.getSnapshotAt(long, Option, Option, boolean)",
+        f"{_DELTA}.Snapshot.metadata()",
+    )
     def metadata_at(self, version: int) -> dict[str, Any]:
         """Schema, partitioning and properties of one version."""
         snapshot = self._log.getSnapshotAt(version, self._none, self._none, False)
         return dict(json.loads(str(snapshot.metadata().json()))["metaData"])
 
-    def files_of(self, snapshot: Any) -> list[LoggedFile]:
+    @internal(
+        f"{_DELTA}.Snapshot.allFiles()",
+        f"{_DELTA}.actions.Action.json()",
+    )
+    def _files_of(self, snapshot: Any) -> list[LoggedFile]:
         """The data files of a snapshot, which Spark jobs read from the log."""
         files = snapshot.allFiles().collectAsList()
         return [LoggedFile.of(files.get(k)) for k in range(files.size())]
 
-    def scala_seq(self, items: Iterable[Any]) -> Any:
+    def _scala_seq(self, items: Iterable[Any]) -> Any:
         array = self._jvm.java.util.ArrayList()
         for item in items:
             array.add(item)
         return self._jvm.org.apache.spark.api.python.PythonUtils.toSeq(array)
 
-    def scala_map(self, items: dict[str, Any]) -> Any:
+    def _scala_map(self, items: dict[str, Any]) -> Any:
         mapped = self._jvm.java.util.HashMap()
         for key, value in items.items():
             mapped.put(key, value)
         return self._jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(mapped)
 
+    @internal(
+        f"{_DELTA}.DeltaLog.clock()",
+    )
     def now(self) -> int:
         """Milliseconds, by the clock that Delta stamps its commits with."""
         return int(self._log.clock().getTimeMillis())
 
-    def action(self, text: str) -> Any:
+    @internal(
+        f"{_DELTA}.actions.Action$.fromJson(String)",
+    )
+    def _parsed(self, text: str) -> Any:
+        """An action of Delta's from its JSON."""
         return self._delta.actions.Action.fromJson(text)
 
 
@@ -199,7 +245,13 @@ class Transaction:
         self.log = log
         self._txn = txn
 
+    @internal(
+        f"{_DELTA}.OptimisticTransaction.readVersion()",
+        f"{_DELTA}.OptimisticTransaction.metadata()",
+        f"{_DELTA}.OptimisticTransaction.protocol()",
+    )
     def shape(self) -> TableShape:
+        """What the table is like in the version that the transaction began with."""
         from pyspark.sql.types import StructType
 
         if self._txn.readVersion() < 0:
@@ -222,6 +274,13 @@ class Transaction:
             xxhash.xxh3_64_hexdigest(text),
         )
 
+    @internal(
+        f"{_DELTA}.OptimisticTransaction.snapshot()",
+        f"{_DELTA}.OptimisticTransaction.txnVersion(String)",
+        f"{_DELTA}.OptimisticTransaction.readTxn()",
+        f"{_DELTA}.Snapshot.checksumOpt()",
+        f"{_DELTA}.VersionChecksum.setTransactions()",
+    )
     def slot_of(self, app_id: str) -> int | None:
         """The slot last committed under `app_id`; a later one under it makes this transaction fail."""
         # Delta's own `txnVersion` rebuilds the whole snapshot: half a second a batch, even for a tiny table. Its
@@ -238,6 +297,10 @@ class Transaction:
                 return int(sequence.apply(k).version())
         return None
 
+    @internal(
+        f"{_DELTA}.Snapshot.numOfFiles()",
+        f"{_DELTA}.Snapshot.setTransactions()",
+    )
     def app_ids(self) -> list[str]:
         """The names of all that have committed to a table that has rows, as far as Delta knows."""
         snapshot = self._txn.snapshot()
@@ -246,6 +309,12 @@ class Transaction:
         sequence = snapshot.setTransactions()
         return [str(sequence.apply(k).appId()) for k in range(sequence.size())]
 
+    @internal(
+        f"{_DELTA}.Snapshot.checksumOpt()",
+        f"{_DELTA}.VersionChecksum.allFiles()",
+        f"{_DELTA}.VersionChecksum.numFiles()",
+        f"{_DELTA}.VersionChecksum.tableSizeBytes()",
+    )
     def files(self) -> list[LoggedFile] | None:
         """The table's data files; None where only Spark jobs could tell, or where there are many."""
         checksum = self._txn.snapshot().checksumOpt()
@@ -258,6 +327,9 @@ class Transaction:
         counted = (int(checksum.get().numFiles()), int(checksum.get().tableSizeBytes()))
         return files if (len(files), sum(file.size for file in files)) == counted else None
 
+    @internal(
+        f"{_DELTA}.OptimisticTransaction.readWholeTable()",
+    )
     def rests_on_all(self) -> None:
         """From here on a commit of another writer that could change what this one should write makes this one fail, as it would a
         MERGE: also one that puts rows into a table without any."""
@@ -265,31 +337,42 @@ class Transaction:
 
     def rows_of(self, files: Sequence[LoggedFile]) -> DataFrame:
         """The rows of some of the table's files."""
-        return self._frame(file.action for file in files)
+        return self._frame(file._action for file in files)
 
+    @internal(
+        f"{_DELTA}.actions.AddFile.removeWithTimestamp(long, boolean)",
+    )
     def removing(self, files: Sequence[LoggedFile]) -> list[str]:
         """The actions that take files out of the table."""
         now = self.log.now()
-        return [str(file.action.removeWithTimestamp(now, True).json()) for file in files]
+        return [str(file._action.removeWithTimestamp(now, True).json()) for file in files]
 
-    def reread(self, actions: Iterable[str], columns: Sequence[str]) -> DataFrame:
+    def reread(self, actions: Iterable[str]) -> DataFrame:
         """The rows of data files that are not part of the table yet, as the table would show them."""
-        return self._frame(self.log.action(a) for a in actions).select(*map(quoted, columns))
+        return self._frame(self.log._parsed(a) for a in actions)
 
+    @internal(
+        f"{_DELTA}.DeltaLog.createDataFrame(SnapshotDescriptor, Seq, boolean, Option)",
+    )
     def _frame(self, adds: Iterable[Any]) -> DataFrame:
+        """The rows of data files as the table would show them."""
         from pyspark.sql import DataFrame
 
         log = self.log
-        frame = log._log.createDataFrame(self._txn.snapshot(), log.scala_seq(adds), False, log._none)
+        frame = log._log.createDataFrame(self._txn.snapshot(), log._scala_seq(adds), False, log._none)
         return DataFrame(frame, log.spark)
 
+    @internal(
+        f"{_DELTA}.DeltaOptions(Map, SQLConf)",
+        f"{_DELTA}.OptimisticTransaction.writeFiles(Dataset, Option)",
+    )
     def write(self, frame: DataFrame) -> list[str]:
         """Writes the data files of `frame` in one job; returns the actions that add them, as JSON."""
         log = self.log
         # An optimised write would put a shuffle above the frame's last stage. Acks would then come from other attempts
         # than the written rows.
         options = log._delta.DeltaOptions(
-            log.scala_map({"optimizeWrite": "false"}), log._jspark.sessionState().conf()
+            log._scala_map({"optimizeWrite": "false"}), log._jspark.sessionState().conf()
         )
         actions = self._txn.writeFiles(frame._jdf, log._jvm.scala.Some(options))
         return [actions.apply(k).json() for k in range(actions.size())]
@@ -297,7 +380,7 @@ class Transaction:
     def going_back(self, version: int) -> list[str]:
         """The actions that give the table the rows of an older version; -1 stands for no rows at all."""
         log = self.log
-        current = {_file_of(file.add): file for file in log.files_of(self._txn.snapshot())}
+        current = {_file_of(file.add): file for file in log._files_of(self._txn.snapshot())}
         older = {_file_of(a): a for a in (log.files_at(version) if version >= 0 else [])}
         removed = self.removing([file for key, file in current.items() if key not in older])
         added = [
@@ -305,24 +388,37 @@ class Transaction:
         ]
         return [*removed, *added]
 
+    @internal(
+        f"{_DELTA}.OptimisticTransaction.updateMetadataForNewTable(Metadata)",
+    )
     def create_as(self, metadata: Mapping[str, Any]) -> None:
         """Makes a new table with the schema, partitioning and properties of another one."""
         own = {**metadata, "id": str(uuid.uuid4()), "createdTime": self.log.now()}
-        self._txn.updateMetadataForNewTable(self.log.action(json.dumps({"metaData": own})))
+        self._txn.updateMetadataForNewTable(self.log._parsed(json.dumps({"metaData": own})))
 
+    @internal(
+        f"{_DELTA}.DeltaOperations$Clone(String, long)",
+        f"{_DELTA}.OptimisticTransaction.commit(Seq, DeltaOperations$Operation)",
+    )
     def commit_copy(self, actions: Iterable[str], source: str, version: int) -> int:
         """Commits the actions as a CLONE, which names the table and version that they are copied from."""
         log = self.log
         operation = getattr(log._delta, "DeltaOperations$Clone")(source, version)
-        return int(self._txn.commit(log.scala_seq(log.action(a) for a in actions), operation))
+        return int(self._txn.commit(log._scala_seq(log._parsed(a) for a in actions), operation))
 
+    @internal(
+        f"{_DELTA}.DeltaOperations$Restore(Option, Option)",
+    )
     def commit_restore(self, actions: Iterable[str], version: int) -> int:
         """Commits the actions as a RESTORE, which is how the table's history shows them."""
         log = self.log
         some = log._jvm.scala.Some(version)
         operation = getattr(log._delta, "DeltaOperations$Restore")(some, log._none)
-        return int(self._txn.commit(log.scala_seq(log.action(a) for a in actions), operation))
+        return int(self._txn.commit(log._scala_seq(log._parsed(a) for a in actions), operation))
 
+    @internal(
+        f"{_DELTA}.DeltaOperations$StreamingUpdate(OutputMode, String, long, Option)",
+    )
     def commit(self, actions: Iterable[str], query: str, epoch: int, metrics: dict[str, int]) -> int:
         """Commits the actions as a STREAMING UPDATE; returns the table's new version."""
         log = self.log
@@ -330,16 +426,26 @@ class Transaction:
         operation = getattr(log._delta, "DeltaOperations$StreamingUpdate")(append, query, epoch, log._none)
         return self._commit(actions, operation, metrics, adds=bool(metrics.get("numAddedFiles")))
 
+    @internal(
+        f"{_DELTA}.DeltaOperations$Merge(Option, Option, Option, Option, Seq, Seq, Seq)",
+    )
     def commit_merge(self, actions: Iterable[str], metrics: dict[str, int]) -> int:
         """Commits the actions as a MERGE; returns the table's new version."""
         log = self.log
-        nothing = log.scala_seq([])
+        nothing = log._scala_seq([])
         operation = getattr(log._delta, "DeltaOperations$Merge")(
             log._none, log._none, log._none, log._none, nothing, nothing, nothing
         )
         return self._commit(actions, operation, metrics, adds=bool(metrics.get("numTargetFilesAdded")))
 
+    @internal(
+        f"{_DELTA}.OptimisticTransaction.registerSQLMetrics(SparkSession, Map)",
+        f"{_DELTA}.OptimisticTransaction.registerPostCommitHook(PostCommitHook)",
+        f"{_DELTA}.hooks.AutoCompact$.MODULE$",
+        "org.apache.spark.sql.execution.metric.SQLMetrics$.createMetric(SparkContext, String)",
+    )
     def _commit(self, actions: Iterable[str], operation: Any, metrics: dict[str, int], *, adds: bool) -> int:
+        """Commits the actions with the figures that the table's history shows; returns the table's new version."""
         log = self.log
         scala = log._jspark.sparkContext()
         counters = {}
@@ -348,25 +454,14 @@ class Transaction:
                 scala, name
             )
             counters[name].set(value)
-        self._txn.registerSQLMetrics(log._jspark, log.scala_map(counters))
+        self._txn.registerSQLMetrics(log._jspark, log._scala_map(counters))
         if adds:
             # `writeFiles` registered it as well, but with the transaction of `prepare`.
             self._txn.registerPostCommitHook(getattr(getattr(log._delta.hooks, "AutoCompact$"), "MODULE$"))
-        return int(self._txn.commit(log.scala_seq(log.action(a) for a in actions), operation))
+        return int(self._txn.commit(log._scala_seq(log._parsed(a) for a in actions), operation))
 
 
 def _file_of(add: Mapping[str, Any]) -> tuple[str, str]:
     """A file's identity: the same path with another deletion vector holds other rows."""
     vector = add.get("deletionVector") or {}
     return str(add["path"]), f"{vector.get('pathOrInlineDv', '')}:{vector.get('offset', '')}"
-
-
-def failure_classes(error: BaseException) -> list[str]:
-    """Names of the classes behind an error that came out of the JVM, outermost first."""
-    # Spark and Delta turn some Java exceptions into Python ones that do not keep the original.
-    names = [f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__]
-    java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
-    while java is not None and len(names) < 40:
-        names.append(str(java.getClass().getName()))
-        java = java.getCause()
-    return names

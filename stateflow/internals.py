@@ -1,0 +1,117 @@
+"""What the library uses of other projects without a public name: an entry for each function that rests on it.
+
+The functions are in the rooms `internals` (`spark/internals/`, `serve/internals.py`). docs/spark-internals.md is their table, made by
+`python scripts/internals_page.py`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any, TypeVar, cast
+
+from stateflow.errors import IncompatibleError
+
+SEEN = ("pyspark 4.2.0",)
+"""The versions of PySpark, each with Delta 4.4.0's jar for it, in which all names are, unless an entry says otherwise."""
+_OWNERS = {
+    "org.apache.spark.sql.delta.": "Delta", "org.apache.spark.sql.kafka010.": "Spark's Kafka source", "org.apache.spark.": "Spark",
+    "org.apache.hadoop.": "Hadoop", "org.apache.parquet.": "Parquet", "org.codehaus.janino.": "Janino", "pyspark.": "PySpark",
+    "py4j.": "Py4J", "scala.": "Scala", "java.": "Java", "sun.": "Java", "spark.": "Spark", "uvicorn.": "uvicorn",
+}  # fmt: skip
+_ABSENT = {
+    "AttributeError": "has no attribute",
+    "ImportError": "cannot import name",
+    "Py4JError": "does not exist",
+    "Py4JJavaError": "ClassNotFoundException",
+}
+"""What Python, Py4J and Java say of a name that is not there, by the class of the error."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Internal:
+    """A function, and the names without a promise that it rests on."""
+
+    function: str
+    """With its module."""
+    purpose: str
+    names: tuple[str, ...]
+    """Python's as `pyspark.sql.DataFrame._jdf`. Java's methods and constructors have the types of their parameters."""
+    seen_in: tuple[str, ...]
+    where_missing: str
+    """What the function does in a version without one of the names; empty: it refuses."""
+
+    @property
+    def owners(self) -> list[str]:
+        return sorted({owner_of(name) for name in self.names})
+
+    def refusal(self, name: str) -> str:
+        return (
+            f"{owner_of(name)} has no {name} in the version that is installed, and {self.function} needs it: "
+            f"install {' or '.join(self.seen_in)}, in which it was seen"
+        )
+
+    def missing(self, error: BaseException) -> str:
+        """The name that the error says is not there; empty for any other error."""
+        sign = _ABSENT.get(type(error).__name__)
+        # What follows is Java's stack.
+        text = " ".join(f"{error}".splitlines()[:3])
+        if sign is None or sign not in text:
+            return ""
+        return next((name for name in self.names if member_of(name) in text), "")
+
+
+ENTRIES: dict[str, Internal] = {}
+"""By function, of the modules that are imported."""
+
+
+def internal(
+    *names: str,
+    where_missing: str = "",
+    otherwise: Callable[[], Any] | None = None,
+    seen_in: tuple[str, ...] = SEEN,
+) -> Callable[[F], F]:
+    """Makes an entry of a function or class.
+
+    Where one of the names is missing a call gives what `otherwise` makes; without it, it refuses. A function that has another way of
+    its own says in `where_missing` which.
+    """
+
+    def entered(function: F) -> F:
+        at = f"{function.__module__}.{function.__qualname__}"
+        purpose = (function.__doc__ or "").strip().split("\n\n")[0]
+        entry = ENTRIES[at] = Internal(at, " ".join(purpose.split()), names, seen_in, where_missing)
+        if isinstance(function, type) or (where_missing and otherwise is None):
+            return function
+
+        @functools.wraps(function)
+        def guarded(*arguments: Any, **options: Any) -> Any:
+            try:
+                return function(*arguments, **options)
+            except Exception as error:
+                if not (name := entry.missing(error)):
+                    raise
+                if otherwise is None:
+                    raise IncompatibleError(entry.refusal(name)) from error
+                return otherwise()
+
+        return cast(F, guarded)
+
+    return entered
+
+
+def owner_of(name: str) -> str:
+    return next(owner for prefix, owner in _OWNERS.items() if name.startswith(prefix))
+
+
+def member_of(name: str) -> str:
+    """The last part: `ofRows` of `org.apache.spark.sql.classic.Dataset.ofRows(SparkSession, LogicalPlan)`."""
+    return name.partition("(")[0].rpartition(".")[2]
+
+
+def installed(package: str = "pyspark") -> str:
+    return metadata.version(package)
