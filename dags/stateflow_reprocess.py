@@ -17,6 +17,10 @@ sends you here. There are two ways to process an interval again:
 | `run` | reads from there to *until*, included |
 | `verify` | checks every record and file of the fork |
 
+**Copies of tables.** The fork's tables begin empty, so an upserted one gets only the keys that change from the restore point on. With *Copies
+of tables* they begin with what the job's tables held at the restore point, which then has to be a checkpoint or a tag. Take it to
+compare or swap whole tables.
+
 **When a step fails** its log says what to do; clear it then. **Afterwards** delete the fork with `stateflow delete NAME`.
 """
 
@@ -27,7 +31,7 @@ from typing import Any
 
 from airflow.sdk import DAG, Param, task
 from airflow.sdk.exceptions import AirflowFailException
-from stateflow_settings import NAME, SETTINGS, conn_field, job_field, note_field, text_field
+from stateflow_settings import NAME, SETTINGS, conn_field, flag_field, job_field, note_field, text_field
 from stateflow_steps import known_job
 
 from stateflow.airflow import (
@@ -85,6 +89,10 @@ with DAG(
             type="object",
             minProperties=1,
         ),
+        "clone_sinks": flag_field(
+            "Copies of tables",
+            "Begin with copies of the job's tables, as of the restore point: a checkpoint or a tag.",
+        ),
         "note": note_field(),
         "conn_id": conn_field(),
         "pipeline": text_field("", "Pipeline", "FILE:PIPELINE; empty: the one that the job runs now."),
@@ -101,7 +109,13 @@ with DAG(
     }
     spark: dict[str, Any] = {"pipeline": known["pipeline"], "spark_conn_id": SETTINGS.spark_conn_id}
     fork = StateflowRestoreOperator(
-        task_id="fork", origin="{{ params.origin }}", from_job=job, parameters=wanted, **of_fork, **spark
+        task_id="fork",
+        origin="{{ params.origin }}",
+        from_job=job,
+        parameters=wanted,
+        clone_sinks="{{ params.clone_sinks }}",
+        **of_fork,
+        **spark,
     )
     run = StateflowRunOperator(
         task_id="run", until="{{ params.until or '' }}", parameters=wanted, **of_fork, **spark

@@ -35,6 +35,11 @@ def _is_living(job: Job) -> bool:
 @task
 def known_job(job: str, pipeline: str = "") -> dict[str, str]:
     """What the form leaves open: the file that the job runs, and the DAG that runs it. No file is loaded here."""
+    return known(job, pipeline)
+
+
+def known(job: str, pipeline: str = "") -> dict[str, str]:
+    """The same for the code of a task."""
     settings = SETTINGS.jobs.get(job)
     running = pipeline or running_pipeline(job)
     if not running or settings is None or not settings.dag_id:
@@ -74,10 +79,10 @@ def keep(conn_id: str, job: str, checkpoint: str, tag: str, note: str) -> str:
 
 
 @task
-def let_go(conn_id: str, job: str, purpose: str, run_id: str) -> None:
-    """Removes the tag that this DAG run has set."""
+def let_go(conn_id: str, jobs: list[str], purpose: str, run_id: str) -> None:
+    """Removes the tags that this DAG run has set."""
     tag = tag_name(purpose, run_id)
     with spoken():
-        found = StateflowHook(conn_id).job(job)
-        if tag in found.status().tags:
-            found.untag(tag)
+        for found in map(StateflowHook(conn_id).job, jobs):
+            if tag in found.status().tags:
+                found.untag(tag)

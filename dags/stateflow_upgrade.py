@@ -209,7 +209,7 @@ with DAG(
 
     ended = verdict(old, new, stop.output)
     # When going back has failed, too, the tag stays.
-    released = let_go.override(trigger_rule="one_success")(conn_id, job, "before-upgrade")
+    released = let_go.override(trigger_rule="one_success")(conn_id, [job], "before-upgrade")
 
     ready >> stop >> deployed >> checked >> kept >> restore >> trial >> verify >> switched
     [deployed, checked, kept, restore, trial, verify, switched] >> failed >> roll_back >> verified

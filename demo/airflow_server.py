@@ -65,6 +65,8 @@ class AirflowServer:
     """Seconds for Airflow to come up."""
     users: Mapping[str, str] = field(default_factory=lambda: {"admin": "admin", "viewer": "viewer"})
     """The role of each user, by name."""
+    goes_on: bool = False
+    """Whether drivers that an earlier server of this folder has left go on; else they are ended at the start."""
     passwords: dict[str, str] = field(init=False)
     _processes: dict[str, subprocess.Popen[bytes]] = field(init=False, default_factory=dict)
     _sessions: set[int] = field(init=False, default_factory=set)
@@ -102,7 +104,8 @@ class AirflowServer:
             )
         self.port = free_port(self.port)
         # A server of this folder that was killed itself could not end what it had started.
-        _end(self.belongings())
+        if not self.goes_on:
+            _end(self.belongings())
         self._write_settings()
         say("its database")
         self._migrate()
@@ -113,6 +116,13 @@ class AirflowServer:
 
     def stop(self) -> None:
         """Ends the processes, and then everything that they have started."""
+        self.halt()
+        # Twice: what is being started while the first list is made is in the second.
+        for _ in range(2):
+            _end(self.belongings())
+
+    def halt(self) -> None:
+        """Ends Airflow's own processes; a driver that is a process of its own goes on."""
         running = [p for p in self._processes.values() if p.poll() is None]
         for process in running:
             process.terminate()
@@ -120,9 +130,8 @@ class AirflowServer:
         for process in running:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.0, deadline - time.monotonic()))
-        # Twice: what is being started while the first list is made is in the second.
-        for _ in range(2):
-            _end(self.belongings())
+        for process in running:
+            process.kill()
         for process in self._processes.values():
             process.wait()
         self._processes.clear()

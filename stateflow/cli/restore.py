@@ -126,15 +126,19 @@ def restore(
         name: load_pipeline(file, Path.cwd()).pipeline for name, file in pairs(reader, "--reader").items()
     }
     if with_readers:
-        if not rewind_sinks:
-            raise UsageError(
-                "--with-readers takes back whoever has read what --rewind-sinks undoes: give that, too"
-            )
-        together = found.restore_with_readers(origin, loaded.pipeline, readers, given, **request)
+        together = found.restore_with_readers(
+            origin,
+            loaded.pipeline,
+            readers,
+            given,
+            rewind_sinks=rewind_sinks,
+            approved=plan_digest,
+            **request,
+        )
         if strict:
             for each in together.plans:
                 each.check.refuse_evolution()
-        _restore_together(call, together, plan_digest, yes=yes, shown=options.progress)
+        _restore_together(call, together, yes=yes, shown=options.progress)
         return
     if readers:
         raise UsageError("--reader says which pipeline a reader runs: give --with-readers, too")
@@ -164,11 +168,7 @@ def restore(
     )
 
 
-def _restore_together(
-    call: Invocation, together: Any, approved: str | None, *, yes: bool, shown: bool
-) -> None:
-    if approved is not None:
-        together.require(approved)
+def _restore_together(call: Invocation, together: Any, *, yes: bool, shown: bool) -> None:
     if not yes:
         call.output.answer(
             {**together.document(), "restored": False},

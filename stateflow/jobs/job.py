@@ -281,24 +281,34 @@ class Job(JobHandle):
         parameters: Mapping[str, Any] | None = None,
         *,
         options: Options | None = None,
+        approved: str | None = None,
+        rewind_sinks: bool = True,
         **request: Any,
     ) -> RestoreTogether:
         """Plans a restore that rewinds the outputs, together with the jobs of the root that have read what it undoes.
 
         `readers` has their pipelines by name. `request` takes what `restore` takes; it holds for every job, apart from what says
-        where this one begins.
+        where this one begins. With `approved`, the digest of all of it, `apply` does exactly that or nothing; after a crash it does
+        what is left of it.
         """
         from stateflow.restore.together import plan_together
 
-        first = self.restore(origin, pipeline, parameters, options=options, rewind_sinks=True, **request)
-        shared = {name: request[name] for name in ("takeover", "conf", "owner") if name in request}
+        if not rewind_sinks:
+            raise UsageError(
+                "--with-readers takes back whoever has read what --rewind-sinks undoes: give that, too"
+            )
+        together: dict[str, Any] = {"options": options, "rewind_sinks": True, "with_readers": True}
+        first = self.restore(origin, pipeline, parameters, **together, **request)
+        shared = {name: request[name] for name in ("takeover", "conf", "owner", "count") if name in request}
 
         def plan_reader(name: str, slot: int) -> RestorePlan:
-            return self.beside(name).restore(
-                f"checkpoint:{slot}", readers[name], options=options, rewind_sinks=True, **shared
-            )
+            return self.beside(name).restore(f"checkpoint:{slot}", readers[name], **together, **shared)
 
-        return plan_together(first, plan_reader, readers)
+        def history_of(name: str) -> list[HistoryLine]:
+            reader = self.beside(name)
+            return reader.history() if reader.exists else []  # it may never have run
+
+        return plan_together(first, plan_reader, readers, approved=approved, history_of=history_of)
 
     def rescale(self, parallelism: int, *, note: str = "", takeover: bool = False) -> Edited:
         """Hands the state to another number of subtasks. It edits only the record, and the next run follows it."""

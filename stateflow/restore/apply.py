@@ -34,7 +34,8 @@ from stateflow.liveness.heart import Heart
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.parameters import as_texts
 from stateflow.restore.copies import copies_of
-from stateflow.restore.digest import require_same
+from stateflow.restore.digest import digest, require_same
+from stateflow.restore.gone_back import note
 from stateflow.restore.plan import Plan, Progress, Restored, same_job
 from stateflow.restore.planning import make_plan, taken_over
 from stateflow.savepoints.dispose import dispose_claimed
@@ -228,7 +229,11 @@ class RestoreRun:
             versions={**snapshot.versions, **request.pipeline.versions},
             origin=origin.label,
             shift=max(0, snapshot.slot + snapshot.shift - writer.next_slot),
-            statistics={"trigger_timestamp": self.job.clock() // 1000, "restored_bytes": self.copied_bytes},
+            statistics={
+                "trigger_timestamp": self.job.clock() // 1000,
+                "restored_bytes": self.copied_bytes,
+                **note(request.together, digest(self.plan)),
+            },
         )
 
     def _bring_in(self, record: Record, writer: Writer) -> Record:

@@ -93,6 +93,26 @@ def digest(plan: Plan) -> str:
     return hashlib.sha256(json.dumps(bound(plan), sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
+def differences_together(approved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What has changed since the approval, as parts of a sentence. Both are documents, of a plan or of several."""
+    return list(_differences_together(approved, now))
+
+
+def _differences_together(approved: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    yield from differences(approved["bound"], now["bound"])
+    before, after = (
+        {each["job"]: each for each in document.get("with_readers", ())} for document in (approved, now)
+    )
+    for name in sorted({*before, *after}):
+        if name not in before:
+            yield f"job {quoted(name)} has read it meanwhile and would go back, too"
+        elif name not in after:
+            yield f"job {quoted(name)} would not go back any more"
+        else:
+            changes = differences(before[name]["bound"], after[name]["bound"])
+            yield from (f"of job {quoted(name)} {change}" for change in changes)
+
+
 def differences(approved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """What has changed since the approval, as parts of a sentence. Both are `bound(plan, masked=True)`."""
     return list(_differences(approved, now))
@@ -139,6 +159,6 @@ def require_same(approved: str, plan: Plan, before: Plan | None = None) -> None:
     what = f" ({'; '.join(changes)})" if changes else ""
     raise UsageError(
         f"the restore of job {plan.request.job.name!r} from {quoted(plan.request.origin.label)} is not the one that was approved any more"
-        f"{what}: its plan was {approved[:12]} and is {digest(plan)[:12]}; nothing was restored, so plan again and have that "
+        f"{what}: its plan was {approved[:12]} and is {digest(plan)[:12]}; the job was not restored, so plan again and have that "
         "approved"
     )

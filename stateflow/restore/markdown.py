@@ -19,6 +19,24 @@ def markdown(plan: Plan) -> str:
     return "\n".join(_lines(plan))
 
 
+def markdown_together(plans: Sequence[Plan], of_all: str) -> str:
+    """Of a restore of several jobs, in the order in which they go back. `of_all`: the digest that an approval names."""
+    *readers, first = plans
+    if not readers:
+        return markdown(first)
+    job = code(first.request.job.name)
+    rows = [
+        (code(plan.request.job.name), code(plan.request.origin.label), code(digest(plan))) for plan in plans
+    ]
+    parts = [
+        f"**Restore job {job} together with the jobs that have read what this undoes**",
+        f"In this order; every plan stands below, that of {job} first. Digest of all: {code(of_all)}",
+        "\n".join(_table(("job", "goes back to", "digest of its plan"), rows)),
+        *(markdown(plan) for plan in (first, *readers)),
+    ]
+    return "\n\n".join(parts)
+
+
 def _lines(plan: Plan) -> Iterator[str]:
     request, origin = plan.request, plan.request.origin
     record = origin.record
@@ -104,7 +122,9 @@ def _lines(plan: Plan) -> Iterator[str]:
         yield ""
         yield "**Readers of what would be undone**"
         yield ""
-        yield from (f"- {prose(reader_sentence(reader))}" for reader in plan.readers)
+        yield from (
+            f"- {prose(reader_sentence(reader, goes_along=request.with_readers))}" for reader in plan.readers
+        )
     if plan.warnings:
         yield ""
         yield "**Note**"

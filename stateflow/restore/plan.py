@@ -70,6 +70,10 @@ class RestoreRequest:
     rewind_sinks: bool = False
     clone_sinks: bool = False
     """Whether a fork begins with copies of the origin's tables."""
+    with_readers: bool = False
+    """Whether the jobs that have read what is undone go back, too: each by a restore of its own."""
+    together: str = ""
+    """The digest of a restore of several jobs that this is one of. The record notes it, so that a repetition finds what is done."""
     reset_watermark: bool = False
     parallelism: int = 0
     max_parallelism: int = 0

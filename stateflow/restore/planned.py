@@ -9,7 +9,7 @@ from stateflow.restore.apply import RestoreRun
 from stateflow.restore.digest import bound, digest
 from stateflow.restore.plan import Plan, Progress, Restored, RestoreRequest
 from stateflow.restore.planning import make_plan
-from stateflow.restore.text import text
+from stateflow.restore.text import next_step, text
 
 
 def plan_restore(request: RestoreRequest) -> RestorePlan:
@@ -52,7 +52,10 @@ class RestorePlan(Plan):
             ],
             "sources": [vars(source) for source in self.sources],
             "sinks": [vars(sink) for sink in self.sinks],
-            "readers": [asdict(reader) for reader in self.readers],
+            "readers": [
+                {**asdict(reader), "next_step": next_step(reader, goes_along=request.with_readers)}
+                for reader in self.readers
+            ],
             "files": self.files,
             "bytes": self.bytes,
             "copies": self.copies,

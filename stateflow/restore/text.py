@@ -76,21 +76,28 @@ def _lines(plan: Plan) -> Iterator[str]:
     if unbound:
         yield f"              {unbound}"
     for reader in plan.readers:
-        yield f"  reader      {reader_sentence(reader)}"
+        yield f"  reader      {reader_sentence(reader, goes_along=request.with_readers)}"
     for warning in plan.warnings:
         yield f"  note        {warning}"
     yield f"  digest      {digest(plan)}"
 
 
-def reader_sentence(reader: Reader) -> str:
-    way = (
-        f"so take it back to its checkpoint {reader.back_to} too, with its outputs, before it runs again"
-        if reader.back_to is not None
-        else "and none of its checkpoints is from before that, so restore a savepoint of it, or let it begin anew"
-    )
+def reader_sentence(reader: Reader, *, goes_along: bool) -> str:
     return (
         f"job {quoted(reader.job)} has read {quoted(reader.table)} of job {quoted(reader.of)} (source {quoted(reader.source)}), from "
-        f"version {reader.first} on of what would be undone: its next run is refused, {way}"
+        f"version {reader.first} on of what would be undone: {next_step(reader, goes_along=goes_along)}"
+    )
+
+
+def next_step(reader: Reader, *, goes_along: bool) -> str:
+    """What becomes of a reader, and what to do about it. `goes_along`: the restore takes it back, too."""
+    if goes_along:
+        return f"it goes back with it, to its checkpoint {reader.back_to}"
+    if reader.back_to is None:
+        return "its next run is refused, and none of its checkpoints is from before that: restore a savepoint of it, or let it begin anew"
+    return (
+        f"its next run is refused until it is back at its checkpoint {reader.back_to}, with its outputs: take it along with "
+        f"`--with-readers --reader {quoted(reader.job)}=FILE` (in Airflow's recovery form the field `with_readers`)"
     )
 
 

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from demo.airflow_client import AirflowClient, RefusedError, RunOf
 from demo.airflow_server import PROJECT, AirflowServer
@@ -20,6 +21,7 @@ __all__ = [
     "RunOf",
     "airflow",
     "connection",
+    "server_in",
 ]
 
 EXAMPLE = PROJECT / "examples" / "orders.py"
@@ -36,14 +38,23 @@ def connection(checkpoint_dir: Path | str, **more: object) -> str:
 
 
 @contextmanager
-def airflow(
+def airflow(folder: Path, **made: Any) -> Iterator[AirflowServer]:
+    """`server_in(folder, ...)` while it runs. Its home goes, the rest of the folder stays."""
+    (folder / "checkpoints").mkdir()
+    with server_in(folder, **made) as server:
+        yield server
+    shutil.rmtree(folder / "airflow", ignore_errors=True)
+
+
+def server_in(
     folder: Path,
     *,
     settings: Mapping[str, object] | None = None,
     connections: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
     database: str = "",
-) -> Iterator[AirflowServer]:
+    goes_on: bool = False,
+) -> AirflowServer:
     """With its home, its checkpoint root and the tables of the orders pipeline in `folder`.
 
     `settings` are those of dags/stateflow_settings.py; a schedule would run the pipeline when no test expects it.
@@ -58,12 +69,15 @@ def airflow(
         "retry_seconds": 1,
         "approval_minutes": 1,
         "conn_ids": ["nowhere", "unreachable"],
-        "jobs": {"orders": pipeline},
+        "jobs": {
+            "orders": pipeline,
+            "gated": {"pipeline": f"{TEST_DAGS / 'gated.py'}:gated", "dag_id": "gated_runs"},
+            "sums": {"pipeline": f"{TEST_DAGS / 'sums.py'}:sums", "dag_id": "sums"},
+        },
         **(settings or {}),
     }
     root = folder / "checkpoints"
-    root.mkdir()
-    server = AirflowServer(
+    return AirflowServer(
         folder / "airflow",
         str(root),
         dags=(PROJECT / "dags", TEST_DAGS),
@@ -76,7 +90,5 @@ def airflow(
         database=database,
         users=USERS,
         patience=400,
+        goes_on=goes_on,
     )
-    with server:
-        yield server
-    shutil.rmtree(folder / "airflow", ignore_errors=True)

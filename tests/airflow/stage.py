@@ -28,11 +28,13 @@ class Stage:
 
     folder: Path
     name: str
+    again: bool = False
+    """Whether another process has set it up."""
     orders: Orders = field(init=False)
     job: Job = field(init=False)
 
     def __post_init__(self) -> None:
-        self.gate.mkdir(parents=True)
+        self.gate.mkdir(parents=True, exist_ok=self.again)
         self.orders = Orders(self.folder / self.name / "orders")
         self.job = Job(str(self.folder / "checkpoints"), self.name)
 

@@ -24,6 +24,7 @@ from stateflow.jobs.job import Job
 from stateflow.savepoints.format import read_savepoint
 from stateflow.storage.roots import open_store
 from tests.airflow import dag_runs
+from tests.airflow.conftest import Connect
 from tests.airflow.dag_runs import DAGS
 from tests.jobs.made import ORDERS, REPOSITORY, made_job
 
@@ -32,9 +33,9 @@ FORMS = {
     "stateflow_savepoint": {"job", "kind", "note", "conn_id"},
     "stateflow_cleanup": {"job", "retained", "age", "dry_run", "conn_id"},
     "stateflow_stop": {"job", "drain", "savepoint", "note", "conn_id"},
-    "stateflow_recovery": {"job", "origin", "rewind_sinks", "note", "conn_id"},
+    "stateflow_recovery": {"job", "origin", "rewind_sinks", "with_readers", "note", "conn_id"},
     "stateflow_upgrade": {"job", "pipeline", "rewind_sinks", "note", "conn_id"},
-    "stateflow_reprocess": {"job", "fork", "origin", "until", "parameters", "note", "conn_id"},
+    "stateflow_reprocess": {"job", "fork", "origin", "until", "parameters", "clone_sinks", "note", "conn_id"},
 }
 """What the pages' dialogs send, and people."""
 SCHEDULED = {"stateflow_orders", "stateflow_periodic_savepoints", "stateflow_nightly"}
@@ -136,6 +137,8 @@ def test_the_job_is_chosen_from_a_list_that_takes_other_names(bag: DagBag, dag_i
         ("stateflow_reprocess", {"parameters": {}}),
         ("stateflow_reprocess", {"parameters": "output=/data"}),
         ("stateflow_reprocess", {"origin": "yesterday"}),
+        ("stateflow_reprocess", {"clone_sinks": "some"}),
+        ("stateflow_recovery", {"with_readers": "some"}),
         ("stateflow_upgrade", {"pipeline": None}),
         ("stateflow_orders", {"input": ""}),
         ("stateflow_orders", {"bounded": "sometimes"}),
@@ -201,7 +204,7 @@ def test_what_an_upgrade_has_switched_to_is_what_runs(bag: DagBag, monkeypatch: 
 
 def test_nothing_of_a_recovery_is_touched_without_an_approval(bag: DagBag) -> None:
     dag = bag.dags["stateflow_recovery"]
-    harmless = {"known_job", "plan", "hold", "approve", "let_go"}
+    harmless = {"known_job", "known_readers", "plan", "hold", "dags_of", "approve", "let_go"}
     for task in dag.tasks:
         if task.task_id not in harmless:
             assert "approve" in task.get_flat_relative_ids(upstream=True), task.task_id
@@ -218,6 +221,7 @@ def test_a_recovery_restores_what_was_planned_after_the_driver_has_stopped(bag: 
         "known_job",
         "plan",
         "hold",
+        "dags_of",
         "approve",
         "stop",
         "plan_again",
@@ -243,6 +247,56 @@ def test_a_recovery_restores_what_was_planned_after_the_driver_has_stopped(bag: 
     assert "params.note" not in approve.body
     # A run that the pipeline's DAG starts between the stop and the restore is fenced.
     assert restore.takeover is True
+
+
+def test_readers_run_what_the_settings_say_and_no_file_from_elsewhere(
+    bag: DagBag, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    recovery = sys.modules[type(bag.dags["stateflow_recovery"].get_task("approve")).__module__]
+    settings = sys.modules["stateflow_settings"]
+    jobs = {
+        name: settings.Pipeline(pipeline=f"{tmp_path}/{name}.py:{name}", dag_id=dag_id)
+        for name, dag_id in (("orders", "a"), ("daily", "b"), ("weekly", "b"), ("lost", ""))
+    }
+    for module in (recovery, settings, sys.modules["stateflow_steps"]):
+        monkeypatch.setattr(module, "SETTINGS", msgspec.structs.replace(settings.SETTINGS, jobs=jobs))
+    monkeypatch.setenv("AIRFLOW_VAR_STATEFLOW_PIPELINE_DAILY", f"{tmp_path}/daily_2.py:daily")
+    known_readers, dags_of = (
+        bag.dags["stateflow_recovery"].get_task(name).python_callable for name in ("known_readers", "dags_of")
+    )
+    assert known_readers("orders", {"with_readers": False}) == {}
+    assert known_readers("orders", {"with_readers": True}) == {
+        "daily": f"{tmp_path}/daily_2.py:daily",  # an upgrade has switched to it
+        "weekly": f"{tmp_path}/weekly.py:weekly",
+        "lost": f"{tmp_path}/lost.py:lost",
+    }
+    monkeypatch.setenv("AIRFLOW_VAR_STATEFLOW_PIPELINE_DAILY", "/tmp/evil.py:daily")
+    with pytest.raises(AirflowFailException, match=r"/evil.py lies in none of the allowed folders"):
+        known_readers("orders", {"with_readers": True})
+    monkeypatch.delenv("AIRFLOW_VAR_STATEFLOW_PIPELINE_DAILY")
+    assert dags_of(["orders", "daily", "weekly"]) == ["a", "b"]
+    with pytest.raises(AirflowFailException, match="which DAG runs job 'lost' is not known: say so in"):
+        dags_of(["orders", "lost"])
+
+
+def test_each_job_that_goes_back_is_tagged_and_the_way_back_too(
+    bag: DagBag, tmp_path: Path, connect: Connect
+) -> None:
+    connect(tmp_path)
+    for name in ("orders", "daily"):
+        made_job(tmp_path, name)
+    dag = bag.dags["stateflow_recovery"]
+    hold, holds, let_go = (dag.get_task(name).python_callable for name in ("hold", "still_holds", "let_go"))
+    plan = {"checkpoint": 2, "digest": "1", "document": {"with_readers": [{"job": "daily", "checkpoint": 3}]}}
+    jobs = hold(plan, "stateflow_default", "orders", "manual__1")
+    assert jobs == ["orders", "daily"]
+    assert [Job(str(tmp_path), name).status().tags for name in jobs] == [
+        {"recovery-manual__1": 2},
+        {"recovery-manual__1": 3},
+    ]
+    assert holds(plan, plan, "stateflow_default", jobs, "manual__1") == "before-recovery-manual__1"
+    let_go("stateflow_default", jobs, "recovery", "manual__1")
+    assert [Job(str(tmp_path), name).status().tags for name in jobs] == [{"before-recovery-manual__1": 4}] * 2
 
 
 def test_an_approval_whose_time_is_up_says_what_to_do(bag: DagBag) -> None:
@@ -302,7 +356,7 @@ def test_a_plan_that_no_longer_holds_is_noticed(bag: DagBag, now: dict[str, Any]
     with pytest.raises(
         AirflowFailException, match=f"{changed}; nothing was restored, and job 'orders' is stopped"
     ):
-        holds(approved, other, "nowhere", "orders", "manual__1")
+        holds(approved, other, "nowhere", ["orders"], "manual__1")
 
 
 def test_going_back_begins_with_any_failure_once_the_restore_has_begun_and_with_none_before(
@@ -438,6 +492,10 @@ STORIES: dict[str, dict[str, Any]] = {
         "conf": {"fork": "again", "origin": "checkpoint:5", "parameters": {"output": "/data/again"}},
         "mark": "run",
     },
+    "reprocessing with copies": {
+        "dag": "stateflow_reprocess",
+        "conf": {"fork": "copies", "parameters": {"output": "/data/copies"}, "clone_sinks": True},
+    },
     "reprocessing into its tables": {
         "dag": "stateflow_reprocess", "conf": {"fork": "twice", "parameters": {"output": "/data/totals"}},
     },
@@ -472,6 +530,9 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
         "job": "orders",
         "pipeline": f"{folder}/linked.py:orders",
     }
+    there = made_job(tmp_path_factory.mktemp("saved"), "orders")
+    saved = Job(there.store.url, "orders").savepoint(to=str(folder / "saved")).url
+    STORIES["reprocessing with copies"]["conf"]["origin"] = saved
     STORIES["upgrade with a file from elsewhere"]["conf"] = {"pipeline": f"{elsewhere}/evil.py:orders"}
     return Played(
         root, dict(zip(STORIES, dag_runs.played(folder, root, list(STORIES.values())), strict=True))
@@ -566,6 +627,14 @@ def test_an_interval_is_processed_again_in_a_fork_that_leaves_the_job_alone(play
     assert played.result("reprocessing", "verify")["sound"]
     run = played.told["reprocessing"]["run_id"]
     assert not [r for r in played.job("orders").log().chain if r.owner.dag_run.endswith(run)]
+
+
+@pytest.mark.system
+def test_what_an_interval_s_form_asks_to_copy_is_asked_of_the_restore(played: Played) -> None:
+    """These jobs have no tables, so that the refusal shows that the form's field has arrived."""
+    said = played.said("reprocessing with copies", "fork")
+    assert "--clone-sinks needs a checkpoint of the other job" in said
+    assert played.state("reprocessing with copies", "run") == "upstream_failed"
 
 
 @pytest.mark.system

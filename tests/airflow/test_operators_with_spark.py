@@ -25,6 +25,7 @@ from stateflow.errors import StateflowError
 from stateflow.jobs.job import Job
 from stateflow.jobs.running import run_loaded
 from stateflow.pipelines.loading import load_pipeline
+from stateflow.restore.planned import RestorePlan
 from stateflow.savepoints.format import verify_savepoint
 from stateflow.storage.roots import open_store
 from tests.airflow.conftest import Connect
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PIPELINE = f"{ORDERS}:orders"
+SUMS = f"{Path(__file__).parent / 'dags' / 'sums.py'}:sums"
 
 
 class Desk:
@@ -107,6 +109,73 @@ def test_outputs_go_back_with_the_state_once_for_all_tries(
     assert desk.job.log().pending == ()
     desk.run()
     assert desk.right
+
+
+class Reading(Desk):
+    """With a job that sums what the orders job puts out."""
+
+    def read(self) -> None:
+        options = StateflowHook().options(retained_checkpoints=20, progress=False)
+        parameters = {"input": str(self.folder / "totals"), "output": str(self.folder / "sums")}
+        loaded = load_pipeline(SUMS, self.folder)
+        run_loaded(loaded, self.job.beside("sums"), parameters, options=options)
+
+    @property
+    def sums(self) -> list[str]:
+        return sorted(map(str, read(self.folder / "sums")))
+
+
+def test_whoever_has_read_it_goes_back_too_by_one_approval_and_once_for_all_tries(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading = Reading(desk.folder)
+    reading.read()
+    early, sound = reading.job.checkpoints()[-1].slot, (reading.totals, reading.sums)
+    reading.run()
+    reading.read()
+    forward = reading.totals, reading.sums
+    restore = {
+        "pipeline": PIPELINE, "origin": f"checkpoint:{early}", "rewind_sinks": "true", "with_readers": "true",
+        "readers": {"sums": "{{ params.sums }}", "broken": "/nowhere/broken.py:broken"}, "params": {"sums": SUMS},
+        "spark_conn_id": "spark_here",
+    }  # fmt: skip
+    plan = ran(StateflowRestoreOperator, dry_run=True, **restore)
+    assert plan["plan"].startswith(
+        "**Restore job `orders` together with the jobs that have read what this undoes**"
+    )
+    assert [each["job"] for each in plan["document"]["with_readers"]] == ["sums"]
+    with pytest.raises(AirflowFailException, match=r"'sums' have read .* an operator takes `readers`"):
+        ran(StateflowRestoreOperator, **{**restore, "readers": {}})
+    with pytest.raises(AirflowFailException, match="give that, too"):
+        ran(StateflowRestoreOperator, **{**restore, "rewind_sinks": False})
+
+    # A reader that has gone on would go back from elsewhere: that is another plan.
+    alone = ran(StateflowRestoreOperator, dry_run=True, **{**restore, "with_readers": False})
+    with pytest.raises(AirflowFailException, match="is not the one that was approved any more"):
+        ran(StateflowRestoreOperator, approved=alone["digest"], **restore)
+    assert (reading.totals, reading.sums) == forward
+
+    applied = RestorePlan.apply
+
+    def dies(self: RestorePlan, *args: Any) -> Any:
+        if self.request.job.name == "orders":
+            raise StateflowError("the worker is gone")
+        return applied(self, *args)
+
+    with monkeypatch.context() as cut_off:
+        cut_off.setattr(RestorePlan, "apply", dies)
+        with pytest.raises(AirflowException, match="the worker is gone"):
+            ran(StateflowRestoreOperator, Try("it"), approved=plan["digest"], **restore)
+    assert (reading.totals, reading.sums) == (forward[0], sound[1]), "the reader has gone back first"
+    told = ran(StateflowRestoreOperator, Try("it", try_number=2), approved=plan["digest"], **restore)
+    assert (reading.totals, reading.sums) == sound
+    assert told["digest"] == plan["digest"]
+    assert [r.kind for r in reading.job.beside("sums").log().chain].count("restore") == 1
+    again = ran(StateflowRestoreOperator, Try("it", try_number=3), approved=plan["digest"], **restore)
+    assert again["record"] == told["record"]
+    reading.run(0)
+    reading.read()
+    assert (reading.totals, reading.sums) == forward
 
 
 def test_output_that_a_run_left_pending_is_delivered_before_a_job_changes(

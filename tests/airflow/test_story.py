@@ -65,7 +65,7 @@ def server(folder: Path) -> Iterator[AirflowServer]:
         environment={"AIRFLOW_VAR_LEDGER_TOKEN": SECRET},
     ) as running:
         running.client().await_dags(
-            "gated_runs", "ledger", "patient", "stateflow_orders", "stateflow_recovery"
+            "gated_runs", "ledger", "patient", "stateflow_orders", "stateflow_recovery", "sums"
         )
         yield running
 
@@ -448,6 +448,44 @@ def test_a_retry_on_another_host_fences_the_zombie_that_still_writes(
     assert stage.job.log().newest_epoch == 2
     assert before.right
     assert stage.verdict() == before
+
+
+@long
+def test_a_recovery_takes_whoever_has_read_the_output_back_with_it(
+    server: AirflowServer, client: AirflowClient, folder: Path
+) -> None:
+    stage = Stage(folder, "gated")
+    reader = stage.job.beside("sums")
+
+    def rows() -> list[list[str]]:
+        return [sorted(map(str, read(folder / "gated" / name))) for name in ("totals", "sums")]
+
+    def both_run() -> None:
+        stage.orders.add(1, ROWS)
+        succeeded(client, gated_run(client, stage))
+        succeeded(client, client.trigger("sums"))
+
+    both_run()
+    slot, back_to = stage.checkpoints()[-1].slot, reader.checkpoints()[-1].slot
+    both_run()
+    forward = rows()
+    asked = {"job": "gated", "origin": f"checkpoint:{slot}", "rewind_sinks": True, "with_readers": True}
+    back = client.trigger("stateflow_recovery", asked)
+    body = client.await_question(back, "approve", PATIENCE)["body"]
+    assert "together with the jobs that have read what this undoes" in body
+    assert f"| `sums` | `checkpoint:{back_to}` |" in body
+    assert "*Approve* stops the drivers of gated, sums" in body
+    server.client("second").answer(back, "approve", "Approve")
+    succeeded(client, back)
+    assert sorted(client.xcom(back, "restore")["records"]) == ["gated", "sums"]
+    for dag_id in ("gated_runs", "sums"):
+        succeeded(client, client.newest_run(dag_id))
+    succeeded(client, client.trigger("sums"))
+    assert rows() == forward
+    assert stage.verdict().right
+    assert [job.status().timeline for job in (stage.job, reader)] == [2, 2]
+    for job in (stage.job, reader):
+        assert [name.partition("-manual")[0] for name in job.status().tags] == ["before-recovery"]
 
 
 @long

@@ -12,6 +12,7 @@ from stateflow.config.options import load
 from stateflow.errors import DisagreementError, UsageError
 from stateflow.jobs.job import Job
 from stateflow.restore.planned import RestorePlan
+from stateflow.restore.together import RestoreTogether
 from tests.spark.pipelines import ORDER, Order, Sum, Total, Workbench, at
 from tests.spark.sink_places import contents
 
@@ -85,9 +86,11 @@ def test_readers_go_back_first_and_a_crash_in_between_is_finished_by_the_same_ag
 
     job = Job(root, "orders")
 
-    def planned() -> Any:
+    def planned(approved: str | None = None) -> RestoreTogether:
         readers = {name: flows[name] for name in ("daily", "weekly")}
-        return job.restore_with_readers(f"checkpoint:{slot}", flows["orders"], readers, options=options)
+        return job.restore_with_readers(
+            f"checkpoint:{slot}", flows["orders"], readers, options=options, approved=approved
+        )
 
     with pytest.raises(
         UsageError, match=r"'daily', 'weekly' have read .*--reader daily=FILE --reader weekly=FILE"
@@ -113,9 +116,11 @@ def test_readers_go_back_first_and_a_crash_in_between_is_finished_by_the_same_ag
         patch.setattr(RestorePlan, "apply", dies)
         with pytest.raises(KeyboardInterrupt):
             plan.apply()
-    again = planned()
+    again = planned(approved=digest)
     assert [each.request.job.name for each in again.plans] == ["daily", "orders"]
     assert again.digest == digest, "what was approved still holds"
+    with pytest.raises(UsageError, match="is not the one that was approved any more"):
+        planned(approved=planned().digest.translate(str.maketrans("0123", "4567"))).apply()
     again.apply()
     assert rows() == sound
     assert planned().first.readers == ()

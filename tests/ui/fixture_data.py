@@ -13,6 +13,7 @@ from typing import Any
 from stateflow.checkpoint.statistics import HistoryLine, summary
 from stateflow.observe.status import line_document, summary_document
 from stateflow.observe.timelines import audit, spans
+from stateflow.restore import gone_back
 from stateflow_ui.charts import percentiles, recent
 from stateflow_ui.history_lines import Lines
 
@@ -257,6 +258,7 @@ def _act(
         dag_run="stateflow_recovery/manual__2026-11-12T09:14:00+00:00" if kind == "restore" else "",
         user="anna", host="ops-1", note=notes[kind], trigger_timestamp=at, latest_ack_timestamp=at,
         end_to_end_duration=420, state_size=target.state_size, num_files=target.num_files, watermark=target.watermark,
+        metrics=gone_back.note("a" * 64, "b" * 64) if kind == "restore" else {},
     )  # fmt: skip
 
 

@@ -69,7 +69,9 @@ def test_a_restore_begins_with_a_plan(served: Served, visit: Visit) -> None:
     dialog = opened(page, "Restore")
     assert "waits for a person's approval" in dialog.inner_text()
     dialog.get_by_label("Restore from").select_option(label="black-friday (#9400)")
+    assert dialog.get_by_label("With the jobs that have read them").count() == 0
     dialog.get_by_label("Rewind the outputs too").check()
+    dialog.get_by_label("With the jobs that have read them").check()
     dialog.get_by_role("button", name="Plan the restore").click()
     dialog.wait_for(state="detached")
     assert sent(served) == {
@@ -79,6 +81,7 @@ def test_a_restore_begins_with_a_plan(served: Served, visit: Visit) -> None:
             "conn_id": "stateflow_default",
             "origin": "tag:black-friday",
             "rewind_sinks": True,
+            "with_readers": True,
             "note": "",
         },
     }

@@ -301,6 +301,17 @@ def test_savepoints_tags_storage_and_audit(served: Served, visit: Visit) -> None
     assert "output of totals" in trail.inner_text()
 
 
+def test_a_restore_says_that_other_jobs_went_back_with_it(served: Served, visit: Visit) -> None:
+    [*_, restore] = [line for line in served.world.lines if line.kind == "restore"]
+    page = visit(f"{served.job}/checkpoints/{restore.id}").page
+    said = page.get_by_text("Restored from").first
+    said.wait_for()
+    assert (
+        f"Restored from {restore.origin}, one of several jobs that went back together. prices"
+        in said.inner_text()
+    )
+
+
 def test_a_checkpoint_down_to_its_key_groups(served: Served, visit: Visit) -> None:
     page = visit(f"{served.job}/checkpoints/{served.world.head}").page
     sessions = page.get_by_role("region", name="Operator sessions")

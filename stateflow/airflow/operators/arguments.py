@@ -200,6 +200,14 @@ def table(value: Any) -> dict[str, Any]:
     return dict(value)
 
 
+def pipelines(value: Any) -> dict[str, str]:
+    """`FILE:PIPELINE` by the name of a job."""
+    try:
+        return {name: named(file) for name, file in table(value).items()}
+    except (TypeError, ValueError):
+        raise TypeError("has to be a mapping of jobs' names to FILE:PIPELINE") from None
+
+
 def snapshot(value: Any) -> str:
     """A checkpoint: `latest`, its number or `checkpoint:N`, or `tag:NAME`."""
     from stateflow.checkpoint.names import Elsewhere, parse  # loads records, and few DAG files need it
@@ -288,6 +296,7 @@ Span = Annotated[timedelta | str, Argument(span)]
 SomeTime = Annotated[timedelta | str, Argument(some_time)]
 Snapshot = Annotated[str | int, Argument(snapshot)]
 Table = Annotated[Mapping[str, Any] | None, Argument(table, when_none=dict)]
+Pipelines = Annotated[Mapping[str, str] | None, Argument(pipelines, when_none=dict)]
 People = Annotated[Sequence[str] | str | None, Argument(people)]
 Kind = Annotated[str, Argument(one_of("native", "canonical"))]
 Deferrable = Annotated[

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +17,7 @@ from stateflow.airflow.operators.arguments import (
     Flag,
     Name,
     People,
+    Pipelines,
     Table,
     Text,
     answer,
@@ -31,9 +32,26 @@ if TYPE_CHECKING:
     from stateflow.checkpoint.statistics import HistoryLine
     from stateflow.format.records import Owner
     from stateflow.jobs.job import Job
-    from stateflow.restore.planned import RestorePlan
+    from stateflow.pipelines.pipeline import Pipeline
+    from stateflow.restore.together import RestoreTogether
 
 ClaimMode = Annotated[str, Argument(one_of("no_claim", "claim"))]
+
+
+class _Pipelines(Mapping[str, "Pipeline"]):
+    """By job. Each is loaded when it is asked for: that of a job that does not go back may be broken."""
+
+    def __init__(self, files: Mapping[str, str], load: Callable[[str], Pipeline]) -> None:
+        self._files, self._load = files, load
+
+    def __getitem__(self, job: str) -> Pipeline:
+        return self._load(self._files[job])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
 
 
 class StateflowRestoreOperator(StateflowOperator):
@@ -56,6 +74,14 @@ class StateflowRestoreOperator(StateflowOperator):
             ClaimMode, "of a savepoint: `no_claim` copies it, `claim` makes it the job's own"
         ] = "no_claim",
         rewind_sinks: Annotated[Flag, "take the outputs back to the checkpoint, too"] = False,
+        with_readers: Annotated[
+            Flag,
+            "take along the jobs of the root that have read what `rewind_sinks` undoes, and their readers; the plan, its digest "
+            "and an approval are of all of them",
+        ] = False,
+        readers: Annotated[
+            Pipelines, "`FILE:PIPELINE` of each job that may go back with it, by its name; others are refused"
+        ] = None,
         clone_sinks: Annotated[
             Flag, "of a fork: begin with copies of the other job's tables, as of the checkpoint"
         ] = False,
@@ -121,32 +147,32 @@ class StateflowRestoreOperator(StateflowOperator):
             self.linked(context)
             dry = self.given("dry_run")
             if not dry and (before := self.finished_before(job, "restore")) is not None:
-                if other := self.given("from_job"):
+                for other in filter(None, (self.given("from_job"), *self.given("readers"))):
                     job.beside(other).release_left()
                 return self._told_again(context, before)
             plan = self._plan(context, job, conf)
             self.log.info("%s", plan)
             if dry:
-                own = plan.request.origin.owner is not None and plan.request.origin.job == job.name
-                return self._told(
-                    context, plan, plan.request.origin.record.slot if own else None, restored=False
-                )
-            done = plan.apply(self.progress())
-            self.log.info(
-                "job %s is restored: record %d, timeline %d; the next run goes on from it",
-                job.name, done.checkpoint, done.timeline,
-            )  # fmt: skip
+                origin = plan.first.request.origin
+                own = origin.owner is not None and origin.job == job.name
+                return self._told(context, plan, origin.record.slot if own else None, restored=False)
+            all_done = plan.apply(self.progress())
+            for name, each in all_done.items():
+                self.log.info(
+                    "job %s is restored: record %d, timeline %d; the next run goes on from it",
+                    name, each.checkpoint, each.timeline,
+                )  # fmt: skip
+            done = all_done[job.name]
             return self._told(
                 context, plan, done.checkpoint, restored=True,
                 record=done.checkpoint, timeline=done.timeline, copied_bytes=done.copied_bytes, sinks=dict(done.sinks),
+                records={name: each.checkpoint for name, each in all_done.items()},
             )  # fmt: skip
 
-    def _plan(self, context: Context, job: Job, conf: Mapping[str, str]) -> RestorePlan:
-        from stateflow.pipelines.loading import load_pipeline
+    def _plan(self, context: Context, job: Job, conf: Mapping[str, str]) -> RestoreTogether:
+        from stateflow.restore.together import RestoreTogether
 
-        pipeline, folder = self.given("pipeline"), self.beside_dag(context)
-        file = folder / Path(pipeline.rpartition(":")[0] or pipeline).expanduser()
-        loaded = load_pipeline(pipeline, folder, code_revision(context["ti"], file))
+        pipeline = self._loaded(context, self.given("pipeline"))
         same = (
             "claim_mode",
             "rewind_sinks",
@@ -157,29 +183,43 @@ class StateflowRestoreOperator(StateflowOperator):
             "approved",
             "count",
         )
-        return job.restore(
-            self.given("origin"),
-            loaded.pipeline,
-            {name: value for name, value in self.given("parameters").items() if value is not None},
-            options=self.hook.options(),
-            from_job=self.given("from_job"),
-            parallelism=self.given("parallelism") or 0,
-            conf=conf,
+        origin, parameters = self.given("origin"), self.given("parameters")
+        parameters = {name: value for name, value in parameters.items() if value is not None}
+        request: dict[str, Any] = {
+            "options": self.hook.options(),
+            "from_job": self.given("from_job"),
+            "parallelism": self.given("parallelism") or 0,
+            "conf": conf,
             **{name: self.given(name) for name in same},
-        )
+        }
+        if not self.given("with_readers"):
+            return RestoreTogether((job.restore(origin, pipeline, parameters, **request),))
+        readers = _Pipelines(self.given("readers"), lambda file: self._loaded(context, file))
+        return job.restore_with_readers(origin, pipeline, readers, parameters, **request)
+
+    def _loaded(self, context: Context, pipeline: str) -> Pipeline:
+        from stateflow.pipelines.loading import load_pipeline
+
+        folder = self.beside_dag(context)
+        file = folder / Path(pipeline.rpartition(":")[0] or pipeline).expanduser()
+        return load_pipeline(pipeline, folder, code_revision(context["ti"], file)).pipeline
 
     def beside_dag(self, context: Context) -> Path:
         """The folder of the DAG's file: where a relative path begins."""
         return Path(getattr(context.get("dag"), "folder", None) or Path.cwd())
 
     def _told(
-        self, context: Context, plan: RestorePlan, checkpoint: int | None, **facts: Any
+        self, context: Context, plan: RestoreTogether, checkpoint: int | None, **facts: Any
     ) -> dict[str, Any]:
-        from stateflow.restore.markdown import markdown
+        from stateflow.restore.markdown import markdown_together
 
         self.linked(context, checkpoint)
         return self.result(
-            checkpoint, plan=markdown(plan), document=plan.document(), digest=plan.digest, **facts
+            checkpoint,
+            plan=markdown_together(plan.plans, plan.digest),
+            document=plan.document(),
+            digest=plan.digest,
+            **facts,
         )
 
     def _told_again(self, context: Context, line: HistoryLine) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A run of the gated pipeline; the form says as which job, and what to do about another live run."""
+"""A run of the gated pipeline, whose form says as which job and what to do about another live run; and one of a job that reads its output."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from airflow.sdk import DAG, Param
 from stateflow.airflow import StateflowRunOperator
 from stateflow.airflow.launchers import SparkSubmit
 
-PIPELINE = Path(__file__).resolve().parents[1] / "gated.py"
+PIPELINE = Path(__file__).resolve().with_name("gated.py")
 FOLDER = os.environ.get("STORY_FOLDER", "/nowhere")
 
 with DAG(
@@ -33,4 +33,13 @@ with DAG(
         launcher=SparkSubmit(driver_memory="1g"),
         retries=2,
         retry_delay=timedelta(seconds=1),
+    )
+
+with DAG("sums", schedule=None):
+    StateflowRunOperator(
+        task_id="run",
+        job="sums",
+        pipeline=f"{PIPELINE.with_name('sums.py')}:sums",
+        parameters={"input": f"{FOLDER}/gated/totals", "output": f"{FOLDER}/gated/sums"},
+        launcher=SparkSubmit(driver_memory="1g"),
     )

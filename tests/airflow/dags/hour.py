@@ -13,7 +13,7 @@ from airflow.sdk import DAG, Asset, AssetAlias, CronDataIntervalTimetable, Param
 from stateflow.airflow import StateflowRunOperator
 from stateflow.airflow.launchers import InProcess, SparkSubmit
 
-PIPELINE = Path(__file__).resolve().parents[1] / "gated.py"
+PIPELINE = Path(__file__).resolve().with_name("gated.py")
 FOLDER = os.environ.get("STORY_FOLDER", "/nowhere")
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
 
 from airflow.sdk import DAG, task
+from gated import Balance, Order, Total
 
 import stateflow as sf
 from stateflow.airflow.launchers import SparkSubmit
@@ -16,36 +16,21 @@ FOLDER = os.environ.get("STORY_FOLDER", "/nowhere")
 
 
 @dataclass
-class Order:
-    user: int
-    amount: float
-    ts: datetime
-
-
-@dataclass
-class Total:
-    user: int
-    orders: int
-    total: float
+class LedgerTotal(Total):
     secret: int
     """How long the secret is that the driver was given."""
 
 
-class Balance(sf.KeyedProcess[int, Order, Total]):
-    total = sf.ValueState(float, default=0.0)
-    orders = sf.ValueState(int, default=0)
-
-    def process(self, key: int, rows: Iterator[Order], ctx: sf.Context) -> Iterator[Total]:
-        for row in rows:
-            self.total.value += row.amount
-            self.orders.value += 1
-        yield Total(key, self.orders.value, self.total.value, len(os.environ.get("LEDGER_TOKEN", "")))
+class LedgerBalance(Balance, sf.KeyedProcess[int, Order, LedgerTotal]):
+    def process(self, key: int, rows: Iterator[Order], ctx: sf.Context) -> Iterator[LedgerTotal]:
+        for total in super().process(key, rows, ctx):
+            yield LedgerTotal(**vars(total), secret=len(os.environ.get("LEDGER_TOKEN", "")))
 
 
 @task.stateflow
 def ledger(flow: sf.Flow, *, input: str, output: str) -> None:
     events = flow.source("events", sf.delta(input), Order)
-    totals = events.key_by("user", order_by="ts").process("balance", Balance)
+    totals = events.key_by("user", order_by="ts").process("balance", LedgerBalance)
     totals.append("totals", sf.delta(output))
 
 

@@ -64,11 +64,13 @@ function RestoreFields({ values, set, status, conn, job }) {
     ${isPlace(values)
       ? html`<p class="hint">Outputs keep what they have, and what followed is delivered again: they can be rewound to a checkpoint or a tag only.</p>`
       : html`<${Tick} name="Rewind the outputs too" hint="Delta tables are taken back to what they held then. Otherwise they keep what they have, and what followed is delivered again." value=${values.rewind_sinks} onValue=${set("rewind_sinks")} />`}
+    ${rewinds(values) && html`<${Tick} name="With the jobs that have read them" hint="Jobs of this root that have read what is undone go back, too, and their readers. The plan shows each; without this their next runs are refused." value=${values.with_readers} onValue=${set("with_readers")} />`}
     <${Note} value=${values.note} onValue=${set("note")} />`;
 }
 
 // The job's log says what its outputs held at a checkpoint; a savepoint has left it.
 const isPlace = (values) => PLACE.test(originOf(values));
+const rewinds = (values) => values.rewind_sinks && !isPlace(values);
 
 function originOf({ origin, where }) {
   if (origin !== "other") return origin;
@@ -140,10 +142,10 @@ export const FORMS = {
     verb: () => "Plan the restore",
     begin: ({ origin = "latest" }) => {
       const where = origin.match(/^checkpoint:(\d+)$/)?.[1] ?? "";
-      return { origin: where ? "other" : origin, where, rewind_sinks: false, note: "" };
+      return { origin: where ? "other" : origin, where, rewind_sinks: false, with_readers: false, note: "" };
     },
     wrong: (values) => !originOf(values),
-    conf: (values) => ({ origin: originOf(values), rewind_sinks: values.rewind_sinks && !isPlace(values), note: values.note }),
+    conf: (values) => ({ origin: originOf(values), rewind_sinks: rewinds(values), with_readers: rewinds(values) && values.with_readers, note: values.note }),
     Fields: RestoreFields,
   },
   stop: {

@@ -32,6 +32,14 @@ class Balance(sf.KeyedProcess[int, Order, Total]):
     total = sf.ValueState(float, default=0.0)
     orders = sf.ValueState(int, default=0)
 
+    def process(self, key: int, rows: Iterator[Order], ctx: sf.Context) -> Iterator[Total]:
+        for row in rows:
+            self.total.value += row.amount
+            self.orders.value += 1
+        yield Total(key, self.orders.value, self.total.value)
+
+
+class GatedBalance(Balance):
     def open(self, ctx: sf.Context) -> None:
         """A file `inside` says that a batch is in here; it is out again when there is no file `shut`."""
         gate = Path(str(ctx.parameters["gate"]))
@@ -42,15 +50,9 @@ class Balance(sf.KeyedProcess[int, Order, Total]):
         while (gate / "shut").exists() and time.monotonic() < end:
             time.sleep(0.05)
 
-    def process(self, key: int, rows: Iterator[Order], ctx: sf.Context) -> Iterator[Total]:
-        for row in rows:
-            self.total.value += row.amount
-            self.orders.value += 1
-        yield Total(key, self.orders.value, self.total.value)
-
 
 @sf.pipeline("gated")
 def gated(flow: sf.Flow, *, input: str, output: str, gate: str) -> None:
     events = flow.source("events", sf.delta(input, options={"maxFilesPerTrigger": "1"}), Order)
-    totals = events.key_by("user", order_by="ts").process("balance", Balance)
+    totals = events.key_by("user", order_by="ts").process("balance", GatedBalance)
     totals.append("totals", sf.delta(output))
