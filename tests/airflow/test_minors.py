@@ -11,7 +11,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from scripts import other_airflow
+from scripts import airflow_celery, airflow_upgrade, other_airflow
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -49,6 +49,13 @@ def test_the_oldest_version_that_the_provider_takes_is_tried_and_the_page_says_s
     assert f" {other}, the oldest: the operators' tests (`make test-other-airflow`)" in supported()
     files = {path.stem.removeprefix("test_") for path in Path(__file__).parent.glob("test_*.py")}
     assert set(other_airflow.TESTS) <= files
+
+
+def test_what_is_played_by_hand_ends_with_the_locked_version() -> None:
+    [locked] = re.findall(r"^apache-airflow==(.*)$", (ROOT / "requirements.in").read_text(), re.MULTILINE)
+    assert {airflow_upgrade.AFTER, airflow_celery.VERSION} == {locked}
+    assert Version(airflow_upgrade.BEFORE) < Version(locked)
+    assert airflow_upgrade.BEFORE in taken()
 
 
 def test_another_version_is_asked_for_in_place_of_the_locked_one() -> None:
