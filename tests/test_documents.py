@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import ast
 import re
+import sqlite3
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
 from stateflow.cli.main import app
 from stateflow.format.records import Shard
+from stateflow.pipelines.delivery import Delivery
 from stateflow.state.backends.memory import memory_backend
 from stateflow.state.columns.layout import ColumnLayout
 from stateflow.state.columns.state import ColumnState
@@ -49,6 +52,7 @@ def ran(page: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
         ("docs/coming-from/quix.md", "totals"),
         ("docs/user-guide.md", "short"),
         ("docs/sources.md", "Order"),
+        ("docs/sinks.md", "shop"),
         ("docs/state.md", "Priced"),
         ("docs/time.md", "Reminders"),
         ("docs/changing-state.md", "fourth"),
@@ -74,6 +78,35 @@ def test_the_columnar_example_keeps_a_running_sum(tmp_path: Path, monkeypatch: p
         {"user": 2, "total": 2.0},
     ]
     assert {"user": 1, "total": 8.0} in summed(rows, state, None).to_pylist()
+
+
+def test_the_function_of_the_page_of_sinks_writes_each_delivery_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = ran("docs/sinks.md", monkeypatch)
+    database = str(tmp_path / "shop.db")
+    (sink,) = page.shop.build({"input": "in", "database": database}).sinks
+    frame = SimpleNamespace(toLocalIterator=lambda: iter([page.Order(1, 2.5), page.Order(2, 4.0)]))
+
+    def total() -> float:
+        with closing(sqlite3.connect(database)) as connection:
+            return float(connection.execute("SELECT sum(amount) FROM orders").fetchone()[0])
+
+    def delivered(key: str, slot: int) -> float:
+        sink.target(frame, Delivery(key, slot, "shop", "orders"))
+        return total()
+
+    assert delivered("one/orders", 3) == 6.5
+    assert delivered("one/orders", 3) == 6.5, "the same delivery once more"
+    assert delivered("one/orders", 2) == 6.5
+    assert delivered("one/orders", 4) == 13.0
+    assert delivered("two/orders", 1) == 19.5, "another job begins with low slots"
+    # A function that fails behind the first statement has written nothing.
+    broken = SimpleNamespace(toLocalIterator=lambda: iter([page.Order([], 1.0)]))
+    with pytest.raises(sqlite3.Error):
+        sink.target(broken, Delivery("one/orders", 5, "shop", "orders"))
+    assert total() == 19.5
+    assert delivered("one/orders", 5) == 26.0
 
 
 def links(page: Path) -> list[str]:

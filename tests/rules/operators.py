@@ -11,6 +11,8 @@ _PAIRS = "operators/joins/test_interval_join.py::test_what_comes_out_is_what_an_
 _VERSIONS = (
     "operators/joins/test_versions.py::test_a_row_gets_the_version_of_its_time_however_the_input_is_cut"
 )
+_CONDITIONS = "operators/joins/test_conditions_of_joins.py"
+_PARTLY = "operators/ready/test_partly_late.py"
 _SESSIONS = f"{_ONE_BATCH}::test_sessions_are_those_of_all_rows_together"
 
 RULES: tuple[Rule, ...] = (
@@ -278,5 +280,78 @@ RULES: tuple[Rule, ...] = (
         "        if isinstance(value, (float, Decimal, np.floating)) and value != int(value):\n",
         "        if False:\n",
         "operators/test_lossless.py",
+    ),
+    # where= of joins
+    rule(
+        "two rows that do not fulfil where= are no partners",
+        f"{_JOINS}partners.py",
+        "        if condition is None or not len(at_left):\n",
+        "        if True:\n",
+        f"{_CONDITIONS}::test_an_interval_join_with_a_condition",
+    ),
+    rule(
+        "a null fulfils no condition",
+        f"{_READY}conditions.py",
+        "found.fill_null(False)",
+        "found.fill_null(True)",
+        f"{_CONDITIONS}::test_an_interval_join_with_a_condition",
+    ),
+    rule(
+        "a row whose version does not fulfil where= has none",
+        f"{_JOINS}partners.py",
+        "        chosen[fulfil] = partner[fulfil]\n",
+        "        chosen = partner\n",
+        f"{_CONDITIONS}::test_an_as_of_join_with_a_condition_asks_it_of_the_valid_version",
+        f"{_CONDITIONS}::test_a_latest_join_with_a_condition_asks_it_of_the_newest_version",
+    ),
+    rule(
+        "a column that only where= names is kept with the rows that wait",
+        "pipelines/joins.py",
+        "    wanted |= condition.columns_of(side) if condition is not None else set()\n",
+        "",
+        f"{_CONDITIONS}::test_a_run_is_given_the_columns_of_the_condition_and_keeps_them",
+    ),
+    rule(
+        "another where= on the state of an older one is refused",
+        "pipelines/joins.py",
+        "{WHERE: NONE if self.condition is None else self.condition.text}",
+        "{}",
+        "compatibility/test_ready_options.py",
+    ),
+    # late="strict"
+    rule(
+        "a strict window's row that misses one of its windows is in none",
+        f"{_READY}late_rows.py",
+        "                on_time = on_time & ~partly\n",
+        "                pass\n",
+        f"{_PARTLY}::test_strict_windows_are_those_of_all_rows_that_were_not_late",
+    ),
+    rule(
+        "a row that misses a part of its windows is counted",
+        f"{_READY}late_rows.py",
+        "                self.count_partly(rows.filter(pa.array(on_time & partly)), ctx)\n",
+        "                pass\n",
+        f"{_PARTLY}::test_strict_windows_are_those_of_all_rows_that_were_not_late",
+    ),
+    rule(
+        "a strict session takes no row before it whose own session may be out",
+        f"{_READY}sessions.py",
+        "        if self._late.strict and bool(partly.any()):\n",
+        "        if False:\n",
+        f"{_PARTLY}::test_strict_sessions_are_those_of_all_rows_that_were_not_late",
+    ),
+    rule(
+        "a strict window join takes no row that misses one of its windows",
+        f"{_JOINS}windowed.py",
+        "last_end = oldest_end if declared.late == STRICT else newest_end",
+        "last_end = newest_end",
+        "operators/joins/test_window_join.py::test_strict_windows_join_as_if_the_rows_that_were_not_late_had_come_at_once",
+    ),
+    rule(
+        "a strict session join takes no row before a session whose own may be out",
+        f"{_JOINS}in_sessions.py",
+        "        if self._is_strict and any(bool(each.any()) for each in partly):\n",
+        "        if False:\n",
+        "operators/joins/test_window_join.py::test_strict_sessions_join_as_if_the_rows_that_were_not_late_had_come_at_once",
     ),
 )
