@@ -20,13 +20,15 @@ from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.spark.sources import rewritten, subfolders
 from stateflow.spark.sources.delta_log import local_log
 from stateflow.spark.sources.detours import passed_restores
-from stateflow.spark.sources.file_log import files_read, log_folder
+from stateflow.spark.sources.file_log import log_folder, newest_files
 
 Warn = Callable[[str, str], None]
 """Takes a matter and a sentence about it, as `RunWarnings.add`."""
 
 MOST_COMMITS = 1000
-"""Commits of an output that are looked through for a RESTORE. Mostly the newest is the job's own, and the only one."""
+"""Commits of an output that are looked through for a RESTORE: 20 ms. Mostly the newest is the job's own, and the only one."""
+MOST_COMMITS_ELSEWHERE = 50
+"""The same of a table that is not on this machine's disk: reading a commit takes two milliseconds and two calls of the store."""
 
 
 def tell_of_outputs(
@@ -60,11 +62,19 @@ def tell_of_outputs(
         else:
             app_id = SinkSlot(job.job, job.job_name, node.uid, job.slot, job.epoch).app_id
             local = local_log(node.target.path)
-            read = log.read if local is None else local.commit
-            if undone := undone_output.undone_output(read, log.version(), app_id, MOST_COMMITS):
+            read, most = (log.read, MOST_COMMITS_ELSEWHERE) if local is None else (local.commit, MOST_COMMITS)
+            if undone := undone_output.undone_output(read, log.version(), app_id, most):
                 warn(
                     f"{node.uid} went back",
-                    undone_output.sentence(table, job.job_name, node.uid, undone, kept()),
+                    undone_output.sentence(
+                        table,
+                        node.target.path,
+                        job.job_name,
+                        node.uid,
+                        undone,
+                        kept(),
+                        appends=node.mode == "append",
+                    ),
                 )
 
 
@@ -85,10 +95,12 @@ def tell_of_files(
         if isinstance(files, Files) and (name := subfolders.unread(files.path, files.options)):
             warn(f"subfolders of {source.uid}", subfolders.sentence(source.uid, files.path, name))
         if isinstance(files, Files) and state is not None:
-            read = files_read(log_folder(location, leaf), state.lines[0])
-            if 0 < len(read) <= rewritten.MOST_COMPARED and (
-                names := rewritten.rewritten(read, rewritten.times(spark, files.there(spark)))
-            ):
+            read = newest_files(log_folder(location, leaf), state.lines[0], rewritten.MOST_COMPARED)
+            there = rewritten.local_times(read)
+            if there is None:
+                few = len(read) <= rewritten.MOST_LISTED
+                there = rewritten.times(spark, files.there(spark)) if few else {}
+            if names := rewritten.rewritten(read, there):
                 warn(f"files of {source.uid}", rewritten.sentence(source.uid, names))
         leaf += source.leaves
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -118,3 +119,15 @@ def test_the_run_tells_of_it_and_its_advice_brings_the_rows_again(
     go_back(first)  # as advised
     ran(6)
     assert ids() == [1, 2, 3, 4, 5, 6]
+
+    # A version of before the job's checkpoints: rows can only be taken from the table's own history.
+    table.restoreToVersion(0)
+    (told,) = ran(7).warnings
+    assert "the job keeps no checkpoint of that version" in told
+    assert ids() == [7]
+    advised = re.search(r"`(INSERT INTO .*)`\)", told)
+    assert advised is not None
+    spark.sql(advised[1])
+    assert ids() == [1, 2, 3, 4, 5, 6, 7]
+    assert ran(8).warnings == ()
+    assert ids() == [1, 2, 3, 4, 5, 6, 7, 8]

@@ -86,20 +86,35 @@ def restore_entries(folder: Path, refs: Mapping[str, FileRef], fetch: Fetch) -> 
             shutil.copyfile(fetch(reference), folder / entry)
 
 
-def files_read(folder: Path, line: str) -> list[ReadFile]:
-    """The input files up to an offset line."""
-    return [] if line == NOTHING else files_between(folder, -1, int(json.loads(line)["logOffset"]))
+def newest_files(folder: Path, line: str, most: int) -> list[ReadFile]:
+    """The newest of the input files up to an offset line, `most` of them at most."""
+    if line == NOTHING:
+        return []
+    names = entries_at(folder, int(json.loads(line)["logOffset"]))
+    lines: list[str] = []
+    for name in reversed(names):
+        # Of a log of a million files nobody parses more than is asked for.
+        lines[:0] = _lines(folder / name)[-(most - len(lines)) :]
+        if len(lines) >= most:
+            break
+    items = map(json.loads, lines)
+    return [ReadFile(item["path"], item["timestamp"], item["batchId"]) for item in items]
 
 
 def files_between(folder: Path, after: int, up_to: int) -> list[ReadFile]:
     """The input files of the offsets `after + 1 .. up_to`."""
     files: dict[str, ReadFile] = {}
     for entry in entries_at(folder, up_to) if up_to >= 0 else []:
-        version, *lines = (folder / entry).read_text(encoding="utf-8").split("\n")
-        if version != "v1":
-            raise CorruptError(f"{folder / entry} is not a file-source log entry of version v1")
-        for line in lines:
+        for line in _lines(folder / entry):
             item = json.loads(line)
             if after < item["batchId"] <= up_to:
                 files[item["path"]] = ReadFile(item["path"], item["timestamp"], item["batchId"])
     return list(files.values())
+
+
+def _lines(entry: Path) -> list[str]:
+    """One per input file."""
+    version, *lines = entry.read_text(encoding="utf-8").split("\n")
+    if version != "v1":
+        raise CorruptError(f"{entry} is not a file-source log entry of version v1")
+    return lines
