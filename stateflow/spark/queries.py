@@ -230,7 +230,7 @@ class Queries:
         return (
             f"source {each.uid!r} has read {what} of the Delta table {each.table}, which version {step.restore.version} undid: it "
             f"took the table back (RESTORE), and what the job has made of these rows is wrong now; {way}, or, to let that stand, "
-            f"give the source a new uid and startingVersion={step.restore.version + 1}"
+            f"give the source a new uid and startingVersion={step.restore.version + 1}, and run once with --allow-non-restored-state"
         )
 
     def _trigger(self) -> dict[str, Any]:

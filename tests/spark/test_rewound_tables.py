@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,12 @@ from tests.spark.pipelines import ORDER, Order, Sum, Workbench, at
 from tests.spark.sink_places import contents
 
 
-def reader(bench: Workbench, **options: Any) -> sf.Pipeline:
+def reader(bench: Workbench, uid: str = "orders", **options: Any) -> sf.Pipeline:
     table = str(bench.folder / "orders")
 
     @sf.pipeline("reader")
     def reader(flow: sf.Flow) -> None:
-        rows = flow.source("orders", sf.delta(table, options={"maxFilesPerTrigger": 1, **options}), Order)
+        rows = flow.source(uid, sf.delta(table, options={"maxFilesPerTrigger": 1, **options}), Order)
         totals = rows.key_by("user", order_by="ts").process("sum", Sum)
         totals.upsert("latest", sf.delta(str(bench.folder / "latest")), keys=["user"])
 
@@ -110,7 +111,7 @@ def test_rows_that_were_read_and_undone_are_refused_at_once_with_the_way_back(
         f"source 'orders' has read the versions from 2 to 3 of the Delta table file:{bench.folder}/orders, which version 4 undid: "
         "it took the table back (RESTORE), and what the job has made of these rows is wrong now; take the job back to checkpoint "
         f"{sound}, from before it read them (`stateflow restore reader FILE --from checkpoint:{sound} --rewind-sinks`), or, to let "
-        "that stand, give the source a new uid and startingVersion=5"
+        "that stand, give the source a new uid and startingVersion=5, and run once with --allow-non-restored-state"
     )
     assert [record.slot for record in bench.records("reader")] == slots
     # Delta's own advice would count the undone rows twice where they are written again.
@@ -128,6 +129,25 @@ def test_rows_that_were_read_and_undone_are_refused_at_once_with_the_way_back(
     assert total(spark, bench) == 3
     bench.run(pipeline)
     assert total(spark, bench) == 19
+
+
+def test_who_lets_undone_rows_stand_goes_on_behind_them_as_advised(
+    spark: SparkSession, bench: Workbench
+) -> None:
+    write(spark, bench, 1, 2, 4)
+    bench.run(reader(bench))
+    go_back(spark, bench, 1)
+    write(spark, bench, 16)
+    with pytest.raises(DisagreementError) as refused:
+        bench.run(reader(bench))
+    version = re.search(r"new uid and startingVersion=(\d+), and run once with --allow-", str(refused.value))
+    assert version is not None
+    renamed = reader(bench, "orders-2", startingVersion=version[1])
+    bench.run(renamed, allow_non_restored_state=True)
+    assert total(spark, bench) == 1 + 2 + 4 + 16
+    write(spark, bench, 32)
+    bench.run(renamed)
+    assert total(spark, bench) == 1 + 2 + 4 + 16 + 32
 
 
 def test_a_table_that_goes_back_under_a_query_is_told_with_the_same_sentence(
