@@ -129,7 +129,9 @@ ROOMS: Mapping[str, Room] = {
         "state/keys storage",
         "worker.py",
     ),
-    "spark/sources": Room("offsets and positions of Spark's sources", "format storage", "positions.py"),
+    "spark/sources": Room(
+        "offsets and positions of Spark's sources", "format spark/internals storage", "positions.py"
+    ),
     "spark/sinks": Room(
         "prepare and commit, per kind of sink",
         "checkpoint format pipelines spark/internals storage",

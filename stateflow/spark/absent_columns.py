@@ -20,6 +20,7 @@ from stateflow.format.records import SourceState
 from stateflow.pipelines.absent import Absence, absences, is_wanted
 from stateflow.pipelines.files import Files
 from stateflow.pipelines.graph import SourceNode
+from stateflow.spark.internals.file_systems import path_of_url
 from stateflow.spark.sources.file_log import files_between, log_folder
 
 if TYPE_CHECKING:
@@ -114,19 +115,13 @@ def columns_of(spark: SparkSession, files: Files, path: str) -> frozenset[str] |
     try:
         if files.format == "json" and options.get("multiline", "false").lower() != "true":
             return _fields_of(
-                row["value"] for row in spark.read.text(_decoded(spark, path)).limit(LINES).collect()
+                row["value"] for row in spark.read.text(path_of_url(spark, path)).limit(LINES).collect()
             )
         return frozenset(
-            spark.read.format(files.format).options(**files.options).load(_decoded(spark, path)).columns
+            spark.read.format(files.format).options(**files.options).load(path_of_url(spark, path)).columns
         )
     except PySparkException:
         return None
-
-
-def _decoded(spark: SparkSession, path: str) -> str:
-    """A path as readers take it, from the URL that the source's log has."""
-    jvm: Any = spark._jvm
-    return str(jvm.org.apache.spark.paths.SparkPath.fromUrlString(path).toPath().toString())
 
 
 def _fields_of(lines: Any) -> frozenset[str] | None:

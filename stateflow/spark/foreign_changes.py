@@ -15,6 +15,7 @@ from stateflow.pipelines.tables import DeltaTable
 from stateflow.spark import undone_output
 from stateflow.spark.inputs import OpenInputs
 from stateflow.spark.internals.delta_log import DeltaLog
+from stateflow.spark.internals.file_systems import times_of_files
 from stateflow.spark.sinks import other_writers, unlike_properties
 from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.spark.sources import rewritten, subfolders
@@ -99,7 +100,7 @@ def tell_of_files(
             there = rewritten.local_times(read)
             if there is None:
                 few = len(read) <= rewritten.MOST_LISTED
-                there = rewritten.times(spark, files.there(spark)) if few else {}
+                there = times_of_files(files.there(spark)) if few else {}
             if names := rewritten.rewritten(read, there):
                 warn(f"files of {source.uid}", rewritten.sentence(source.uid, names))
         leaf += source.leaves

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 
+from stateflow.spark.internals.sources import MicroBatchStream
 from stateflow.spark.sources.kafka import end_lines_of, line_of, missing_offsets, next_end, parse
 
 A, B, C = ("orders", 0), ("orders", 1), ("orders", 10)
@@ -59,35 +59,18 @@ def test_what_a_topic_no_longer_has_is_named(recorded: dict[tuple[str, int], int
     assert re.search(words, said)
 
 
-class Json:
-    def __init__(self, line: str) -> None:
-        self.line = line
-
-    def json(self) -> str:
-        return self.line
-
-
-class Broker:
+class Broker(MicroBatchStream):
     """As much of Spark's reader as planning touches: at most 4 records a batch, the bound is at 10."""
 
     def __init__(self) -> None:
         self.asked_after = 0
 
-    def kafkaOffsetReader(self) -> Broker:
-        return self
+    def kafka_after(self, millis: int) -> str:
+        self.asked_after = millis
+        return line_of({A: 10})
 
-    def fetchGlobalTimestampBasedOffsets(self, timestamp: int, is_start: bool, strategy: Any) -> Json:
-        self.asked_after = timestamp
-        return Json(line_of({A: 10}))
-
-    def getDefaultReadLimit(self) -> int:
-        return 4
-
-    def deserializeOffset(self, line: str) -> Json:
-        return Json(line)
-
-    def latestOffset(self, start: Json, limit: int) -> Json:
-        return Json(line_of({A: parse(start.json())[A] + limit}))
+    def planned_end(self, start: str) -> str:
+        return line_of({A: parse(start)[A] + 4})
 
 
 def test_a_bounded_run_ends_before_the_first_later_record_in_batches_of_the_rate_limit() -> None:

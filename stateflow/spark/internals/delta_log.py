@@ -112,8 +112,8 @@ class DeltaLog:
         f"{_DELTA}.DeltaLog$.forTable(SparkSession, String)",
         "pyspark.sql.SparkSession._jsparkSession",
     )
-    def __init__(self, spark: SparkSession, path: str) -> None:
-        """Of the table at a path, whether there is one or not."""
+    def __init__(self, spark: SparkSession, path: str, opened: Any = None) -> None:
+        """Of the table at a path, whether there is one or not. `opened`: the log as Delta's source of the table holds it."""
         self.spark = spark
         self.path = path
         jvm = java_names(spark)
@@ -121,7 +121,7 @@ class DeltaLog:
         self._delta = jvm.org.apache.spark.sql.delta
         self._none = jvm.scala.Option.empty()
         self._jspark: Any = spark._jsparkSession
-        self._log = self._delta.DeltaLog.forTable(self._jspark, path)
+        self._log = opened or self._delta.DeltaLog.forTable(self._jspark, path)
 
     @internal(
         f"{_DELTA}.DeltaLog.update(boolean, Option, Option)",
@@ -163,12 +163,6 @@ class DeltaLog:
                 missing.append(str(add["path"]))
         return missing
 
-    @internal(
-        f"{_DELTA}.DeltaLog.logPath()",
-        f"{_DELTA}.DeltaLog.newDeltaHadoopConf()",
-        f"{_DELTA}.DeltaLog.store()",
-        f"{_DELTA}.storage.LogStore.read(Path, Configuration)",
-    )
     def commits(self) -> Iterator[LoggedCommit]:
         """From the newest version down, as far as the log reaches."""
         for version in range(self.version(), -1, -1):
@@ -177,6 +171,12 @@ class DeltaLog:
                 return
             yield logged_commit(version, body.splitlines())
 
+    @internal(
+        f"{_DELTA}.DeltaLog.logPath()",
+        f"{_DELTA}.DeltaLog.newDeltaHadoopConf()",
+        f"{_DELTA}.DeltaLog.store()",
+        f"{_DELTA}.storage.LogStore.read(Path, Configuration)",
+    )
     def read(self, version: int) -> bytes | None:
         """A commit's file; None when there is none."""
         path = self._jvm.org.apache.hadoop.fs.Path(self._log.logPath(), f"{version:020d}.json")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -14,12 +13,13 @@ from pyspark.sql import SparkSession
 from stateflow.errors import DisagreementError
 from stateflow.format.records import SourceState
 from stateflow.format.source_offsets import NOTHING, SourceLeaves, check_same_source, kind_of
+from stateflow.spark.internals.file_systems import missing
 from stateflow.spark.sources.delta import check_offset, pending_files
 from stateflow.spark.sources.delta_offset import DeltaOffset
 from stateflow.spark.sources.file_log import Fetch, files_between, log_folder, restore_entries
 from stateflow.spark.sources.kafka import check_kafka
 from stateflow.spark.sources.leaves import LeafDescription, leaves_of
-from stateflow.spark.sources.positions import create_source, open_stream
+from stateflow.spark.sources.positions import delta_source, open_stream
 
 _CHECKED_FILES = 256
 """How many of the next files to check: the oldest, which a vacuum deletes first."""
@@ -44,9 +44,9 @@ def check_available(
             if leaf.kind == "delta":
                 _check_delta(spark, leaf, scratch / f"{uid}-{number}", uid, line)
             elif leaf.kind == "kafka" and leaf.reads_micro_batches and _must_not_lose(leaf):
-                stream = open_stream(leaf, scratch / f"{uid}-{number}")
+                stream = open_stream(spark, leaf, scratch / f"{uid}-{number}")
                 try:
-                    check_kafka(spark, stream, uid, line)
+                    check_kafka(stream, uid, line)
                 finally:
                     stream.stop()
 
@@ -74,47 +74,29 @@ def check_rewindable(
                 entries = {f.name.removeprefix(prefix): f for f in newer.files if f.name.startswith(prefix)}
                 restore_entries(log, entries, fetch)
                 files = files_between(log, after, int(json.loads(line)["logOffset"]))
-            missing = _missing(spark, [unquote(file.path) for file in files])
-            if missing:
+            gone = missing(spark, [unquote(file.path) for file in files])
+            if gone:
                 raise DisagreementError(
                     f"source {uid!r} cannot go back to log offset {after}: of {len(files)} input files read "
-                    f"since, {len(missing)} are gone, the first is {missing[0]}; put them back, or choose a later "
+                    f"since, {len(gone)} are gone, the first is {gone[0]}; put them back, or choose a later "
                     "checkpoint"
                 )
 
 
 def _check_delta(spark: SparkSession, leaf: LeafDescription, folder: Path, uid: str, line: str) -> None:
-    source, offset = create_source(leaf, folder), DeltaOffset.parse(line)
+    source, offset = delta_source(spark, leaf, folder), DeltaOffset.parse(line)
     try:
-        check_offset(spark, source, uid, offset)
-        missing = _missing(spark, pending_files(spark, source, offset)[:_CHECKED_FILES])
+        check_offset(source, uid, offset)
+        gone = missing(spark, pending_files(source, offset)[:_CHECKED_FILES])
     finally:
         source.stop()
-    if missing:
+    if gone:
         raise DisagreementError(
             f"source {uid!r} has to go on at version {offset.version} of the Delta table {leaf.target}, but its file "
-            f"{missing[0]} was vacuumed ({len(missing)} of the next files are gone): restore the table's files, or give the "
+            f"{gone[0]} was vacuumed ({len(gone)} of the next files are gone): restore the table's files, or give the "
             "source a new uid to read the table anew"
         )
 
 
 def _must_not_lose(leaf: LeafDescription) -> bool:
     return leaf.options.get("failondataloss", "true").lower() != "false"
-
-
-def _missing(spark: SparkSession, paths: Iterable[str]) -> list[str]:
-    jvm = spark._jvm
-    assert jvm is not None
-    conf = spark._jsparkSession.sessionState().newHadoopConf()
-
-    def is_missing(path: str) -> bool:
-        target = jvm.org.apache.hadoop.fs.Path(path)
-        return not target.getFileSystem(conf).exists(target)
-
-    all_paths = list(paths)
-    with ThreadPoolExecutor(max_workers=16) as threads:
-        return [
-            path
-            for path, missing in zip(all_paths, threads.map(is_missing, all_paths), strict=True)
-            if missing
-        ]

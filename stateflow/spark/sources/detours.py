@@ -5,18 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pyspark.sql import SparkSession
 
 from stateflow.format.records import Record, SourceState
 from stateflow.format.source_offsets import NOTHING, SourceLeaves
-from stateflow.spark.sources.delta import (
-    bound_version,
-    latest_version,
-    table_id,
-    table_path,
-)
+from stateflow.spark.internals.sources import DeltaSource
+from stateflow.spark.sources.delta import bound_version
 from stateflow.spark.sources.delta_log import local_log
 from stateflow.spark.sources.delta_offset import DeltaOffset
 from stateflow.spark.sources.delta_restores import (
@@ -28,7 +23,7 @@ from stateflow.spark.sources.delta_restores import (
     restores_in,
 )
 from stateflow.spark.sources.leaves import LeafDescription, leaves_of
-from stateflow.spark.sources.positions import Bound, bound_of, create_source
+from stateflow.spark.sources.positions import Bound, bound_of, delta_source
 
 _LEAVE_OUT = {"skipchangecommits", "ignoredeletes", "ignorechanges"}
 """Options with which Delta reads on where rows were removed, and says nothing."""
@@ -83,16 +78,16 @@ def detours(
             bound = bound_of(uid, until)
             if description.kind != "delta" or line == NOTHING or (until is not None and bound is None):
                 continue
-            source = create_source(description, scratch / f"{number}")
+            source = delta_source(spark, description, scratch / f"{number}")
             try:
-                position, last = DeltaOffset.parse(line), latest_version(spark, source)
-                if source.options().readChangeFeed() or position.table != table_id(source):
+                position, last = DeltaOffset.parse(line), source.log.version()
+                if source.reads_changes() or position.table != source.table_id:
                     continue
-                restores = restores_in(_reader(spark, source), position.version, last)
+                restores = restores_in(_reader(source), position.version, last)
                 step = next_step(position, restores, unread=uid in unread)
                 if step is not None:
-                    most = bound_version(spark, source, bound) if bound is not None else None
-                    table = table_path(source)
+                    most = bound_version(source, bound) if bound is not None else None
+                    table = source.log.path
                     found.append(LeafDetour(number, uid, leaf, table, position, tuple(restores), step, most))
             finally:
                 source.stop()
@@ -122,33 +117,21 @@ def passed_restores(
             first, last = map(DeltaOffset.parse, lines)
             if first.table != last.table or last.version <= first.version:
                 continue
-            source = create_source(description, scratch / f"{number}")
+            source = delta_source(spark, description, scratch / f"{number}")
             try:
-                if source.options().readChangeFeed():
+                if source.reads_changes():
                     continue
-                restores = restores_in(_reader(spark, source), first.version, last.version - 1)
-                found += [(uid, table_path(source), restore.version) for restore in restores]
+                restores = restores_in(_reader(source), first.version, last.version - 1)
+                found += [(uid, source.log.path, restore.version) for restore in restores]
             finally:
                 source.stop()
     return found
 
 
-def _reader(spark: SparkSession, source: Any) -> Read:
+def _reader(source: DeltaSource) -> Read:
     """Reads the table's commits: without Spark where they lie on the local disk."""
-    local = local_log(table_path(source))
-    if local is not None:
-        return local.read
-    jvm: Any = spark._jvm
-    log = source.deltaLog()
-    conf = log.newDeltaHadoopConf()
-
-    def read(version: int) -> bytes | None:
-        path = jvm.org.apache.hadoop.fs.Path(log.logPath(), f"{version:020d}.json")
-        if not path.getFileSystem(conf).exists(path):
-            return None
-        return str(log.store().read(path, conf).mkString("\n")).encode()
-
-    return read
+    local = local_log(source.log.path)
+    return source.log.read if local is None else local.read
 
 
 def latest_unaffected(checkpoints: Sequence[Record], detour: LeafDetour) -> int | None:

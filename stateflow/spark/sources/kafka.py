@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from datetime import datetime
-from typing import Any
-
-from pyspark.sql import SparkSession
 
 from stateflow.errors import DisagreementError, UsageError
+from stateflow.spark.internals.sources import MicroBatchStream
 
 Partitions = Mapping[tuple[str, int], int]
 """Offsets by topic and partition."""
@@ -30,7 +28,7 @@ def line_of(offsets: Partitions) -> str:
     return json.dumps(topics, separators=(",", ":"))
 
 
-def end_lines_of(stream: Any, from_line: str, until: datetime) -> Iterator[str]:
+def end_lines_of(stream: MicroBatchStream, from_line: str, until: datetime) -> Iterator[str]:
     """The end of each batch through `until`, by the records' time and under the source's rate limit.
 
     A partition ends before its first record that is later than the bound. The next run reads what follows.
@@ -40,13 +38,11 @@ def end_lines_of(stream: Any, from_line: str, until: datetime) -> Iterator[str]:
     ahead = {partition: max(end, current.get(partition, 0)) for partition, end in target.items()}
     target = {**current, **ahead}
     while any(current.get(partition, 0) < end for partition, end in target.items()):
-        start = stream.deserializeOffset(line_of(current))
-        planned_end = parse(stream.latestOffset(start, stream.getDefaultReadLimit()).json())
-        current = next_end(current, planned_end, target)
+        current = next_end(current, parse(stream.planned_end(line_of(current))), target)
         yield line_of(current)
 
 
-def lies_behind(stream: Any, line: str, until: datetime) -> bool:
+def lies_behind(stream: MicroBatchStream, line: str, until: datetime) -> bool:
     """Whether a partition has been read beyond its first record that is later than `until`."""
     target = _offsets_after(stream, until)
     return any(offset > target.get(partition, offset) for partition, offset in parse(line).items())
@@ -62,11 +58,10 @@ def next_end(current: Partitions, planned: Partitions, target: Partitions) -> di
     return cut if advances else dict(target)
 
 
-def check_kafka(spark: SparkSession, stream: Any, uid: str, line: str) -> None:
+def check_kafka(stream: MicroBatchStream, uid: str, line: str) -> None:
     """Refuses offsets that the topics no longer have."""
-    reader = stream.kafkaOffsetReader()
-    earliest = _offsets(spark, reader.fetchEarliestOffsets())
-    loss = missing_offsets(parse(line), earliest, _offsets(spark, reader.fetchLatestOffsets(_none(spark))))
+    earliest, latest = map(parse, stream.kafka_range())
+    loss = missing_offsets(parse(line), earliest, latest)
     if loss:
         raise DisagreementError(
             f"source {uid!r} {loss}; restore the job to a later checkpoint, give the source a new uid to read the topic "
@@ -93,21 +88,9 @@ def missing_offsets(recorded: Partitions, earliest: Partitions, latest: Partitio
     return ""
 
 
-def _offsets_after(stream: Any, until: datetime) -> dict[tuple[str, int], int]:
+def _offsets_after(stream: MicroBatchStream, until: datetime) -> dict[tuple[str, int], int]:
     if until.tzinfo is None:
         raise UsageError(
             f"the bound {until.isoformat()} has no time zone: write it as {until.isoformat()}+00:00"
         )
-    # The last argument matters only for a *start* that matches no record. An end becomes the topic's end then.
-    reader, after = stream.kafkaOffsetReader(), int(until.timestamp() * 1000) + 1
-    return parse(reader.fetchGlobalTimestampBasedOffsets(after, False, None).json())
-
-
-def _offsets(spark: SparkSession, offsets: Any) -> dict[tuple[str, int], int]:
-    assert spark._jvm is not None
-    return parse(spark._jvm.org.apache.spark.sql.kafka010.KafkaSourceOffset(offsets).json())
-
-
-def _none(spark: SparkSession) -> Any:
-    assert spark._jvm is not None
-    return spark._jvm.scala.Option.empty()
+    return parse(stream.kafka_after(int(until.timestamp() * 1000) + 1))

@@ -5,14 +5,15 @@ A walk through the analysed plan from left to right finds the leaves in the orde
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from pyspark.sql import DataFrame
 
 from stateflow.errors import UsageError
 from stateflow.format.source_offsets import SourceLeaves
+from stateflow.spark.internals.plans import PlanNode, plan_of
+from stateflow.spark.internals.sources import StreamRelation, relation_of
 
 _NOT_REWINDABLE = {
     "rate": "its values depend on when the query was started",
@@ -35,7 +36,6 @@ STATEFUL = {
 }
 """Nodes of a plan that need more than one row at a time, and what users call them."""
 
-_RELATIONS = ("StreamingRelation", "StreamingRelationV2")
 _FOLDER_OF_ITS_OWN = ("schematrackinglocation", "schemalocation")
 
 
@@ -51,36 +51,38 @@ class LeafDescription:
     """Path, table or topic, for people."""
     options: Mapping[str, str]
     """The source's options, with lower-case names."""
-    relation: Any = field(repr=False, compare=False)
-    """The plan's own node (a JVM object)."""
-    reads_micro_batches: bool = False
-    """Whether it is of the newer kind (data source V2), which can tell its initial offset."""
+    relation: StreamRelation = field(repr=False, compare=False)
+
+    @property
+    def reads_micro_batches(self) -> bool:
+        """Whether it is of the newer kind (data source V2), which can tell its initial offset."""
+        return self.relation.reads_micro_batches
 
 
 def check_frame(df: DataFrame, exactly_once: bool = True) -> list[LeafDescription]:
     """The frame's streams in plan order. Refuses a frame that a run could not resume or rewind."""
     leaves: list[LeafDescription] = []
-    relations: list[Any] = []
-    for node in plan_nodes(df._jdf.queryExecution().analyzed()):
-        if not node.isStreaming():
+    nodes: list[PlanNode] = []
+    for node in plan_of(df).walk():
+        if not node.streams:
             continue
-        name = node.getClass().getSimpleName()
-        if name in _RELATIONS:
-            leaf = _described(node, name)
-            if any(node.equals(other) for other in relations):
+        relation = relation_of(node)
+        if relation is not None:
+            leaf = _described(relation)
+            if node in nodes:
                 raise UsageError(
                     f"the stream {leaf.target} is used twice in one frame: Spark gives both one offset, "
                     "so open it once for each use"
                 )
-            relations.append(node)
+            nodes.append(node)
             _check_leaf(leaf, exactly_once)
             leaves.append(leaf)
-        elif node.children().isEmpty():
+        elif not node.children:
             raise UsageError(
-                f"the stream {node.nodeName()} has no offsets that can be recorded: use another source"
+                f"the stream {node.name} has no offsets that can be recorded: use another source"
             )
         else:
-            _check_stateless(node, name)
+            _check_stateless(node)
     if not leaves:
         raise UsageError("the frame is not a stream: open sources with spark.readStream")
     return leaves
@@ -100,46 +102,17 @@ def leaves_of(
     return {source.uid: [next(rest) for _ in range(source.leaves)] for source in layout}
 
 
-def plan_nodes(plan: Any) -> Iterator[Any]:
-    """A plan from the top down and from left to right, as Spark numbers its sources."""
-    yield plan
-    children = plan.children()
-    for position in range(children.size()):
-        yield from plan_nodes(children.apply(position))
-
-
-def _described(node: Any, name: str) -> LeafDescription:
-    if name == "StreamingRelation":
-        return _described_v1(node, node)
-    if node.v1Relation().isDefined() and not _reads_micro_batches(node):
-        return _described_v1(node.v1Relation().get(), node)
-    options = {entry.getKey().lower(): entry.getValue() for entry in node.extraOptions().entrySet()}
-    format_ = str(node.sourceName())
-    target = options.get("path") or options.get("subscribe") or options.get("subscribepattern")
-    if node.identifier().isDefined():
-        target = node.identifier().get().toString()
-    kind = "kafka" if format_ == "kafka" else "other"
-    return LeafDescription(kind, format_, target or options.get("assign") or format_, options, node, True)
-
-
-def _described_v1(relation: Any, node: Any) -> LeafDescription:
-    source = relation.dataSource()
-    pairs = source.options().iterator()
-    options: dict[str, str] = {}
-    while pairs.hasNext():
-        pair = pairs.next()
-        options[pair._1().lower()] = pair._2()
-    name, format_ = str(relation.sourceName()), str(source.className())
-    kind = "file" if name.startswith("FileSource[") else name if name in ("delta", "kafka") else "other"
-    target = options.get("path") or options.get("subscribe") or name
-    if source.catalogTable().isDefined():
-        target = str(source.catalogTable().get().identifier().unquotedString())
-    return LeafDescription(kind, format_, target, options, node)
-
-
-def _reads_micro_batches(node: Any) -> bool:
-    capabilities = [capability.toString() for capability in node.table().capabilities()]
-    return "MICRO_BATCH_READ" in capabilities
+def _described(relation: StreamRelation) -> LeafDescription:
+    options, format_ = relation.options, relation.format
+    target = options.get("path") or options.get("subscribe")
+    if relation.reads_micro_batches:
+        kind = "kafka" if format_ == "kafka" else "other"
+        target = target or options.get("subscribepattern") or options.get("assign") or format_
+    else:
+        name = relation.name
+        kind = "file" if name.startswith("FileSource[") else name if name in ("delta", "kafka") else "other"
+        target = target or name
+    return LeafDescription(kind, format_, relation.table or target, options, relation)
 
 
 def _check_leaf(leaf: LeafDescription, exactly_once: bool) -> None:
@@ -157,9 +130,9 @@ def _check_leaf(leaf: LeafDescription, exactly_once: bool) -> None:
             )
 
 
-def _check_stateless(node: Any, name: str) -> None:
-    operator = STATEFUL.get(name)
-    if name == "Join" and node.left().isStreaming() and node.right().isStreaming():
+def _check_stateless(node: PlanNode) -> None:
+    operator = STATEFUL.get(node.kind)
+    if node.kind == "Join" and all(side.streams for side in node.children):
         operator = "a join of two streams"
     if operator:
         raise UsageError(

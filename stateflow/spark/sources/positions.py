@@ -10,18 +10,18 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from pyspark.sql import SparkSession
 
 from stateflow.errors import UsageError
 from stateflow.format.records import SourceState
 from stateflow.format.source_offsets import NOTHING, SourceLeaves, joined_lines, kinds_of
+from stateflow.spark.internals.sources import DeltaSource, MicroBatchStream
 from stateflow.spark.sources import delta, kafka
 from stateflow.spark.sources.delta import end_offsets, start_offset
 from stateflow.spark.sources.delta_offset import DeltaOffset
 from stateflow.spark.sources.file_log import files_between, log_folder
-from stateflow.spark.sources.files import FilePlanner
+from stateflow.spark.sources.files import end_lines_until
 from stateflow.spark.sources.kafka import end_lines_of
 from stateflow.spark.sources.leaves import LeafDescription, leaves_of
 from stateflow.storage.file_urls import hadoop_path
@@ -125,7 +125,7 @@ def bound_lies_behind(
 
 def _lies_behind(spark: SparkSession, leaf: LeafDescription, until: Bound, line: str, folder: Path) -> bool:
     if leaf.kind == "delta":
-        return delta.lies_behind(spark, create_source(leaf, folder), DeltaOffset.parse(line), until)
+        return delta.lies_behind(delta_source(spark, leaf, folder), DeltaOffset.parse(line), until)
     if not isinstance(until, datetime):
         return False
     if leaf.kind == "file":
@@ -134,7 +134,7 @@ def _lies_behind(spark: SparkSession, leaf: LeafDescription, until: Bound, line:
         newest = (file.modified_ms for file in files_between(folder, offset - 1, offset))
         return max(newest, default=0) > int(until.timestamp() * 1000)
     if leaf.kind == "kafka" and leaf.reads_micro_batches:
-        stream = open_stream(leaf, folder)
+        stream = open_stream(spark, leaf, folder)
         try:
             return kafka.lies_behind(stream, line, until)
         finally:
@@ -150,9 +150,9 @@ def end_lines(
     `folder` is the stream's own folder in the seeded location (`sources/<number>`).
     """
     if leaf.kind == "delta":
-        source = create_source(leaf, folder)
-        start = DeltaOffset.parse(from_line) if from_line != NOTHING else start_offset(spark, source, until)
-        for end in end_offsets(spark, source, start, until) if start is not None else ():
+        source = delta_source(spark, leaf, folder)
+        start = DeltaOffset.parse(from_line) if from_line != NOTHING else start_offset(source, until)
+        for end in end_offsets(source, start, until) if start is not None else ():
             yield end.line()
     elif leaf.kind == "file":
         if not isinstance(until, datetime) or until.tzinfo is None:
@@ -160,11 +160,11 @@ def end_lines(
                 f"the file source {leaf.target} can only be bounded by a time with a time zone "
                 f"(the files' modification time), not by {until!r}"
             )
-        yield from FilePlanner(spark, create_source(leaf, folder), until).ends(from_line)
+        yield from end_lines_until(leaf.relation.files(_folder(folder)), from_line, until)
     elif leaf.kind == "kafka" and leaf.reads_micro_batches and isinstance(until, datetime):
-        stream = open_stream(leaf, folder)
+        stream = open_stream(spark, leaf, folder)
         try:
-            start_line = str(stream.initialOffset().json()) if from_line == NOTHING else from_line
+            start_line = stream.initial() if from_line == NOTHING else from_line
             yield from end_lines_of(stream, start_line, until)
         finally:
             stream.stop()
@@ -180,35 +180,32 @@ def bound_of(uid: str, until: Bound | Mapping[str, Bound] | None) -> Bound | Non
     return until.get(uid) if isinstance(until, Mapping) else until
 
 
-def create_source(leaf: LeafDescription, folder: Path) -> Any:
-    """The stream's source object, on a folder of its own."""
-    relation = leaf.relation
-    if relation.getClass().getSimpleName() == "StreamingRelationV2":
-        if leaf.kind != "delta" and not relation.v1Relation().isDefined():
-            raise UsageError(f"the {leaf.format} source {leaf.target} is not of the older kind")
-        relation = relation.v1Relation().get()
-    return relation.dataSource().createSource(hadoop_path(folder.absolute()))
+def delta_source(spark: SparkSession, leaf: LeafDescription, folder: Path) -> DeltaSource:
+    """Delta's own source of the stream, on a folder of its own. Stop it after use."""
+    return leaf.relation.delta(spark, _folder(folder))
 
 
-def open_stream(leaf: LeafDescription, folder: Path) -> Any:
+def open_stream(spark: SparkSession, leaf: LeafDescription, folder: Path) -> MicroBatchStream:
     """The reader of a stream of the newer kind, on a folder of its own. Stop it after use."""
-    relation = leaf.relation
-    scan = relation.table().newScanBuilder(relation.extraOptions()).build()
-    return scan.toMicroBatchStream(hadoop_path(folder.absolute()))
+    return leaf.relation.stream(spark, _folder(folder))
+
+
+def _folder(folder: Path) -> str:
+    return hadoop_path(folder.absolute())
 
 
 def _first_line(spark: SparkSession, leaf: LeafDescription, folder: Path, until: Bound | None) -> str | None:
     if leaf.kind == "delta":
-        source = create_source(leaf, folder)
+        source = delta_source(spark, leaf, folder)
         try:
-            start = start_offset(spark, source, until)
+            start = start_offset(source, until)
             return start.line() if start is not None else None
         finally:
             source.stop()
     if leaf.reads_micro_batches:
-        stream = open_stream(leaf, folder)
+        stream = open_stream(spark, leaf, folder)
         try:
-            return str(stream.initialOffset().json())
+            return stream.initial()
         finally:
             stream.stop()
     return NOTHING

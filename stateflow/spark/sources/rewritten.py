@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import Any
 from urllib.parse import unquote
-
-from pyspark.sql import DataFrame, SparkSession
 
 from stateflow.spark.sources.file_log import ReadFile
 
@@ -35,17 +32,6 @@ def local_times(read: Iterable[ReadFile]) -> dict[str, int] | None:
         with suppress(OSError):
             found[file.path] = Path(path).stat().st_mtime_ns // 1_000_000
     return found
-
-
-def times(spark: SparkSession, files: DataFrame) -> dict[str, int]:
-    """When each file of a folder was last modified, in milliseconds."""
-    path_of = spark._jvm.org.apache.spark.paths.SparkPath.fromFileStatus  # type: ignore[union-attr]
-    location: Any = files._jdf.queryExecution().analyzed().relation().location()
-    found = location.allFiles()
-    return {
-        str(path_of(found.apply(at)).urlEncoded()): int(found.apply(at).getModificationTime())
-        for at in range(found.size())
-    }
 
 
 def sentence(source: str, names: Sequence[str]) -> str:
