@@ -9,10 +9,9 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
-from stateflow.errors import CorruptError, IncompatibleError, UsageError
+from stateflow.errors import IncompatibleError, UsageError
 from stateflow.format.records import SourceState
 
 NOTHING = "-"
@@ -33,42 +32,6 @@ class SourceLeaves:
     leaves: int
     kinds: tuple[str, ...] = ()
     """The leaves' kinds when they are known (see `check_frame`); empty: told from the offset lines."""
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetEntry:
-    """One entry of Spark's offset log: where a batch ends."""
-
-    metadata: dict[str, Any]
-    lines: tuple[str, ...]
-
-    def encode(self) -> str:
-        return "\n".join(["v1", json.dumps(self.metadata, separators=(",", ":")), *self.lines])
-
-
-def offset_path(location: Path, batch_id: int) -> Path:
-    return location / "offsets" / str(batch_id)
-
-
-def commit_path(location: Path, batch_id: int) -> Path:
-    return location / "commits" / str(batch_id)
-
-
-def read_batch_offsets(location: Path, batch_id: int) -> OffsetEntry:
-    """Where batch `batch_id` ends; Spark writes it before the batch runs."""
-    path = offset_path(location, batch_id)
-    try:
-        version, metadata, *lines = path.read_text(encoding="utf-8").split("\n")
-    except (FileNotFoundError, ValueError) as error:
-        raise CorruptError(
-            f"batch {batch_id} has no whole entry in Spark's offset log ({path}); start the run again"
-        ) from error
-    if version != "v1":
-        raise UsageError(
-            f"Spark wrote its offset log in format {version!r}, but offsets are recorded by position in format "
-            "v1: unset spark.sql.streaming.offsetLog.formatVersion"
-        )
-    return OffsetEntry(json.loads(metadata), tuple(lines))
 
 
 def split_lines(layout: Sequence[SourceLeaves], lines: Sequence[str]) -> dict[str, tuple[str, ...]]:

@@ -21,7 +21,7 @@ from stateflow.pipelines.absent import Absence, absences, is_wanted
 from stateflow.pipelines.files import Files
 from stateflow.pipelines.graph import SourceNode
 from stateflow.spark.internals.file_systems import path_of_url
-from stateflow.spark.sources.file_log import files_between, log_folder
+from stateflow.spark.internals.scratch_folder import files_between, log_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,12 +16,12 @@ from stateflow.spark import undone_output
 from stateflow.spark.inputs import OpenInputs
 from stateflow.spark.internals.delta_log import DeltaLog
 from stateflow.spark.internals.file_systems import times_of_files
+from stateflow.spark.internals.scratch_folder import log_folder, newest_files
 from stateflow.spark.sinks import other_writers, unlike_properties
 from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.spark.sources import rewritten, subfolders
 from stateflow.spark.sources.delta_log import local_log
 from stateflow.spark.sources.detours import passed_restores
-from stateflow.spark.sources.file_log import log_folder, newest_files
 
 Warn = Callable[[str, str], None]
 """Takes a matter and a sentence about it, as `RunWarnings.add`."""

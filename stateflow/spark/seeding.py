@@ -1,9 +1,4 @@
-"""From Spark's scratch checkpoint to a record, and back: a run resumes by seeding a fresh folder.
-
-Spark 4.2 starts a query only if it finds two consecutive offset entries below the next batch. It takes the newest
-entry as done when its commit is there. So a seeded folder holds the recorded offsets twice, as the committed batches
-0 and 1, and the next batch is 2. A commit entry needs its version line and a watermark.
-"""
+"""From Spark's scratch checkpoint to a record, and back: a run resumes by seeding a fresh folder."""
 
 from __future__ import annotations
 
@@ -14,23 +9,23 @@ from pathlib import Path
 from stateflow.errors import UsageError
 from stateflow.format.records import FileRef, SourceState
 from stateflow.format.source_offsets import (
-    OffsetEntry,
     SourceLeaves,
-    commit_path,
     joined_lines,
     kind_of,
     kinds_of,
-    offset_path,
-    read_batch_offsets,
     split_lines,
 )
-from stateflow.spark.sources.file_log import Fetch, Save, log_folder, restore_entries, save_entries
-
-FIRST_BATCH = 2
-"""The batch that a seeded folder runs next."""
-
-_SHUFFLE = "spark.sql.shuffle.partitions"
-_COMMIT = 'v1\n{"nextBatchWatermarkMs":0}'
+from stateflow.spark.internals.scratch_folder import (
+    FIRST_BATCH,
+    SHUFFLE,
+    commit_path,
+    log_folder,
+    offset_path,
+    read_batch_offsets,
+    write_beginning,
+    write_offsets,
+)
+from stateflow.spark.sources.file_log import Fetch, Save, restore_entries, save_entries
 
 
 def capture(
@@ -83,16 +78,14 @@ def seed(
     """
     if not state:
         return 0
-    if _SHUFFLE not in conf:
+    if SHUFFLE not in conf:
         raise UsageError(
-            f"Spark 4.2 does not start from offsets without {_SHUFFLE}: pass the session's value in `conf`"
+            f"Spark 4.2 does not start from offsets without {SHUFFLE}: pass the session's value in `conf`"
         )
     if location.exists() and any(location.iterdir()):
         raise UsageError(f"the scratch folder {location} is not empty: seed a fresh one for every run")
     lines = joined_lines(layout, state)
-    for folder in ("offsets", "commits", "sources"):
-        (location / folder).mkdir(parents=True, exist_ok=True)
-    (location / "metadata").write_text(json.dumps({"id": query_id}), encoding="utf-8")
+    write_beginning(location, lines, conf, now_ms, query_id)
     first_leaf = 0
     for source in layout:
         recorded = state.get(source.uid)
@@ -102,9 +95,6 @@ def seed(
                 refs = _entries_of(recorded, leaf)
                 restore_entries(log_folder(location, first_leaf + leaf), refs, fetch)
         first_leaf += source.leaves
-    for batch_id in range(FIRST_BATCH):
-        _write_offsets(location, batch_id, lines, conf, now_ms)
-        commit_path(location, batch_id).write_text(_COMMIT, encoding="utf-8")
     return FIRST_BATCH
 
 
@@ -118,20 +108,7 @@ def plan_batch(
     """
     if offset_path(location, batch_id).exists() or not commit_path(location, batch_id - 1).exists():
         raise UsageError(f"batch {batch_id} is not the next one of the scratch folder {location}")
-    _write_offsets(location, batch_id, lines, conf, now_ms)
-
-
-def _write_offsets(
-    location: Path, batch_id: int, lines: Sequence[str], conf: Mapping[str, str], now_ms: int
-) -> None:
-    metadata = {
-        "batchWatermarkMs": 0,
-        "batchTimestampMs": now_ms,
-        # If Spark named sources, it would rename their folders and reorder the lines.
-        "conf": {**conf, "spark.sql.streaming.queryEvolution.enableSourceEvolution": "false"},
-    }
-    path = offset_path(location, batch_id)
-    path.write_text(OffsetEntry(metadata, tuple(lines)).encode(), encoding="utf-8")
+    write_offsets(location, batch_id, lines, conf, now_ms)
 
 
 def _entries_of(recorded: SourceState, leaf: int) -> dict[str, FileRef]:

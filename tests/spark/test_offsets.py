@@ -16,16 +16,10 @@ from stateflow.format.source_offsets import (
     joined_lines,
     kind_of,
     kinds_of,
-    read_batch_offsets,
     split_lines,
 )
-from stateflow.spark.sources.file_log import (
-    ReadFile,
-    entries_at,
-    files_between,
-    restore_entries,
-    save_entries,
-)
+from stateflow.spark.internals.scratch_folder import ReadFile, entries_at, files_between, read_batch_offsets
+from stateflow.spark.sources.file_log import restore_entries, save_entries
 
 DELTA = '{"sourceVersion":1,"reservoirId":"d6c7","reservoirVersion":%d,"index":%d,"isStartingVersion":%s}'
 FILE = '{"logOffset":3}'

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import stateflow as sf
-from stateflow.spark.sources.file_log import ReadFile, newest_files
+from stateflow.spark.internals.scratch_folder import ReadFile, newest_files
 from stateflow.spark.sources.rewritten import MOST_COMPARED, local_times, rewritten
 from stateflow.testing import FlowHarness
 

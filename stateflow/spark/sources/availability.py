@@ -14,9 +14,10 @@ from stateflow.errors import DisagreementError
 from stateflow.format.records import SourceState
 from stateflow.format.source_offsets import NOTHING, SourceLeaves, check_same_source, kind_of
 from stateflow.spark.internals.file_systems import missing
+from stateflow.spark.internals.scratch_folder import files_between, log_folder
 from stateflow.spark.sources.delta import check_offset, pending_files
 from stateflow.spark.sources.delta_offset import DeltaOffset
-from stateflow.spark.sources.file_log import Fetch, files_between, log_folder, restore_entries
+from stateflow.spark.sources.file_log import Fetch, restore_entries
 from stateflow.spark.sources.kafka import check_kafka
 from stateflow.spark.sources.leaves import LeafDescription, leaves_of
 from stateflow.spark.sources.positions import delta_source, open_stream

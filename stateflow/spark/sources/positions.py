@@ -16,11 +16,11 @@ from pyspark.sql import SparkSession
 from stateflow.errors import UsageError
 from stateflow.format.records import SourceState
 from stateflow.format.source_offsets import NOTHING, SourceLeaves, joined_lines, kinds_of
+from stateflow.spark.internals.scratch_folder import files_between, log_folder
 from stateflow.spark.internals.sources import DeltaSource, MicroBatchStream
 from stateflow.spark.sources import delta, kafka
 from stateflow.spark.sources.delta import end_offsets, start_offset
 from stateflow.spark.sources.delta_offset import DeltaOffset
-from stateflow.spark.sources.file_log import files_between, log_folder
 from stateflow.spark.sources.files import end_lines_until
 from stateflow.spark.sources.kafka import end_lines_of
 from stateflow.spark.sources.leaves import LeafDescription, leaves_of

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote
 
-from stateflow.spark.sources.file_log import ReadFile
+from stateflow.spark.internals.scratch_folder import ReadFile
 
 MOST_COMPARED = 10_000
 """Files that a source has read last: looking at each costs a tenth of a second together."""
