@@ -7,6 +7,7 @@ The functions are in the rooms `internals` (`spark/internals/`, `serve/internals
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
@@ -14,7 +15,7 @@ from typing import Any, TypeVar, cast
 
 from stateflow.errors import IncompatibleError
 
-SEEN = ("pyspark 4.2.0",)
+SEEN = ("pyspark 4.0.5", "pyspark 4.1.4", "pyspark 4.2.0")
 """The versions of PySpark, each with Delta 4.4.0's jar for it, in which all names are, unless an entry says otherwise."""
 _OWNERS = {
     "org.apache.spark.sql.delta.": "Delta", "org.apache.spark.sql.kafka010.": "Spark's Kafka source", "org.apache.spark.": "Spark",
@@ -40,7 +41,8 @@ class Internal:
     """With its module."""
     purpose: str
     names: tuple[str, ...]
-    """Python's as `pyspark.sql.DataFrame._jdf`. Java's methods and constructors have the types of their parameters."""
+    """Python's as `pyspark.sql.DataFrame._jdf`. Java's methods and constructors have the types of their parameters. What is in brackets
+    some versions have and some do not: `streaming[.runtime].StreamExecution`."""
     seen_in: tuple[str, ...]
     where_missing: str
     """What the function does in a version without one of the names; empty: it refuses."""
@@ -110,7 +112,12 @@ def owner_of(name: str) -> str:
 
 def member_of(name: str) -> str:
     """The last part: `ofRows` of `org.apache.spark.sql.classic.Dataset.ofRows(SparkSession, LogicalPlan)`."""
-    return name.partition("(")[0].rpartition(".")[2]
+    return spellings(name)[0].partition("(")[0].rpartition(".")[2]
+
+
+def spellings(name: str) -> list[str]:
+    """The name with what is in brackets, and without it."""
+    return [re.sub(r"\[([^\]]+)\]", r"\1", name), re.sub(r"\[[^\]]+\]", "", name)]
 
 
 def installed(package: str = "pyspark") -> str:

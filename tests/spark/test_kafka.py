@@ -9,10 +9,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
+from scripts import internals_page
+from stateflow.internals import owner_of
+from tests.spark.java_members import Java
 from tests.spark.kafka_broker import broker, connector_jars
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1500)]
+KAFKA = "Spark's Kafka source"
 ROOT = Path(__file__).resolve().parents[2]
 
 # A process of its own: the connector's jars have to be there when the JVM starts.
@@ -119,6 +124,22 @@ positions = [source.position for source in job.status().sources]
 print(json.dumps({"rows": rows, "last": last, "written": frame.count(), "positions": positions}))
 spark.stop()
 """
+
+
+@pytest.mark.parametrize(
+    "name",
+    sorted(
+        {
+            name
+            for found in internals_page.entries().values()
+            for entry in found
+            for name in entry.names
+            if owner_of(name) == KAFKA
+        }
+    ),
+)
+def test_the_connector_has_the_names_that_are_used_of_it(spark: SparkSession, name: str) -> None:
+    assert not Java(spark, connector_jars()).lacks(name)
 
 
 def test_a_pipeline_reads_each_record_once_and_no_further_than_it_was_told(tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ public class StateflowTable implements Table, SupportsRead {
     f"{_SOURCES}.python.PythonDataSourceV2.dataSourceInPython",
     f"{_SOURCES}.python.PythonDataSourceCreationResult.schema()",
     f"{_SOURCES}.python.PythonTable(PythonDataSourceV2, String, StructType)",
-    f"{_SOURCES}.DataSourceV2Relation$.create(Table, Option, Option, CaseInsensitiveStringMap, Option)",
+    f"{_SOURCES}.DataSourceV2Relation$.create(Table, Option, Option, CaseInsensitiveStringMap[, Option])",
     f"{_DATASETS}.Dataset.ofRows(SparkSession, LogicalPlan)",
 )
 def python_source(spark: SparkSession, format: str, options: dict[str, str]) -> DataFrame:
@@ -139,6 +139,8 @@ def python_source(spark: SparkSession, format: str, options: dict[str, str]) -> 
     source.setShortName(format)
     source_result = source.getOrCreateDataSourceInPython(format, settings, none)
     table = made(spark, _TABLE.replace("FORMAT", format), "StateflowTable", source_result)
-    relation = sources.DataSourceV2Relation.create(table, none, none, settings, none)
+    # Spark 4.0 does not know the last argument, the time that is travelled to.
+    arguments = [table, none, none, settings, *([] if spark.version.startswith("4.0.") else [none])]
+    relation = sources.DataSourceV2Relation.create(*arguments)
     session: Any = spark._jsparkSession
     return DataFrame(sql.classic.Dataset.ofRows(session, relation), spark)

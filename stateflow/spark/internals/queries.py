@@ -16,8 +16,8 @@ _EXECUTION = "org.apache.spark.sql.execution.streaming"
     "pyspark.sql.SparkSession._jsparkSession",
     "org.apache.spark.sql.classic.SparkSession.streams()",
     "org.apache.spark.sql.classic.StreamingQueryManager.get(String)",
-    f"{_EXECUTION}.runtime.StreamingQueryWrapper.streamingQuery()",
-    f"{_EXECUTION}.runtime.StreamExecution.lastExecution()",
+    f"{_EXECUTION}[.runtime].StreamingQueryWrapper.streamingQuery()",
+    f"{_EXECUTION}[.runtime].StreamExecution.lastExecution()",
     "org.apache.spark.sql.execution.QueryExecution.observedMetrics()",
 )
 def observed_metrics(spark: SparkSession) -> dict[str, dict[str, Any]]:

@@ -44,7 +44,7 @@ def commit_path(location: Path, batch_id: int) -> Path:
     return location / "commits" / str(batch_id)
 
 
-@internal(f"{_STREAMING}.checkpointing.OffsetSeqLog")
+@internal(f"{_STREAMING}[.checkpointing].OffsetSeqLog")
 def read_batch_offsets(location: Path, batch_id: int) -> OffsetEntry:
     """Where batch `batch_id` ends; Spark writes it before the batch runs."""
     path = offset_path(location, batch_id)
@@ -62,7 +62,7 @@ def read_batch_offsets(location: Path, batch_id: int) -> OffsetEntry:
     return OffsetEntry(json.loads(metadata), tuple(lines))
 
 
-@internal(f"{_STREAMING}.checkpointing.OffsetSeqLog", f"{_STREAMING}.checkpointing.CommitLog")
+@internal(f"{_STREAMING}[.checkpointing].OffsetSeqLog", f"{_STREAMING}[.checkpointing].CommitLog")
 def write_beginning(
     location: Path, lines: Sequence[str], conf: Mapping[str, str], now_ms: int, query_id: str
 ) -> None:
@@ -81,7 +81,7 @@ def write_beginning(
 
 
 @internal(
-    f"{_STREAMING}.checkpointing.OffsetSeqLog",
+    f"{_STREAMING}[.checkpointing].OffsetSeqLog",
     "spark.sql.streaming.queryEvolution.enableSourceEvolution",
     where_missing="Spark ignores a setting that it does not know, and leaves the order of sources alone",
 )
@@ -113,7 +113,7 @@ def log_folder(location: Path, leaf: int) -> Path:
     return location / "sources" / str(leaf)
 
 
-@internal(f"{_STREAMING}.runtime.FileStreamSourceLog")
+@internal(f"{_STREAMING}[.runtime].FileStreamSourceLog")
 def entries_at(folder: Path, offset: int) -> list[str]:
     """Names of the entries that list the files up to `offset`: the latest compact one, and all later ones."""
     numbered = {int(match[1]): path.name for path in folder.iterdir() if (match := _ENTRY.match(path.name))}
@@ -135,7 +135,7 @@ def is_entry(name: str) -> bool:
     return _ENTRY.match(name) is not None
 
 
-@internal(f"{_STREAMING}.runtime.FileStreamSource$FileEntry(String, long, long)")
+@internal(f"{_STREAMING}[.runtime].FileStreamSource$FileEntry(String, long, long)")
 def newest_files(folder: Path, line: str, most: int) -> list[ReadFile]:
     """The newest of the input files up to an offset line, `most` of them at most."""
     if line == NOTHING:
@@ -151,7 +151,7 @@ def newest_files(folder: Path, line: str, most: int) -> list[ReadFile]:
     return [ReadFile(item["path"], item["timestamp"], item["batchId"]) for item in items]
 
 
-@internal(f"{_STREAMING}.runtime.FileStreamSource$FileEntry(String, long, long)")
+@internal(f"{_STREAMING}[.runtime].FileStreamSource$FileEntry(String, long, long)")
 def files_between(folder: Path, after: int, up_to: int) -> list[ReadFile]:
     """The input files of the offsets `after + 1 .. up_to`."""
     files: dict[str, ReadFile] = {}

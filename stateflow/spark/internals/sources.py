@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from stateflow.errors import IncompatibleError
 from stateflow.internals import internal
 from stateflow.spark.internals.delta_log import DeltaLog
-from stateflow.spark.internals.gateway import JAVA_ERRORS
+from stateflow.spark.internals.gateway import JAVA_ERRORS, has_class
 from stateflow.spark.internals.java_names import java_names
 from stateflow.spark.internals.plans import PlanNode
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _STREAMING = "org.apache.spark.sql.execution.streaming"
+_RUNTIME = "org.apache.spark.sql.execution.streaming.runtime"
 _CATALYST = "org.apache.spark.sql.catalyst"
 _CONNECTOR = "org.apache.spark.sql.connector.read.streaming"
 _KAFKA = "org.apache.spark.sql.kafka010"
@@ -46,7 +47,7 @@ class StreamRelation:
     _java: Any
 
     @internal(
-        f"{_STREAMING}.runtime.StreamingRelation.dataSource()",
+        f"{_STREAMING}[.runtime].StreamingRelation.dataSource()",
         "org.apache.spark.sql.execution.datasources.DataSource.createSource(String)",
     )
     def _source(self, folder: str) -> Any:
@@ -75,7 +76,7 @@ class StreamRelation:
     f"{_CATALYST}.streaming.StreamingRelationV2.sourceName()",
     f"{_CATALYST}.streaming.StreamingRelationV2.identifier()",
     f"{_CATALYST}.streaming.StreamingRelationV2.table()",
-    f"{_STREAMING}.runtime.StreamingRelation.sourceName()",
+    f"{_STREAMING}[.runtime].StreamingRelation.sourceName()",
     "org.apache.spark.sql.execution.datasources.DataSource.options()",
     "org.apache.spark.sql.execution.datasources.DataSource.className()",
     "org.apache.spark.sql.execution.datasources.DataSource.catalogTable()",
@@ -165,7 +166,7 @@ class DeltaSource:
         return int(commit.version())
 
     @internal(
-        f"{_STREAMING}.runtime.SerializedOffset(String)",
+        f"{_STREAMING}[.runtime].SerializedOffset(String)",
         f"{_CONNECTOR}.SupportsAdmissionControl.getDefaultReadLimit()",
         f"{_CONNECTOR}.SupportsAdmissionControl.latestOffset(Offset, ReadLimit)",
     )
@@ -201,8 +202,10 @@ class DeltaSource:
         self._java.stop()
 
     def _offset(self, line: str) -> Any:
-        runtime = java_names(self._spark).org.apache.spark.sql.execution.streaming.runtime
-        return runtime.SerializedOffset(line)
+        streaming = java_names(self._spark).org.apache.spark.sql.execution.streaming
+        # Spark 4.0 has no package `runtime`.
+        newer = has_class(self._spark, f"{_RUNTIME}.SerializedOffset")
+        return (streaming.runtime if newer else streaming).SerializedOffset(line)
 
 
 class FileSource:
@@ -212,8 +215,8 @@ class FileSource:
         self._java = java
 
     @internal(
-        f"{_STREAMING}.runtime.FileStreamSource.prepareForTriggerAvailableNow()",
-        f"{_STREAMING}.runtime.FileStreamSource.{_FILE_LIST}",
+        f"{_STREAMING}[.runtime].FileStreamSource.prepareForTriggerAvailableNow()",
+        f"{_STREAMING}[.runtime].FileStreamSource.{_FILE_LIST}",
         where_missing="a run with a bound is refused, with the versions that have it",
     )
     def end_at(self, until: datetime) -> None:
@@ -235,8 +238,8 @@ class FileSource:
 
     @internal(
         f"{_CONNECTOR}.SupportsAdmissionControl.getDefaultReadLimit()",
-        f"{_STREAMING}.runtime.FileStreamSource.latestOffset(Offset, ReadLimit)",
-        f"{_STREAMING}.runtime.FileStreamSourceOffset.logOffset()",
+        f"{_STREAMING}[.runtime].FileStreamSource.latestOffset(Offset, ReadLimit)",
+        f"{_STREAMING}[.runtime].FileStreamSourceOffset.logOffset()",
     )
     def next_end(self) -> tuple[int, str] | None:
         """The log's number and the offset line at which the next batch ends; None where there is nothing more. It writes the log's entry."""
@@ -284,7 +287,7 @@ class MicroBatchStream:
 
     @internal(
         f"{_KAFKA}.KafkaMicroBatchStream.kafkaOffsetReader()",
-        f"{_KAFKA}.KafkaOffsetReader.fetchGlobalTimestampBasedOffsets(long, boolean, Option, Option)",
+        f"{_KAFKA}.KafkaOffsetReader.fetchGlobalTimestampBasedOffsets(long, boolean, Enumeration$Value)",
     )
     def kafka_after(self, millis: int) -> str:
         """Per partition of Kafka the first record that is not older, or its end, as an offset line."""
