@@ -41,7 +41,8 @@ def lines() -> Iterator[str]:
             yield f"{entry.purpose}"
             yield ""
             yield from (f"- `{name}`" for name in entry.names)
-            yield f"- Where one is missing: {entry.where_missing or 'a refusal that names it, and the versions that have it'}."
+            if entry.where_missing:
+                yield f"- Where one is missing: {entry.where_missing}."
             if entry.seen_in != SEEN:
                 yield f"- Seen in {', '.join(entry.seen_in)}."
             yield ""

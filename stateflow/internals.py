@@ -10,7 +10,6 @@ import functools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import metadata
 from typing import Any, TypeVar, cast
 
 from stateflow.errors import IncompatibleError
@@ -118,7 +117,3 @@ def member_of(name: str) -> str:
 def spellings(name: str) -> list[str]:
     """The name with what is in brackets, and without it."""
     return [re.sub(r"\[([^\]]+)\]", r"\1", name), re.sub(r"\[[^\]]+\]", "", name)]
-
-
-def installed(package: str = "pyspark") -> str:
-    return metadata.version(package)

@@ -8,6 +8,7 @@ import json
 import os
 import re
 from datetime import UTC, datetime
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from pyspark.sql import functions as F
 from scripts import internals_page
 from stateflow.errors import IncompatibleError
 from stateflow.internals import ENTRIES as ENTRIES_OF_ALL
-from stateflow.internals import Internal, internal, owner_of
+from stateflow.internals import SEEN, Internal, internal, owner_of
 from stateflow.spark.internals import (
     file_systems,
     frames,
@@ -50,7 +51,11 @@ ENTRIES = [
     for entry in found
     if module.startswith("stateflow.spark.")  # tests/serve/test_internals.py has the others
 ]
-NAMES = sorted({name for entry in ENTRIES for name in entry.names})
+INSTALLED = f"pyspark {metadata.version('pyspark')}"
+NAMES = sorted(
+    {name for entry in ENTRIES if entry.seen_in == SEEN or INSTALLED in entry.seen_in for name in entry.names}
+)
+"""All that the version should have, also one that nobody has seen yet."""
 KAFKA = "Spark's Kafka source"
 """Its jar is in no session of these tests: tests/spark/test_kafka.py holds its names."""
 

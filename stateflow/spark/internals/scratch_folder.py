@@ -84,6 +84,7 @@ def write_beginning(
     f"{_STREAMING}[.checkpointing].OffsetSeqLog",
     "spark.sql.streaming.queryEvolution.enableSourceEvolution",
     where_missing="Spark ignores a setting that it does not know, and leaves the order of sources alone",
+    seen_in=("pyspark 4.2.0",),
 )
 def write_offsets(
     location: Path, batch_id: int, lines: Sequence[str], conf: Mapping[str, str], now_ms: int
