@@ -119,7 +119,7 @@ ROOMS: Mapping[str, Room] = {
     ),
     "spark/internals": Room(
         "what is used of PySpark, Spark and Delta that has no public name; a test for each",
-        "",
+        "format",
         "plans.py",
     ),
     "spark/session": Room("Java, jars and the Spark session", "config spark/internals storage", "build.py"),

@@ -24,8 +24,7 @@ _OWNERS = {
 _ABSENT = {
     "AttributeError": "has no attribute",
     "ImportError": "cannot import name",
-    "Py4JError": "does not exist",
-    "Py4JJavaError": "ClassNotFoundException",
+    "Py4JError": "does not exist|ClassNotFoundException",
 }
 """What Python, Py4J and Java say of a name that is not there, by the class of the error."""
 
@@ -61,7 +60,7 @@ class Internal:
         sign = _ABSENT.get(type(error).__name__)
         # What follows is Java's stack.
         text = " ".join(f"{error}".splitlines()[:3])
-        if sign is None or sign not in text:
+        if sign is None or not re.search(sign, text):
             return ""
         return next((name for name in self.names if member_of(name) in text), "")
 

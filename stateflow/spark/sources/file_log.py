@@ -5,15 +5,13 @@ Spark compacts every tenth entry and deletes old ones. So the copies are made in
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from stateflow.errors import CorruptError
 from stateflow.format.records import FileRef
-from stateflow.format.source_offsets import NOTHING
-from stateflow.spark.internals.scratch_folder import ReadFile, entries_at, files_between, is_entry
+from stateflow.spark.internals.scratch_folder import entries_at, is_entry
 
 Save = Callable[[str, Path], FileRef]
 Fetch = Callable[[FileRef], Path]
@@ -50,5 +48,3 @@ def restore_entries(folder: Path, refs: Mapping[str, FileRef], fetch: Fetch) -> 
             (folder / entry).write_bytes(reference.data)
         else:
             shutil.copyfile(fetch(reference), folder / entry)
-
-
