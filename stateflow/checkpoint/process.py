@@ -7,17 +7,15 @@ import os
 import socket
 import uuid
 from contextlib import suppress
-from pathlib import Path
 
+from stateflow.checkpoint.processes import identity_of_this_process
 from stateflow.format.records import Owner
 
 
-def _pid_namespace() -> str:
-    """Empty on systems without PID namespaces."""
-    try:
-        return str(Path("/proc/self/ns/pid").readlink())
-    except OSError:
-        return ""
+def _table_of_processes() -> str:
+    """What numbers the processes here: a namespace, since one start of one kernel. Empty on systems that do not say."""
+    here = identity_of_this_process()
+    return f"{here.boot} {here.namespaces}" if here else ""
 
 
 def this_process(*, run: str = "", dag_run: str = "", task: str = "", note: str = "") -> Owner:
@@ -29,7 +27,7 @@ def this_process(*, run: str = "", dag_run: str = "", task: str = "", note: str 
         run=run or uuid.uuid4().hex,
         host=socket.gethostname(),
         pid=os.getpid(),
-        pids=_pid_namespace(),
+        pids=_table_of_processes(),
         user=user,
         dag_run=dag_run,
         task=task,

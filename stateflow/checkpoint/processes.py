@@ -71,7 +71,7 @@ def note_of_process(start: str) -> str:
 
 
 def has_ended(owner: Owner, here: Owner, started: Callable[[int], str | None] = process_start) -> bool:
-    """Whether the owner of a pin is a dead process of this host (`here`), as far as the host's name tells hosts apart."""
+    """Whether the owner of a pin is known to be a dead process of this host (`here`)."""
     if owner.pid <= 0 or not same_host(owner, here):
         return False
     start = started(owner.pid)
@@ -80,8 +80,9 @@ def has_ended(owner: Owner, here: Owner, started: Callable[[int], str | None] = 
 
 
 def same_host(one: Owner, other: Owner) -> bool:
-    """Whether both owners number processes alike: the same host and the same PID namespace."""
-    return one.host == other.host and (not one.pids or one.pids == other.pids)
+    """Whether both owners number processes alike: the same host since it was switched on, and the same namespaces. Two machines
+    may have one name, and then the boot tells them apart; where no system says it, the name alone counts."""
+    return one.host == other.host and one.pids == other.pids
 
 
 def _answers(pid: int) -> bool:

@@ -199,7 +199,7 @@ class Options:
         "state.backend.rocksdb.manual-compaction.max-output-file-size",
     )
     scratch_dir: str = _place(
-        "Folder on each host for state while a task has it open; empty means the system's temporary folder.",
+        "Folder on each host for state while a task has it open; empty means the folder scratch in cache_dir.",
         "io.tmp.dirs",
         "state.backend.rocksdb.localdir",
     )
@@ -370,6 +370,12 @@ def cache_folder(env: Mapping[str, str] = os.environ) -> Path:
     if (checkout / "scripts" / "bootstrap.py").is_file():
         return checkout / ".cache"
     return _users_cache(env)
+
+
+def scratch_parent(options: Options) -> Path:
+    """The folder in which processes of this host make their scratch folders."""
+    cache = Path(options.cache_dir) if options.cache_dir else cache_folder()
+    return Path(options.scratch_dir or cache / "scratch").absolute()
 
 
 def drivers_folder(env: Mapping[str, str] = os.environ) -> Path:

@@ -279,7 +279,7 @@ class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
     host: str = ""
     pid: int = 0
     pids: str = ""
-    """The namespace that `pid` is a number of: containers of one host name may have one each."""
+    """Boot and namespaces that `pid` is a number of: containers and machines of one host name have others."""
     user: str = ""
     dag_run: str = ""
     task: str = ""

@@ -12,7 +12,6 @@ names each such state that has elements, and the erasure empties those that the 
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,7 +30,7 @@ from stateflow.checkpoint.log import Log
 from stateflow.checkpoint.pins import list_pins, release
 from stateflow.checkpoint.process import this_process
 from stateflow.checkpoint.writer import Writer
-from stateflow.config.options import Options, cache_folder
+from stateflow.config.options import Options, scratch_parent
 from stateflow.errors import BusyError, NotFoundError, StateflowError, UsageError
 from stateflow.format.encoding import group_range, split, split_timer
 from stateflow.format.expiry_blocks import block, decode_progress, encode_progress, is_block, keys_of
@@ -43,11 +42,12 @@ from stateflow.reading.query import key_from_text
 from stateflow.savepoints.format import list_savepoints, unfinished
 from stateflow.spark.carry_out import Sinks
 from stateflow.spark.task.shards import TaskShards
-from stateflow.spark.task.storage import TaskStorage, sweep, task_storage
+from stateflow.spark.task.storage import TaskStorage, task_storage
 from stateflow.state.backends.base import Backend, OpenShard
 from stateflow.state.backends.choice import open_backend, open_reader
 from stateflow.state.keys.codec import KeyCodec
 from stateflow.storage.roots import open_recorded
+from stateflow.storage.scratch import remove_scratch, sweep_scratch
 
 if TYPE_CHECKING:
     from stateflow.jobs.job import Job
@@ -253,7 +253,7 @@ class _Erasure:
         """Empties this host's cache: nobody knows which of its entries came from deleted files."""
         storage = task_storage(self.options, self.job.root, self.job.name, 0, 0)
         storage.cache().clear()
-        sweep(Path(storage.scratch_dir))
+        sweep_scratch(Path(storage.scratch_dir))
 
     def _edit(self, begin: Callable[[int], object]) -> Edited:
         from stateflow.spark.session.build import build_session  # loads Spark
@@ -286,7 +286,7 @@ class _Erasure:
             writer,
             lambda base: open_recorded(base, self.job.storage_options, root=self.job.store.url),
             ids=self.job.new_id,
-            scratch=Path(self.options.scratch_dir or cache_folder() / "scratch"),
+            scratch=scratch_parent(self.options),
             needs_copy=lambda ref: bool(ref.base),
         )
         return Draft.continuing("erase", own)
@@ -348,7 +348,7 @@ class _Erasure:
             finally:
                 source.close()
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_scratch(folder)
 
 
 def _emptied(uid: str, operator: OperatorState, names: Collection[str]) -> OperatorState:

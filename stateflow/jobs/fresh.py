@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stateflow.config.options import Options, cache_folder
+from stateflow.config.options import Options, scratch_parent
 from stateflow.errors import UsageError
 from stateflow.pipelines.redirected import RedirectedPipeline
+from stateflow.storage.scratch import new_scratch, remove_scratch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -84,9 +83,7 @@ def fresh_run(
         raise UsageError(
             "a fresh run keeps its tables in a folder of this host: leave out --master, and spark-submit"
         )
-    parent = Path(options.scratch_dir or Path(options.cache_dir or cache_folder()) / "scratch").absolute()
-    parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=f"run-{os.getpid()}-fresh-", dir=parent))
+    folder = new_scratch(scratch_parent(options))
     before = _session()
     try:
         yield FreshRun(folder, loaded, parameters)
@@ -94,7 +91,7 @@ def fresh_run(
         # A session that began meanwhile has files in the folder.
         if before is None and (own := _session()) is not None:
             own.stop()
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_scratch(folder)
 
 
 def _session() -> SparkSession | None:

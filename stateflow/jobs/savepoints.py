@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, Literal
 
 from stateflow.checkpoint.handle import JobHandle
@@ -16,7 +15,7 @@ from stateflow.checkpoint.log import is_job
 from stateflow.checkpoint.names import parse, slot_of
 from stateflow.checkpoint.pins import list_pins, pinned, release
 from stateflow.checkpoint.process import this_process
-from stateflow.config.options import Options, cache_folder
+from stateflow.config.options import Options, scratch_parent
 from stateflow.errors import CorruptError, IncompatibleError, NotFoundError, UsageError
 from stateflow.format.layout import checked_name, default_savepoint
 from stateflow.format.records import Owner, Savepoint
@@ -124,7 +123,7 @@ def create_savepoint(
                 target,
                 max_files=request.max_files,
                 open_base=lambda base: open_recorded(base, job.storage_options, root=job.store.url),
-                scratch=Path(request.options.scratch_dir or cache_folder() / "scratch"),
+                scratch=scratch_parent(request.options),
                 **facts,
             )
         else:

@@ -16,7 +16,7 @@ def stale(
     pins: Iterable[Pin], here: Owner, started: Callable[[int], str | None] = process_start
 ) -> list[Pin]:
     """The pins of dead processes on this host (`here`). From here nobody can tell whether a process lives on another host, or in
-    another container with this host's name. Tags and pins of abandoned outputs stay until somebody releases them."""
+    another container or a cloned machine with this host's name, and what was made before this machine last started may be another's. Tags and pins of abandoned outputs stay until somebody releases them."""
     temporary = ("reader", "fork", "savepoint")
     return [pin for pin in pins if pin.kind in temporary and has_ended(pin.owner, here, started)]
 

@@ -7,9 +7,7 @@ key, so the logical range `first..last` alone decides which shard owns it.
 from __future__ import annotations
 
 import itertools
-import os
 import shutil
-import tempfile
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
@@ -32,7 +30,6 @@ from stateflow.format.encoding import (
 from stateflow.format.instants import instant
 from stateflow.format.keygroups import xxhash64
 from stateflow.format.records import END_OF_TIME, OperatorState, Record, Shard, StateSchema
-from stateflow.private_folders import make_private
 from stateflow.reading.rows_of_joins import RowsOfJoin, rows_of_join
 from stateflow.state.backends.base import Backend, OpenShard
 from stateflow.state.backends.openings import Opening, OpenShards
@@ -42,6 +39,7 @@ from stateflow.state.values.plain import jsonable
 from stateflow.state.values.serializers import Serializer
 from stateflow.state.values.versions import stored_reader
 from stateflow.storage.cache import FileCache
+from stateflow.storage.scratch import new_scratch, remove_scratch
 from stateflow.storage.store import Store
 
 LIMIT = 1000
@@ -322,7 +320,7 @@ class StateReader:
         with self._making:
             folder, self._folder = self._folder, None
         if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_scratch(folder)
 
     def _result(
         self, target: Target, opening: Opening, full: bytes, suffix: bytes | None, limit: int | None
@@ -424,9 +422,7 @@ class StateReader:
     def _directory(self) -> Path:
         with self._making:
             if self._folder is None:
-                make_private(self._scratch)
-                # The next run on this host deletes folders with such names that a killed process left behind.
-                self._folder = Path(tempfile.mkdtemp(prefix=f"run-{os.getpid()}-query-", dir=self._scratch))
+                self._folder = new_scratch(self._scratch)
             return self._folder / str(next(self._numbers))
 
 

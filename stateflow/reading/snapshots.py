@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from stateflow.checkpoint.handle import JobHandle
 from stateflow.checkpoint.names import Latest, Name, parse, slot_of
 from stateflow.checkpoint.pins import pin, release
-from stateflow.config.options import cache_folder
+from stateflow.config.options import cache_folder, scratch_parent
 from stateflow.errors import NotFoundError, UsageError
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import Owner, Pin, Record
@@ -62,7 +62,7 @@ def reader_context(options: Options, root: str, clock: Callable[[], int]) -> Rea
     return ReaderContext(
         root=root,
         cache=FileCache(folder / "state", options.cache_size),
-        scratch=Path(options.scratch_dir or folder / "scratch").absolute(),
+        scratch=scratch_parent(options),
         open_shard=open_reader(options),
         clock=clock,
         storage_options=options.storage_options,

@@ -26,7 +26,7 @@ from stateflow.checkpoint.log import Log, read_log
 from stateflow.checkpoint.pins import pinned
 from stateflow.checkpoint.rescale import rescaled_operators
 from stateflow.checkpoint.writer import Writer
-from stateflow.config.options import cache_folder
+from stateflow.config.options import scratch_parent
 from stateflow.errors import CorruptError, NotFoundError, UsageError
 from stateflow.format.records import FileRef, Pin, Prepared, Record
 from stateflow.format.references import bases
@@ -280,7 +280,7 @@ class RestoreRun:
                 writer,
                 self._store_of,
                 ids=self.job.new_id,
-                scratch=Path(self.request.options.scratch_dir or cache_folder() / "scratch"),
+                scratch=scratch_parent(self.request.options),
                 progress=lambda done, total: self.progress("copying state", done, total),
             )
         except NotFoundError as error:

@@ -20,6 +20,7 @@ from stateflow.format.records import FileRef, Owner, Record, Savepoint
 from stateflow.format.references import references, with_references
 from stateflow.savepoints.publish import deleted_unless_stored, publish, require_vacant
 from stateflow.storage.beneath import ANYBODY
+from stateflow.storage.scratch import scratch_folder
 from stateflow.storage.store import Store
 from stateflow.storage.transfer import (
     THREADS,
@@ -27,7 +28,6 @@ from stateflow.storage.transfer import (
     at_once,
     permissions_of,
     read_through,
-    scratch_folder,
     transfer,
 )
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
-import shutil
 import signal
-import tempfile
 import threading
 import time
 import uuid
@@ -34,7 +31,7 @@ from stateflow.checkpoint.process import this_process
 from stateflow.checkpoint.rescale import kept_key_groups, needs_rescale, rescaled_operators
 from stateflow.checkpoint.writer import Writer
 from stateflow.compatibility.states import check_flow
-from stateflow.config.options import Options, cache_folder, checkpoint_root
+from stateflow.config.options import Options, checkpoint_root, scratch_parent
 from stateflow.errors import IncompatibleError, NotFoundError, StateflowError, UsageError
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import Owner, Record
@@ -44,7 +41,6 @@ from stateflow.pipelines.delivery import taking_ids
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.lost_rows import LostRows, added, lost_rows
 from stateflow.pipelines.pipeline import Pipeline
-from stateflow.private_folders import make_private
 from stateflow.spark.absent_inputs import absent_inputs
 from stateflow.spark.batch import BatchSettings
 from stateflow.spark.carry_out import Sinks, functions_of
@@ -65,9 +61,10 @@ from stateflow.spark.sources.positions import (
     Bound,
 )
 from stateflow.spark.task.failures import translated
-from stateflow.spark.task.storage import TaskStorage, sweep, task_storage
+from stateflow.spark.task.storage import TaskStorage, task_storage
 from stateflow.state.backends.choice import open_backend
 from stateflow.storage.roots import open_store
+from stateflow.storage.scratch import new_scratch, remove_scratch, sweep_scratch
 from stateflow.storage.store import Store
 
 _log = logging.getLogger(__name__)
@@ -137,8 +134,7 @@ class _Run:
         self._known_epoch = 0
         self._lost: dict[str, LostRows] = {}
         self.warnings = RunWarnings()
-        cache = Path(self.options.cache_dir) if self.options.cache_dir else cache_folder()
-        self.scratch = str(Path(self.options.scratch_dir or cache / "scratch").absolute())
+        self.scratch = scratch_parent(self.options)
 
     def run(self) -> RunReport:
         self._check_before_spark()
@@ -153,8 +149,7 @@ class _Run:
                 f"stateflow {self.job}",
                 master=self.request.master,
                 conf=self._conf(),
-                # If this run is killed, the next run sweeps folders of this name away.
-                temporary=Path(self.scratch) / f"run-{os.getpid()}-spark",
+                scratch=self.scratch,
             )
         except Exception as error:
             if not self.stop.is_set():
@@ -239,14 +234,12 @@ class _Run:
 
     @contextmanager
     def _scratch_folder(self) -> Any:
-        parent = Path(self.scratch)
-        make_private(parent)
-        sweep(parent)
-        folder = Path(tempfile.mkdtemp(prefix=f"run-{os.getpid()}-", dir=parent))
+        sweep_scratch(self.scratch)
+        folder = new_scratch(self.scratch)
         try:
             yield folder
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_scratch(folder)
 
     def _with_spark(self, spark: SparkSession, scratch: Path) -> RunReport:
         exactly_once = self.options.delivery == "exactly_once"

@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import xxhash
 
-from stateflow.errors import CorruptError, NotFoundError, StateflowError, UnavailableError
+from stateflow.errors import CorruptError, NotFoundError, StateflowError
 from stateflow.storage.beneath import ANYBODY, permissions
 from stateflow.storage.files import Digests, checksum, digests
 from stateflow.storage.local import LocalStore
+from stateflow.storage.scratch import scratch_folder
 from stateflow.storage.store import PIECE, Store, checked_path
 
 THREADS = 8
@@ -177,20 +176,6 @@ def _pieces(source: Store, path: str, start: int, size: int, chunk: int) -> Iter
         while size > 0 and (count := file.readinto(buffer[: min(size, len(buffer))])):
             size -= count
             yield buffer[:count]
-
-
-@contextmanager
-def scratch_folder(scratch: Path) -> Iterator[Path]:
-    """A new folder inside a scratch folder, removed after the block."""
-    try:
-        scratch.mkdir(parents=True, exist_ok=True)
-        # Named like the folders of tasks, so that the same clean-up removes it when this process was killed.
-        with tempfile.TemporaryDirectory(prefix=f"task-{os.getpid()}-", dir=scratch) as folder:
-            yield Path(folder)
-    except OSError as error:
-        raise UnavailableError(
-            f"files could not be written to {scratch} ({error.strerror}): free space there and run again"
-        ) from error
 
 
 def permissions_of(store: Store, path: str) -> int:

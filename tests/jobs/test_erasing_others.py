@@ -23,6 +23,7 @@ from stateflow.spark.task.storage import task_storage
 from tests.jobs.queried import QueriedJob
 from tests.jobs.test_erasing import KEY, ME, job, options
 from tests.jobs.test_erasing_traces import MARK, bearers, marked, opened_by_a_batch
+from tests.storage.scratch_folders import left_by_a_killed_process
 
 SOMEBODY = Owner(run="somebody", user="ada", host="another")
 
@@ -147,8 +148,7 @@ def test_this_host_keeps_nothing_of_files_that_were_collected_long_ago(
     storage = task_storage(options(tmp_path), str(tmp_path / "root"), "orders", 0, 0)
     opened_by_a_batch(made, tmp_path)
     (tmp_path / "cache" / "state" / f"{'0123' * 16}-9").write_text(MARK)
-    left = Path(storage.scratch_dir) / "task-999999999-killed"
-    left.mkdir(parents=True)
+    left = left_by_a_killed_process(Path(storage.scratch_dir))
     (left / "000001.sst").write_text(MARK)
     erase(tmp_path)
     assert bearers(tmp_path / "cache") == bearers(tmp_path / "scratch") == []

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from stateflow.checkpoint.processes import note_of_process
+from stateflow.checkpoint.process import this_process
+from stateflow.checkpoint.processes import identity_of_this_process, note_of_process
 from stateflow.format.records import Owner, Pin
 from stateflow.liveness.stale_pins import stale
 
@@ -13,26 +14,36 @@ def pin(pid: int, *, host: str = "here", pids: str = "", kind: str = "reader", s
 
 
 def test_only_what_gone_processes_of_this_host_held_for_a_while_is_stale() -> None:
+    mine = "boot pid:[1] time:[2]"
     living = {7: "100", 8: "200", 9: ""}
     pins = [
-        pin(7, start="100"),
-        pin(7),
-        pin(8, start="100"),  # its number was given to another process
-        pin(9, start="100"),  # nothing is known of when that one began
-        pin(5, start="100"),
-        pin(5),
-        pin(5, host="elsewhere"),
-        pin(5, kind="tag"),
-        pin(5, kind="savepoint"),
-        pin(0),
-        pin(5, pids="mine"),
-        pin(5, pids="another container's"),
+        pin(7, pids=mine, start="100"),
+        pin(7, pids=mine),
+        pin(8, pids=mine, start="100"),  # its number was given to another process
+        pin(9, pids=mine, start="100"),  # nothing is known of when that one began
+        pin(5, pids=mine, start="100"),
+        pin(5, pids=mine),
+        pin(5, pids=mine, host="elsewhere"),
+        pin(5, pids=mine, kind="tag"),
+        pin(5, pids=mine, kind="savepoint"),
+        pin(0, pids=mine),
+        pin(5),  # a system that does not say what numbers its processes
+        pin(5, pids="pid:[1]"),  # an earlier version, which did not note the boot
+        pin(5, pids="boot pid:[3] time:[2]"),  # another container
+        pin(5, pids="other pid:[1] time:[2]"),  # a clone of this machine, or this one before it was restarted
     ]
-    here = Owner(run="me", host="here", pids="mine")
+    here = Owner(run="me", host="here", pids=mine)
     assert [p.id for p in stale(pins, here, living.get)] == [
-        "here-8-reader-100",
-        "here-5-reader-100",
-        "here-5-reader-",
-        "here-5-savepoint-",
-        "heremine-5-reader-",
+        f"here{mine}-8-reader-100",
+        f"here{mine}-5-reader-100",
+        f"here{mine}-5-reader-",
+        f"here{mine}-5-savepoint-",
     ]
+    nothing_said = Owner(run="me", host="here")
+    assert [p.id for p in stale(pins, nothing_said, living.get)] == ["here-5-reader-"]
+
+
+def test_an_owner_notes_the_boot_beside_the_namespaces() -> None:
+    here = identity_of_this_process()
+    assert here is not None
+    assert this_process().pids == f"{here.boot} {here.namespaces}"

@@ -30,6 +30,7 @@ from tests.jobs.files import objects, stored
 from tests.jobs.snapshots import SOMEBODY, checkpoint, clock, native, state
 from tests.servers import AZURE, ObjectServer
 from tests.storage.forging import twin
+from tests.storage.scratch_folders import in_scratch
 
 
 def sound(store: Store) -> bool:
@@ -205,7 +206,7 @@ class TestPacking:
         assert len(objects(target)) - 1 == min(max_files, 6)
         assert sound(target)
         assert state(made.record, target) == state(record, root)
-        assert list((tmp_path / "scratch").iterdir()) == []
+        assert in_scratch(tmp_path / "scratch") == []
         cache = FileCache(tmp_path / "cache", 1 << 20)
         for ref in references(made.record):
             assert cache.fetch(target, ref).stat().st_size == ref.size
@@ -227,7 +228,7 @@ class TestPacking:
         with pytest.raises(CorruptError, match=r"checkpoint 3 of job 'orders' is damaged: .*e1-c3-3.sst"):
             native(root, record, target, tmp_path, max_files=2)
         assert objects(target) == {}
-        assert list(tmp_path.iterdir()) == []
+        assert in_scratch(tmp_path) == []
 
     @pytest.mark.parametrize("max_files", [0, 1])
     def test_other_bytes_with_the_same_xxh3_are_not_taken_along(self, max_files: int, tmp_path: Path) -> None:

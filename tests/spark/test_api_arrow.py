@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 
 import stateflow as sf
 from tests.spark.pipelines import ORDER, Order, Workbench, at
+from tests.storage.scratch_folders import in_scratch
 
 
 def summed(table: pa.Table, state: Any, ctx: sf.Context) -> pa.Table:
@@ -99,7 +100,7 @@ def test_columnar_operators_equal_an_aggregation_of_sparks(bench: Workbench) -> 
     counters = bench.reports[-1].statistics["operators"]
     assert counters["sums"]["counters"] == {"chunks": 2}
     assert counters["small"]["counters"]["chunks"] > 20
-    assert not any((bench.folder / "scratch").glob("task-*")), "spilled files are gone"
+    assert not in_scratch(bench.folder / "scratch", "*/bucket-*"), "spilled files are gone"
     _notes_as_expected(notes.batches)
 
 

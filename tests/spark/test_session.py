@@ -129,7 +129,7 @@ import sys
 from pathlib import Path
 from stateflow.spark.session.build import build_session
 conf = {"spark.local.dir": sys.argv[2]} if sys.argv[2:] else {}
-spark = build_session("local", master="local[1]", conf=conf, temporary=Path(sys.argv[1]) / "of this run")
+spark = build_session("local", master="local[1]", conf=conf, scratch=Path(sys.argv[1]))
 spark.range(5).selectExpr("id % 2 as k").groupBy("k").count().collect()
 spark.sql("show databases").collect()
 print(spark.conf.get("spark.local.dir"), spark._jvm.System.getProperty("java.io.tmpdir"))
@@ -142,8 +142,9 @@ def test_sparks_temporary_files_are_where_they_are_swept_unless_somebody_has_cho
     tmp_path: Path, *, chosen: bool
 ) -> None:
     folder, mine = tmp_path / "scratch", tmp_path / "mine"
-    left = folder / "of this run" / "blockmgr-of-the-one-before"
-    left.mkdir(parents=True)
+    before = "from pathlib import Path; from stateflow.storage.scratch import new_scratch; import sys; print(new_scratch(Path(sys.argv[1])))"
+    left = Path(subprocess.check_output([sys.executable, "-c", before, str(folder)], text=True).strip())
+    assert left.is_dir()
     told = [str(mine)] if chosen else []
     command = [sys.executable, "-c", LOCAL, str(folder), *told]
     env = {name: value for name, value in os.environ.items() if name != "SPARK_LOCAL_DIRS"}
@@ -155,7 +156,9 @@ def test_sparks_temporary_files_are_where_they_are_swept_unless_somebody_has_cho
         assert done.stdout == f"{mine} /tmp\n"
     else:
         assert not left.exists()
-        assert done.stdout == f"{folder}/of this run {folder}/of this run\n"
+        local, of_java = done.stdout.split()
+        assert local == of_java
+        assert Path(local).parent == left.parent
 
 
 def test_who_has_chosen_a_place_for_sparks_temporary_files(

@@ -23,6 +23,7 @@ from stateflow.spark.task.carried import carried
 from stateflow.spark.task.storage import TaskStorage
 from stateflow.spark.task.worker import KeyedTask, keyed_worker
 from stateflow.state.backends.choice import open_backend
+from tests.storage.scratch_folders import in_scratch
 
 
 class Event(msgspec.Struct):
@@ -86,7 +87,7 @@ def test_a_handle_goes_in_and_a_new_one_comes_out(tmp_path: Path) -> None:
         [{"user": 1, "total": 2.0}, {"user": 2, "total": 1.0}],
         [{"user": 1, "total": 4.0}, {"user": 2, "total": 2.0}],
     ]
-    assert not list((tmp_path / "scratch").glob("task-*"))
+    assert not in_scratch(tmp_path / "scratch")
 
 
 def test_what_failed_first_is_told_not_what_close_says_of_it(tmp_path: Path) -> None:
@@ -105,7 +106,7 @@ def test_what_failed_first_is_told_not_what_close_says_of_it(tmp_path: Path) -> 
             )
         )
     assert acks.acks == []
-    assert not list((tmp_path / "scratch").glob("task-*"))
+    assert not in_scratch(tmp_path / "scratch")
 
 
 class Diverts(Sum):
@@ -134,7 +135,7 @@ def test_rows_that_waited_on_disk_are_removed_when_user_code_fails(
     class Fails(Sum):
         def process(self, key: int, rows: Iterator[Event], ctx: sf.Context) -> Iterator[Total]:
             if sum(1 for _, row in zip(range(3), rows, strict=False)) == 3:
-                waiting = list((tmp_path / "scratch").glob("task-*/rows.arrow"))
+                waiting = in_scratch(tmp_path / "scratch", "*/rows.arrow")
                 raise ValueError(f"beside {len(waiting)} file")
             yield Total(key, 1.0)
 
@@ -149,7 +150,7 @@ def test_rows_that_waited_on_disk_are_removed_when_user_code_fails(
     made = replace(task(tmp_path, Fails, Shard(first=0, last=127, backend="rocksdb")), carry=carry)
     with pytest.raises(RuntimeError, match="beside 1 file") as caught:
         list(keyed_worker(made, Acks())(batches()))
-    assert not list((tmp_path / "scratch").glob("task-*")), caught
+    assert not in_scratch(tmp_path / "scratch"), caught
 
 
 def test_a_stream_that_breaks_off_is_not_the_end_of_the_input(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from stateflow.storage.transfer import Transfer, at_once, read_through, transfer
 from tests.jobs.files import body, objects, stored
 from tests.servers import NEEDS_AZURITE, ObjectServer
 from tests.storage.forging import twin
+from tests.storage.scratch_folders import in_scratch
 
 Make = Callable[[str], Store]
 
@@ -97,7 +98,7 @@ def test_files_arrive_whole_whichever_way_they_go(
     transfer(todo, there, scratch=tmp_path / "scratch", progress=done.append, verify=True)
     assert carried(todo, there)
     assert sorted(done) == sorted(item.size for item in todo)
-    assert list((tmp_path / "scratch").iterdir()) == []
+    assert in_scratch(tmp_path / "scratch") == []
     assert sorted(objects(there)) == sorted(item.target_path for item in todo)
 
 
@@ -168,7 +169,7 @@ def test_a_flipped_bit_is_found_on_the_way(source: str, target: str, make: Make,
         transfer(todo, there, scratch=tmp_path / "scratch", verify=True)
     assert objects(there) == {}
     transfer(todo, there, scratch=tmp_path / "scratch", verify=False)
-    assert list((tmp_path / "scratch").iterdir()) == []
+    assert in_scratch(tmp_path / "scratch") == []
 
 
 def test_a_flipped_bit_inside_a_container_is_found_on_the_way(tmp_path: Path) -> None:
@@ -291,7 +292,7 @@ def test_a_full_scratch_folder_is_told(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(MemoryStore, "download", full)
     with pytest.raises(UnavailableError, match=f"written to {tmp_path} .*No space left.*free space there"):
         transfer(todo, there, scratch=tmp_path, verify=True)
-    assert list(tmp_path.iterdir()) == []
+    assert in_scratch(tmp_path) == []
 
 
 class TestManyAtOnce:

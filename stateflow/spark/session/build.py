@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import shutil
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -17,7 +16,6 @@ from pyspark.sql import SparkSession
 from stateflow.config.options import cache_folder
 from stateflow.logs import waiting
 from stateflow.masking import is_secret
-from stateflow.private_folders import make_private
 from stateflow.spark.internals.gateway import connect, context_runs, ignore_sigterm, started_by_spark_submit
 from stateflow.spark.internals.local_files import without_processes
 from stateflow.spark.session import class_data, compiling, workers
@@ -34,6 +32,7 @@ from stateflow.spark.session.settings import (
     one_process,
     says_where,
 )
+from stateflow.storage.scratch import new_scratch
 
 _log = logging.getLogger(__name__)
 
@@ -44,19 +43,19 @@ def build_session(
     master: str | None = None,
     conf: Mapping[str, str] = {},
     cache: Path | None = None,
-    temporary: Path | None = None,
+    scratch: Path | None = None,
 ) -> SparkSession:
     """A session for `app`; if one is running already, that one with the runtime settings.
 
     `master` defaults to that of the Spark installation, else to all cores of this machine. `cache` holds jars and Java; it
-    defaults to the configuration's. `temporary` is for files that Spark leaves behind when it is killed, unless the user
-    has chosen a folder for them.
+    defaults to the configuration's. Files that Spark leaves behind when it is killed go to a new folder in `scratch`, unless
+    the user has chosen a folder for them.
     """
     if context_runs():
         return _adapted(SparkSession.builder.getOrCreate(), conf)
     if started_by_spark_submit():
         return _submitted(app, conf)
-    return _started(app, master, conf, cache or cache_folder(), temporary)
+    return _started(app, master, conf, cache or cache_folder(), scratch)
 
 
 def running_session() -> SparkSession | None:
@@ -65,7 +64,7 @@ def running_session() -> SparkSession | None:
 
 
 def _started(
-    app: str, master: str | None, conf: Mapping[str, str], cache: Path, temporary: Path | None
+    app: str, master: str | None, conf: Mapping[str, str], cache: Path, scratch: Path | None
 ) -> SparkSession:
     java = require_java(cache)
     os.environ["JAVA_HOME"] = str(java)
@@ -85,10 +84,9 @@ def _started(
     user_options = conf.get("spark.driver.extraJavaOptions", "")
     ours = [] if "spark.log.level" in conf else [QUIET]
     ours += [class_data.options(cache, java, user_options), compiling.options(user_options)]
-    if temporary is not None and one_process(master_url) and not says_where(conf):
-        # In a restarted container, this process may have the number of the one that was killed.
-        shutil.rmtree(temporary, ignore_errors=True)
-        make_private(temporary)
+    if scratch is not None and one_process(master_url) and not says_where(conf):
+        # It stays as long as this process, which ends before Spark does. The next one removes it.
+        temporary = new_scratch(scratch)
         settings[TEMPORARY] = str(temporary)
         ours.append(f'"-Djava.io.tmpdir={temporary}"')
     if java_options := " ".join(filter(None, (*ours, user_options))):

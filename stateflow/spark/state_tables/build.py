@@ -27,7 +27,7 @@ from stateflow.compatibility.states import (
     recorded_names,
     resolve_states,
 )
-from stateflow.config.options import Options, cache_folder
+from stateflow.config.options import Options, scratch_parent
 from stateflow.errors import NotFoundError, StateflowError, UsageError
 from stateflow.format.layout import SAVEPOINT_BUILT, JobLayout
 from stateflow.format.records import (
@@ -140,10 +140,9 @@ def build_savepoint(
                 spark, root_url=request.to, job=job, record=record, target_url=request.to,
                 storage_options=options.storage_options, options=options, **facts,
             )  # fmt: skip
-        scratch = Path(options.scratch_dir or cache_folder() / "scratch")
         return create_native(
             store, JobLayout(job), record, store,
-            open_base=lambda base: open_recorded(base, options.storage_options, root=store.url), scratch=scratch, **facts,
+            open_base=lambda base: open_recorded(base, options.storage_options, root=store.url), scratch=scratch_parent(options), **facts,
         )  # fmt: skip
 
 

@@ -7,7 +7,6 @@ last: before it there is no savepoint.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -50,6 +49,7 @@ from stateflow.state.backends.choice import open_reader
 from stateflow.state.tabular import StateTable, TimerTable, tables_of
 from stateflow.storage.local import held_root
 from stateflow.storage.roots import open_store
+from stateflow.storage.scratch import remove_scratch
 from stateflow.storage.store import Store
 from stateflow.storage.transfer import Transfer, transfer
 
@@ -229,7 +229,7 @@ class _WriteTask:
         finally:
             for _, writer in writers.values():
                 writer.discard()
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_scratch(folder)
         if self.done is not None:
             self.done.add([part.last - part.first + 1, part.bytes])
         return found
@@ -313,7 +313,7 @@ def _fill_empty(tables: Tables, writing: _WriteTask, target: Store) -> None:
                 local.unlink()
                 tables[uid][state] = (msgspec.structs.replace(file, path=path),)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_scratch(folder)
 
 
 def _with_own_sources(
@@ -339,7 +339,7 @@ def _with_own_sources(
     try:
         transfer(list(items.values()), target, scratch=scratch)
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        remove_scratch(scratch)
 
     def rebased(ref: FileRef) -> FileRef:
         if not ref.path:

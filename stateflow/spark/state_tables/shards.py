@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +13,7 @@ from stateflow.format.encoding import group_range
 from stateflow.format.records import Shard
 from stateflow.spark.task.storage import TaskStorage
 from stateflow.state.backends.base import Backend, OpenShard
+from stateflow.storage.scratch import remove_scratch
 
 Range = tuple[bytes, bytes]
 
@@ -53,8 +52,7 @@ class OpenedShard:
             self._backend.close()
             self._backend = None
         if self._folder is not None:
-            with suppress(OSError):
-                shutil.rmtree(self._folder)
+            remove_scratch(self._folder)
             self._folder = None
 
     def __enter__(self) -> OpenedShard:

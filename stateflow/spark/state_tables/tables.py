@@ -7,7 +7,6 @@ on the time of the query.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -37,6 +36,7 @@ from stateflow.spark.task.storage import TaskStorage
 from stateflow.state.backends.base import OpenShard
 from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.tabular import TIMERS, StateTable, TimerTable, tables_of
+from stateflow.storage.scratch import remove_scratch
 
 BATCH_ROWS, BATCH_BYTES = 20_000, 4 << 20
 _FIRST_ROWS = 64
@@ -142,7 +142,7 @@ class Table:
                 for batch in batches:
                     yield from self._filter(cast(batch, self.schema))
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_scratch(folder)
 
     def _element_rows(self, state: OperatorListState) -> Iterator[pa.RecordBatch]:
         codec = KeyCodec([kind for _, kind in _ELEMENT_KEY])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from stateflow.spark.task.storage import TaskStorage
 from stateflow.spark.task.widths import WIDEST, Widest
 from stateflow.spark.task.worker import expires_now, marked, spare_the_collector
 from stateflow.state.backends.base import Backend, OpenShard
+from stateflow.storage.scratch import remove_scratch
 
 BUCKETS = 32
 
@@ -287,7 +287,7 @@ class _TableFeed:
 
     def close(self) -> None:
         if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            remove_scratch(self._folder)
 
 
 def _by_shard(table: pa.Table, shards: Sequence[Shard]) -> Iterator[tuple[int, pa.Table]]:

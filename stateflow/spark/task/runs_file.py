@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+
+from stateflow.storage.scratch import remove_scratch
 
 FILE = "rows.arrow"
 
@@ -50,5 +51,5 @@ class RunsFile:
             self._writer.close()
             self._writer = None
         if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            remove_scratch(self._folder)
             self._folder = None

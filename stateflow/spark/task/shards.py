@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import resource
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -19,6 +18,7 @@ from stateflow.spark.task.storage import TaskStorage
 from stateflow.state.backends.base import Backend, Fetch, NewFile, OpenShard, Snapshot
 from stateflow.state.expiry.shares import joined_shares
 from stateflow.storage.files import inline, upload_file
+from stateflow.storage.scratch import remove_scratch
 
 Timers = tuple[int | None, int | None]
 """When the first is due, in event time and in processing time."""
@@ -211,7 +211,7 @@ class TaskShards:
         for backend in list(self._open):
             backend.close()
         if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            remove_scratch(self._folder)
 
 
 def _joined_shard(parts: tuple[Shard, ...]) -> Shard:

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import uuid
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stateflow.config.options import Options, cache_folder
-from stateflow.errors import UnavailableError
+from stateflow.config.options import Options, cache_folder, scratch_parent
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import FileRef
-from stateflow.private_folders import make_private
 from stateflow.storage.cache import FileCache
 from stateflow.storage.roots import local_folder, open_recorded
+from stateflow.storage.scratch import new_scratch
 from stateflow.storage.store import Store
 
 _caches: dict[tuple[str, int], FileCache] = {}
-_swept: set[str] = set()
 
 
 @dataclass(frozen=True)
@@ -62,21 +57,8 @@ class TaskStorage:
         self.cache().link(self.store(ref.base), ref, target)
 
     def folder(self) -> Path:
-        """A fresh private folder. The first call also removes the folders of processes that died."""
-        parent = Path(self.scratch_dir)
-        folder = parent / f"task-{os.getpid()}-{uuid.uuid4().hex}"
-        try:
-            make_private(parent)
-            if self.scratch_dir not in _swept:
-                _swept.add(self.scratch_dir)
-                sweep(parent)
-            folder.mkdir(mode=0o700)
-        except OSError as error:
-            raise UnavailableError(
-                f"no scratch folder can be made in {parent} ({error.strerror}): free space there or choose another one with "
-                "scratch_dir"
-            ) from error
-        return folder
+        """A new private folder, until `remove_scratch` removes it."""
+        return new_scratch(Path(self.scratch_dir))
 
 
 def task_storage(options: Options, root: str, job: str, epoch: int, slot: int) -> TaskStorage:
@@ -90,33 +72,9 @@ def task_storage(options: Options, root: str, job: str, epoch: int, slot: int) -
         slot=slot,
         cache_dir=str(cache / "state"),
         cache_bytes=options.cache_size,
-        scratch_dir=str(Path(options.scratch_dir or cache / "scratch").absolute()),
+        scratch_dir=str(scratch_parent(options)),
         upload_threads=options.upload_threads,
         fsync=options.local_fsync,
         storage_options=dict(options.storage_options),
         join_limit=options.shard_join_limit,
     )
-
-
-def sweep(parent: Path) -> None:
-    """Removes the private folders of processes that are gone."""
-    with suppress(FileNotFoundError):
-        for entry in os.scandir(parent):
-            words = entry.name.split("-")
-            if (
-                words[0] in ("task", "run")
-                and len(words) > 1
-                and words[1].isdigit()
-                and not _alive(int(words[1]))
-            ):
-                shutil.rmtree(entry.path, ignore_errors=True)
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
