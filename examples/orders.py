@@ -1,6 +1,7 @@
 """Running totals per user, exactly once from one Delta table into another.
 
-stateflow run examples/orders.py:orders -p input=/tmp/orders -p output=/tmp/totals --checkpoint-dir /tmp/checkpoints
+stateflow run examples/orders.py:orders -p input=/tmp/orders \\
+        -p output=/tmp/totals --checkpoint-dir /tmp/checkpoints
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ class Balance(sf.KeyedProcess[int, Order, Total]):
     total = sf.ValueState(float, default=0.0, queryable=True)
     orders = sf.ValueState(int, default=0)
 
-    def process(self, key: int, rows: Iterator[Order], ctx: sf.Context) -> Iterator[Total]:
+    def process(
+        self, key: int, rows: Iterator[Order], ctx: sf.Context
+    ) -> Iterator[Total]:
         for row in rows:
             self.total.value += row.amount
             self.orders.value += 1
@@ -40,6 +43,8 @@ class Balance(sf.KeyedProcess[int, Order, Total]):
 
 @sf.pipeline("orders")
 def orders(flow: sf.Flow, *, input: str, output: str) -> None:
-    events = flow.source("events", sf.delta(input, options={"maxFilesPerTrigger": "1"}), Order)
+    events = flow.source(
+        "events", sf.delta(input, options={"maxFilesPerTrigger": "1"}), Order
+    )
     totals = events.key_by("user", order_by="ts").process("balance", Balance)
     totals.append("totals", sf.delta(output))

@@ -11,6 +11,10 @@ class Balance(sf.KeyedProcess):  # called once per account and batch
 
 @sf.pipeline("payments")
 def payments(flow, *, input: str, output: str):
-    payments = flow.source("payments", sf.files(input, "json"), "account string, amount double")
-    balances = payments.key_by("account").process("balance", Balance, output="account string, balance double")
+    payments = flow.source(
+        "payments", sf.files(input, "json"), "account string, amount double"
+    )
+    balances = payments.key_by("account").process(
+        "balance", Balance, output="account string, balance double"
+    )
     balances.append("balances", sf.delta(output))

@@ -109,6 +109,51 @@ def test_the_function_of_the_page_of_sinks_writes_each_delivery_once(
     assert delivered("one/orders", 5) == 26.0
 
 
+COLUMN = 80
+"""Characters of a code block's line that the site, and the index's page, show without cutting it off."""
+WIDER = {
+    "docs/cli.md": ("chk 42 ", "  2.0 s "),  # what a run prints, in 100 columns and more
+    "docs/deploying.md": ("spark.archives=",),  # what `stateflow package` prints: one setting is one line
+    "docs/joins.md": ('[{"side":',),  # what a command answers
+    "docs/operating.md": ("--offset events=",),  # one line of Spark's offset log
+}
+
+
+def code_lines(page: Path) -> Iterator[tuple[int, str]]:
+    """The lines of a page's blocks of code, fenced or indented, with their numbers."""
+    fence, above = "", ""
+    indented = False
+    for number, line in enumerate(page.read_text(encoding="utf-8").split("\n"), 1):
+        if line.lstrip().startswith("```"):
+            fence = "" if fence else line.strip()
+        elif fence:
+            if "mermaid" not in fence:
+                yield number, line
+        else:
+            indented = line.startswith("    ") and (indented or not above.strip())
+            if indented:
+                yield number, line[4:]
+        above = line
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
+def test_code_fits_its_column(page: Path) -> None:
+    wider = WIDER.get(str(page.relative_to(REPOSITORY)), ())
+    cut_off = [
+        f"line {number} has {len(line)} characters: {line}"
+        for number, line in code_lines(page)
+        if len(line) > COLUMN and not line.startswith(wider)
+    ]
+    assert cut_off == [], f"a line of code on a page has at most {COLUMN} characters"
+
+
+def test_what_is_wider_is_still_there() -> None:
+    for page, beginnings in WIDER.items():
+        lines = [line for _, line in code_lines(REPOSITORY / page) if len(line) > COLUMN]
+        for beginning in beginnings:
+            assert any(line.startswith(beginning) for line in lines), (page, beginning)
+
+
 def links(page: Path) -> list[str]:
     text = page.read_text(encoding="utf-8")
     found = re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r'src="([^"]+)"', text)

@@ -22,8 +22,10 @@ class Day:
 @sf.pipeline("backfill")
 def backfill(flow: sf.Flow, *, input: str, output: str) -> None:
     history = sf.files(input, "json", per_batch=1)
-    readings = flow.source("readings", history, Reading, event_time="ts", watermark="1 hour")
-    per_day = readings.key_by("sensor").window(sf.tumbling("1 day"))
-    per_day.aggregate("per-day", Day, readings=sf.count(), mean=sf.mean("celsius")).append(
-        "days", sf.delta(output)
+    readings = flow.source(
+        "readings", history, Reading, event_time="ts", watermark="1 hour"
     )
+    per_day = readings.key_by("sensor").window(sf.tumbling("1 day"))
+    per_day.aggregate(
+        "per-day", Day, readings=sf.count(), mean=sf.mean("celsius")
+    ).append("days", sf.delta(output))

@@ -40,19 +40,23 @@ class Rate:
 
 
 def of_day(rows):
-    return rows.selectExpr("shop", "cast(left_ts as date) as day", "order_id is not null as paid")
+    paid = "order_id is not null as paid"
+    return rows.selectExpr("shop", "cast(left_ts as date) as day", paid)
 
 
 @sf.pipeline("chains")
-def chains(flow: sf.Flow, *, orders: str, payments: str, output: str, late: str) -> None:
+def chains(flow, *, orders: str, payments: str, output: str, late: str):
     time = {"event_time": "ts", "watermark": "10 minutes"}
     ordered = flow.source("orders", sf.files(orders, "json"), Order, **time)
-    payments_made = flow.source("payments", sf.files(payments, "json"), Payment, **time)
+    paid = flow.source("payments", sf.files(payments, "json"), Payment, **time)
     once = ordered.deduplicate("once", by="id", within="1 day")
     once.side("late").append("late", sf.delta(late))
     settled = once.key_by("id").join(
-        "settle", payments_made.key_by("order_id"), Settled, within=("0 minutes", "1 hour"), how="left"
+        "settle", paid.key_by("order_id"), Settled,
+        within=("0 minutes", "1 hour"), how="left",
     )
     days = settled.transform(of_day, type=OfDay).key_by("shop", "day")
-    rate = days.aggregate("rate", Rate, orders=sf.count(), paid=sf.count(where="paid"))
+    rate = days.aggregate(
+        "rate", Rate, orders=sf.count(), paid=sf.count(where="paid")
+    )
     rate.upsert("rate", sf.delta(output))  # by shop and day

@@ -34,7 +34,9 @@ def signed(changes: Any) -> Any:
     """A row as it is now counts, and what it was before is taken off."""
     sign = "if(_change_type in ('insert', 'update_postimage'), 1, -1)"
     return changes.selectExpr(
-        "region", f"cast(total * {sign} as decimal(18,2)) as total", f"cast({sign} as bigint) as shops"
+        "region",
+        f"cast(total * {sign} as decimal(18,2)) as total",
+        f"cast({sign} as bigint) as shops",
     )
 
 
@@ -42,5 +44,7 @@ def signed(changes: Any) -> Any:
 def changes(flow: sf.Flow, *, input: str, output: str) -> None:
     feed = sf.delta(input, options={"readChangeFeed": "true"})
     rows = flow.source("shops", feed, Change).transform(signed, type=Signed)
-    regions = rows.key_by("region").aggregate("regions", Region, total=sf.sum("total"), shops=sf.sum("shops"))
+    regions = rows.key_by("region").aggregate(
+        "regions", Region, total=sf.sum("total"), shops=sf.sum("shops")
+    )
     regions.upsert("regions", sf.delta(output))  # by region

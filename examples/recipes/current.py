@@ -15,4 +15,5 @@ class Change:
 def current(flow: sf.Flow, *, input: str, output: str) -> None:
     changes = flow.source("changes", sf.files(input, "json"), Change)
     newest = changes.key_by("id", order_by="version").latest("newest")
-    newest.upsert("customers", sf.delta(output), delete_when="op = 'delete'")  # by id
+    # by id
+    newest.upsert("customers", sf.delta(output), delete_when="op = 'delete'")

@@ -13,5 +13,10 @@ class Click:
 
 @sf.pipeline("dedup")
 def dedup(flow: sf.Flow, *, input: str, output: str) -> None:
-    clicks = flow.source("clicks", sf.files(input, "json"), Click, event_time="ts", watermark="10 seconds")
-    clicks.deduplicate("once", by="id", within="1 hour").append("first-clicks", sf.delta(output))
+    clicks = flow.source(
+        "clicks", sf.files(input, "json"), Click, event_time="ts",
+        watermark="10 seconds",
+    )
+    clicks.deduplicate("once", by="id", within="1 hour").append(
+        "first-clicks", sf.delta(output)
+    )

@@ -21,5 +21,7 @@ class Total:
 @sf.pipeline("files")
 def files(flow: sf.Flow, *, input: str, output: str) -> None:
     sales = flow.source("sales", sf.files(input, "csv", per_batch=100), Sale)
-    totals = sales.key_by("shop").aggregate("totals", Total, sales=sf.count(), total=sf.sum("amount"))
+    totals = sales.key_by("shop").aggregate(
+        "totals", Total, sales=sf.count(), total=sf.sum("amount")
+    )
     totals.upsert("shops", sf.delta(output))

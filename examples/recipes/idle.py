@@ -24,7 +24,7 @@ class Watch(sf.KeyedProcess[str, Click, Idle]):
     click = sf.Timer("event", many=True)
     silence = sf.Timer("event")
 
-    def process(self, user: str, clicks: Iterator[Click], ctx: sf.Context) -> None:
+    def process(self, user: str, clicks: Iterator[Click], ctx: sf.Context):
         for click in clicks:
             self.click.set(click.ts)
 
@@ -39,8 +39,8 @@ class Watch(sf.KeyedProcess[str, Click, Idle]):
 
 @sf.pipeline("idle")
 def idle(flow: sf.Flow, *, input: str, output: str) -> None:
-    late = sf.output("late", Click)  # nobody reads it: a late click brings nobody back
-    clicks = flow.source(
-        "clicks", sf.files(input, "json"), Click, event_time="ts", watermark="1 minute", late=late
-    )
-    clicks.key_by("user").process("watch", Watch).append("idle", sf.delta(output))
+    late = sf.output("late", Click)  # nobody reads it, so it brings nobody back
+    time = {"event_time": "ts", "watermark": "1 minute", "late": late}
+    clicks = flow.source("clicks", sf.files(input, "json"), Click, **time)
+    silent = clicks.key_by("user").process("watch", Watch)
+    silent.append("idle", sf.delta(output))

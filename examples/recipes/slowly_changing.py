@@ -27,10 +27,18 @@ class Billed:
 
 
 @sf.pipeline("slowly-changing")
-def slowly_changing(flow: sf.Flow, *, customers: str, orders: str, output: str) -> None:
+def slowly_changing(
+    flow: sf.Flow, *, customers: str, orders: str, output: str
+) -> None:
     versions = flow.source(
-        "customers", sf.files(customers, "json"), Customer, event_time="since", watermark="1 minute"
+        "customers", sf.files(customers, "json"), Customer, event_time="since",
+        watermark="1 minute",
     )
-    incoming = flow.source("orders", sf.files(orders, "json"), Order, event_time="ts", watermark="1 minute")
-    billed = incoming.key_by("customer").join_asof("bill", versions.key_by("id"), Billed, how="left")
+    incoming = flow.source(
+        "orders", sf.files(orders, "json"), Order, event_time="ts",
+        watermark="1 minute",
+    )
+    billed = incoming.key_by("customer").join_asof(
+        "bill", versions.key_by("id"), Billed, how="left"
+    )
     billed.append("billed", sf.delta(output))

@@ -18,4 +18,5 @@ def top(flow: sf.Flow, *, input: str, output: str) -> None:
     cheapest = offers.key_by("product", order_by="ts").top(
         "cheapest", 3, by="price", per="shop", ttl="90 days"
     )
-    cheapest.upsert("cheapest", sf.delta(output))  # by product and shop; what drops out is deleted
+    # by product and shop; what drops out is deleted
+    cheapest.upsert("cheapest", sf.delta(output))

@@ -21,8 +21,15 @@ class PerMinute:
 
 @sf.pipeline("windows")
 def windows(flow: sf.Flow, *, input: str, output: str) -> None:
-    orders = flow.source("orders", sf.files(input, "json"), Order, event_time="ts", watermark="10 seconds")
-    minutes = orders.key_by("user").window(sf.tumbling("1 minute"), lateness="1 minute")
-    totals = minutes.aggregate("per-minute", PerMinute, orders=sf.count(), total=sf.sum("amount"))
+    orders = flow.source(
+        "orders", sf.files(input, "json"), Order, event_time="ts",
+        watermark="10 seconds",
+    )
+    minutes = orders.key_by("user").window(
+        sf.tumbling("1 minute"), lateness="1 minute"
+    )
+    totals = minutes.aggregate(
+        "per-minute", PerMinute, orders=sf.count(), total=sf.sum("amount")
+    )
     totals.append("minutes", sf.delta(output))
     totals.side("late").append("late", sf.delta(f"{output}-late"))
