@@ -36,9 +36,9 @@ from stateflow.pipelines.fixed_options import duration
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.graph import KeyedNode, SourceNode, UnionNode, origin
 from stateflow.pipelines.operators import DEAD_LETTERS, MAIN
+from stateflow.pipelines.places import same_place
 from stateflow.pipelines.ready import ReadyOperator
 from stateflow.pipelines.rows import key_type
-from stateflow.pipelines.step_checks import reads
 from stateflow.pipelines.tables import DeltaTable
 from stateflow.quantities import several
 from stateflow.state.values.declared_types import RULES, Change
@@ -186,7 +186,6 @@ def compare(
         warnings=(
             *(warning for source in flow.sources for warning in _lost_late_rows(flow, source)),
             *(warning for node in flow.operators for warning in _warnings(flow, node)),
-            *_read_again(flow),
             *taking_ids(flow.sinks).values(),
             *_moved(flow, written),
             *_other_folders(flow, read or {}),
@@ -212,7 +211,11 @@ def _lost_late_rows(flow: Flow, source: SourceNode) -> Iterator[str]:
 def _moved(flow: Flow, written: Mapping[str, str]) -> Iterator[str]:
     for sink in flow.sinks:
         before = written.get(sink.uid)
-        if isinstance(sink.target, DeltaTable) and before is not None and sink.target.path != before:
+        if (
+            isinstance(sink.target, DeltaTable)
+            and before is not None
+            and not same_place(sink.target.path, before)
+        ):
             yield (
                 f"sink {sink.uid!r} has written to {before} and goes on in {sink.target.path}: a run refuses a table that is not that one, "
                 "moved as a whole; give a new table a new uid"
@@ -226,21 +229,11 @@ def folders(flow: Flow) -> dict[str, str]:
 
 def _other_folders(flow: Flow, read: Mapping[str, str]) -> Iterator[str]:
     for uid, path in folders(flow).items():
-        if uid in read and read[uid] != path:
+        if uid in read and not same_place(read[uid], path):
             yield (
                 f"source {uid!r} has read {read[uid]} and reads {path} now, on top of what the job has: give another input another uid, "
                 "unless the folder was moved"
             )
-
-
-def _read_again(flow: Flow) -> Iterator[str]:
-    for source in flow.sources:
-        for sink in flow.sinks:
-            if reads(source.factory, sink.target):
-                yield (
-                    f"source {source.uid!r} reads what sink {sink.uid!r} writes, {sink.target.path}, so that every row comes in again: "
-                    "give the sink another path"
-                )
 
 
 def _without_time(union: UnionNode) -> Iterator[str]:

@@ -91,6 +91,11 @@ class Files:
             defaults.pop("mode", None)
         return defaults
 
+    @property
+    def reads_subfolders(self) -> bool:
+        """Whether files of all folders below are read, too."""
+        return self._option("recursiveFileLookup").lower() == "true"
+
     def _option(self, name: str) -> str:
         return next((value for each, value in self.options.items() if each.lower() == name.lower()), "")
 

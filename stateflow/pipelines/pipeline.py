@@ -13,6 +13,7 @@ from stateflow.pipelines.bound_code import BoundCode
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.graph import KeyedNode, Node, SinkNode
 from stateflow.pipelines.parameters import from_text
+from stateflow.pipelines.step_checks import refuse_own_output
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,10 @@ class Pipeline:
             raise UsageError(f"pipeline {self.name!r} has no source: begin with flow.source(...)")
         if not flow.sinks and not flow.operators:
             raise UsageError(f"pipeline {self.name!r} does nothing: add an operator or a sink")
+        refuse_own_output(
+            ((node.uid, node.factory) for node in flow.sources),
+            ((node.uid, node.target) for node in flow.sinks),
+        )
         for node in flow.nodes:
             if not isinstance(node, SinkNode) and not _keeps_state(node) and not flow.consumers(node):
                 raise UsageError(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from os import PathLike
-from posixpath import normpath
 from typing import Any
 
 from stateflow.errors import UsageError
@@ -12,6 +11,7 @@ from stateflow.names import OPTIONS, suggestion
 from stateflow.pipelines.conditions import condition_of
 from stateflow.pipelines.files import Files
 from stateflow.pipelines.graph import NodeRows
+from stateflow.pipelines.places import between, same_place
 from stateflow.pipelines.rows import RowType
 from stateflow.pipelines.signatures import never_runs, takes
 from stateflow.pipelines.source_text import shown_aggregation
@@ -108,26 +108,35 @@ def check_table_of_its_own(uid: str, target: Any, others: Iterable[tuple[str, An
     if not isinstance(target, DeltaTable):
         return
     for other, taken in others:
-        if isinstance(taken, DeltaTable) and _place(taken) == _place(target):
+        if isinstance(taken, DeltaTable) and same_place(taken.path, target.path):
             raise UsageError(
                 f"sinks {other!r} and {uid!r} write to one table, {target.path}: give each a path of its own, or union() their rows "
                 "before one sink"
             )
 
 
-def reads(factory: Any, target: Any) -> bool:
-    """Whether a source reads what a sink writes. Files are also read from folders below; of a table only what its log names."""
-    if not isinstance(target, DeltaTable) or not isinstance(factory, DeltaTable | Files):
+def refuse_own_output(sources: Iterable[tuple[str, Any]], sinks: Iterable[tuple[str, Any]]) -> None:
+    """UsageError for a source that reads what a sink of its pipeline writes: each run would double the rows."""
+    written = [(uid, target) for uid, target in sinks if isinstance(target, DeltaTable)]
+    for source, factory in sources:
+        for sink, target in written:
+            if _reads(factory, target):
+                raise UsageError(
+                    f"source {source!r} reads {factory.path}, and sink {sink!r} writes to {target.path}, so that every row would come in "
+                    "again: give the sink another path"
+                )
+
+
+def _reads(factory: Any, target: DeltaTable) -> bool:
+    if isinstance(factory, DeltaTable):
+        return same_place(factory.path, target.path)
+    if not isinstance(factory, Files):
         return False
-    written, read = _place(target), _place(factory)
-    return written == read or (isinstance(factory, Files) and written.startswith(f"{read}/"))
-
-
-def _place(table: DeltaTable | Files) -> str:
-    path = table.path.removeprefix("file:")
-    if "://" in path:
-        return path.rstrip("/")
-    return "/" + normpath(path.lstrip("/")) if path.startswith("/") else normpath(path)
+    if between(target.path, factory.path) is not None:
+        return True
+    below = between(factory.path, target.path)
+    # Of the folders below its own, Spark reads those of partitions, or all if it is told to.
+    return below is not None and (factory.reads_subfolders or all("=" in name for name in below))
 
 
 def _fits(mode: str, target: Any) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from stateflow.checkpoint.handle import JobHandle
 from stateflow.errors import UsageError
 from stateflow.format.records import Prepared
+from stateflow.pipelines.places import canonical, same_place
 from stateflow.restore.plan import SinkRestore, same_job, table_path
 from stateflow.restore.visible import quoted
 from stateflow.savepoints.origin import Origin, newest_sinks
@@ -49,9 +50,9 @@ def with_copies(sinks: Sequence[SinkRestore], origin: Origin, job: JobHandle) ->
     copied = [_with_copy(sink, theirs, versions, job) if sink in tables else sink for sink in sinks]
     sources: dict[str, str] = {}
     for copy in copies_of(copied):
-        if sources.setdefault(copy.target, copy.source) != copy.source:
+        if not same_place(sources.setdefault(canonical(copy.target), copy.source), copy.source):
             raise UsageError(
-                f"--clone-sinks would copy both {quoted(sources[copy.target])} and {quoted(copy.source)} into {quoted(copy.target)}: "
+                f"--clone-sinks would copy both {quoted(sources[canonical(copy.target)])} and {quoted(copy.source)} into {quoted(copy.target)}: "
                 "give each sink an output of its own, or leave it out"
             )
         is_copied(list(_commits(copy.target, job)), copy)  # refuses another table
@@ -83,7 +84,8 @@ def _versions(
         app = SinkSlot(origin.record.job, origin.job, uid, 0, 0).app_id
         source, last = table_path(prepared.target), origin.last_commits.get(uid)
         found = version_at(list(_commits(source, job)), app, last, source)
-        versions[source] = max(found, versions.get(source, -1))
+        place = canonical(source)
+        versions[place] = max(found, versions.get(place, -1))
     return versions
 
 
@@ -91,12 +93,12 @@ def _with_copy(
     sink: SinkRestore, theirs: Mapping[str, Prepared], versions: Mapping[str, int], job: JobHandle
 ) -> SinkRestore:
     source = table_path(theirs[sink.uid].target)
-    version = versions[source]
+    version = versions[canonical(source)]
     if sink.action != "starts":
         raise UsageError(
             f"--clone-sinks is for a fork that has not run: sink {sink.uid!r} of job {job.name!r} has output of its own; leave it out"
         )
-    if source == sink.target:
+    if same_place(source, sink.target):
         raise UsageError(
             f"--clone-sinks would copy {quoted(source)} into itself: give the fork another output, such as -p output=/another/path"
         )

@@ -21,6 +21,7 @@ from stateflow.format.references import references
 from stateflow.observe.status import position_of
 from stateflow.pipelines.delivery import taking_ids
 from stateflow.pipelines.flow import Flow
+from stateflow.pipelines.places import canonical, same_place
 from stateflow.restore.copies import refuse_copies, with_copies
 from stateflow.restore.digest import checked_digest
 from stateflow.restore.parameters import ParameterRestore, Whose, restored_parameters
@@ -177,9 +178,9 @@ def _shared_outputs(flow: Flow, origin: Origin, own: Record | None, job: JobHand
     """
     if own is not None and own.job == origin.record.job:
         return
-    theirs = {table_path(target) for target in origin.targets.values()}
+    theirs = {canonical(target) for target in origin.targets.values()}
     for sink in flow.sinks:
-        if sink.mode not in ("append", "upsert") or (path := table_path(sink.target)) not in theirs:
+        if sink.mode not in ("append", "upsert") or canonical(path := table_path(sink.target)) not in theirs:
             continue
         if origin.job != job.name:
             raise UsageError(
@@ -245,7 +246,7 @@ def _written_so_far(newest: Prepared | None, target: str) -> str:
     if newest is None or not newest.kind.startswith("delta"):
         return ""
     so_far = table_path(newest.target)
-    return so_far if so_far != target else ""
+    return "" if same_place(so_far, target) else so_far
 
 
 def _moves(flow: Flow, record: Record, log: Log) -> bool:

@@ -329,23 +329,3 @@ def test_rows_of_an_operator_that_nobody_reads_are_warned_of(read: bool, queryab
     assert [warning.split(":")[0] for warning in warnings] == [
         "nobody reads the rows of operator 'op', so that they are in no table"
     ] * count
-
-
-@pytest.mark.parametrize(
-    ("read", "written", "again"),
-    [
-        (sf.delta("/data/t"), "file:///data/t/", True),
-        (sf.delta("t"), "t", True),
-        (sf.files("/data/in/", "json"), "/data/in", True),
-        (sf.files("/data/in", "json"), "/data/in/out", True),
-        (sf.files("/data/in", "json"), "/data/in2", False),
-        (sf.delta("/data/t"), "/data/t/out", False),
-        (lambda spark: None, "/data/t", False),
-    ],
-)
-def test_a_source_that_reads_what_a_sink_writes_is_warned_of(read: Any, written: str, again: bool) -> None:
-    def declare(flow: Flow) -> None:
-        flow.source("in", read, Order).append("out", sf.delta(written))
-
-    warned = f"source 'in' reads what sink 'out' writes, {written}, so that every row comes in again: give the sink another path"
-    assert compare(Pipeline("job", declare).build(), "job", None).warnings == ((warned,) if again else ())

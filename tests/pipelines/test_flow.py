@@ -50,6 +50,7 @@ class Joined(sf.ConnectedProcess[int, Name, Order, Total]):
 
 LARGE = sf.output("large", Order)
 LATE = sf.output("late", Order)
+SOURCE = sf.delta("/somewhere")
 NOWHERE = sf.delta("/nowhere")
 
 
@@ -64,7 +65,7 @@ def refused(declare: Callable[[Flow], Any], message: str) -> None:
 
 
 def source(flow: Flow, uid: str = "in", **options: Any) -> sf.Stream:
-    return flow.source(uid, NOWHERE, Order, **options)
+    return flow.source(uid, SOURCE, Order, **options)
 
 
 def test_a_pipeline_is_declared_without_opening_anything() -> None:
@@ -206,11 +207,11 @@ def test_keys_are_columns_that_can_be_keys() -> None:
 
 def test_connected_inputs_have_the_same_key() -> None:
     def columns(flow: Flow) -> None:
-        names = flow.source("names", NOWHERE, Name)
+        names = flow.source("names", SOURCE, Name)
         source(flow).key_by("user").connect(names.key_by("user", "last")).process("x", Joined)
 
     def types(flow: Flow) -> None:
-        names = flow.source("names", NOWHERE, Name)
+        names = flow.source("names", SOURCE, Name)
         names.key_by("first").connect(source(flow).key_by("user")).process("x", Joined)
 
     refused(columns, "left input has 1 key columns and the right one 2")

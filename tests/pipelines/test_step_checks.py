@@ -32,6 +32,7 @@ class Stateless(sf.KeyedProcess[int, Total, Total]):
     def process(self, key: int, rows: Any, ctx: sf.Context) -> None: ...
 
 
+SOURCE = sf.delta("/somewhere")
 TABLE = sf.delta("/nowhere")
 
 
@@ -46,7 +47,7 @@ def refused(declare: Callable[[Flow], Any], message: str) -> None:
 
 
 def rows(flow: Flow) -> sf.Stream:
-    return flow.source("in", TABLE, Total)
+    return flow.source("in", SOURCE, Total)
 
 
 # ---- sinks ----
@@ -93,6 +94,7 @@ def test_a_target_of_another_kind_is_refused_with_what_to_write() -> None:
         *(("/data/t", second) for second in ("/data/t", "/data/t/", "file:/data/t", "file:///data/t", "/data/./x/../t")),
         ("t", "./t/"),
         ("s3a://b/t", "s3a://b/t/"),
+        ("s3a://b/t", "s3://b//x/../t"),
     ],
 )  # fmt: skip
 def test_two_sinks_of_one_table_are_refused(first: str, second: str) -> None:
@@ -136,7 +138,7 @@ def test_a_partition_column_that_the_row_type_lacks_is_refused() -> None:
 
 
 def test_columns_are_not_judged_where_only_spark_knows_them() -> None:
-    built(lambda f: f.source("in", TABLE).upsert("out", TABLE, keys="usr", order_by="when"))
+    built(lambda f: f.source("in", SOURCE).upsert("out", TABLE, keys="usr", order_by="when"))
     built(lambda f: rows(f).transform(lambda frame: frame).upsert("out", TABLE, keys="usr"))
     built(lambda f: rows(f).upsert("out", TABLE, keys="USER", order_by=None))
 
@@ -158,7 +160,7 @@ def test_a_condition_of_an_upsert_is_checked_against_the_row_type() -> None:
     refused(
         lambda f: rows(f).append("out", TABLE, delete_when="x"), "does not take delete_when: leave it out"
     )
-    built(lambda f: f.source("in", TABLE).upsert("out", TABLE, keys="user", delete_when="op = 'delete'"))
+    built(lambda f: f.source("in", SOURCE).upsert("out", TABLE, keys="user", delete_when="op = 'delete'"))
     assert built(upsert("total < 0")).sinks[0].options["delete_when"] == "total < 0"
 
 
@@ -190,7 +192,7 @@ def test_a_filter_of_changes_before_an_upsert_is_refused() -> None:
 
 
 def newest_of_others(flow: Flow) -> sf.Stream:
-    others = flow.source("others", TABLE, Total)
+    others = flow.source("others", SOURCE, Total)
     return others.key_by("user", order_by="total").latest("newest-of-others")
 
 
@@ -221,7 +223,7 @@ def test_a_source_of_another_kind_is_refused_with_what_to_write() -> None:
 
 def test_rows_that_nobody_takes_are_refused() -> None:
     def unread_source(flow: Flow) -> None:
-        flow.source("more", TABLE, Total)
+        flow.source("more", SOURCE, Total)
         rows(flow).append("out", TABLE)
 
     def unread_step(flow: Flow) -> None:
@@ -315,6 +317,6 @@ class Timed:
 )  # fmt: skip
 def test_options_of_a_wrong_type_are_told(step: Callable[[Any], Any], message: str) -> None:
     def declare(flow: Flow) -> None:
-        step(flow.source("in", TABLE, Timed, event_time="ts", watermark="1 minute"))
+        step(flow.source("in", SOURCE, Timed, event_time="ts", watermark="1 minute"))
 
     refused(declare, message)

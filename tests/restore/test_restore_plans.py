@@ -473,6 +473,22 @@ class TestOutputsOfOthers:
         with pytest.raises(UsageError, match="two jobs would mix their output there"):
             planned(scene, url, into="copy")
 
+    @pytest.mark.parametrize(
+        "spelled",
+        ["/data/totals/", "/data/x/../totals", "file:/data/totals", "file:///data/totals", "//data/totals"],
+    )
+    def test_no_spelling_of_the_table_lets_a_fork_write_there(self, scene: Scene, spelled: str) -> None:
+        url, _ = scene.savepoint("own")
+        with pytest.raises(
+            UsageError, match="two jobs would mix their output there; give the fork an output"
+        ):
+            planned(scene, url, {"output": spelled}, into="copy")
+        assert planned(scene, url, {"output": "/data/mine"}, into="copy").sinks[0].target == "/data/mine"
+
+    def test_another_spelling_of_the_table_is_no_other_table(self, scene: Scene) -> None:
+        url, _ = scene.savepoint("own")
+        assert "so far it wrote to" not in str(planned(scene, url, {"output": "file:///data/totals/"}))
+
     def test_files_that_somebody_could_exchange_are_counted(self, scene: Scene) -> None:
         url, place = scene.savepoint("old")
         savepoint = read_savepoint(place)
