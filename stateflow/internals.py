@@ -109,7 +109,7 @@ def owner_of(name: str) -> str:
 
 
 def member_of(name: str) -> str:
-    """The last part: `ofRows` of `org.apache.spark.sql.classic.Dataset.ofRows(SparkSession, LogicalPlan)`."""
+    """The last part, such as `ofRows` of `org.apache.spark.sql.classic.Dataset.ofRows(SparkSession, LogicalPlan)`."""
     return spellings(name)[0].partition("(")[0].rpartition(".")[2]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import shutil
 import tarfile
 from pathlib import Path
@@ -50,6 +51,14 @@ def test_changes_that_do_not_name_the_version_are_in_the_way(heading: str, found
 def test_the_changelog_names_the_version() -> None:
     changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert "no section" not in "".join(release.unnamed_in_changes(changes, installed_version()))
+
+
+def test_the_first_release_is_said_in_twenty_lines() -> None:
+    """Nobody had what was before it."""
+    _, _, section = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").partition("\n## 0.1.0")
+    said = section.partition("\n## ")[0]
+    assert said.count("\n") <= 20
+    assert not re.search(r"\bbefore\b[,:]", said, re.IGNORECASE)
 
 
 def test_what_is_not_committed_or_not_tagged_is_in_the_way() -> None:
@@ -105,11 +114,13 @@ def test_source_distributions_have_the_files_of_the_wheels_that_they_are_built_i
     (checkout / "stateflow" / "notes.txt").write_text("private")
     (checkout / "tests" / "test_private.py").write_text("")
     shutil.copytree(checkout / "demo", checkout / "plugins" / "demo")
+    every: list[Path] = []
     folders = {LIBRARY: checkout, PROVIDER: distributions.complete_provider(checkout)}
     for name, folder in folders.items():
         built = build(folder, tmp_path / name)
+        every += built
         assert sorted(path.name.endswith(".whl") for path in built) == [False, True]
         for path in built:
             assert list(wrong_contents(path, wanted[name])) == []
             assert own_files(path) == wanted[name]
-    release.check_metadata(tmp_path, [path for name in folders for path in (tmp_path / name).iterdir()])
+    release.check_metadata(tmp_path, every)

@@ -215,7 +215,7 @@ def _held(head: Record | None) -> dict[str, Any]:
 
 
 def _status(log: Log, heartbeat: Heartbeat | None, now: int, patience: int) -> Status:
-    """For people only: it compares the clocks of two hosts. `watch` decides whether to wait for a run."""
+    """For people only: it compares the clocks of two hosts. `checkpoint.control.watch` decides whether to wait for a run."""
     if heartbeat is not None and not heartbeat.ended:
         return "RUNNING" if now - heartbeat.at < patience else "LOST"
     return "IDLE" if log.chain else "CREATED"

@@ -51,7 +51,7 @@ class Origin:
 
 
 def find_origin(origin: str, job: JobHandle, storage_options: Mapping[str, str]) -> Origin:
-    """`latest`, `42`, `checkpoint:42` or `tag:NAME` of `job`, or the URL or folder of a savepoint."""
+    """Finds `latest`, `42`, `checkpoint:42` or `tag:NAME` of `job`, or a savepoint by its URL or folder."""
     name = parse(origin)
     if not isinstance(name, Elsewhere):
         return _checkpoint(name, job)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 LINES = 20
 """Lines of JSON whose fields are taken for those of a file."""
 MANY = 100
-"""Rows without a value in a column from which on somebody hears of it, where there are no files to look into."""
+"""From so many rows on, a column without a value is reported where there are no files to look into."""
 
 
 @dataclass
@@ -48,7 +48,7 @@ class AbsentColumns:
     def check(
         self, observed: Mapping[str, Observation], positions: Mapping[str, SourceState], location: Path
     ) -> None:
-        """Warns of what a batch lacks. IncompatibleError, before the batch is decided, for a field that is misspelt."""
+        """Warns of fields that a batch lacks. A misspelt field is an IncompatibleError before the batch is decided."""
         for node in self.inputs.nodes:
             seen = observed.get(node.uid)
             if seen is None or not seen.rows or not seen.absent or node.rows is None:

@@ -94,7 +94,7 @@ class BatchSettings:
     stager: Stager
     placement: Placement
     shared_scratch: bool
-    """Whether what one task writes to scratch disk can be read by every other."""
+    """True if every task can read what another one writes to scratch disk."""
     scratch: str
     dead_letter_threshold: int
     dead_letter_limit: int
@@ -262,7 +262,7 @@ class Batch:
         return at if isinstance(at, KeyedNode) and self._writer_of(at) is sink else None
 
     def _is_apart(self, node: KeyedNode, stream: NodeRows, frame: DataFrame) -> bool:
-        """Whether steps between an operator and its sink take the rows into another stage, or have run the operator."""
+        """True if the steps between an operator and its sink cause a second stage, or have already run the operator."""
         if stream.node is node:
             return False
         ran = bool(self._running[node.uid].accumulator.value)
@@ -279,8 +279,8 @@ class Batch:
         return self._visible(self._frame(stream))
 
     def _stays_small(self, node: Node, sink: SinkNode, frame: DataFrame) -> bool:
-        """Whether no Arrow batch becomes too large while a sink runs its operator: all sinks but appends may have Spark put
-        the operator's own rows into Arrow batches, too."""
+        """True if no Arrow batch becomes too large while a sink runs its operator. All sinks but appends may let Spark put the
+        operator's own rows into Arrow batches, too."""
         running = self._running[node.uid]
         return running.small and (sink.mode == "append" or are_small(frame, running.widest))
 
@@ -422,7 +422,7 @@ class Batch:
         return worker(task, running.accumulator)
 
     def _begins(self) -> bool:
-        """Whether this is a run's first batch: what the batch goes on from is another run's, or an edit's."""
+        """True for a run's first batch: it goes on from the record of another run, or of an edit."""
         parent = self.parent
         return parent is None or parent.kind != "checkpoint" or parent.epoch != self.storage.epoch
 

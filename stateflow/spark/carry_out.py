@@ -32,7 +32,7 @@ def functions_of(flow: Flow) -> dict[str, BatchFunction]:
 
 @dataclass(frozen=True)
 class Sinks:
-    """What carrying out the records of one job needs. It asks for Spark when the first sink needs it."""
+    """Carries out the records of one job. It asks for Spark when the first sink needs it."""
 
     job: str
     spark: Callable[[], SparkSession]

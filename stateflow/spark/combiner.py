@@ -35,8 +35,8 @@ def combined_rows(uid: str, keyed: KeyedInput, how: Combining) -> KeyedInput:
 
 
 def _by_counted_column(rows: DataFrame, counted: Sequence[tuple[str, str, str]]) -> DataFrame:
-    """The rows once for each column whose different values are counted, with its value; for the first column all rows, for the
-    others those in which it has a value that counts."""
+    """The rows once for each column whose different values are counted, with its value. For the first column these are all rows,
+    for the others those with a value that counts."""
     cells = []
     for number, (name, _, marks) in enumerate(counted):
         values = (

@@ -1,4 +1,5 @@
-"""What others did to the inputs and outputs of a job, since no row can tell of it: told at the start of a run, or with the batch."""
+"""Changes that others made to the inputs and outputs of a job. No row shows them, so the run reports them at its start, or with a
+batch."""
 
 from __future__ import annotations
 
@@ -114,7 +115,7 @@ def passed_sentences(
     scratch: Path,
     job: str,
 ) -> Iterator[tuple[str, str]]:
-    """Of tables that went back under a query where Delta was told to leave changes out: the matter, and a sentence about it."""
+    """For tables that went back under a query whose options let Delta leave changes out: the matter, and a sentence about it."""
     for uid, table, version in passed_restores(spark, inputs.layout, inputs.leaves, before, after, scratch):
         sentence = (
             f"source {uid!r}: version {version} took the Delta table {table} back (RESTORE) while this run read it, and an option "

@@ -258,7 +258,7 @@ def _absent_of(node: SourceNode, masks: Sequence[int | None]) -> tuple[str, ...]
 
 
 def less(observed: Mapping[str, Observation], counted: Mapping[str, Observation]) -> dict[str, Observation]:
-    """What Spark observed since `counted`; the highest event time is the same in every try of a batch."""
+    """Spark's observations since `counted`. The highest event time is the same in every try of a batch."""
     return {
         uid: replace(of, rows=of.rows - counted[uid].rows) if uid in counted else of
         for uid, of in observed.items()

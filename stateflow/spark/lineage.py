@@ -1,4 +1,4 @@
-"""What a run reads and writes, told while it runs. A scheduler's task passes it on; nothing here may fail a run."""
+"""Reports the inputs and outputs of a run while it runs. A scheduler's task passes them on; nothing here may fail a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run would find, told from the job's log and its sources' logs before Spark starts.
+"""Finds out before Spark starts what a run would read, from the job's log and its sources' logs.
 
 The answer is certain or None. It is None whenever a run has something to do, or might have.
 """
@@ -29,7 +29,7 @@ LogOf = Callable[[str], DeltaLog | None]
 
 
 def may_tell(log: Log | None, heartbeat: Heartbeat | None, options: Options, *, bounded: bool) -> bool:
-    """Whether it makes sense to load the pipeline in order to look ahead. `heartbeat`: the newest run's, which has ended."""
+    """True if it makes sense to load the pipeline in order to look ahead. `heartbeat`: the newest run's, which has ended."""
     if options.trigger != "drain" and not bounded:
         return False
     if log is None or log.head is None:

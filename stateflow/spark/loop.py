@@ -106,7 +106,7 @@ class BatchLoop:
     began: int = field(init=False)
     """When the run began."""
     reads_all: bool = True
-    """Whether the batches to come read every source."""
+    """True if later batches read every source."""
     has_looked: bool = False
     """Whether this run has looked into every source: a batch has read what was there, or there was nothing."""
     _absent: AbsentColumns = field(init=False)
@@ -168,7 +168,7 @@ class BatchLoop:
         self.writer.complete(permit, {}, {})
 
     def move_sources(self, sources: Mapping[str, SourceState], undone_by: Mapping[str, int]) -> None:
-        """Writes a record in which sources stand behind versions of their tables that were undone. `undone_by`: by which one."""
+        """Writes a record that puts sources behind undone versions of their tables. `undone_by`: the version that undid them."""
         now = self._now()
         record = Draft.continuing(
             "checkpoint",

@@ -64,7 +64,7 @@ class Queries:
     """Called while an endless query waits for input."""
     clock: Callable[[], int]
     _unread: Collection[str] = ()
-    """Sources of which this run has recorded the beginning, and taken nothing yet."""
+    """Sources whose beginning this run has recorded, and that it has not read yet."""
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
 
     def run(self) -> str:
@@ -201,7 +201,7 @@ class Queries:
         return went
 
     def _pass_over(self, ways: list[tuple[LeafDetour, Detour]]) -> None:
-        """Records that the sources go on behind what was undone."""
+        """Records that the sources go on behind the undone versions."""
         sources = self._sources()
         for each, way in ways:
             state = sources[each.uid]

@@ -1,4 +1,4 @@
-"""What a run has to say that is no error: each sentence goes to the log once, into every record from then on, and to the end of the run.
+"""The warnings of a run: each sentence goes to the log once, into every record from then on, and to the end of the run.
 
 A run that is killed has no end. So the record that its next batch decides has the sentence, and a run that begins there
 says what the one before did not live to say.
@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 class RunWarnings:
-    """The warnings of one run, by what they are about.
+    """The warnings of one run, by their matter.
 
     A count grows from batch to batch: the log has its first sentence, the run's end its newest.
     """
@@ -33,7 +33,7 @@ class RunWarnings:
         self._by_subject[about] = sentence
 
     def take_over(self, sentences: Iterable[str]) -> None:
-        """What an earlier run had to say. A sentence of this run about the same matter is another one: it counts other rows."""
+        """The warnings of an earlier run. A sentence of this run about the same matter is another one: it counts other rows."""
         for sentence in sentences:
             self.add(sentence, sentence)
 
@@ -44,7 +44,7 @@ class RunWarnings:
 
 
 def unsaid(log: Log, epoch: int, heartbeat: Callable[[int], Heartbeat | None]) -> tuple[str, ...]:
-    """What the runs before `epoch` had to say, unless one of them has ended well, and so has said it."""
+    """The warnings of the runs before `epoch`, unless one of them has ended well, and so has said them."""
     newest = max(
         (r for r in log.chain if r.kind == "checkpoint" and r.epoch < epoch),
         key=lambda r: r.slot,

@@ -195,7 +195,7 @@ class _Run:
             )
 
     def _finishes(self, record: Record, *, pending: bool) -> bool:
-        """Whether this run finishes a drain that was cut off, or repeats what its own earlier try has done."""
+        """True if this run finishes a drain that was cut off, or repeats the work of its own earlier try."""
         if not self.request.drain:
             return False
         shards = (s for o in record.operators.values() for subtask in o.shards for s in subtask)

@@ -99,12 +99,12 @@ class Outline:
 
 
 def _aggregation(frame: DataFrame, given: DataFrame) -> str:
-    """What sums up the rows of `given` in `frame`; a lookup table that it joins may be aggregated."""
+    """What sums up the rows of `given` in `frame`, in words; empty if nothing does. A lookup table that it joins may be aggregated."""
     return _between(frame, given, lambda node: _AGGREGATING.get(node.kind, ""))
 
 
 def _filter(frame: DataFrame, given: DataFrame) -> str:
-    """What leaves out some of the rows of `given` in `frame`."""
+    """What leaves out some rows of `given` in `frame`, in words; empty if nothing does."""
     return _between(frame, given, _filters)
 
 
@@ -115,7 +115,7 @@ def _filters(node: PlanNode) -> str:
 
 
 def _between(frame: DataFrame, given: DataFrame, what: Callable[[PlanNode], str]) -> str:
-    """What the first node of the plan of `frame` is of which `what` says something, and through which rows of `given` go."""
+    """The text that `what` has for the first node of `frame`'s plan that it knows and that rows of `given` pass."""
     leaves = [node for node in plan_of(given).walk() if not node.children]
     for node in plan_of(frame).walk():
         found = what(node)

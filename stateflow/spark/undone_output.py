@@ -46,8 +46,8 @@ def undone_output(read: Read, newest: int, app_id: str, most: int) -> UndoneOutp
 def sentence(
     table: str, path: str, job: str, sink: str, output: UndoneOutput, kept: Collection[int], *, appends: bool
 ) -> str:
-    """What the run says of it, and the step that brings the rows again. `kept` are the job's checkpoints. `appends`: the sink only
-    adds rows."""
+    """The run's warning of it, with the step that brings the rows again. `kept` are the job's checkpoints. `appends`: the sink
+    only adds rows."""
     lost = "rows that this job had written to it are gone, and the job goes on behind them"
     if output.slot not in kept and appends:
         # To restore the table to where it was would undo what the job writes from here on.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MOST_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 NO_SUM = str(2**31 - 1)
-"""The one limit for which Spark does not add up."""
+"""The one limit that makes Spark add up nothing."""
 ROOM = 8
 """How many times as wide as before rows may become until a batch exceeds the limit."""
 _WIDTHS = {
@@ -39,13 +39,13 @@ def bytes_of_row(frame: DataFrame) -> int | None:
 
 
 def stays_small(frame: DataFrame, widest: float = 0) -> bool:
-    """Whether batches of these rows `are_small`, and no other Python code of the same job gets Arrow batches."""
+    """True if batches of these rows `are_small`, and no other Python code of the same job gets Arrow batches."""
     return are_small(frame, widest) and not calls_python(frame)
 
 
 def are_small(frame: DataFrame, widest: float = 0) -> bool:
-    """Whether a batch of these rows has fewer bytes than Spark allows when it has as many rows as Spark allows; where columns have no
-    fixed width, by rows before, of which none had more bytes than `widest`. 0: nobody knows how many."""
+    """True if a batch of as many of these rows as Spark allows has no more bytes than Spark allows. Columns without a fixed width
+    are judged by earlier rows: none had more bytes than `widest`. 0: nobody knows how many."""
     rows, most = arrow_limits(frame.sparkSession)
     width = bytes_of_row(frame)
     return 0 < rows * (widest * ROOM if width is None else width) < most

@@ -58,7 +58,7 @@ def empty_frame(spark: SparkSession, schema: StructType) -> DataFrame:
 
 @internal("pyspark.sql.SparkSession._jsparkSession", f"{_DATASETS}.SparkSession.cloneSession()")
 def cloned_session(spark: SparkSession) -> SparkSession:
-    """A session with the settings and views of this one, and of its own from here on. `newSession` of PySpark has neither."""
+    """A session with the settings and views of this one, and of its own from here on. PySpark's `newSession` has neither."""
     from pyspark.sql import SparkSession
 
     return SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())

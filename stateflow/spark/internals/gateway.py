@@ -50,7 +50,7 @@ def connect(conf: Mapping[str, str] | None = None) -> None:
 def ignore_sigterm(spark: SparkSession) -> None:
     """Makes the JVM ignore SIGTERM. It reads this process's standard input, and ends when this process does.
 
-    `timeout`, container runtimes and shells send SIGTERM to a whole process group. This process then finishes its batch,
+    Container runtimes, shells and `timeout` send SIGTERM to a whole process group. This process then finishes its batch,
     for which it needs the JVM. PySpark protects the JVM from SIGINT in the same way.
     """
     with suppress(Exception):

@@ -87,7 +87,7 @@ def _python(version: str, tested: Sequence[str]) -> DoctorFinding:
 
 
 def _packages() -> Iterator[DoctorFinding]:
-    """A line for what a run rests on, and for whatever else does not fit."""
+    """A line for each package that a run rests on, and for every other one that does not fit."""
     asked = requirements()
     versions = installed((*PACKAGES, *asked, "pyspark-client"))
     for name in dict.fromkeys((*PACKAGES, *asked, *versions)):

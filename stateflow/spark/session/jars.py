@@ -58,7 +58,7 @@ class Bundle:
     excluded: tuple[str, ...] = ()
     """Group and name of dependencies to leave out."""
     lacks_spark: bool = False
-    """Whether the program that uses them runs without Spark's own jars."""
+    """True if the program that uses them runs without Spark's own jars."""
 
 
 def local_jars(cache: Path, bundle: Bundle | None = None) -> tuple[Path, ...]:

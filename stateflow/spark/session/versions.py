@@ -12,7 +12,7 @@ from stateflow.distribution import DISTRIBUTION
 
 
 def requirements(lines: Iterable[str] | None = None) -> dict[str, Requirement]:
-    """What the distribution cannot be without, by name."""
+    """The packages that the distribution needs, by name."""
     lines = (metadata.requires(DISTRIBUTION) or ()) if lines is None else lines
     asked = [Requirement(line) for line in lines]
     return {each.name: each for each in asked if each.marker is None or each.marker.evaluate({"extra": ""})}
@@ -38,7 +38,7 @@ def installed(names: Iterable[str]) -> dict[str, str]:
 
 
 def misfit(name: str, versions: Mapping[str, str], asked: Mapping[str, Requirement]) -> str:
-    """What to install in place of the version that is there; empty if that one fits, or nobody asks for one."""
+    """The version to install in place of the present one; empty if that fits, or if any version does."""
     if name == "pyspark-client":
         # It writes into pyspark's own folder.
         fits = versions[name] == versions.get("pyspark", versions[name])

@@ -1,4 +1,4 @@
-"""What every sink does: it prepares rows that nobody sees, the run decides a record, then any run can commit them."""
+"""The steps of every sink: it prepares rows that nobody sees, the run decides a record, then any run can commit them."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TableCopy:
-    """What is copied where."""
+    """A copy: its origin and its target."""
 
     source: str
     version: int
@@ -42,7 +42,7 @@ def version_at(commits: Sequence[LoggedCommit], app_id: str, last_slot: int | No
             if commit.slots[app_id] == last_slot:
                 return commit.version
     elif commits[-1].version == 0:
-        # What the table had before this job first wrote to it, which may be the copy that the job itself began with.
+        # The table's version before this job first wrote to it. That version may be the copy that the job began with.
         return own[-1].version - 1 if own else commits[0].version
     what = f"no commit of slot {last_slot}" if last_slot is not None else "no first commits"
     raise DisagreementError(

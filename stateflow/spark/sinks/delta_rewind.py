@@ -1,4 +1,4 @@
-"""Taking a Delta table back to what it held at an older checkpoint, in one transaction that later slots build on.
+"""Takes a Delta table back to its rows at an older checkpoint, in one transaction that later slots build on.
 
 The table's own log says which of its commits are this job's: each carries the slot as a transaction version. Going back
 would lose what another writer has committed since, so the rewind is refused then.
@@ -82,7 +82,7 @@ def _refuse_foreign(foreign: LoggedCommit | None, after: int, target: str) -> No
 
 
 def plan_rewind(spark: SparkSession, prepared: Prepared, at: SinkSlot, last_slot: int | None) -> Rewind:
-    """What going back would mean for the table of a sink; raises when it cannot be done."""
+    """What a rewind would do to the table of a sink. Raises if the table cannot go back."""
     log = DeltaLog(spark, prepared.target)
     if not log.exists():
         raise NotFoundError(f"{prepared.target} is not a Delta table (any more), so it cannot be taken back")

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 MOST_BYTES = 64 << 20
-"""Of the files to write again. Above that, to find out first which of them hold keys is worth its price."""
+"""Bytes of files to write again. Above that it pays to find out first which of them hold keys."""
 FEW_BYTES = 8 << 20
 MOST_TIMES = 16
 """A batch writes again at most so many bytes, and so many times its own: what it replaces stays on the disk until VACUUM."""
@@ -59,7 +59,7 @@ FEATURES = frozenset(
         "inCommitTimestamp", "deletionVectors", "vacuumProtocolCheck", "v2Checkpoint",
     }
 )  # fmt: skip
-"""What a table may support. Whether it uses what needs Delta's MERGE is asked of its properties, columns and files."""
+"""The features that a table may have. Its properties, columns and files say whether it uses one that needs Delta's MERGE."""
 NEEDS_MERGE = (
     "delta.enableChangeDataFeed",
     "delta.enableDeletionVectors",
@@ -67,11 +67,11 @@ NEEDS_MERGE = (
     "delta.rowTrackingSuspended",
 )
 _PLAIN = frozenset({"comment", "delta.columnMapping.id", PHYSICAL})
-"""What may be said of a column. A default, a generated value, a fixed length or an invariant is Delta's to keep."""
+"""The metadata that a column may have. A default, a generated value, a fixed length or an invariant is Delta's to keep."""
 
 
 def is_plain(shape: TableShape, columns: Sequence[str]) -> bool:
-    """Whether rows of these columns replace rows of the table as they are."""
+    """True if rows with these columns replace rows of the table unchanged."""
     written = {name.lower() for name in columns}
     return (
         set(shape.features) <= FEATURES
@@ -168,7 +168,7 @@ def rewritten(
         again = keys_to_come_again(ranges, before)
     comes_again = None
     if again is not None:
-        # What was there has none of these keys: it ends before them.
+        # The table has none of these keys: its own end before them.
         comes_again = rows.where(_inside([again]))
         rows = rows.where(~_inside([again]))
     if there is not None:
@@ -226,7 +226,7 @@ def _gathered(frame: DataFrame, shape: TableShape, files: int) -> DataFrame:
 def metrics(
     removed: Sequence[LoggedFile], added: Sequence[Mapping[str, Any]], staged_rows: int
 ) -> dict[str, int]:
-    """What the table's history says of the operation."""
+    """The figures for the table's history."""
     return {
         "operationNumSourceRows": staged_rows,
         "numOutputRows": sum(map(rows_of, added)),

@@ -58,8 +58,8 @@ class DeltaUpsert:
         operation: str = "",
         delete_when: str | None = None,
     ) -> None:
-        """`operation` is the column that says of each row whether it is an upsert or a delete; the table does not have it.
-        `delete_when` is a condition in SQL over what the table has: a row for which it holds is a delete, too.
+        """`operation` is the column that says whether a row is an upsert or a delete; the table does not have it. `delete_when`
+        is a condition in SQL over the table's columns: a row that fulfils it is a delete, too.
         """
         if isinstance(keys, str) or not keys:
             raise UsageError(f"upsert into {table} needs its key columns as a list: keys=['id']")
@@ -152,7 +152,7 @@ class DeltaUpsert:
         operation: str,
         stager: Stager,
     ) -> None:
-        """Refuses rows on which the commit would fail, for good, once the record is decided."""
+        """Refuses rows that would fail every commit once the record is decided."""
         if self._may_break(staged, shape):
             self._check_values(stager.read(spark, staged.files, schema), shape, at, operation)
         if self.order_by:
@@ -167,7 +167,8 @@ class DeltaUpsert:
             )
 
     def _may_break(self, staged: Staged, shape: TableShape) -> bool:
-        """Whether rows have to be looked at. The tasks that staged them have counted the nulls, and mostly there are none."""
+        """True if somebody has to look at the rows. The tasks that staged them have counted the nulls, and mostly there are
+        none."""
         needed = {key.lower() for key in self.keys}
         needed |= {column.name.lower() for column in shape.schema.fields if not column.nullable}
         return bool(shape.constraints) or any(
@@ -244,7 +245,7 @@ def _rewritten(
     at: SinkSlot,
     stager: Stager,
 ) -> bool:
-    """Whether the rows were merged by writing anew the files that may hold their keys; else Delta has to merge them."""
+    """Merges the rows by writing anew the files that may hold their keys. False if Delta has to merge them."""
     from pyspark.sql.types import StructType
 
     payload = prepared.payload
@@ -318,7 +319,7 @@ def newest(rows: DataFrame, keys: Sequence[str], order_by: Sequence[str]) -> Dat
 
 
 def _violations(rows: DataFrame, shape: TableShape, target: str) -> dict[str, Column]:
-    """Each constraint of the table with the condition under which a row breaks it."""
+    """Each constraint of the table with the condition that a breaking row fulfils."""
     from pyspark.sql import functions as F
 
     present = {name.lower() for name in rows.columns}

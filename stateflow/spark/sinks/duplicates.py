@@ -29,7 +29,7 @@ _ALIKE = frozenset(
         "timestamp_ntz",
     ]
 )
-"""Types of which Arrow calls the same values equal as Spark does. Of floats it tells 0 from -0, and it knows no collations."""
+"""Types whose values Arrow and Spark compare alike. Arrow tells the floats 0 and -0 apart, and knows no collations."""
 
 
 def first_duplicate(

@@ -51,7 +51,7 @@ class FunctionSink:
 
 
 def delivery_of(at: SinkSlot) -> Delivery:
-    """What the function may keep: a job that is made again under an old name has another key."""
+    """The identity that the function may keep: a job that is made again under an old name has another key."""
     return Delivery(f"{at.job}/{at.sink}", at.slot, at.job_name, at.sink)
 
 

@@ -1,4 +1,4 @@
-"""Which files of a Delta table can hold a key of a batch, by the bounds of the batch and by what Delta says of each file.
+"""Which files of a Delta table can hold a key of a batch, by the bounds of the batch and by Delta's statistics of each file.
 
 A wrong yes costs time, a wrong no leaves two rows of a key. So a file may hold a key unless the bounds are surely apart.
 """
@@ -28,10 +28,10 @@ LONGEST = 256
 MILLISECOND = 1_000
 MINUTE = 60_000_000
 MOST_AGAIN = 1 / 8
-"""Of the range of a batch's keys: what the batch may share with those before it for them to count as growing."""
+"""The share of a batch's range of keys that may overlap with earlier batches while the keys count as growing."""
 _INTEGERS = frozenset({"tinyint", "smallint", "int", "bigint"})
 _COMPARED = _INTEGERS | {"date", "timestamp", "timestamp_ntz", "string"}
-"""Not floats, of which 0 is -0 and NaN has no place, and no collations, in which other strings are equal."""
+"""No floats: 0 equals -0, and NaN has no place. No collations: other strings are equal there."""
 _PARTITIONED = _INTEGERS | {"date", "string"}
 _WHOLE = re.compile(r"-?[0-9]+")
 _FIRST_DAY = date(1970, 1, 1)
@@ -43,7 +43,7 @@ _LOST = "\ufffd"
 
 
 def bounds_of(batch: pa.RecordBatch, columns: Mapping[str, int]) -> Bounds:
-    """Of the columns at these places in rows that are staged."""
+    """The bounds of the columns at these places, over staged rows."""
     import pyarrow.compute as pc
 
     found: dict[str, Sequence[Bound] | None] = {}
@@ -77,7 +77,7 @@ def _is_compared(kind: pa.DataType) -> bool:
 
 
 def _plain(scalar: pa.Scalar) -> Any:
-    """What the scalar holds; of dates and timestamps their number, since Python's end with the year 9999."""
+    """The scalar's value; for dates and timestamps their number, since Python's end with the year 9999."""
     return scalar.value if hasattr(scalar, "value") else scalar.as_py()
 
 
@@ -126,7 +126,7 @@ def key_ranges(
 
 
 def may_hold(add: Mapping[str, Any], ranges: Iterable[KeyRange]) -> bool:
-    """Whether the file that this action added may hold a key of the batch: no, where one column of the keys is apart."""
+    """True if the file of this action may hold a key of the batch: no, if the ranges of one key column do not meet."""
     stats = _stats(add)
     return not any(_is_apart(add, stats, key) for key in ranges)
 
@@ -145,7 +145,7 @@ def share_outside(add: Mapping[str, Any], ranges: Iterable[KeyRange]) -> float:
 
 
 def ranges_of(adds: Sequence[Mapping[str, Any]], ranges: Iterable[KeyRange]) -> tuple[KeyRange, ...]:
-    """Where the values of files lie, in those key columns in which this can be told of each file."""
+    """The ranges of files' values, in those key columns whose range is known for each file."""
     stats = [_stats(add) for add in adds]
     found = []
     for key in ranges:
@@ -178,7 +178,7 @@ def keys_to_come_again(ranges: Sequence[KeyRange], before: Sequence[KeyRange]) -
 
 
 def _numbers(values: Sequence[Bound]) -> list[int]:
-    """Numbers as far from each other as the values are, about: of strings by the first characters in which they differ."""
+    """Numbers about as far from each other as the values; strings count by the first characters that differ."""
     texts = [value.encode() for value in values if isinstance(value, str)]
     if len(texts) < len(values):
         return [int(value) for value in values]
@@ -230,8 +230,8 @@ def _of_column(stats: Mapping[str, Any], what: str, key: KeyRange) -> Any:
 
 
 def _read(value: Any, key: KeyRange, away: int) -> Any:
-    """A value that Delta's log says of a file, as bounds are, and moved away from the file's rows by what the log leaves out; None
-    where it cannot be relied on."""
+    """A bound from Delta's statistics of a file, in the form of our bounds. It is moved away from the file's rows by the digits
+    that the log leaves out. None if it is not reliable."""
     if key.type in _INTEGERS:
         if key.partitions and isinstance(value, str) and _WHOLE.fullmatch(value):
             return int(value)
@@ -239,8 +239,8 @@ def _read(value: Any, key: KeyRange, away: int) -> Any:
     if not isinstance(value, str):
         return None
     if key.type == "string":
-        # What was cut off behind 32 characters is made up for by the writer: the start of a string comes before it, and the greatest
-        # has a last character that no string goes beyond.
+        # The writer cuts strings off behind 32 characters, and makes up for it: the start of a string comes before it, and the
+        # greatest has a last character that no string goes beyond.
         return None if _LOST in value.encode().decode() else value
     if key.type == "date":
         day = date.fromisoformat(value)

@@ -8,9 +8,8 @@ _PREFIX = "stateflow/"
 
 
 def other_writers(app_ids: Iterable[str], job: str) -> list[tuple[str, str]]:
-    """Id and sink of the jobs that have committed to a table, without `job` itself; none once `job` has, too.
-
-    `app_ids` are the names under which Delta keeps each writer's last transaction.
+    """Id and sink of the jobs that have committed to a table, without `job` itself; none once `job` has, too. `app_ids` are
+    Delta's names of the writers, for each writer's last transaction.
     """
     written = [
         parts
@@ -23,7 +22,7 @@ def other_writers(app_ids: Iterable[str], job: str) -> list[tuple[str, str]]:
 
 
 def sentence(table: str, others: list[tuple[str, str]]) -> str:
-    """What the first run of a job is told about a table that has rows of other jobs."""
+    """The warning of a job's first run about a table that has rows of other jobs."""
     named = ", ".join(f"sink {sink!r} of the job with id {job}" for job, sink in others)
     return (
         f"{table} has rows of another job ({named}), and this job adds its own: if both read the same input, rows are there "

@@ -21,7 +21,7 @@ class SinkSlot:
 
     @property
     def app_id(self) -> str:
-        """The name under which Delta keeps the slot last committed to a table."""
+        """Delta's name of the writer, for the slot last committed to a table."""
         return f"stateflow/{self.job}/{self.sink}"
 
     def __str__(self) -> str:

@@ -67,7 +67,7 @@ class Staged:
     nulls: Mapping[str, int] = field(default_factory=dict)
     """How many rows have none, per column. The tasks that write the files count them."""
     bounds: Mapping[str, Sequence[Bound]] = field(default_factory=dict)
-    """The least and the greatest value of the columns that were asked for, where they can be told."""
+    """The least and the greatest value of the wanted columns, where they are known."""
 
 
 class StagedWriter:
@@ -207,7 +207,7 @@ class _StageTask:
     token: str
     schema: pa.Schema
     bounded: Mapping[str, int]
-    """The places of columns whose bounds are asked for."""
+    """The places of columns that need bounds."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa

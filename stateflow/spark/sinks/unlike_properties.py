@@ -9,7 +9,7 @@ from stateflow.spark.sinks.fit import altered
 
 
 def unlike_properties(wanted: Mapping[str, str], there: Mapping[str, str]) -> dict[str, str]:
-    """Of the wanted properties those that the table has another value of, or none. Delta takes names and booleans in any case."""
+    """The wanted properties that have another value in the table, or none. Delta takes names and booleans in any case."""
     values = {name.lower(): value.lower() for name, value in there.items()}
     return {name: value for name, value in wanted.items() if values.get(name.lower()) != value.lower()}
 

@@ -88,7 +88,7 @@ def end_offsets(source: DeltaSource, start: DeltaOffset, until: int | datetime) 
 
 
 def check_offset(source: DeltaSource, uid: str, offset: DeltaOffset) -> None:
-    """Refuses an offset from which the table can no longer be read."""
+    """Refuses an offset whose commits the table no longer has."""
     path = source.log.path
     if offset.table != source.table_id:
         raise DisagreementError(

@@ -28,18 +28,18 @@ MOST_REPLAYED = 100
 """Commits that are looked through to tell whether a table was only appended to. With more of them Delta's snapshot is
 soon the cheaper beginning."""
 _FIRST = _QUIET | {"protocol", "metaData"}
-"""What the first commit may have beside rows: it makes the table."""
+"""Actions of the first commit beside rows: it makes the table."""
 _BEFORE = -1
 
 
 class Ahead(Enum):
-    """What lies between a position and the end of a run."""
+    """The commits between a position and the end of a run."""
 
     NOTHING = "nothing"
     BEHIND = "behind"
     """The run's bound lies behind the position."""
     UNKNOWN = "unknown"
-    """Something, or it cannot be told without Spark."""
+    """Something, or only Spark can find out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class DeltaLog:
         return body is not None and len(body) <= _LARGE and all(map(_is_quiet, body.splitlines()))
 
     def only_appends(self, version: int) -> bool:
-        """Whether the commits up to `version` are all there, few, and certainly add up to that version of the table."""
+        """True if the commits up to `version` are all there, few, and certainly add up to that version of the table."""
         return version < MOST_REPLAYED and all(map(self._only_adds, range(version + 1)))
 
     def _only_adds(self, version: int) -> bool:
@@ -114,7 +114,7 @@ class DeltaLog:
 
     @property
     def table(self) -> str | None:
-        """The id that the table was made with; None when its first commit is gone."""
+        """The table's id at its creation; None when its first commit is gone."""
         body = self.commit(0)
         actions = (_action(line) for line in (body or b"").splitlines())
         return next((str(a["metaData"]["id"]) for a in actions if "metaData" in a), None)

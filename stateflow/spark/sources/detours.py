@@ -26,7 +26,7 @@ from stateflow.spark.sources.leaves import LeafDescription, leaves_of
 from stateflow.spark.sources.positions import Bound, bound_of, delta_source
 
 _LEAVE_OUT = {"skipchangecommits", "ignoredeletes", "ignorechanges"}
-"""Options with which Delta reads on where rows were removed, and says nothing."""
+"""Options that let Delta read on without a word where rows were removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ def _reader(source: DeltaSource) -> Read:
 
 
 def latest_unaffected(checkpoints: Sequence[Record], detour: LeafDetour) -> int | None:
-    """The newest of the checkpoints, which come oldest first, that has read nothing of what was undone."""
+    """The newest checkpoint that has read nothing of the undone versions. The checkpoints come oldest first."""
     for record in reversed(checkpoints):
         state = record.sources.get(detour.uid)
         if state is None:

@@ -20,9 +20,9 @@ Fetch = Callable[[FileRef], Path]
 def save_entries(
     folder: Path, leaf: int, offset: int, references: Mapping[str, FileRef], save: Save
 ) -> list[FileRef]:
-    """References to the entries up to `offset`. Saves only entries that `known` lacks.
+    """References to the entries up to `offset`. Saves only entries that `references` lacks.
 
-    `known` must come from the parent record: an entry never changes along one timeline, but after a rewind the same
+    `references` must come from the parent record: an entry never changes along one timeline, but after a rewind the same
     number can list other files.
     """
     refs: list[FileRef] = []

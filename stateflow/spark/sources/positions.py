@@ -70,9 +70,8 @@ def bounded_batches(
     until: Bound | Mapping[str, Bound],
     nearer: Mapping[int, int] | None = None,
 ) -> Iterator[tuple[str, ...]]:
-    """The offset lines, in plan order, at which each batch of a bounded run ends; none when everything is read.
-
-    `nearer`: per number of a stream a version of its Delta table that bounds it instead of `until`.
+    """The offset lines, in plan order, of the end of each batch of a bounded run; none when everything is read. `nearer`: per
+    number of a stream a version of its Delta table that bounds it instead of `until`.
 
     `location` is the seeded folder. For every tuple call `plan_batch`, start a query with trigger `once`, and wait for
     it. The file source writes its log for one batch at a time, so take the next tuple only when the batch has ended.

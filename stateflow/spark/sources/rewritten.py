@@ -35,7 +35,7 @@ def local_times(read: Iterable[ReadFile]) -> dict[str, int] | None:
 
 
 def sentence(source: str, names: Sequence[str]) -> str:
-    """What the run says of them, and what to do."""
+    """The run's warning of them, with the next step."""
     first = PurePosixPath(names[0]).name
     more = f" (and so were {len(names) - 1} more)" if len(names) > 1 else ""
     return (

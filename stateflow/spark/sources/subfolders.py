@@ -9,11 +9,11 @@ from pathlib import Path
 from stateflow.storage.roots import local_folder
 
 _PATTERN = frozenset("*?[{")
-"""What makes a path stand for several folders."""
+"""Characters that make a path stand for several folders."""
 
 
 def folder_of(path: str) -> Path | None:
-    """The local folder that a path names; None for a pattern and for what is no local path."""
+    """The local folder that a path names; None for a pattern and for other paths."""
     return None if _PATTERN & set(path) else local_folder(path)
 
 
@@ -29,7 +29,7 @@ def unread(path: str, options: Mapping[str, str]) -> str:
 
 
 def sentence(source: str, path: str, name: str) -> str:
-    """What the user is told of a subfolder."""
+    """The warning of a subfolder."""
     return (
         f"source {source!r}: files in subfolders of {path}, such as {name}, are not read: give sf.files "
         "options={'recursiveFileLookup': 'true'} if they are meant"

@@ -70,7 +70,7 @@ Tables = Mapping[str, Mapping[str, DataFrame]]
 
 @dataclass(frozen=True)
 class BuildRequest:
-    """What the savepoint contains, and where it goes."""
+    """The contents of the savepoint, and its place."""
 
     pipeline: Pipeline
     tables: Tables

@@ -169,7 +169,7 @@ def _written_anew(operator: OperatorState) -> OperatorState:
 
 
 class _WrittenFile(msgspec.Struct, frozen=True):
-    """What a task hands back for one file."""
+    """A task's result for one file."""
 
     operator: str
     state: str

@@ -173,7 +173,7 @@ def groups_of(keys: pa.Array) -> pa.Array:
 
 
 class _LoadedShards(msgspec.Struct, frozen=True):
-    """What a task hands back."""
+    """A task's result."""
 
     subtask: int
     shards: tuple[Shard, ...]

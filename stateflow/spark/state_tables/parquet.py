@@ -35,7 +35,7 @@ _AT_ONCE = 16
 """Footers that are read at once: each is a question to a store."""
 
 _DAY_PARTS = {"MILLIS": 10**3, "MICROS": 10**6, "NANOS": 10**9}
-"""Of a second, in Parquet's times of day."""
+"""Parts of a second, in Parquet's times of day."""
 
 
 def parquet_frame(spark: SparkSession, path: str, what: str) -> DataFrame:
@@ -121,7 +121,7 @@ def _text_of_day(column: Column, parts: int) -> Column:
     )
     text = F.format_string("%02d:%02d:%02d.%06d", hours, minutes, seconds % 60, micros)
     finer = F.raise_error(F.concat(F.lit(_FINER_TIME), column.cast("string")))
-    # Of nothing format_string would make the text "null".
+    # format_string would turn a null into the text "null".
     return F.when(column.isNull(), F.lit(None).cast("string")).otherwise(
         F.when(micros * parts == rest * 10**6, text).otherwise(finer)
     )

@@ -241,7 +241,7 @@ def narrowed(parts: Sequence[Part], selection: Selection) -> list[Part]:
 
 
 def reference(file: TableFile, base: str) -> FileRef:
-    """The reference by which a table's file is fetched and checked."""
+    """The reference that fetches and checks a table's file."""
     return FileRef(
         name=file.path.rpartition("/")[2],
         size=file.size,

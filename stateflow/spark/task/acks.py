@@ -30,7 +30,7 @@ class Ack(msgspec.Struct, frozen=True, omit_defaults=True):
     rows_out: int = 0
     keys: int = 0
     groups: int = 0
-    """Of an operator that can be combined: how many combined rows its rows made, or would have made."""
+    """Combined rows that the operator's rows made, or would have made, if the operator can be combined."""
     dead_letters: int = 0
     timers: int = 0
     expired: int = 0

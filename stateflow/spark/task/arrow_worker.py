@@ -135,7 +135,7 @@ class _Subtask:
         acks.add([msgspec.msgpack.encode(ack)])
 
     def _shards(self, feed: _TableFeed, outputs: _Outputs) -> Iterator[Any]:
-        """Runs the tables shard by shard, then the shards without rows in which something is due."""
+        """Runs the tables shard by shard, then the shards that have no rows but entries that are due."""
         current: tuple[int, Backend] | None = None
         with_rows: set[int] = set()
         for index, table in feed.tables(self.inputs):
@@ -263,7 +263,7 @@ class _TableFeed:
             begin = end
 
     def _boundary(self, table: pa.Table, names: list[str], begin: int, end: int) -> int:
-        """The last row at or before `end` at which a key begins; `end` itself inside a key larger than the limit."""
+        """The last row at or before `end` that begins a key; `end` itself inside a key larger than the limit."""
         edge = [table[name][end] for name in names]
         low, high = begin, end
         while low < high:

@@ -66,7 +66,7 @@ class Block:
         self.late: list[bool] | None = values_of(late) if late is not None and pc.any(late).as_py() else None
         self.rows: list[list[Any]] = []
         self.offsets: list[list[int]] | None = None
-        """Per input the index at which each key's rows begin, and the end; None when there is one input."""
+        """Per input the first index of each key's rows, and the end; None when there is one input."""
         if len(shape.readers) == 1:
             counts = np.diff(starts, append=batch.num_rows)
             repeated = {
@@ -131,7 +131,7 @@ def _repeated(values: list[Any], counts: Any) -> list[Any]:
 
 
 def _with_starts(batches: Iterator[Any], keys: KeyColumns) -> Generator[tuple[Any, Any]]:
-    """Each batch with the indices at which its keys begin."""
+    """Each batch with the first indices of its keys."""
     for batch in batches:
         if batch.num_rows:
             yield batch, key_starts(keys.checked(batch))

@@ -23,13 +23,14 @@ class Carried:
     late: bool = True
     """Whether a row can be late."""
     place: bool = True
-    """Whether the first column is the number by which rows are sorted, with the key group in its upper bits, and not the
-    group alone. Otherwise Spark computes that number anew whenever it compares two rows of a key."""
+    """True if the first column is the number that sorts the rows, with the key group in its upper bits, and not the group alone.
+    Otherwise Spark computes that number anew whenever it compares two rows of a key."""
     mixed: bool = False
     """Whether Spark leaves the rows as they come: the task sorts them by the place alone, so that the rows of keys that share
     a place are mixed."""
     sides: tuple[tuple[int, ...], ...] = ()
-    """Of several inputs: the column of each field of each. A row is of one input, so one column serves a field of every input."""
+    """With several inputs: per input, the column of each of its fields. A row is of one input, so one column serves a field of
+    every input."""
     shared: tuple[str, ...] = ()
     """The types of the columns behind the side."""
 
@@ -75,7 +76,8 @@ def carried(
     ordered: bool = False,
     place: bool = True,
 ) -> Carried:
-    """What has to be sent of each input. A field is a part of the key when it has the column's name and the very type of the key.
+    """The columns that the exchange sends of each input. A field is a part of the key when it has the column's name and the very
+    type of the key.
 
     `ordered`: the rows of a key have an order. `place`: the task wants the rows in the order of their places.
     """

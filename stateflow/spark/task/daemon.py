@@ -24,7 +24,7 @@ IMPORTED = (
 
 
 def import_all() -> None:
-    """What cannot be imported here fails in the worker that needs it, with an error that reaches the driver."""
+    """A module that cannot be imported here fails in the worker that needs it, with an error that reaches the driver."""
     for name in IMPORTED:
         with suppress(Exception):
             import_module(name)

@@ -85,7 +85,7 @@ def _told_of_changes(changed: re.Match[str], text: str) -> str:
 
 
 def _misfit(text: str) -> str:
-    """What did not fit, without Spark's names of errors and its advice."""
+    """The misfit in words, without Spark's names of errors and its advice."""
     said = re.sub(r"^\[[\w.]+\] ", "", _deepest(text))
     return re.split(r"[.,]? SQLSTATE|\. Correct the value", said)[0]
 
@@ -120,7 +120,7 @@ def _first(text: str) -> str:
 
 
 def _deepest(text: str) -> str:
-    """What the last of Java's causes says, without the name of its class."""
+    """The message of the last of Java's causes, without the name of its class."""
     # Behind the trace of the last cause the text may begin anew.
     causes = [_before_trace(cause) for cause in text.split("Caused by: ")]
     said = [cause for cause in causes if cause and not _UNREADABLE.search(cause)] or causes

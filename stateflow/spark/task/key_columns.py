@@ -38,7 +38,7 @@ class KeyColumns:
 
 
 def key_starts(columns: Sequence[Any]) -> Any:
-    """The indices at which a key begins."""
+    """The first index of each key."""
     changed: Any = None
     for column in columns:
         if pa.types.is_integer(column.type):

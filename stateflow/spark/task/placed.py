@@ -23,8 +23,7 @@ BLOCK_BYTES = 1 << 20
 
 
 class PlacedRows:
-    """Arrow batches whose first column is the place, as batches in the order of the places. Rows of one place stay in the
-    order in which they came."""
+    """Sorts Arrow batches by their first column, the place. Rows of one place stay in the order of their arrival."""
 
     def __init__(self, scratch: Callable[[], Path]) -> None:
         self._file = RunsFile(scratch)
@@ -54,7 +53,7 @@ class PlacedRows:
             self._write()
 
     def _sorted(self, rows: int) -> Iterator[Any]:
-        """What waits, in batches of so many rows."""
+        """The waiting rows, in batches of so many rows."""
         if not self._waiting:
             return
         whole = pa.concat_batches(self._waiting)

@@ -46,7 +46,7 @@ class SetAside:
             self._write()
 
     def take(self) -> Iterator[Any]:
-        """All rows, key after key; those of a key in the order in which they came."""
+        """All rows, key after key; a key's rows in the order of their arrival."""
         if not self._file.runs:
             yield from self._sorted()
         else:
@@ -78,7 +78,7 @@ class SetAside:
             runs = (self._by_key(file, run) for run in self._file.runs)
             waiting: list[Any] = []
             rows = size = 0
-            # Of equal keys that of the earlier run comes first.
+            # If keys are equal, the earlier run's comes first.
             for _, batch in heapq.merge(*runs, key=lambda of_key: of_key[0]):
                 waiting.append(batch)
                 rows, size = rows + batch.num_rows, size + batch.nbytes
@@ -89,7 +89,7 @@ class SetAside:
                 yield pa.concat_batches(waiting)
 
     def _by_key(self, file: Any, run: range) -> Iterator[tuple[tuple[Any, ...], Any]]:
-        """The rows of each key of a run, with what tells its place among the keys."""
+        """The rows of each key of a run, with the key's place among the keys."""
         for number in run:
             batch = file.get_batch(number)
             columns = self._keys.of(batch)

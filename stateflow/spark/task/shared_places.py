@@ -19,7 +19,7 @@ from stateflow.spark.task.set_aside import ROWS, SetAside
 
 
 class WholeKeys:
-    """Arrow batches sorted by place, as batches in which the rows of every key follow each other, in their order."""
+    """Reorders Arrow batches that are sorted by place: the rows of every key follow each other, in their order."""
 
     def __init__(self, keys: KeyColumns, scratch: Callable[[], Path]) -> None:
         self._keys = keys
@@ -30,7 +30,7 @@ class WholeKeys:
         self._aside = SetAside(keys, scratch)
 
     def of(self, batches: Iterator[Any]) -> Generator[tuple[Any, Any]]:
-        """Each batch with the indices at which its keys begin."""
+        """Each batch with the first indices of its keys."""
         try:
             for batch in batches:
                 if not batch.num_rows:
@@ -56,7 +56,7 @@ class WholeKeys:
         return batch, key_starts(self._keys.of(batch))
 
     def _told_apart(self, batch: Any, places: Any) -> Iterator[Any]:
-        """What of a batch can go on, in order, after what has waited for the end of a place."""
+        """The rows of a batch that can go on, in order, behind those that have waited for the end of a place."""
         head = int(np.searchsorted(places, self._place, side="right")) if places[0] == self._place else 0
         if head:
             yield self._of_first_key(batch.slice(0, head))

@@ -1,4 +1,4 @@
-"""How wide the rows are that a task gets and puts out, by which the next batch's Arrow batches are made."""
+"""Measures how wide a task's input and output rows are. The next batch's Arrow batches are made accordingly."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Widest:
 
     def __init__(self) -> None:
         self.bytes = 0.0
-        """Of a row, on average over the batch in which that is the most."""
+        """Bytes of a row, on average over a batch; the highest average of all batches."""
 
     def of(self, batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:

@@ -135,7 +135,7 @@ class Outputs:
 
 
 def begin_task(engine: ProcessEngine, task: KeyedTask, subtask: int) -> None:
-    """What comes before a subtask's rows: its operator state, the hooks of the process, and broadcast rows."""
+    """The work before a subtask's rows: its operator state, the hooks of the process, and broadcast rows."""
     hand_out(engine.process, task.elements, subtask, whole=task.begins)
     engine.open()
     engine.restore()
@@ -233,7 +233,7 @@ class _Subtask:
         return is_due((shard.next_event_timer, shard.next_processing_timer), moment.watermark, moment.now)
 
     def _visited(self, engine: KeyedEngine, index: int) -> bool:
-        """Whether broadcast code visits the keys of a shard, which must have some for that."""
+        """True if broadcast code visits the keys of a shard; the shard must have some."""
         return bool(engine.visiting.asked) and (bool(self.inputs[index].files) or self.shards.changes(index))
 
     def _attach(
@@ -245,7 +245,7 @@ class _Subtask:
         *,
         without_rows: bool = False,
     ) -> Iterator[Any]:
-        """What comes before a shard's rows: expired entries go, and broadcast code visits keys."""
+        """The work before a shard's rows: expired entries go, and broadcast code visits keys."""
         shard = self.inputs[index]
         groups = range(shard.first, shard.last + 1)
         engine.attach(backend, shard.expiring)

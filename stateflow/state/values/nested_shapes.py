@@ -151,7 +151,7 @@ class StructShape(Shape):
         return pa.StructArray.from_arrays(arrays, fields=self._fields, mask=mask)
 
     def _marked(self, element: Element, column: list[Any], doubts: Doubts) -> list[Any]:
-        """Fields that were left out become null, like those that are None: `stored` tells which."""
+        """Fields that were left out become null, like those that are None; the column `stored` tells them apart."""
         if not (element.defaulted and element.optional):
             return column
         absent = _LEFT_OUT if element.hint("exact") is msgspec.Raw else _UNSET

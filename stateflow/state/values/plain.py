@@ -210,7 +210,7 @@ def _or_none(finish: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _columns_reader(written: str) -> ReadPlain:
-    """`columnstate` says how columns are stored."""
+    """Reads stored values of several columns, in the form of `column_values.py`."""
     try:
         columns = [(field.name, field.type) for field in text.read_columns(written)]
     except text.UnreadableText as error:
