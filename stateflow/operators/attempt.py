@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stateflow.operators.context import OperatorContext
-from stateflow.operators.output import RowWriter
+from stateflow.operators.snapshots import Taker
 from stateflow.pipelines.operators import MAIN
 
 Mark = tuple[int, int, dict[str, int]]
@@ -20,13 +20,12 @@ class Attempt:
         out: list[Any],
         context: OperatorContext,
         states: Sequence[Any],
-        writers: Mapping[str, RowWriter],
+        takers: Mapping[str, Taker],
         *,
         checked: bool,
     ) -> None:
-        """`writers` are those of the outputs whose rows have a type."""
         self._out, self._context, self._states = out, context, states
-        self._writers, self._checked = writers, checked
+        self._takers, self._checked = takers, checked
 
     def mark(self, changes: list[Any]) -> Mark:
         sides = {name: len(rows) for name, rows in self._context.sides.items()}
@@ -38,10 +37,10 @@ class Attempt:
             return
         for state in self._states:
             state.check_current()
-        for name, writer in self._writers.items():
+        for name, taker in self._takers.items():
             rows, begin = (self._out, mark[0]) if name == MAIN else (self._context.sides[name], mark[2][name])
             if len(rows) > begin:
-                writer.check(rows[begin:])
+                taker.check(rows[begin:])
 
     def undo(self, mark: Mark, changes: list[Any]) -> None:
         del self._out[mark[0] :], changes[mark[1] :]

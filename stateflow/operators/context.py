@@ -11,6 +11,7 @@ from typing import Any
 from stateflow.errors import UsageError
 from stateflow.format.instants import instant
 from stateflow.names import CONTEXT, Named
+from stateflow.operators.snapshots import Taker
 from stateflow.pipelines.process import Output
 from stateflow.state.bound import BoundTimer, BoundTimers, Cursor
 from stateflow.state.namespaces import Namespaced
@@ -63,7 +64,7 @@ class OperatorContext(Named):
     _called, _elsewhere = "the context", CONTEXT
 
     def __init__(
-        self, cursor: Cursor, moment: Moment, subtask: int, outputs: Mapping[str, Any], parallelism: int = 1
+        self, cursor: Cursor, moment: Moment, subtask: int, outputs: Mapping[str, Taker], parallelism: int = 1
     ) -> None:
         self._cursor = cursor
         self._moment = moment
@@ -82,6 +83,7 @@ class OperatorContext(Named):
         self.now: datetime = instant(moment.now)
         self.watermark: datetime | None = None if moment.watermark is None else instant(moment.watermark)
         self.sides: dict[str, list[Any]] = {name: [] for name in outputs}
+        self._outputs = outputs
 
     @property
     def key(self) -> Any:
@@ -116,7 +118,7 @@ class OperatorContext(Named):
 
     def emit(self, output: Output[Any], row: Any) -> None:
         try:
-            self.sides[output.name].append(row)
+            rows, taker = self.sides[output.name], self._outputs[output.name]
         except AttributeError:
             raise UsageError(
                 f"ctx.emit takes an output and a row, such as ctx.emit(LATE, row) with LATE = sf.output('late', Order), not {output!r}"
@@ -125,3 +127,7 @@ class OperatorContext(Named):
             raise UsageError(
                 f"side output {output.name!r} is not known to this operator: list it in outputs=[...] of .process()"
             ) from None
+        try:
+            rows.append(taker.values(row))
+        except AttributeError as error:
+            raise taker.explained(error) from error

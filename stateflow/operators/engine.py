@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import GeneratorType
 from typing import Any
 
 from stateflow.errors import StateflowError, UsageError, UserCodeError, placed
 from stateflow.operators.binding import Binding, bind
 from stateflow.operators.context import Moment, OperatorContext
-from stateflow.pipelines.operators import DEAD_LETTERS, OperatorSpec
+from stateflow.operators.snapshots import Copies, Taker
+from stateflow.pipelines.operators import DEAD_LETTERS, MAIN, OperatorSpec
 from stateflow.state.broadcast_map import BroadcastWriteError, writing
 from stateflow.state.cursor import NO_KEY, Cursor
 
@@ -20,17 +21,29 @@ REPEATED = "nothing of the batch was stored, and a run with changed code repeats
 class ProcessEngine:
     """The process with its states bound; `out` fills with rows."""
 
-    def __init__(self, spec: OperatorSpec, moment: Moment, subtask: int, parallelism: int) -> None:
+    def __init__(
+        self,
+        spec: OperatorSpec,
+        moment: Moment,
+        subtask: int,
+        parallelism: int = 1,
+        takers: Mapping[str, Taker] | None = None,
+    ) -> None:
+        """`takers` take the rows of the outputs; of those that have none, rows are kept as copies."""
         self.spec = spec
         self.moment = moment
         self.cursor = Cursor(moment.slot + moment.shift, moment.now, moment.watermark)
         self.process = spec.process()
         sides = [*spec.sides, *([DEAD_LETTERS] if spec.on_error == "dead_letter" else [])]
-        self.context = OperatorContext(self.cursor, moment, subtask, dict.fromkeys(sides), parallelism)
+        given = takers or {}
+        self.taker: Taker = given.get(MAIN) or Copies()
+        by_side = {name: given.get(name) or Copies() for name in sides}
+        self.context = OperatorContext(self.cursor, moment, subtask, by_side, parallelism)
         self.binding: Binding = bind(
             self.process, spec.uid, self.cursor, spec.state_ids, spec.evolved, spec.indexes
         )
         self.out: list[Any] = []
+        """Rows of the main output, as its taker has taken them."""
         self.keys = 0
 
     def open(self) -> None:

@@ -52,9 +52,10 @@ class Firing:
         cursor: Cursor,
         out: list[Any],
         attempt: Attempt,
+        values: Callable[[Any], Any],
         failed: Callable[[Exception, Any], None],
     ) -> None:
-        """`failed` raises, or makes the key a dead letter."""
+        """`values` takes a row as it is put out; `failed` raises, or makes the key a dead letter."""
         self._uid = spec.uid
         self._careful = spec.on_error == "dead_letter"
         self._context, self._cursor, self._out, self._attempt, self._failed = (
@@ -64,6 +65,7 @@ class Firing:
             attempt,
             failed,
         )
+        self._values = values
         self._chunked = binding.chunked
         self._names = sorted(binding.timers)
         self._timers: list[AnyTimer] = [binding.timers[name] for name in self._names]
@@ -257,7 +259,8 @@ class Firing:
             return self._call_carefully(handler, timer, at)
         produced = handler(cursor.key, moment or instant(at), self._context)
         if produced is not None:
-            self._out.extend(produced if type(produced) is GeneratorType else returned(self._uid, produced))
+            rows = produced if type(produced) is GeneratorType else returned(self._uid, produced)
+            self._out.extend(map(self._values, rows))
         news = self._news(timer, at)
         timer.fired(at)
         if cursor.dirty:
@@ -270,7 +273,7 @@ class Firing:
         try:
             produced = handler(self._cursor.key, instant(at), self._context)
             if produced is not None:
-                self._out.extend(returned(self._uid, produced))
+                self._out.extend(map(self._values, returned(self._uid, produced)))
             self._attempt.check(mark)
             news = self._news(timer, at)
             timer.fired(at)

@@ -31,7 +31,8 @@ from stateflow.operators.context import Moment
 from stateflow.operators.engine import REPEATED, ProcessEngine
 from stateflow.operators.expiry import OperatorExpiry
 from stateflow.operators.firing import PREFETCH_SHARE, Firing
-from stateflow.operators.output import RowWriter, returned
+from stateflow.operators.output import returned
+from stateflow.operators.snapshots import Taker
 from stateflow.operators.visiting import Visiting
 from stateflow.pipelines.operators import DEAD_LETTERS, OperatorSpec
 from stateflow.pipelines.process import ConnectedProcess
@@ -79,10 +80,10 @@ class KeyedEngine(ProcessEngine):
         moment: Moment,
         subtask: int,
         parallelism: int = 1,
-        writers: Mapping[str, RowWriter] | None = None,
+        takers: Mapping[str, Taker] | None = None,
     ) -> None:
-        """`writers` are those that its rows go to: a key whose rows they refuse can be a dead letter."""
-        super().__init__(spec, moment, subtask, parallelism)
+        """A key whose rows `takers` refuse can be a dead letter."""
+        super().__init__(spec, moment, subtask, parallelism, takers)
         self.context.keyed = self.binding.keyed
         self.expiry = OperatorExpiry(self.binding.expiring)
         self.codec = KeyCodec(spec.key_types, spec.key_columns if len(spec.key_columns) > 1 else ())
@@ -93,7 +94,7 @@ class KeyedEngine(ProcessEngine):
             self.out,
             self.context,
             self.binding.chunked,
-            writers or {},
+            takers or {},
             checked=spec.on_error == "dead_letter",
         )
         self._firing = Firing(
@@ -104,6 +105,7 @@ class KeyedEngine(ProcessEngine):
             self.cursor,
             self.out,
             self._attempt,
+            self.taker.values,
             lambda error, key: self._failed(error, key, ()),
         )
         self.visiting = Visiting(
@@ -113,6 +115,7 @@ class KeyedEngine(ProcessEngine):
             self.cursor,
             self.out,
             self._attempt,
+            self.taker.values,
             lambda error, key: self._failed(error, key, ()),
         )
         self._handlers = self._steps()
@@ -175,22 +178,23 @@ class KeyedEngine(ProcessEngine):
             state.reads = 0
 
     def _run_plainly(
-        self, chunk: Chunk, rows: list[Any], starts: list[int], ends: list[int], changes: list[Change]
+        self, chunk: Chunk, inputs: list[Any], starts: list[int], ends: list[int], changes: list[Change]
     ) -> None:
         """The loop that nearly all keys go through: a microsecond here is a second per million keys."""
         cursor, context, process = self.cursor, self.context, self._handlers[0]
         context.late = False
         dirty, extend, flush = cursor.dirty, self.out.extend, cursor.flush
-        serial, uid = cursor.serial, self.spec.uid
+        serial, uid, values = cursor.serial, self.spec.uid, self.taker.values
         i, key = 0, None
         try:
             for i, key in enumerate(chunk.keys):
                 cursor.i = i
                 cursor.key = key
                 cursor.serial = serial = serial + 1
-                produced = process(key, iter(rows[starts[i] : ends[i]]), context)
+                produced = process(key, iter(inputs[starts[i] : ends[i]]), context)
                 if produced is not None:
-                    extend(produced if type(produced) is GeneratorType else returned(uid, produced))
+                    rows = produced if type(produced) is GeneratorType else returned(uid, produced)
+                    extend(map(values, rows))
                 if dirty:
                     flush(changes)
         except Exception as error:
@@ -208,7 +212,7 @@ class KeyedEngine(ProcessEngine):
                 for step, rows in zip(self._handlers, rows_of(i), strict=True):
                     produced = step(key, rows, context)
                     if produced is not None:
-                        self.out.extend(returned(self.spec.uid, produced))
+                        self.out.extend(map(self.taker.values, returned(self.spec.uid, produced)))
                 attempt.check(mark)
                 cursor.flush(changes)
             except Exception as error:
@@ -216,7 +220,7 @@ class KeyedEngine(ProcessEngine):
                 self._failed(error, key, rows_of(i))
 
     def _failed(self, error: Exception, key: Any, inputs: tuple[Iterator[Any], ...]) -> None:
-        spec = self.spec
+        spec, error = self.spec, self.taker.explained(error)
         self.cursor.discard()
         if isinstance(error, _NEVER_DIVERTED):
             raise error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from operator import attrgetter
@@ -10,8 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from stateflow.errors import UsageError
+from stateflow.errors import UsageError, own_frames
 from stateflow.operators.lossless import MISFITS, array_of, misfits
+from stateflow.operators.snapshots import changeable, snapshot
 from stateflow.pipelines.operators import MAIN, OperatorSpec
 from stateflow.pipelines.rows import RowType
 
@@ -45,17 +46,57 @@ def writers(spec: OperatorSpec, schemas: Mapping[str, pa.Schema]) -> dict[str, R
 
 
 class RowWriter:
-    """Makes Arrow batches from rows that user code put out."""
+    """Takes the rows of an output apart, each as user code puts it out, and makes Arrow batches of their values.
+
+    User code may put out one object again and again, or change it afterwards: each row counts as it was when it was put out.
+    """
+
+    values: Callable[[Any], tuple[Any, ...]]
+    """The values of a row, a tuple in the order of the columns. Nearly all rows go through here, so it is C where it can be."""
 
     def __init__(self, rows: RowType, schema: pa.Schema, where: str) -> None:
         self._schema = schema
         self._where = where
         self._rows = rows
-        self._get = [attrgetter(f.name) for f in rows.fields]
+        self._count = len(rows.fields)
+        self._changeable = [place for place, field in enumerate(schema) if changeable(field.type)]
+        self._row = self._row_values()
+        self.values = self._snapshot if self._changeable else self._row
 
-    def write(self, rows: Values) -> Any:
-        """One batch. An error names the column and the value that does not fit."""
-        columns = self._columns(rows)
+    def _row_values(self) -> Callable[[Any], tuple[Any, ...]]:
+        if not self._rows.typed:
+            return self._single if self._count == 1 else _by_position(self._count, self._other_row)
+        return self._single_field if self._count == 1 else attrgetter(*self._rows.names)
+
+    def _single_field(self, row: Any) -> tuple[Any, ...]:
+        return (getattr(row, self._rows.names[0]),)
+
+    def _snapshot(self, row: Any) -> tuple[Any, ...]:
+        values = list(self._row(row))
+        for place in self._changeable:
+            values[place] = snapshot(values[place])
+        return tuple(values)
+
+    def explained(self, error: Exception) -> Exception:
+        """The error of `values`, in words for the user; every other error as it is."""
+        names = self._rows.names
+        if not isinstance(error, AttributeError) or error.name not in names or own_frames(error):
+            return error
+        return UsageError(
+            f"{self._where} put out {error.obj!r}, which is no {self._rows.name}: yield {self._rows.name}("
+            f"{', '.join(names)})"
+        )
+
+    def taken(self, rows: Iterable[Any]) -> list[tuple[Any, ...]]:
+        """Many rows at once."""
+        try:
+            return list(map(self.values, rows))
+        except AttributeError as error:
+            raise self.explained(error) from error
+
+    def write(self, taken: Sequence[tuple[Any, ...]]) -> Any:
+        """One batch of rows that `values` has taken apart. An error names the column and the value that does not fit."""
+        columns = self._columns(taken)
         arrays = []
         for field, values in zip(self._schema, columns, strict=True):
             try:
@@ -64,47 +105,29 @@ class RowWriter:
                 raise self._misfit(field, values, error) from error
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-    def check(self, rows: Values) -> None:
+    def check(self, taken: Sequence[tuple[Any, ...]]) -> None:
         """Raises what `write` would."""
-        for field, values in zip(self._schema, self._columns(rows), strict=True):
+        for field, values in zip(self._schema, self._columns(taken), strict=True):
             if not _surely_fit(values, field.type):
                 try:
                     array_of(values, field.type)
                 except MISFITS as error:
                     raise self._misfit(field, values, error) from error
 
-    def _columns(self, rows: Values) -> list[Values]:
-        if self._rows.typed:
-            return self._by_name(rows)
-        return [self._single(rows)] if len(self._rows.fields) == 1 else self._by_position(rows)
+    def _columns(self, taken: Sequence[tuple[Any, ...]]) -> list[Values]:
+        return list(map(list, zip(*taken, strict=True))) or [[] for _ in self._rows.fields]
 
-    def _by_name(self, rows: Values) -> list[Values]:
-        try:
-            return [list(map(get, rows)) for get in self._get]
-        except AttributeError as error:
-            wrong = next(r for r in rows if not all(hasattr(r, name) for name in self._rows.names))
-            raise UsageError(
-                f"{self._where} put out {wrong!r}, which is no {self._rows.name}: yield {self._rows.name}("
-                f"{', '.join(self._rows.names)})"
-            ) from error
+    def _other_row(self, row: Any) -> tuple[Any, ...]:
+        if isinstance(row, dict):
+            return self._from_dict(row)
+        if isinstance(row, (str, bytes)) or _length(row) != self._count:
+            names = ", ".join(self._rows.names)
+            raise UsageError(f"{self._where} put out {row!r}, which is not {self._count} values ({names})")
+        return tuple(row)
 
-    def _by_position(self, rows: Values) -> list[Values]:
-        names = self._rows.names
-        kinds = set(map(type, rows))
-        if dict in kinds:
-            rows = [self._from_dict(row) if isinstance(row, dict) else row for row in rows]
-        if kinds & {str, bytes} or not set(map(_length, rows)) <= {len(names)}:
-            wrong = next(row for row in rows if isinstance(row, (str, bytes)) or _length(row) != len(names))
-            raise UsageError(
-                f"{self._where} put out {wrong!r}, which is not {len(names)} values ({', '.join(names)})"
-            )
-        return [list(column) for column in zip(*rows, strict=True)] or [[] for _ in names]
-
-    def _single(self, rows: Values) -> Values:
-        """The values of the only column: bare, or wrapped in a row of one."""
-        if not any(issubclass(kind, (tuple, list, dict)) for kind in set(map(type, rows))):
-            return rows
-        return list(map(self._bare, rows))
+    def _single(self, row: Any) -> tuple[Any, ...]:
+        """The value of the only column: bare, or wrapped in a row of one."""
+        return (self._bare(row) if isinstance(row, (tuple, list, dict)) else row,)
 
     def _bare(self, row: Any) -> Any:
         """A list is the value of an array column, a dict that of a map or struct, a named tuple that of a struct. Other
@@ -144,6 +167,13 @@ class RowWriter:
                 "value in the code, or declare a type that holds it"
             )
         return UsageError(f"{self._where}: column {field.name!r} does not fit {field.type}: {error}")
+
+
+def _by_position(count: int, other: Callable[[Any], tuple[Any, ...]]) -> Callable[[Any], tuple[Any, ...]]:
+    def values(row: Any) -> tuple[Any, ...]:
+        return row if type(row) is tuple and len(row) == count else other(row)
+
+    return values
 
 
 def _surely_fit(values: Values, kind: Any) -> bool:

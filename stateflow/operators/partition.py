@@ -17,15 +17,22 @@ class PartitionEngine(ProcessEngine):
 
     def run(self, rows: Iterator[Any]) -> Iterator[None]:
         """Calls user code with all rows of the subtask; yields with each row put out, so that output can be taken."""
+        taker = self.taker
+        for row in self._produced(rows):
+            try:
+                self.out.append(taker.values(row))
+            except AttributeError as error:
+                raise taker.explained(error) from error
+            yield
+
+    def _produced(self, rows: Iterator[Any]) -> Iterator[Any]:
         process = self.process
         assert isinstance(process, PartitionProcess)
         self._leave_key()
         self.context.late = False
         try:
             produced = process.process(rows, self.context)
-            for row in () if produced is None else returned(self.spec.uid, produced):
-                self.out.append(row)
-                yield
+            yield from () if produced is None else returned(self.spec.uid, produced)
         except BroadcastWriteError:
             raise
         except StateflowError as error:

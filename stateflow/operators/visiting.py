@@ -37,9 +37,10 @@ class Visiting:
         cursor: Cursor,
         out: list[Any],
         attempt: Attempt,
+        values: Callable[[Any], Any],
         failed: Callable[[Exception, Any], None],
     ) -> None:
-        """`failed` raises, or makes the key a dead letter."""
+        """`values` takes a row as it is put out; `failed` raises, or makes the key a dead letter."""
         self._uid = spec.uid
         self._context, self._cursor, self._out, self._attempt, self._failed = (
             context,
@@ -48,6 +49,7 @@ class Visiting:
             attempt,
             failed,
         )
+        self._values = values
         self._chunked = binding.chunked
         self._codec = KeyCodec(spec.key_types, spec.key_columns if len(spec.key_columns) > 1 else ())
         self._prefetch: list[Any] = []
@@ -118,7 +120,8 @@ class Visiting:
             try:
                 produced = function(key, context)
                 if produced is not None:
-                    out.extend(produced if type(produced) is GeneratorType else returned(self._uid, produced))
+                    rows = produced if type(produced) is GeneratorType else returned(self._uid, produced)
+                    out.extend(map(self._values, rows))
                 attempt.check(mark)
                 if cursor.dirty:
                     cursor.flush(changes)

@@ -29,6 +29,7 @@ from stateflow.operators.elements import gathered, hand_out
 from stateflow.operators.keyed import Chunk, KeyedEngine
 from stateflow.operators.lateness import is_late
 from stateflow.operators.output import writers
+from stateflow.operators.snapshots import Copies
 from stateflow.operators.watch import Watch
 from stateflow.pipelines.graph import KeyedNode
 from stateflow.pipelines.operators import MAIN, OperatorSpec, side_outputs
@@ -104,7 +105,8 @@ class KeyedHarness(KeyedStateHarness):
             assignment=(), shards=(), states=states, next_state_id=next_id,
         )  # fmt: skip
         declared = {**({} if rows is None else {MAIN: rows}), **sides}
-        self._writers = writers(self._spec, {name: arrow_schema_of(of) for name, of in declared.items()})
+        schemas = {name: arrow_schema_of(of) for name, of in declared.items()}
+        self._takers = {name: Copies(writer) for name, writer in writers(self._spec, schemas).items()}
         self._codec = KeyCodec(types, self._spec.key_columns if len(types) > 1 else ())
         self._elements: dict[str, tuple[tuple[bytes, ...], ...]] = {}
         if after is not None and before is not None:
@@ -217,8 +219,8 @@ class KeyedHarness(KeyedStateHarness):
             engine.next_expiries()
             produced = list(engine.out)
             for name, emitted in ((MAIN, produced), *engine.context.sides.items()):
-                if name in self._writers:
-                    self._writers[name].check(emitted)
+                if name in self._takers:
+                    self._takers[name].check(emitted)
         self._count(engine.context.metrics.counters)
         return self._put_out(produced, engine.context.sides)
 
@@ -232,7 +234,7 @@ class KeyedHarness(KeyedStateHarness):
     def _new_engine(self) -> KeyedEngine:
         mark = None if self.watermark is None else _micros(self.watermark)
         moment = Moment(self._slot, _micros(self.now), self._slot, mark, self._parameters)
-        engine = KeyedEngine(self._spec, moment, 0, writers=self._writers)
+        engine = KeyedEngine(self._spec, moment, 0, takers=self._takers)
         engine.attach(self._backend)
         return engine
 

@@ -16,6 +16,7 @@ from stateflow.operators.context import Moment
 from stateflow.operators.elements import check_alike, gathered, hand_out
 from stateflow.operators.output import writers
 from stateflow.operators.partition import PartitionEngine
+from stateflow.operators.snapshots import Copies
 from stateflow.pipelines.graph import KeyedNode
 from stateflow.pipelines.operators import MAIN, OperatorSpec, side_outputs
 from stateflow.pipelines.process import Output, PartitionProcess, type_arguments
@@ -55,7 +56,8 @@ class PartitionHarness(Harness):
         sides = side_outputs(cls.__name__, tuple(outputs), "fail")
         self._spec = OperatorSpec(cls.__name__, process, cls, (), (), (_ANY,), rows or _ANY, sides)
         known = {**({} if rows is None else {MAIN: rows}), **sides}
-        self._writers = writers(self._spec, {name: arrow_schema_of(of) for name, of in known.items()})
+        schemas = {name: arrow_schema_of(of) for name, of in known.items()}
+        self._takers = {name: Copies(writer) for name, writer in writers(self._spec, schemas).items()}
         self._parameters = parameters or {}
         self._parallelism = parallelism
         self._slot = 0
@@ -97,8 +99,8 @@ class PartitionHarness(Harness):
         for engine in self._batch(work):
             produced += engine.out
             for name, emitted in ((MAIN, engine.out), *engine.context.sides.items()):
-                if name in self._writers:
-                    self._writers[name].check(emitted)
+                if name in self._takers:
+                    self._takers[name].check(emitted)
             self._put_out(engine.out, engine.context.sides)
             self._count(engine.context.metrics.counters)
         return produced
@@ -154,4 +156,4 @@ class PartitionHarness(Harness):
 
     def _engine(self, subtask: int) -> PartitionEngine:
         moment = Moment(self._slot, micros_since_epoch(self.now), self._slot, None, self._parameters)
-        return PartitionEngine(self._spec, moment, subtask, self._parallelism)
+        return PartitionEngine(self._spec, moment, subtask, self._parallelism, self._takers)

@@ -30,7 +30,8 @@ class Spot:
 
 def written(output: Any, *rows: Any) -> list[Any]:
     declared = row_type(output)
-    batch = RowWriter(declared, arrow_schema_of(declared), "operator 'x'").write(list(rows))
+    writer = RowWriter(declared, arrow_schema_of(declared), "operator 'x'")
+    batch = writer.write(writer.taken(rows))
     return [row["value"] for row in batch.to_pylist()]
 
 
@@ -126,6 +127,7 @@ def test_a_check_refuses_what_a_write_refuses_and_nothing_else(kind: str) -> Non
     refused = 0
     for one in values:
         for rows in ([one], [one, None], [one, values[1]]):
-            assert refusal(writer.check, rows) == refusal(writer.write, rows)
-            refused += bool(refusal(writer.check, rows))
+            taken = writer.taken(rows)
+            assert refusal(writer.check, taken) == refusal(writer.write, taken)
+            refused += bool(refusal(writer.check, taken))
     assert 0 < refused < 3 * len(values)

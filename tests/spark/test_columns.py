@@ -106,9 +106,13 @@ ROWS = [
 ]
 
 
+def written(writer: RowWriter, rows: list[Any]) -> Any:
+    return writer.write(writer.taken(rows))
+
+
 def test_typed_rows_survive_the_way_out_and_back_in() -> None:
     rows = row_type(Row)
-    batch = RowWriter(rows, SCHEMA, "operator 'x'").write(ROWS)
+    batch = written(RowWriter(rows, SCHEMA, "operator 'x'"), ROWS)
     assert batch.schema == SCHEMA
     assert RowReader(rows, range(7)).read(batch) == ROWS
 
@@ -151,8 +155,8 @@ def test_untyped_rows_are_named_tuples_with_dicts_for_maps_and_structs() -> None
         [("a", pa.int64()), ("m", pa.map_(pa.string(), pa.int64())), ("s", pa.struct([("x", pa.int64())])),
          ("l", pa.list_(pa.string()))]
     )  # fmt: skip
-    batch = RowWriter(rows, schema, "operator 'x'").write(
-        [(1, {"a": 1}, {"x": 2}, ["y"]), (2, None, None, None)]
+    batch = written(
+        RowWriter(rows, schema, "operator 'x'"), [(1, {"a": 1}, {"x": 2}, ["y"]), (2, None, None, None)]
     )
     first, second = RowReader(rows, range(4)).read(batch)
     assert (first.a, first.m, first.s, first.l) == (1, {"a": 1}, {"x": 2}, ["y"])
@@ -169,15 +173,15 @@ class Pair(NamedTuple):
 )
 def test_untyped_output_may_be_tuples_lists_or_dicts(rows: list[Any]) -> None:
     schema = pa.schema([("a", pa.int64()), ("b", pa.string())])
-    assert RowWriter(row_type("a long, b string"), schema, "x").write(rows).to_pylist() == [
+    assert written(RowWriter(row_type("a long, b string"), schema, "x"), rows).to_pylist() == [
         {"a": 1, "b": "x"}
     ]
 
 
 def test_tuples_and_dicts_may_come_in_one_batch() -> None:
     schema = pa.schema([("a", pa.int64()), ("b", pa.string())])
-    found = RowWriter(row_type("a long, b string"), schema, "x").write(
-        [{"a": 1}, (2, "y"), {"b": "z", "a": 3}]
+    found = written(
+        RowWriter(row_type("a long, b string"), schema, "x"), [{"a": 1}, (2, "y"), {"b": "z", "a": 3}]
     )
     assert found.to_pylist() == [{"a": 1, "b": None}, {"a": 2, "b": "y"}, {"a": 3, "b": "z"}]
 
@@ -202,7 +206,7 @@ def test_an_output_that_does_not_fit_names_operator_column_and_value(
     field: Any, value: Any, message: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
-        writer("a long", ("a", field)).write([(None,), (value,)])
+        written(writer("a long", ("a", field)), [(None,), (value,)])
     assert str(caught.value).startswith("operator 'x' put out ")
     assert message in str(caught.value)
 
@@ -213,28 +217,28 @@ def test_a_row_of_another_class_and_a_row_of_another_length_are_refused() -> Non
         a: int
 
     with pytest.raises(UsageError, match=r"operator 'x' put out 'no row', which is no One: yield One\(a\)"):
-        writer(One, ("a", pa.int64())).write([One(1), "no row"])
+        written(writer(One, ("a", pa.int64())), [One(1), "no row"])
     with pytest.raises(UsageError, match=r"which is not 2 values \(a, b\)"):
-        writer("a long, b long", ("a", pa.int64()), ("b", pa.int64())).write([(1, 2), (1,)])
+        written(writer("a long, b long", ("a", pa.int64()), ("b", pa.int64())), [(1, 2), (1,)])
     with pytest.raises(UsageError, match=r"which is not 2 values \(a, b\)"):
-        writer("a long, b long", ("a", pa.int64()), ("b", pa.int64())).write([(1, 2, 3), (1, 2, 3)])
+        written(writer("a long, b long", ("a", pa.int64()), ("b", pa.int64())), [(1, 2, 3), (1, 2, 3)])
     with pytest.raises(UsageError, match=r"which is not 2 values \(a, b\)"):
-        writer("a long, b long", ("a", pa.int64()), ("b", pa.int64())).write(["xy"])
+        written(writer("a long, b long", ("a", pa.int64()), ("b", pa.int64())), ["xy"])
     with pytest.raises(UsageError, match="put out 'c'"):
-        writer("a long, b long", ("a", pa.int64()), ("b", pa.int64())).write([{"a": 1, "c": 2}])
+        written(writer("a long, b long", ("a", pa.int64()), ("b", pa.int64())), [{"a": 1, "c": 2}])
 
 
 def test_times_of_other_zones_are_the_same_instants_and_times_without_zone_are_refused() -> None:
     there = NOON.astimezone(timezone(timedelta(hours=5)))
-    batch = writer("a timestamp", ("a", UTC_MICROS)).write([(there,), (None,)])
+    batch = written(writer("a timestamp", ("a", UTC_MICROS)), [(there,), (None,)])
     assert values_of(batch.column(0)) == [NOON, None]
     with pytest.raises(UsageError, match="no time zone"):
-        writer("a timestamp", ("a", UTC_MICROS)).write([(NOON,), (NOON.replace(tzinfo=None),)])
+        written(writer("a timestamp", ("a", UTC_MICROS)), [(NOON,), (NOON.replace(tzinfo=None),)])
 
 
 def test_no_rows_make_an_empty_batch() -> None:
     for declared in (Pair, "a long, b string"):
-        out = writer(declared, ("a", pa.int64()), ("b", pa.string())).write([])
+        out = written(writer(declared, ("a", pa.int64()), ("b", pa.string())), [])
         assert out.num_rows == 0
         assert out.schema.names == ["a", "b"]
 

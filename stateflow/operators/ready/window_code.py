@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from stateflow.errors import IncompatibleError, UserCodeError, placed
+from stateflow.errors import IncompatibleError, UsageError, UserCodeError, placed
 from stateflow.operators.arrow_types import arrow_schema_of
 from stateflow.operators.engine import REPEATED
 from stateflow.operators.output import RowWriter
@@ -126,11 +126,15 @@ class CodePerWindow(ColumnarOperator):
         bounds = (values_of(whole(closed[name])) for name in (WINDOW_START, WINDOW_END))
         out: list[Any] = []
         dead: list[tuple[Any, ...]] = []
+        values = self._writer.values
         for key, start, end, rows in zip(keys, *bounds, self._rows(closed[ENCODED].to_pylist()), strict=True):
             window = WindowBounds(start, end)
             try:
-                out += self._code.process(key, window, rows, ctx) or ()
-            except Exception as error:
+                out += list(map(values, self._code.process(key, window, rows, ctx) or ()))
+            except Exception as raised:
+                error = self._writer.explained(raised)
+                if not self._diverts and isinstance(error, UsageError):
+                    raise error from raised
                 if not self._diverts:
                     raise UserCodeError(
                         f"{self._declared.where} failed for key {key!r} and the window from {start.isoformat()} to "

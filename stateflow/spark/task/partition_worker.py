@@ -48,8 +48,8 @@ def _subtask(task: KeyedTask, batches: Iterator[Any], acks: Any) -> Iterator[Any
     context = TaskContext.get()
     assert context is not None
     subtask = context.partitionId()
-    engine = PartitionEngine(task.spec, task.moment, subtask, len(task.shards))
     outputs = Outputs(task)
+    engine = PartitionEngine(task.spec, task.moment, subtask, len(task.shards), outputs.writers)
     rows = _Rows(batches, engine)
     try:
         begin_task(engine, task, subtask)

@@ -1,0 +1,70 @@
+"""Values that user code cannot change any more: a process may go on with what it has put out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from types import NoneType
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+_UNCHANGEABLE = frozenset({NoneType, bool, int, float, str, bytes, datetime, date, timedelta, Decimal})
+
+
+class Taker(Protocol):
+    """Takes the rows of one output as user code puts them out."""
+
+    values: Callable[[Any], Any]
+    """Takes one row at once: what is done with it later does not show."""
+
+    def taken(self, rows: Iterable[Any]) -> list[Any]:
+        """Many rows at once."""
+
+    def check(self, taken: Sequence[Any]) -> None:
+        """Raises what writing them would."""
+
+    def explained(self, error: Exception) -> Exception:
+        """The error of `values`, in words for the user; every other error as it is."""
+
+
+class Copies:
+    """Rows as objects of their own, as tests of user code want to see them."""
+
+    values: Callable[[Any], Any] = staticmethod(deepcopy)
+
+    def __init__(self, taker: Taker | None = None) -> None:
+        """`taker` is what a run has in its place."""
+        self._taker = taker
+
+    def taken(self, rows: Iterable[Any]) -> list[Any]:
+        return list(map(self.values, rows))
+
+    def check(self, taken: Sequence[Any]) -> None:
+        if self._taker is not None:
+            self._taker.check(self._taker.taken(taken))
+
+    def explained(self, error: Exception) -> Exception:
+        return error
+
+
+def changeable(kind: pa.DataType) -> bool:
+    """Whether values of a column of the type can be changed in place."""
+    return bool(pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def snapshot(value: Any) -> Any:
+    """The value, or an equal one that shares nothing with it that can be changed."""
+    kind = type(value)
+    if kind in _UNCHANGEABLE:
+        return value
+    if isinstance(value, tuple) and _UNCHANGEABLE.issuperset(map(type, value)):
+        return value
+    if kind is list:
+        flat = _UNCHANGEABLE.issuperset(map(type, value))
+        return value.copy() if flat else list(map(snapshot, value))
+    if kind is dict:
+        return {name: snapshot(each) for name, each in value.items()}
+    return deepcopy(value)
