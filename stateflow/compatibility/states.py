@@ -25,6 +25,7 @@ from stateflow.pipelines.fixed_options import duration
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.graph import KeyedNode, origin
 from stateflow.pipelines.ready import ReadyOperator
+from stateflow.pipelines.rows import RowType
 from stateflow.state.declare import OperatorState as DeclaredOperatorState
 from stateflow.state.values.declared_types import RULES, Change, DeclaredType, evolved, readers
 from stateflow.state.values.evolution import RefusedError
@@ -112,11 +113,14 @@ def changed_blocks(node: KeyedNode, before: OperatorState) -> dict[str, Change]:
 
 
 def check_options(node: KeyedNode, before: OperatorState) -> None:
-    """Refuses options that the state was not made with. State of the user's own code has none."""
-    declared = node.columnar
-    if not isinstance(declared, ReadyOperator) or _is_empty(before):
+    """Refuses a key and options that the state was not made with. State of the user's own code has no options."""
+    if _is_empty(before):
         return
-    _check_another_key(node, before)
+    if node.rows and node.rows[0] is not None:
+        check_another_key(node, node.rows[0], before)
+    declared = node.columnar
+    if not isinstance(declared, ReadyOperator):
+        return
     kind = type(declared).__name__
     if kind != before.options.get(OPTION_KIND, kind):
         raise IncompatibleError(
@@ -165,11 +169,16 @@ def _is_empty(before: OperatorState) -> bool:
     return bool(before.shards) and not any(shard.files for task in before.shards for shard in task)
 
 
-def _check_another_key(node: KeyedNode, before: OperatorState) -> None:
-    """A key column under another name is renamed, unless its rows still have the old one: then it is another column."""
-    rows = node.rows[0]
-    for (old, _), new in zip(before.key, node.keyed[0].columns, strict=False):
-        if old != new and rows is not None and rows.field(old) is not None:
+def check_another_key(node: KeyedNode, rows: RowType, before: OperatorState) -> None:
+    """A key column under another name is renamed, unless its rows still have the old one: then it is another column. Rows without a
+    declared type are known to Spark only: the run compares those."""
+    columns = node.keyed[0].columns if node.keyed else ()
+    if _is_empty(before) or len(columns) != len(before.key):
+        return
+    if sorted(columns) == sorted(name for name, _ in before.key):
+        return  # `check_key_columns` tells of their order
+    for (old, _), new in zip(before.key, columns, strict=True):
+        if old != new and rows.field(old) is not None:
             raise IncompatibleError(
                 f"operator {node.uid!r} was keyed by {old!r}, which its rows still have, and is keyed by {new!r} now: state would be "
                 f"found under another key; key it by {old!r} again, or if {new!r} is its new name, drop the old column with "

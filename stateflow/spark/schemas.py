@@ -8,7 +8,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from stateflow.compatibility.states import check_key
+from stateflow.compatibility.states import check_another_key, check_key
 from stateflow.errors import IncompatibleError, StateflowError, UsageError
 from stateflow.format.keygroups import default_assignment
 from stateflow.format.records import Record
@@ -47,6 +47,7 @@ class Outline:
             before = record.operators.get(node.uid) if record else None
             if before is not None:
                 check_key(node.uid, types, before)
+                check_another_key(node, inputs[0].rows, before)
             try:
                 if node.has_key:
                     _ = exchanged(node.uid, inputs, types, 128, default_assignment(1, 128)).schema

@@ -136,7 +136,7 @@ def recorded(node: KeyedNode, *, files: bool = True, options: bool = True) -> Re
     states, next_id = resolve_states(node, None)
     file = FileRef("000001.sst", 1, "0" * 16, data=b"x")
     operator = OperatorState(
-        key=tuple((name, "int") for name in node.keyed[0].columns),
+        key=tuple((name, "str" if name == "sku" else "int") for name in node.keyed[0].columns),
         max_parallelism=128,
         assignment=((0, 127),),
         shards=((Shard(0, 127, "rocksdb", (file,) if files else ()),),),
@@ -166,6 +166,36 @@ def problem(before: Declare, after: Declare, **record: Any) -> str:
 
 def total(output: type = Total, **aggregates: Any) -> Declare:
     return lambda s: s.keyed(order_by="at").aggregate("op", output, **aggregates)
+
+
+class Running(sf.KeyedProcess):  # type: ignore[type-arg]
+    total = sf.ValueState(float, default=0.0)
+
+    def process(self, key: Any, rows: Any, ctx: Any) -> Any:
+        self.total.value += sum(row.amount for row in rows)
+        return ()
+
+
+def running(*by: str, rows: Any = None) -> Declare:
+    def declare(s: Streams) -> Any:
+        source = s.sales if rows is None else s.flow.source("rows", sf.delta("/rows"), rows)
+        return source.key_by(*by).process("op", Running, output="n double")
+
+    return declare
+
+
+def mapped(by: str) -> Declare:
+    def added(key: int, row: Sale, state: float) -> tuple[float, float]:
+        return state + row.amount, state + row.amount
+
+    return lambda s: s.keyed(by).map_with_state("op", added, state=float, default=0.0, output="n double")
+
+
+def columnar(by: str) -> Declare:
+    def nothing(rows: Any, states: Any, ctx: Any) -> None:
+        return None
+
+    return lambda s: s.keyed(by).process_arrow("op", nothing, state={"n": float}, output="n double")
 
 
 def windows(
@@ -246,6 +276,10 @@ REFUSED: list[tuple[str, Declare, Declare, str]] = [
      "was quantile(amount, accuracy 0.01) and is quantile(amount, accuracy 0.1) now"),
     ("aggregate: key", total(n=sales_sum), lambda s: s.keyed("shop").aggregate("op", _of_shop(), n=sf.sum("amount")),
      "was keyed by 'user', which its rows still have, and is keyed by 'shop' now"),
+    ("process: key", running("user"), running("shop"), "was keyed by 'user', which its rows still have, and is keyed by 'shop' now"),
+    ("process: one of two keys", running("user", "sku"), running("shop", "sku"), "was keyed by 'user', which its rows still have"),
+    ("map_with_state: key", mapped("user"), mapped("shop"), "was keyed by 'user', which its rows still have, and is keyed by 'shop' now"),
+    ("process_arrow: key", columnar("user"), columnar("shop"), "was keyed by 'user', which its rows still have"),
     ("window: length", windows(MINUTE), windows(HOUR), "its window was tumbling(1 minute) and is tumbling(1 hour) now"),
     ("window: offset", windows(HOUR), windows(sf.tumbling("1 hour", offset="5 minutes")), "is tumbling(1 hour, offset 5 minutes) now"),
     ("window: kind", windows(MINUTE), windows(sf.cumulative("1 hour", every="1 minute")), "is cumulative(1 hour, every 1 minute) now"),
@@ -361,6 +395,20 @@ def test_what_reads_the_state_rightly_is_taken(before: Declare, after: Declare) 
 )
 def test_the_same_options_are_taken(declare: Declare) -> None:
     assert problem(declare, declare) == ""
+
+
+RENAMED = make_dataclass("Renamed", [("buyer", int), ("shop", int), ("sku", str), ("amount", float)])
+
+
+def test_a_key_column_that_the_rows_have_no_more_is_renamed() -> None:
+    assert problem(running("user"), running("buyer", rows=RENAMED)) == ""
+    assert problem(running("user", "sku"), running("buyer", "sku", rows=RENAMED)) == ""
+    assert problem(running("user"), running("shop"), files=False) == "", "no state is found under another key"
+
+
+def test_other_key_columns_are_told_as_before() -> None:
+    assert "key by the columns in their old order" in problem(running("user", "sku"), running("sku", "user"))
+    assert "give it a new uid" in problem(running("user"), running("shop", "sku"))
 
 
 def test_an_operator_without_entries_may_change_its_options() -> None:
