@@ -5,7 +5,9 @@ They are evaluated beside the aggregates and not by Spark, so that the test harn
 
 from __future__ import annotations
 
+import math
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -13,12 +15,15 @@ from decimal import Decimal
 from typing import Any
 
 from stateflow.errors import UsageError
+from stateflow.pipelines.like_patterns import WrongPatternError, parts
 from stateflow.pipelines.rows import RowType
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>\d+\.\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|\d+(?:[eE][+-]?\d+)?)"
     r"|(?P<text>'(?:[^'\\]|''|\\.)*')|(?P<quoted>`[^`]+`)|(?P<word>[A-Za-z_]\w*)|(?P<sign><=>|<>|!=|<=|>=|==|[-+*/%(),<>=]))"
 )
+_DIGITS = 38
+"""Of a decimal."""
 _COMPARISONS = {"=": "=", "==": "=", "<>": "<>", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 _WORDS = {"AND", "OR", "NOT", "IS", "NULL", "IN", "BETWEEN", "LIKE", "TRUE", "FALSE"}
 _KINDS = {
@@ -158,10 +163,20 @@ class _Parser:
             pattern = self._sum()
             if left.kind != "string" or pattern.operation != "literal" or pattern.kind != "string":
                 raise self._misfit("LIKE", f"{left.kind} and {pattern.kind}")
+            self._check_pattern(pattern.value)
             return self._maybe_not(negative, Expression("LIKE", "boolean", (left,), pattern.value))
         if negative:
             raise self._wrong(self._rest())
         return left
+
+    def _check_pattern(self, pattern: str) -> None:
+        try:
+            list(parts(pattern))
+        except WrongPatternError as error:
+            raise UsageError(
+                f"{self._where}: the LIKE pattern in the condition {self._text!r} has a backslash {error}: a backslash takes the "
+                r"%, _ or \ behind it as itself, so write \\\\ for a backslash in the text"
+            ) from None
 
     def _maybe_not(self, negative: str, expression: Expression) -> Expression:
         return Expression("NOT", "boolean", (expression,)) if negative else expression
@@ -226,10 +241,25 @@ class _Parser:
         self._at += 1
         match kind:
             case "number":
-                return Expression("literal", "number", value=_number(token))
+                return Expression("literal", "number", value=self._number(token))
             case "text":
                 return Expression("literal", "string", value=_unquoted(token))
         return self._column(token.strip("`"))
+
+    def _number(self, text: str) -> Any:
+        number: Decimal | float = float(text) if "e" in text.lower() else Decimal(text)
+        if isinstance(number, float):
+            fits = not math.isinf(number)
+        elif "." in text:
+            fits = number < 10**_DIGITS and len(text.rpartition(".")[2]) <= _DIGITS
+        else:
+            fits = number < 1 << 63
+        if not fits:
+            raise UsageError(
+                f"{self._where}: the number {text} in the condition {self._text!r} does not fit a bigint, a decimal or a double "
+                "of Spark: write a smaller or shorter one, or compute a boolean column with transform()"
+            )
+        return number if isinstance(number, float) or "." in text else int(number)
 
     def _column(self, name: str) -> Expression:
         column = self._rows.field(name)
@@ -252,11 +282,21 @@ class _Parser:
         return Expression("column", kind, value=name)
 
 
-def _number(text: str) -> Any:
-    if "e" in text.lower():
-        return float(text)
-    return Decimal(text) if "." in text else int(text)
+_ESCAPES = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": "\\%", "_": "\\_"}
+"""Spark keeps the backslash before `%` and `_`, for LIKE."""
+_ESCAPED = re.compile(
+    r"''|\\(?:u(?P<short>[0-9a-fA-F]{4})|U(?P<long>[0-9a-fA-F]{8})|(?P<octal>[01][0-7]{2})|(?P<one>.))", re.S
+)
 
 
 def _unquoted(text: str) -> str:
-    return re.sub(r"\\(.)", r"\1", text[1:-1].replace("''", "'"))
+    return _ESCAPED.sub(_unescaped, text[1:-1])
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    if found[0] == "''":
+        return "'"
+    if one := found["one"]:
+        return _ESCAPES.get(one, one)
+    code = int(found["octal"], 8) if found["octal"] else int(found["short"] or found["long"], 16)
+    return chr(code) if code <= sys.maxunicode else found[0]

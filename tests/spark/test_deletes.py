@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 import stateflow as sf
 from stateflow.config.options import load
@@ -18,6 +19,7 @@ from stateflow.pipelines.conditions import condition_of
 from stateflow.pipelines.rows import row_type
 from stateflow.spark.sinks.deletion import column_of, deletion
 from tests.operators.ready.test_aggregates_against_duckdb import CONDITIONS, ROWS, table
+from tests.pipelines.test_like_patterns import PATTERNS, TEXTS, answers
 from tests.spark.pipelines import Workbench
 from tests.spark.sink_places import contents
 
@@ -127,6 +129,21 @@ def test_a_transform_that_computes_columns_of_changes_may_look_them_up(
     bench.rows("changes", [Change(1, 1, "ann", "insert")])
     bench.run(computed)
     assert live(spark, bench) == [(1, 1)]
+
+
+def test_patterns_of_like_and_texts_mean_what_they_mean_in_sparks_sql(spark: SparkSession) -> None:
+    frame = spark.createDataFrame([(text,) for text in TEXTS], "s string")
+    in_sql = [f"coalesce({text}, false) AS p{number}" for number, text in enumerate(PATTERNS)]
+    in_sink = [
+        F.coalesce(column_of(deletion("a test", text, frame.schema)), F.lit(False)).alias(f"d{number}")
+        for number, text in enumerate(PATTERNS)
+    ]
+    found = frame.selectExpr("s", *in_sql).collect()
+    deletes = frame.select(*in_sink).collect()
+    for number, text in enumerate(PATTERNS):
+        wanted = [row["s"] for row in found if row[f"p{number}"]]
+        assert answers(text) == wanted, text
+        assert [one for one, row in zip(TEXTS, deletes, strict=True) if row[f"d{number}"]] == wanted, text
 
 
 def test_a_condition_means_in_a_sink_what_it_means_in_an_aggregate(spark: SparkSession) -> None:

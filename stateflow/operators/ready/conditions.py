@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stateflow.pipelines.conditions import Expression
+from stateflow.pipelines.like_patterns import parts
 
 Column = Callable[[str], Any]
 
@@ -115,5 +116,5 @@ def _floats(operation: str, left: Any, right: Any) -> Any:
 
 
 def _regex(pattern: str) -> str:
-    parts = {"%": "(?s:.*)", "_": "(?s:.)"}
-    return "^" + "".join(parts.get(char) or re.escape(char) for char in pattern) + "$"
+    others = {"%": "(?s:.*)", "_": "(?s:.)"}
+    return "^" + "".join(others[one] if open_ else re.escape(one) for one, open_ in parts(pattern)) + "$"

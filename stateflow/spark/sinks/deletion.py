@@ -58,8 +58,7 @@ def column_of(expression: Expression) -> Column:
         case "IS NULL":
             return arguments[0].isNull()
         case "LIKE":
-            # Spark would read a backslash of the pattern as the sign before a literal character.
-            return arguments[0].like(expression.value.replace("\\", "\\\\"))
+            return arguments[0].like(expression.value)
     left, right = arguments
     match expression.operation:
         case "+":
