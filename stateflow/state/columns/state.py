@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from stateflow.errors import UsageError
+from stateflow.errors import StateTypeError, UsageError
 from stateflow.format.encoding import GROUP_WIDTH, split, split_timer, state_range, timer_range
 from stateflow.format.records import StateSchema
 from stateflow.state.backends.base import Backend
@@ -74,7 +74,7 @@ class ColumnState:
     def get(self, keys: Any, *, by: Any = None, at: Any = None) -> pa.Table:
         """The values of each key, in their order; null where there are none."""
         full, order = self._full(self._keys.parts(keys, by, at))
-        table = self._values.read(self._look_up(full))
+        table = self._values_of(full, self._look_up(full))
         self.keys += len(full)
         return table if order is None else table.take(pa.array(inverse(order)))
 
@@ -111,7 +111,8 @@ class ColumnState:
         self.keys += len(full)
         missing = np.fromiter(map(_is_none, raws), dtype=bool, count=len(full))
         if not bool(missing.all()):
-            values = self._values.read([raw for raw in raws if raw is not None])[column]
+            there = [key for key, raw in zip(full, raws, strict=True) if raw is not None]
+            values = self._values_of(there, [raw for raw in raws if raw is not None])[column]
             missing[~missing] = values.is_null().to_numpy()
         return missing
 
@@ -291,8 +292,21 @@ class ColumnState:
         if not found:
             return self.entry_schema.empty_table()
         keys, values = zip(*found, strict=True)
-        columns = self._keys.decode(keys) + self._values.read(values).columns
+        columns = self._keys.decode(keys) + self._values_of(keys, values).columns
         return pa.table(columns, schema=self.entry_schema)
+
+    def _values_of(self, full: Sequence[bytes], raws: Sequence[bytes | None]) -> pa.Table:
+        """The values of full keys; one that is of an earlier type and cannot become one of today is named with its key."""
+        try:
+            return self._values.read(raws)
+        except StateTypeError:
+            for key, raw in zip(full, raws, strict=True):
+                try:
+                    self._values.read([raw])
+                except StateTypeError as error:
+                    named = ", ".join(repr(column[0].as_py()) for column in self._keys.decode([key]))
+                    raise StateTypeError(f"{self._where}, key {named}: {error}") from error
+            raise
 
     def _fitting(self, values: Any, count: int) -> list[Any]:
         """The value columns as arrays of their types."""

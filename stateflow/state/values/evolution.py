@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from stateflow.errors import StateTypeError
 from stateflow.state.values import schema_text as text
 
 Convert = Callable[[Any], Any]
@@ -77,8 +78,21 @@ def _custom(old: str, new: str) -> Evolution:
     return Evolution(changes=(f"custom serializer {new_id!r} goes from version {before} to {now}",))
 
 
-_WIDER: dict[tuple[str, str], Convert] = {("int", "float"): float, ("int", "decimal"): str}
-"""Scalars that become others without a loss."""
+_WITH_CODE = (
+    "give the state a function migrate= of int that says what becomes of it, or put the type back to int"
+)
+
+
+def exact_float(value: int, advice: str = _WITH_CODE) -> float:
+    """The same number as a float. Raises StateTypeError for one that no float is equal to."""
+    made = float(value)
+    if made != value:
+        raise StateTypeError(f"the stored int {value} has more digits than a float holds: {advice}")
+    return made
+
+
+_WIDER: dict[tuple[str, str], Convert] = {("int", "float"): exact_float, ("int", "decimal"): str}
+"""Scalars that become others without a loss, or are refused."""
 
 
 @dataclass
@@ -139,7 +153,9 @@ class _Comparison:
         convert = _WIDER.get((old.name, new.name))
         if convert is None:
             raise self.refused(old, new, path)
-        return Evolution(convert, True, (_note(path, f"{old.name} becomes {new.name}"),))
+        return Evolution(
+            convert, convert is not exact_float, (_note(path, f"{old.name} becomes {new.name}"),)
+        )
 
     def wider(self, old: text.Tree, new: text.UnionText, path: str) -> Evolution:
         """Which member a stored value is of does not show on the wire, so all must be read as they are."""
@@ -182,6 +198,8 @@ class _Comparison:
             raise RefusedError(
                 f"{_at(path)}{what} has no value of {', '.join(lost)} any more, and stored values may have it"
             )
+        if new.name:
+            _check_names(old, new, f"{_at(path)}{what}")
         before = [(type(value), value) for value in old.values]
         added = [name or repr(value) for name, value in new.members if (type(value), value) not in before]
         return Evolution(
@@ -264,6 +282,18 @@ class _Comparison:
         return _Step(
             before.name, now.name, source, target, found, drops, now.defaulted and not before.defaulted
         )
+
+
+def _check_names(old: text.ChoiceText, new: text.ChoiceText, where: str) -> None:
+    """Values are stored, not names. A value under another name is renamed, unless its old name has another value now."""
+    values, names = dict(new.members), {(type(value), value): name for name, value in new.members}
+    for name, value in old.members:
+        now = values.get(name, value)
+        if (type(now), now) != (type(value), value):
+            raise RefusedError(
+                f"{where}: {name} was {value!r} and is {now!r} now, so stored values of {name} would be read as "
+                f"{names[type(value), value]}"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,12 @@ import msgspec
 from stateflow.format.instants import micros_since_epoch
 from stateflow.format.records import StateSchema
 from stateflow.format.scalars import BY_NAME, FIXED_COLUMNS, SHORT_MASK
-from stateflow.state.values.evolution import Evolution, RefusedError, evolution
+from stateflow.state.values.evolution import Evolution, RefusedError, evolution, exact_float
 from stateflow.state.values.plain import plain_reader
 from stateflow.state.values.schema_text import ScalarText, UnreadableText, read_columns
 from stateflow.state.values.serializers import RAW_CODE
+
+_ADVICE = "declare the column as int again, or give the operator another uid, under which it begins anew"
 
 
 def columns_evolution(
@@ -82,7 +84,7 @@ def columns_converter(old: str, new: str) -> Callable[[bytes], bytes] | None:
         row = [None if source is None else values[source] for source in sources.values()]
         return write(
             [
-                float(value) if number and value is not None else value
+                exact_float(value, _ADVICE) if number and type(value) is int else value
                 for value, number in zip(row, numbers, strict=True)
             ]
         )

@@ -101,3 +101,43 @@ def test_one_that_is_written_by_hand_goes_on_with_its_state_and_its_clock() -> N
     assert before.rows(Sale("a", 5.0, at(6))) == [{"shop": "a", "total": 6.0}], "it is not the later one's"
     with pytest.raises(sf.StateflowError, match="total"):
         made({"total": str}, after)
+
+
+@dataclass
+class Whole:
+    shop: str
+    amount: int
+    ts: datetime
+
+
+def read_again(harness: ColumnarHarness) -> None:
+    harness.rows(Sale("a", 2.5, at(2)), Sale("b", 2.5, at(2)))
+    harness.advance(at(3000))
+
+
+@pytest.mark.parametrize("operator", ["largest", "last"])
+def test_a_kept_int_that_no_float_is_equal_to_is_refused_with_its_key(operator: str) -> None:
+    def of(rows: type, kind: str, before: ColumnarHarness | None = None) -> ColumnarHarness:
+        @sf.pipeline("widened")
+        def widened(flow: sf.Flow) -> None:
+            source = flow.source("sales", sf.delta("/sales"), rows, event_time="ts", watermark="1 minute")
+            if operator == "last":
+                out = source.deduplicate("kept", by="shop", within="1 day", keep="last")
+            else:
+                out = source.key_by("shop").aggregate("kept", f"shop string, n {kind}", n=sf.max("amount"))
+            out.collect("out", sf.memory("out"))
+
+        return ColumnarHarness.of(widened.build(), "kept", after=before)
+
+    before = of(Whole, "long")
+    before.rows(Whole("a", 2**53 + 1, at(1)), Whole("b", 5, at(1)))
+    after = of(Sale, "double", before)
+    where = "operator 'kept', state 'waiting'" if operator == "last" else "operator 'kept'"
+    with pytest.raises(
+        sf.StateTypeError,
+        match=rf"{where}, key 'a'.*: the stored int 9007199254740993 has more digits than a float holds: declare the column as int "
+        "again",
+    ):
+        read_again(after)
+    again = of(Whole, "long", before)
+    assert operator == "last" or again.rows(Whole("a", 1, at(2))) == [{"shop": "a", "n": 2**53 + 1}]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
 from dataclasses import dataclass, field, make_dataclass
 from datetime import UTC, date, datetime
@@ -13,7 +14,7 @@ import msgspec
 import pytest
 
 import stateflow as sf
-from stateflow.errors import CorruptError, IncompatibleError, UserCodeError
+from stateflow.errors import CorruptError, IncompatibleError, StateTypeError, UserCodeError
 from stateflow.format.records import SchemaVersion, StateSchema
 from stateflow.pipelines.rows import row_type
 from stateflow.state.values.declared_types import (
@@ -180,6 +181,15 @@ RULES: list[tuple[str, Any, Any, list[tuple[Any, Any]], list[tuple[Any, Any]] | 
     ("a record in itself", Node, Branch, [(Node(1, Node(2)), Branch(1.0, Branch(2.0)))], None),
     ("closed", TwoFields, Closed, [(TwoFields(1, 2), Closed(1))], None),
 ]  # fmt: skip
+RULES += [
+    ("an enum's name is gone", one := enum.Enum("E", "A B"), other := enum.Enum("E", "A C"), [(one.B, other.C)], [(other.C, one.B)]),
+    ("an old name stays beside the new one", one := enum.Enum("E", "A B"), other := enum.Enum("E", [("A", 1), ("C", 2), ("B", 2)]),
+     [(one.B, other.C)], [(other.C, one.B)]),
+    ("a member behind others", one := enum.IntEnum("E", "A B"), other := enum.IntEnum("E", "A B C"), [(one.B, other.B)], None),
+    ("members change places", one := enum.Enum("E", {"A": 1, "B": 2}), other := enum.Enum("E", {"B": 2, "A": 1}), [(one.B, other.B)],
+     [(other.A, one.A)]),
+    ("ints up to the last that every float holds", int, float, [(2**53, 2.0**53), (-(2**53), -(2.0**53)), (2**60, 2.0**60)], None),
+]  # fmt: skip
 REFUSED: list[tuple[Any, Any, str]] = [
     (str, int, "str cannot become int"),
     (int | None, int, r"int \| None cannot become int"),
@@ -190,6 +200,11 @@ REFUSED: list[tuple[Any, Any, str]] = [
     (dict[Place, int], dict[Place, float], "the values of a map with record Place as keys cannot be converted"),
     (New, Old, "enum Old has no value of HIGH any more"),
     (Old, Numbers, "enum Numbers has no value of LOW"),
+    (enum.Enum("E", "A B"), enum.Enum("E", "A X B"), "enum E: B was 2 and is 3 now, so stored values of B would be read as X"),
+    (enum.Enum("E", {"A": "a", "B": "b"}), enum.Enum("E", {"A": "b", "B": "a"}), "A was 'a' and is 'b' now, so stored values of A would be read as B"),
+    (enum.IntEnum("E", "LOW HIGH"), enum.IntEnum("E", "HIGH LOW"), "LOW was 1 and is 2 now"),
+    (enum.StrEnum("E", {"A": "a", "B": "b"}), enum.StrEnum("F", {"B": "a", "C": "b"}), "enum F: B was 'b' and is 'a' now"),
+    (dict[str, list[enum.Enum("E", "A B")]], dict[str, list[enum.Enum("E", "B A")]], r"field \.?value\[\]: enum E: A was 1 and is 2"),
     (Literal["a", "b"], Literal["a"], "the literals has no value of 'b'"),
     (A, B, "field b is new and has no default: give it one"),
     (A, record(("a", int), ("b", str)), "field b is new and has no default"),
@@ -447,6 +462,62 @@ def test_two_fields_cannot_go_on_from_one() -> None:
     for reads in (row_type, lambda cls: schema_of(cls, aliases=True)):
         with pytest.raises(sf.UsageError, match="fields net and gross of Both have the alias 'amount' both"):
             reads(both)
+
+
+INEXACT = [2**53 + 1, -(2**53) - 1, 2**63 - 1]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "value"),
+    [
+        (int, float, lambda number: number),
+        (int, float | None, lambda number: number),
+        (list[int], list[float], lambda number: [1, number]),
+        (tuple[int, str], tuple[float, str], lambda number: (number, "a")),
+        (dict[str, int], dict[str, float], lambda number: {"a": number}),
+        (A, record(("a", float)), A),
+        (Node, Branch, lambda number: Node(1, Node(number))),
+    ],
+)
+def test_an_int_that_no_float_is_equal_to_is_refused_where_it_is_read(old: Any, new: Any, value: Any) -> None:
+    state = after(old, new)
+    serializer = evolved_serializer(declared_type(new), state)
+    for number in INEXACT:
+        raw = serializer_for(old).dumps(value(number))
+        for read in (serializer.loads, stored_reader(state)):
+            with pytest.raises(
+                StateTypeError, match=rf"the stored int {number} has more digits than a float holds"
+            ):
+                read(raw)
+
+
+def test_every_int_that_no_float_is_equal_to_becomes_a_decimal() -> None:
+    serializer = evolved_serializer(declared_type(Decimal), after(int, Decimal))
+    assert [serializer.loads(serializer_for(int).dumps(number)) for number in INEXACT] == INEXACT
+
+
+def test_the_advice_for_such_an_int_works_after_the_type_has_changed() -> None:
+    def rounded(old: int) -> float:
+        return float(old)
+
+    state = after(int, float)
+    declared = declared_type(float, rounded)
+    again, change = evolved(state, declared, 9)
+    assert change is None
+    serializer = evolved_serializer(declared, again)
+    assert serializer.loads(serializer_for(int).dumps(2**53 + 1)) == 2.0**53
+    assert serializer.loads(evolved_serializer(declared_type(float), state).dumps(1.5)) == 1.5
+
+
+def test_a_function_says_what_becomes_of_an_enum_whose_values_moved() -> None:
+    before, now = enum.Enum("E", "A B"), enum.Enum("E", "A X B")  # type: ignore[misc]
+
+    def by_name(old: int) -> Any:
+        return now[before(old).name]
+
+    declared = declared_type(now, lambda old: by_name(old))
+    state, _ = evolved(schema(before), declared, 2)
+    assert evolved_serializer(declared, state).loads(serializer_for(before).dumps(before.B)) is now.B
 
 
 # ---- migrate= ----
