@@ -27,6 +27,9 @@ class Delivery:
     """The job's name."""
     sink: str
     """The sink's uid."""
+    record: str = ""
+    """Unique to the batch, and the same when it is delivered again. Another one under the same key and slot comes from a copy of
+    the checkpoints: the database is ahead of them."""
 
 
 def takes_id(function: Callable[..., Any]) -> bool:

@@ -65,7 +65,7 @@ class Sinks:
             uid: commit(
                 self.spark(),
                 prepared,
-                SinkSlot(record.job, self.job, uid, record.slot, record.epoch, prepared.late),
+                SinkSlot(record.job, self.job, uid, record.slot, record.epoch, prepared.late, record.writer),
                 permit,
                 still_owner,
                 self.functions,

@@ -33,13 +33,17 @@ class Log:
     slot: int = 0
     functions: Mapping[str, BatchFunction] = field(default_factory=dict)
     still_owner: Callable[[], None] = lambda: None
+    writer: str = "w"
+    """What is unique to the record; of a copy of the log another one."""
 
     @property
     def stage(self) -> Stager:
         return Stager(partial(open_store, str(self.root)), lambda: uuid.uuid4().hex)
 
     def at(self, slot: int | None = None) -> SinkSlot:
-        return SinkSlot(self.job, self.name, self.sink, slot or self.slot, 1)
+        return SinkSlot(
+            self.job, self.name, self.sink, slot or self.slot, 1, record=f"{self.writer}{slot or self.slot}"
+        )
 
     def prepare(self, sink: Sink, frame: DataFrame) -> Prepared:
         """The next slot's output, as it comes back from a store."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -95,7 +96,7 @@ def test_each_row_is_in_the_database_once_whatever_happens_to_the_job(
     recipe = loaded("postgres")
     recipe.connect = connect  # type: ignore[attr-defined]
     bench = Workbench(spark, tmp_path)
-    made, taken_back = statements(PAGE)
+    made, taken_back, copied_back = statements(PAGE)
 
     def ask(statement: str, values: Any = ()) -> list[Any]:
         with closing(connect("")) as connection, connection, closing(connection.cursor()) as cursor:
@@ -162,6 +163,22 @@ def test_each_row_is_in_the_database_once_whatever_happens_to_the_job(
     run()
     assert ids(key) == ["a", "b", "c", "d"]
 
+    # Last night's copy of the checkpoints is put back: nothing is left out or doubled without a word, and the page says what to do.
+    newest = job.checkpoints()[-1].slot
+    root, backup = tmp_path / "root", tmp_path / "backup"
+    shutil.copytree(root, backup)
+    feed("w")
+    run()
+    shutil.rmtree(root)
+    backup.rename(root)
+    feed("x")
+    with pytest.raises(StateflowError, match="a copy of the job"):
+        run()
+    assert ids(key) == ["a", "b", "c", "d", "w"]
+    ask(copied_back.replace("40", str(newest)).replace("3f2c.../orders", key))
+    run()
+    assert ids(key) == ["a", "b", "c", "d", "w", "x"]
+
     # Rows of a slot that is given up do not come any more; later ones do.
     feed("e")
     recipe.connect = away  # type: ignore[attr-defined]
@@ -171,4 +188,4 @@ def test_each_row_is_in_the_database_once_whatever_happens_to_the_job(
     recipe.connect = connect  # type: ignore[attr-defined]
     feed("f")
     run()
-    assert ids(key) == ["a", "b", "c", "d", "f"]
+    assert ids(key) == ["a", "b", "c", "d", "f", "w", "x"]

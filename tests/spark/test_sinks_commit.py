@@ -22,7 +22,7 @@ from stateflow.spark.sinks.fit import check_fit, column_marks
 from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.spark.sinks.staging import Staged
 
-AT = SinkSlot("3f2b6c1e", "orders", "totals", 7, 2)
+AT = SinkSlot("3f2b6c1e", "orders", "totals", 7, 2, record="w7")
 COLUMNS = StructType([StructField("id", LongType()), StructField("v", StringType())])
 SHAPE = TableShape("t", COLUMNS, (), {}, (), "f")
 ADD = json.dumps({"add": {"path": "a.parquet", "size": 9, "stats": '{"numRecords": 2}'}})
@@ -40,6 +40,7 @@ class Table:
     """A Delta table as far as a commit sees it."""
 
     slot: int | None = 6
+    mark: int | None = None
     shape: TableShape = SHAPE
     gone: list[str] = field(default_factory=list)
     conflicts: int = 0
@@ -63,8 +64,7 @@ class Transaction:
     table: Table
 
     def slot_of(self, app_id: str) -> int | None:
-        assert app_id == AT.app_id
-        return self.table.slot
+        return {AT.app_id: self.table.slot, AT.mark_id: self.table.mark}[app_id]
 
     def shape(self) -> TableShape:
         return self.table.shape
@@ -106,12 +106,37 @@ def merged(table: Table) -> str:
 def test_a_slot_is_committed_once_and_with_its_number(table: Table) -> None:
     assert appended(table) == "committed"
     [actions] = table.committed
+    mark = {"appId": AT.mark_id, "version": AT.mark, "lastUpdated": 1}
     assert json.loads(actions[0]) == json.loads(ADD)
     assert json.loads(actions[1]) == {"txn": {"appId": AT.app_id, "version": 7, "lastUpdated": 1}}
-    table.slot = 7
-    assert appended(table) == "already"
-    assert merged(table) == "already"
+    assert json.loads(actions[2]) == {"txn": mark}
+    # A MERGE leaves no mark, or that of an earlier slot.
+    for table.slot, table.mark in ((7, AT.mark), (7, None), (7, replace(AT, slot=6).mark)):
+        assert appended(table) == "already"
+        assert merged(table) == "already"
     assert len(table.committed) == 1
+
+
+def test_a_slot_that_another_record_has_taken_is_refused(table: Table) -> None:
+    """As of a log that was put back from a copy, or goes on in two copies."""
+    for table.slot, table.mark in (
+        (7, replace(AT, record="w8").mark),
+        (8, replace(AT, slot=8).mark),
+        (9, None),
+    ):
+        for commit in (appended, merged):
+            with pytest.raises(DisagreementError, match="put back from a copy"):
+                commit(table)
+    assert table.committed == []
+
+
+def test_a_run_that_was_fenced_hears_of_that_alone(table: Table) -> None:
+    def fenced() -> None:
+        raise FencedError("epoch 3 has taken over")
+
+    table.slot = 8
+    with pytest.raises(FencedError):
+        appended(table, fenced)
 
 
 def test_a_table_of_another_slot_is_refused_before_and_after_the_decision(table: Table) -> None:
@@ -122,6 +147,9 @@ def test_a_table_of_another_slot_is_refused_before_and_after_the_decision(table:
     with pytest.raises(DisagreementError, match="has slot 5"):
         refuse_disagreement(table.begin(), AT, "Delta table /out", 6)  # type: ignore[arg-type]
     refuse_disagreement(table.begin(), AT, "Delta table /out", 5)  # type: ignore[arg-type]
+    for table.slot in (7, 8):
+        with pytest.raises(DisagreementError, match="put back from a copy"):
+            refuse_disagreement(table.begin(), AT, "Delta table /out", 6)  # type: ignore[arg-type]
 
 
 def test_after_a_conflict_only_the_owner_goes_on(table: Table) -> None:

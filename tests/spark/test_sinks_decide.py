@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stateflow.spark.sinks.base import decide
+from stateflow.spark.sinks.base import decide, decide_undecided
 
 
 @pytest.mark.parametrize(
@@ -13,7 +13,7 @@ from stateflow.spark.sinks.base import decide
         (None, None, (), "commit"),
         (4, 4, (), "commit"),
         (7, 4, (), "already"),
-        (9, 4, (), "already"),
+        (9, 4, (), "disagree"),
         (None, 4, (), "disagree"),
         (3, 4, (), "disagree"),
         (5, 4, (), "disagree"),
@@ -26,3 +26,5 @@ def test_a_record_is_committed_after_the_one_before_it_or_an_abandoned_one_that_
     version: int | None, prev: int | None, late: tuple[int, ...], verdict: str
 ) -> None:
     assert decide(version, prev, 7, late) == verdict
+    # Before the decision nobody has it.
+    assert decide_undecided(version, prev, 7, late) == ("commit" if verdict == "commit" else "disagree")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from stateflow.pipelines.tables import delta
 from stateflow.spark.internals.delta_log import DeltaLog
 from stateflow.spark.sinks import delta_append
 from stateflow.spark.sinks.delta_append import DeltaAppend
+from stateflow.spark.sinks.kinds import make_sink
 from tests.spark.sink_places import Log, contents, versions
 
 
@@ -50,13 +52,43 @@ def test_a_second_commit_of_a_slot_changes_nothing(spark: SparkSession, path: Pa
     assert contents(spark, path, "n") == [1]
 
 
+def fenced() -> None:
+    raise FencedError("epoch 2 has taken over")
+
+
 def test_a_late_commit_of_an_older_slot_changes_nothing(spark: SparkSession, path: Path, log: Log) -> None:
     sink = opened(spark, path)
     first = log.prepare(sink, numbers(spark, 1))
     log.commit(first)
     log.deliver(sink, numbers(spark, 2))
-    assert log.commit(first, slot=1) == "already"
+    log.still_owner = fenced
+    with pytest.raises(FencedError):
+        log.commit(first, slot=1)
     assert contents(spark, path, "n") == [1, 2]
+
+
+@pytest.mark.parametrize("kind", ["append", "upsert"])
+def test_of_two_copies_of_a_log_only_one_gets_its_rows_in_and_the_other_hears_of_it(
+    spark: SparkSession, path: Path, log: Log, kind: str
+) -> None:
+    sink = make_sink("totals", kind, delta(str(path)), {"keys": ("n",)} if kind == "upsert" else None)
+    sink.open(spark, numbers(spark, 1).schema)
+    log.deliver(sink, numbers(spark, 1))
+    copy = replace(log, writer="c")
+    mine, theirs = log.prepare(sink, numbers(spark, 2)), copy.prepare(sink, numbers(spark, 3))
+    assert copy.commit(theirs) == "committed"
+    assert copy.commit(theirs) == "already"
+    for newest in (2, 3):
+        with pytest.raises(
+            DisagreementError, match=f"has slot {newest} of this job, .* slot 1 was last committed"
+        ):
+            log.commit(mine)
+        # Nor is a record prepared.
+        log.slot = 1
+        with pytest.raises(DisagreementError, match="put back from a copy"):
+            log.prepare(sink, numbers(spark, 2))
+        copy.deliver(sink, numbers(spark, newest + 2))
+    assert contents(spark, path, "n") == [1, 3, 4, 5]
 
 
 def test_another_run_commits_what_a_dead_one_prepared(spark: SparkSession, path: Path, log: Log) -> None:

@@ -43,7 +43,7 @@ def log(spark: SparkSession, tmp_path: Path, delivered: Delivered) -> Log:
 
 
 def first(log: Log) -> Delivery:
-    return Delivery(f"{log.job}/totals", 1, "orders", "totals")
+    return Delivery(f"{log.job}/totals", 1, "orders", "totals", "w1")
 
 
 def numbers(spark: SparkSession, *values: int) -> DataFrame:

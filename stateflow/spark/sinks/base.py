@@ -56,32 +56,61 @@ class Commit(Protocol):
     ) -> Committed: ...
 
 
+class SlotsOfTable(Protocol):
+    """A transaction on a table, as far as it tells what was committed."""
+
+    def slot_of(self, app_id: str) -> int | None: ...
+
+
 def decide(
     version: int | None, prev: int | None, slot: int, late: tuple[int, ...] = ()
 ) -> Literal["commit", "already", "disagree"]:
-    """What to do for `slot` in a sink whose table says `version`.
+    """What to do for a decided record at `slot` in a sink whose table says `version`.
 
-    The log says that the job committed `prev` last, or perhaps one of `late`. Slots only grow, so a version at or
-    above `slot` means that this record was committed before. Any other version means that the table lost or gained
-    commits without the log.
+    The log says that the job committed `prev` last, or perhaps one of `late`. Any other version below `slot` means that
+    the table lost or gained commits without the log. One above it means so, too: the log decides no slot before the one below
+    it is carried out. Only a run that was fenced meets that otherwise.
     """
-    if version is not None and version >= slot:
+    if version == slot:
         return "already"
     return "commit" if version == prev or version in late else "disagree"
 
 
-def is_committed(version: int | None, prepared: Prepared, at: SinkSlot) -> bool:
-    """Whether a Delta table that has `version` has the slot already. DisagreementError when table and log disagree."""
+def decide_undecided(
+    version: int | None, prev: int | None, slot: int, late: tuple[int, ...] = ()
+) -> Literal["commit", "disagree"]:
+    """The same before a record is decided: then nobody can have committed its slot, unless another copy of the log has it."""
+    return "commit" if decide(version, prev, slot, late) == "commit" else "disagree"
+
+
+def is_committed(
+    table: SlotsOfTable, prepared: Prepared, at: SinkSlot, still_owner: Callable[[], None]
+) -> bool:
+    """Whether a Delta table has the record already. DisagreementError when table and log disagree."""
+    version = table.slot_of(at.app_id)
     verdict = decide(version, prepared.prev, at.slot, at.late)
-    if verdict == "disagree":
+    if verdict == "disagree" or (verdict == "already" and not _may_be_of(table.slot_of(at.mark_id), at)):
+        still_owner()
         raise disagreement(at, f"Delta table {prepared.target}", version, prepared.prev)
     return verdict == "already"
+
+
+def _may_be_of(mark: int | None, at: SinkSlot) -> bool:
+    """Whether the slot in a table was committed by this very record. A MERGE by Delta leaves no mark."""
+    return mark is None or not at.is_marked_by(mark) or mark == at.mark
 
 
 def disagreement(at: SinkSlot, target: str, version: int | None, prev: int | None) -> DisagreementError:
     """The error for a sink whose table has another slot than the log says."""
     has = "no slot of this job" if version is None else f"slot {version}"
     expected = "none" if prev is None else f"slot {prev}"
+    if version is not None and version > (prev or 0):
+        return DisagreementError(
+            f"sink and log disagree: {target} has slot {version} of this job, and its log says that {expected} was last committed to "
+            f"sink {at.sink!r} (were the checkpoints of {at.job_name!r} put back from a copy, or does another run go on with a copy of "
+            f"them?); go on with the checkpoints that the table is of, or as a new job with a copy of the table as it was then, `stateflow "
+            f"restore NEW PIPELINE --from latest --from-job {at.job_name} --clone-sinks -p OUTPUT=ANOTHER/PATH`"
+        )
     return DisagreementError(
         f"sink and log disagree: {target} has {has}, and the log of job {at.job_name!r} says "
         f"that {expected} was last committed to sink {at.sink!r} (was the table recreated, restored, or "

@@ -18,7 +18,7 @@ from stateflow.spark.sinks.base import (
     BatchFunction,
     Committed,
     DeliveryMode,
-    decide,
+    decide_undecided,
     disagreement,
     is_committed,
 )
@@ -102,13 +102,12 @@ def commit(
     log = DeltaLog(spark, prepared.target)
     for attempt in range(ATTEMPTS):
         txn = log.begin()
-        # Read before anything else: it makes a racing commit of the same slot fail this transaction.
-        version = txn.slot_of(at.app_id) if exactly_once else prepared.prev
-        if is_committed(version, prepared, at):
+        # Asked before anything else: it makes a racing commit of the same slot fail this transaction.
+        if exactly_once and is_committed(txn, prepared, at, still_owner):
             return "already"
         actions = current_actions(log, txn, prepared, at, adds, recent)
         if exactly_once:
-            actions.append(fence(log, at))
+            actions += fence(log, at)
         try:
             now_added = added(actions)
             metrics = {
@@ -234,13 +233,17 @@ def check_log_store(spark: SparkSession, path: str, delivery: DeliveryMode) -> N
 def refuse_disagreement(txn: Transaction, at: SinkSlot, target: str, prev: int | None) -> None:
     """`prepare` calls it: a disagreement that shows only after the decision would block the job."""
     version = txn.slot_of(at.app_id)
-    if decide(version, prev, at.slot, at.late) == "disagree":
+    if decide_undecided(version, prev, at.slot, at.late) == "disagree":
         raise disagreement(at, target, version, prev)
 
 
-def fence(log: DeltaLog, at: SinkSlot) -> str:
-    """The action that marks a slot as the last one committed."""
-    return json.dumps({"txn": {"appId": at.app_id, "version": at.slot, "lastUpdated": log.now()}})
+def fence(log: DeltaLog, at: SinkSlot) -> list[str]:
+    """The actions that mark a slot as the last one committed, and say by which record."""
+    marks = {at.app_id: at.slot, at.mark_id: at.mark}
+    return [
+        json.dumps({"txn": {"appId": app_id, "version": version, "lastUpdated": log.now()}})
+        for app_id, version in marks.items()
+    ]
 
 
 def added(actions: Sequence[str]) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from stateflow.errors import DisagreementError, NotFoundError
 from stateflow.format.records import Prepared
 from stateflow.spark.internals.delta_log import DeltaLog, LoggedCommit
-from stateflow.spark.sinks.base import BatchFunction, Committed, decide, disagreement, is_committed
+from stateflow.spark.sinks.base import BatchFunction, Committed, decide_undecided, disagreement, is_committed
 from stateflow.spark.sinks.delta_append import ATTEMPTS, conflicted, fence, stuck
 from stateflow.spark.sinks.slot import SinkSlot
 
@@ -98,7 +98,7 @@ def prepare_rewind(
     log = DeltaLog(spark, prepared.target)
     txn = log.begin()
     version = txn.slot_of(at.app_id)
-    if decide(version, prev, at.slot, at.late) == "disagree":
+    if decide_undecided(version, prev, at.slot, at.late) == "disagree":
         raise disagreement(at, f"Delta table {prepared.target}", version, prev)
     if rewind.version >= 0 and rewind.undone and (missing := log.missing(log.files_at(rewind.version))):
         raise DisagreementError(
@@ -125,15 +125,14 @@ def commit(
     log = DeltaLog(spark, prepared.target)
     for attempt in range(ATTEMPTS):
         txn = log.begin()
-        version = txn.slot_of(at.app_id)
-        if is_committed(version, prepared, at):
+        if is_committed(txn, prepared, at, still_owner):
             return "already"
         if txn.shape().id != payload["table"]:
             raise stuck(at, f"Delta table {prepared.target} was recreated since its rewind was decided")
         # Asked again: another writer may have committed since, and the rewind would lose it.
         to, undone = find_rewind(log.commits(), at.app_id, payload["wanted"], prepared.target)
         # Fences also when nothing is undone: a zombie with a lower slot must find that it came too late.
-        actions = [*(txn.going_back(to) if undone else ()), fence(log, at)]
+        actions = [*(txn.going_back(to) if undone else ()), *fence(log, at)]
         try:
             txn.commit_restore(actions, to)
         except Exception as error:

@@ -209,7 +209,7 @@ def commit(
     log = DeltaLog(spark, prepared.target)
     for attempt in range(ATTEMPTS):
         txn = log.begin()
-        if payload["exactly_once"] and is_committed(txn.slot_of(at.app_id), prepared, at):
+        if payload["exactly_once"] and is_committed(txn, prepared, at, still_owner):
             return "already"
         shape = txn.shape()
         if shape.id != payload["table"]:
@@ -266,7 +266,7 @@ def _rewritten(
     )
     numbers = metrics(files, added(actions), prepared.rows)
     if payload["exactly_once"]:
-        actions.append(fence(log, at))
+        actions += fence(log, at)
     txn.commit_merge(actions, numbers)
     return True
 

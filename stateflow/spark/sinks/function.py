@@ -51,8 +51,8 @@ class FunctionSink:
 
 
 def delivery_of(at: SinkSlot) -> Delivery:
-    """The identity that the function may keep: a job that is made again under an old name has another key."""
-    return Delivery(f"{at.job}/{at.sink}", at.slot, at.job_name, at.sink)
+    """What the function may keep: a job that is made again under an old name has another key."""
+    return Delivery(f"{at.job}/{at.sink}", at.slot, at.job_name, at.sink, at.record)
 
 
 def commit(
