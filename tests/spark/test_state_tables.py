@@ -356,7 +356,7 @@ def test_what_is_not_given_comes_from_the_configuration(
     monkeypatch.setenv("STATEFLOW_CONFIG", str(tmp_path / "stateflow.toml"))
     found = snapshot_of({"job": "orders", "storage.region": "x"})
     assert found.record.operators.keys() == {"totals"}
-    assert found.options.scratch_dir == "here"
+    assert found.options.scratch_dir == str(tmp_path / "here"), "beside the file that names it"
     assert found.storage().storage_options == {"region": "x"}
     assert snapshot_of({"job": "orders", "root": holding.root}).record == found.record
 
