@@ -18,7 +18,7 @@ from stateflow.operators.arrow_types import arrow_schema_of
 from stateflow.operators.output import RowWriter
 from stateflow.operators.snapshots import Copies, snapshot
 from stateflow.pipelines.rows import row_type
-from stateflow.testing import KeyedHarness, PartitionHarness
+from stateflow.testing import ColumnarHarness, KeyedHarness, PartitionHarness
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -244,6 +244,37 @@ def test_what_timers_and_visits_put_out_counts_as_it_was(on_error: str) -> None:
     visited = KeyedHarness(Visited, on_error=on_error)
     visited.rows(Paid(1, 1.0))
     assert visited.broadcast("rates", 1) == [Total(1, 1.0), Total(1, 2.0)]
+
+
+@dataclass
+class Stamped:
+    user: int
+    amount: float
+    ts: datetime
+
+
+class Window(sf.WindowProcess[int, Stamped, Total]):
+    def process(self, key: int, window: Any, rows: list[Stamped], ctx: Any) -> Iterator[Total]:
+        out = Total(key, 0.0)
+        for row in rows:
+            out.total += 1.0 / row.amount
+            yield out
+
+
+def test_what_the_code_of_a_window_puts_out_counts_as_it_was_and_nothing_of_a_window_that_fails() -> None:
+    @sf.pipeline("windows")
+    def windows(flow: sf.Flow) -> None:
+        source = flow.source("rows", sf.delta("/rows"), Stamped, event_time="ts", watermark="1 minute")
+        windowed = source.key_by("user").window(sf.tumbling("1 hour"))
+        totals = windowed.process("op", Window, on_error="dead_letter")
+        totals.collect("out", sf.memory("snapshots"))
+
+    harness = ColumnarHarness.of(windows.build(), "op")
+    seconds = [NOON + timedelta(seconds=second) for second in range(2)]
+    harness.rows(
+        *(Stamped(1, 1.0, at) for at in seconds), Stamped(2, 1.0, seconds[0]), Stamped(2, 0.0, seconds[1])
+    )
+    assert [row.total for row in harness.advance(NOON + timedelta(days=1))] == [1.0, 2.0]
 
 
 class Point(NamedTuple):

@@ -281,6 +281,49 @@ RULES: tuple[Rule, ...] = (
         "        if False:\n",
         "operators/test_lossless.py",
     ),
+    rule(
+        "a row counts as it was when it was put out",
+        "operators/output.py",
+        "        self.values = self._snapshot if self._changeable else self._row\n",
+        "        self.values = self._row\n",
+        "operators/test_snapshots.py",
+    ),
+    rule(
+        "a row that a test sees is as it was when it was put out",
+        "operators/snapshots.py",
+        "    values: Callable[[Any], Any] = staticmethod(deepcopy)\n",
+        "    values: Callable[[Any], Any] = staticmethod(lambda row: row)\n",
+        "operators/test_snapshots.py",
+    ),
+    rule(
+        "a row that is emitted counts as it was",
+        "operators/context.py",
+        "            rows.append(taker.values(row))\n",
+        "            rows.append(row)\n",
+        "operators/test_snapshots.py",
+    ),
+    rule(
+        "a window's code that fails leaves no rows behind",
+        f"{_READY}window_code.py",
+        "                out += list(map(values, self._code.process(key, window, rows, ctx) or ()))\n",
+        "                out += map(values, self._code.process(key, window, rows, ctx) or ())\n",
+        "operators/test_snapshots.py",
+    ),
+    # where= of any operator
+    rule(
+        "LIKE takes an escaped sign as itself",
+        "pipelines/like_patterns.py",
+        "        yield escaped, False\n",
+        "        yield escaped, True\n",
+        "pipelines/test_like_patterns.py",
+    ),
+    rule(
+        "a state is not found under another column of the rows",
+        "compatibility/states.py",
+        "        if old != new and rows.field(old) is not None:\n",
+        "        if False:\n",
+        "compatibility/test_ready_options.py",
+    ),
     # where= of joins
     rule(
         "two rows that do not fulfil where= are no partners",

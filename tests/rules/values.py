@@ -17,6 +17,20 @@ RULES: tuple[Rule, ...] = (
         f"{_TESTS}test_evolution.py",
     ),
     rule(
+        "a stored value is not read as another member of its enum",
+        _EVOLUTION,
+        '            _check_names(old, new, f"{_at(path)}{what}")\n',
+        "            pass\n",
+        f"{_TESTS}test_evolution.py",
+    ),
+    rule(
+        "an int does not lose digits when it becomes a float",
+        _EVOLUTION,
+        "    if made != value:\n",
+        "    if False:\n",
+        f"{_TESTS}test_evolution.py",
+    ),
+    rule(
         "a map whose keys cannot be read alone keeps its values",
         _EVOLUTION,
         "and _unhashable(old.key):",
