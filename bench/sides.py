@@ -28,7 +28,7 @@ from stateflow.spark.exchange import PLACE, KeyedInput, carried_by, exchanged
 from stateflow.spark.loop import BatchReport
 from stateflow.spark.runner import RunReport, RunRequest, run
 from stateflow.spark.session.build import build_session
-from stateflow.spark.task.placed import PlacedRows
+from stateflow.spark.task.sorted_rows import SortedRows
 
 ROOT = Path(__file__).resolve().parents[1]
 SETTINGS = {
@@ -166,7 +166,7 @@ def _limit(spark: SparkSession, data: Dataset, work: Path, *, ordered: bool) -> 
 
 def first_of_each_key(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     last = None
-    for batch in PlacedRows(lambda: Path(mkdtemp())).of(batches):
+    for batch in SortedRows(lambda: Path(mkdtemp())).of(batches):
         if not batch.num_rows:
             continue
         users = batch["user"].to_numpy()

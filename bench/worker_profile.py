@@ -55,7 +55,7 @@ _KEYED = (
     ("stateflow.state.single_values", "StoredState.collect", "  state gathered"),
     ("stateflow.state.backends.rocksdb", "RocksBackend.get_many", "  RocksDB get_many"),
     ("stateflow.state.backends.rocksdb", "RocksBackend.write", "  RocksDB write"),
-    ("stateflow.spark.task.placed", "_order", "rows sorted"),
+    ("stateflow.spark.task.sorted_rows", "_order", "rows sorted"),
     ("stateflow.spark.task.blocks", "Block.__init__", "keys found and rows made"),
     ("stateflow.spark.task.columns", "RowReader.read", "  rows made"),
     ("stateflow.operators.output", "RowWriter.write", "output made"),

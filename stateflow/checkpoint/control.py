@@ -168,10 +168,10 @@ def watch(
     owner = first.owner if first else None
     if first is None or first.ended:
         return Liveness(epoch, owner, False)
-    told = False
+    reported = False
     while not dead(first.process) and (passed := monotonic() - began) < patience:
-        if not told and passed >= patience * SILENCE:
-            told = True
+        if not reported and passed >= patience * SILENCE:
+            reported = True
             silent(epoch, first.owner, passed, patience - passed)
         sleep(interval)
         newest, heartbeat = newest_heartbeat(store, layout)

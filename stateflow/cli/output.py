@@ -109,7 +109,7 @@ class Output(ABC):
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
-            TextColumn("{task.fields[told]}"),
+            TextColumn("{task.fields[amount]}"),
             TimeElapsedColumn(),
         )
         tasks: dict[str, TaskID] = {}
@@ -118,11 +118,11 @@ class Output(ABC):
         ) as progress:
 
             def advance(what: str, done: int, total: int) -> None:
-                told = number if what == "key groups" else size
-                text = f"{told(done)} of {told(total)}"
+                form = number if what == "key groups" else size
+                text = f"{form(done)} of {form(total)}"
                 if what not in tasks:
-                    tasks[what] = progress.add_task(f"{title}: {what}", total=total, told=text)
-                progress.update(tasks[what], completed=done, total=total, told=text)
+                    tasks[what] = progress.add_task(f"{title}: {what}", total=total, amount=text)
+                progress.update(tasks[what], completed=done, total=total, amount=text)
 
             yield advance
 

@@ -159,8 +159,8 @@ def taken_document(job: str, parameters: Mapping[str, str]) -> dict[str, Any]:
 
 def taken_line(body: dict[str, Any]) -> str:
     pairs = (f"{name}={harmless(value)}" for name, value in body["taken_over"].items())
-    told = ", ".join(pairs).replace("\n", "\\n")
-    return f"{body['job']}: takes over from its last record {told}"
+    parameters = ", ".join(pairs).replace("\n", "\\n")
+    return f"{body['job']}: takes over from its last record {parameters}"
 
 
 def run_document(report: RunReport) -> dict[str, Any]:

@@ -181,8 +181,8 @@ def _restore_together(call: Invocation, together: Any, *, yes: bool, shown: bool
     with call.output.progress(f"restore of {job}", shown=shown) as progress:
         done = together.apply(progress)
     records = {name: restored.checkpoint for name, restored in done.items()}
-    told = ", ".join(f"{name} (record {record})" for name, record in records.items())
+    restored = ", ".join(f"{name} (record {record})" for name, record in records.items())
     call.output.answer(
         {**together.document(), "restored": True, "records": records},
-        f"restored, in this order: {told}; their next runs go on from there",
+        f"restored, in this order: {restored}; their next runs go on from there",
     )

@@ -146,9 +146,9 @@ def run(
         compared.refuse_evolution()
     logs.about(job=name)
     if taken := {n: v for n, v in checked.items() if n not in given}:
-        told = taken_document(name, taken)
-        call.output.event(told)
-        call.output.note(taken_line(told))
+        document = taken_document(name, taken)
+        call.output.event(document)
+        call.output.note(taken_line(document))
 
     def finished(report: BatchReport) -> None:
         logs.about(epoch=report.record.epoch, slot=report.slot)

@@ -230,9 +230,9 @@ def erase(
         return
     done = plan.apply(this_process(note=note), takeover=takeover)
     new = {"erased": True, "record": done.checkpoint, "entries": done.entries, "savepoints": done.savepoints}
-    told = [
+    lines = [
         f"record {done.checkpoint}: {several(done.entries, 'entry', 'entries')} of the key {'is' if done.entries == 1 else 'are'} gone"
     ]
     if made := sorted(set(done.savepoints) - set(plan.savepoints)):
-        told.append(f"made meanwhile, and may hold it: {', '.join(made)}")
-    call.output.answer({**body, **new}, *told)
+        lines.append(f"made meanwhile, and may hold it: {', '.join(made)}")
+    call.output.answer({**body, **new}, *lines)

@@ -345,8 +345,8 @@ def _elements(node: KeyedNode, before: OperatorState) -> dict[str, str]:
 def _evolves(change: Change) -> str:
     """One line: who converts the values, what changes, and what is lost."""
     rest = [one for one in change.changes if one not in change.losses]
-    told = ", ".join((*rest, *change.alike))
-    what = f"evolves by {change.by}{told and f': {told}'}"
+    changes = ", ".join((*rest, *change.alike))
+    what = f"evolves by {change.by}{changes and f': {changes}'}"
     if change.by != RULES:
         what += "; until a run has written a value anew, tables, queries and canonical savepoints refuse it"
     return f"{what}; loses values: {', '.join(change.losses)}" if change.losses else what

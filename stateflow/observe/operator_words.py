@@ -70,8 +70,8 @@ def late_text(figures: Any) -> str:
             counts = (
                 (name, counters.get(f"{name.replace(' ', '_')}_rows")) for name in ("late", "partly late")
             )
-            told = [f"{count:,} {name}" for name, count in counts if isinstance(count, int) and count]
-            return f"of the newest batch {' and '.join(told)}" if told else ""
+            counted = [f"{count:,} {name}" for name, count in counts if isinstance(count, int) and count]
+            return f"of the newest batch {' and '.join(counted)}" if counted else ""
     return ""
 
 
@@ -88,5 +88,7 @@ def _aggregates(options: Mapping[str, str]) -> str:
 
 def _with(options: Mapping[str, str], text: str, *names: str) -> str:
     """The text with the options that are set."""
-    told = [f"{name} {value}" for name in names if (value := options.get(name, _NONE)) not in (_NONE, "0")]
-    return ", ".join([text, *told])
+    set_options = [
+        f"{name} {value}" for name in names if (value := options.get(name, _NONE)) not in (_NONE, "0")
+    ]
+    return ", ".join([text, *set_options])

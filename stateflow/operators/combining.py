@@ -126,8 +126,8 @@ def _counted(operator: RunningAggregate | WindowAggregate) -> tuple[tuple[str, s
 
 
 def _filter(*conditions: str) -> str:
-    told = [condition for condition in conditions if condition]
-    return f" FILTER (WHERE {' AND '.join(told)})" if told else ""
+    present = [condition for condition in conditions if condition]
+    return f" FILTER (WHERE {' AND '.join(present)})" if present else ""
 
 
 def piece_of(window: Window) -> tuple[int, int] | None:

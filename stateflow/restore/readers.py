@@ -203,11 +203,11 @@ def _newest(table: DeltaLog, known: int) -> int:
 
 def _in_order(first: str, found: Sequence[Reader]) -> Iterator[Reader]:
     """Nobody before a job whose output it reads, as far as they do not read each other."""
-    left, told = list(found), {first}
+    left, ordered = list(found), {first}
     while left:
-        now = [reader for reader in left if reader.of in told] or left
+        now = [reader for reader in left if reader.of in ordered] or left
         yield from now
-        told |= {reader.job for reader in now}
+        ordered |= {reader.job for reader in now}
         left = [reader for reader in left if reader not in now]
 
 

@@ -99,7 +99,7 @@ class BatchSettings:
     dead_letter_threshold: int
     dead_letter_limit: int
     user_paths: tuple[str, ...] = ()
-    apart: set[str] = field(default_factory=set)
+    operators_in_own_job: set[str] = field(default_factory=set)
     """Uids of operators whose rows a step takes into another stage, as far as batches have shown."""
 
 
@@ -142,7 +142,7 @@ class Batch:
                 prev = self.last_commits.get(sink.uid)
                 written = self._written_by(sink)
                 frame = self._visible(self._frame(stream))
-                if written is not None and self._is_apart(written, stream, frame):
+                if written is not None and self._runs_in_own_job(written, stream, frame):
                     frame = self._frame_of_staged(written, stream)
                     written = None
                 with unmeasured(frame, written is not None and self._stays_small(written, sink, frame)):
@@ -248,7 +248,7 @@ class Batch:
                 return None
             reader = readers[0][0]
             if isinstance(reader, SinkNode):
-                through = reader.mode == "append" and node.uid not in self.settings.apart
+                through = reader.mode == "append" and node.uid not in self.settings.operators_in_own_job
                 return reader if at is node or through else None
             if not isinstance(reader, TransformNode):
                 return None
@@ -261,7 +261,7 @@ class Batch:
             at = at.inputs[0].node
         return at if isinstance(at, KeyedNode) and self._writer_of(at) is sink else None
 
-    def _is_apart(self, node: KeyedNode, stream: NodeRows, frame: DataFrame) -> bool:
+    def _runs_in_own_job(self, node: KeyedNode, stream: NodeRows, frame: DataFrame) -> bool:
         """True if the steps between an operator and its sink cause a second stage, or have already run the operator."""
         if stream.node is node:
             return False
@@ -270,7 +270,7 @@ class Batch:
 
     def _frame_of_staged(self, node: KeyedNode, stream: NodeRows) -> DataFrame:
         """A sink's rows, with the operator in a job of its own: for good, since the steps will hardly change."""
-        self.settings.apart.add(node.uid)
+        self.settings.operators_in_own_job.add(node.uid)
         at: Node = node
         while not isinstance(at, SinkNode):
             self._frames.pop((id(at), MAIN), None)

@@ -5,7 +5,7 @@
 
 If the sort began with the key group alone, it would compare whole rows for all but the first key of a group. Where the rows
 of a key need no order, Spark does not sort at all: the task sorts them by the place and nothing else
-(`spark/task/placed.py`), and tells keys apart that share one (`spark/task/shared_places.py`).
+(`spark/task/sorted_rows.py`), and tells keys apart that share one (`spark/task/shared_places.py`).
 """
 
 from __future__ import annotations

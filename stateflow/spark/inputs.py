@@ -68,10 +68,10 @@ class OpenInputs:
         """The rows of each source in a batch."""
         if len(self.nodes) == 1:
             return SourceFrames({self.nodes[0].uid: batch})
-        apart = self._apart(batch)
-        if apart is not None:
+        by_source = self._by_source(batch)
+        if by_source is not None:
             return SourceFrames(
-                {node.uid: _checked(apart[index], index) for index, node in enumerate(self.nodes)}
+                {node.uid: _checked(by_source[index], index) for index, node in enumerate(self.nodes)}
             )
         # The optimiser cannot look into a batch's frame: every split would read, and count, all sources again.
         shared = batch.persist()
@@ -81,7 +81,7 @@ class OpenInputs:
         }
         return SourceFrames(split, shared)
 
-    def _apart(self, batch: DataFrame) -> list[DataFrame] | None:
+    def _by_source(self, batch: DataFrame) -> list[DataFrame] | None:
         """A frame per source, of the partitions that are its own; None where Spark does not show which are.
 
         Spark has planned the batch as a union. What it unites are the sources in their order, unless one of them is a union itself,

@@ -334,8 +334,8 @@ class WebHdfs:
 
     def _error(self, answer: _Answer) -> RefusedError | UnheardError:
         with suppress(ValueError, TypeError, KeyError):
-            told = json.loads(answer.body)["RemoteException"]
-            return RefusedError(str(told["exception"]), self._clean(str(told.get("message", ""))))
+            exception = json.loads(answer.body)["RemoteException"]
+            return RefusedError(str(exception["exception"]), self._clean(str(exception.get("message", ""))))
         if answer.status in (401, 403):
             return RefusedError(
                 str(answer.status), "the user, the delegation token or the Kerberos ticket is not accepted"

@@ -16,12 +16,12 @@ import pytest
 from stateflow.errors import UsageError
 from stateflow.operators.context import Moment, OperatorContext
 from stateflow.pipelines.rows import row_type
-from stateflow.spark.task import placed, set_aside, shared_places
+from stateflow.spark.task import shared_places, sorted_rows, spilled_keys
 from stateflow.spark.task.blocks import Blocks, Shape
 from stateflow.spark.task.carried import GROUP_AT, carried
-from stateflow.spark.task.placed import PlacedRows
-from stateflow.spark.task.set_aside import SetAside
 from stateflow.spark.task.shared_places import WholeKeys
+from stateflow.spark.task.sorted_rows import SortedRows
+from stateflow.spark.task.spilled_keys import SpilledKeys
 from stateflow.state.cursor import Cursor
 from stateflow.state.keys.codec import KeyCodec
 
@@ -127,15 +127,15 @@ def cut_at_random(random_: random.Random, given: list[Given], cut: Cut) -> Itera
 def test_keys_that_share_places_come_whole_and_in_order(
     kinds: tuple[str, ...], memory: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(set_aside, "BYTES_IN_MEMORY", memory)
-    monkeypatch.setattr(placed, "BYTES_IN_MEMORY", memory)
+    monkeypatch.setattr(spilled_keys, "BYTES_IN_MEMORY", memory)
+    monkeypatch.setattr(sorted_rows, "BYTES_IN_MEMORY", memory)
     spilled = 0
     for seed in range(12):
         random_ = random.Random(f"{kinds} {seed}")
         rows = random_.choice((1, 3, 1000))
-        monkeypatch.setattr(set_aside, "ROWS", rows)
+        monkeypatch.setattr(spilled_keys, "ROWS", rows)
         monkeypatch.setattr(shared_places, "ROWS", rows)
-        monkeypatch.setattr(placed, "BLOCK_BYTES", random_.choice((1, 200, 1 << 20)))
+        monkeypatch.setattr(sorted_rows, "BLOCK_BYTES", random_.choice((1, 200, 1 << 20)))
         late = random_.random() < 0.3
         at_most = random_.choice((1, 2, 1000, 1000))
         cut = Cut(kinds, tmp_path, late=late)
@@ -163,15 +163,15 @@ def hot(cut: Cut, rows: int) -> Iterator[pa.RecordBatch]:
 def test_the_first_key_of_a_place_streams_and_the_others_wait_in_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(set_aside, "BYTES_IN_MEMORY", 1000)
-    cut, pulled, in_places = Cut(("str",), tmp_path), [], PlacedRows.of
+    monkeypatch.setattr(spilled_keys, "BYTES_IN_MEMORY", 1000)
+    cut, pulled, in_places = Cut(("str",), tmp_path), [], SortedRows.of
 
-    def counted(self: PlacedRows, batches: Iterator[pa.RecordBatch]) -> Generator[pa.RecordBatch]:
+    def counted(self: SortedRows, batches: Iterator[pa.RecordBatch]) -> Generator[pa.RecordBatch]:
         for batch in in_places(self, batches):
             pulled.append(batch.num_rows)
             yield batch
 
-    monkeypatch.setattr(PlacedRows, "of", counted)
+    monkeypatch.setattr(SortedRows, "of", counted)
     blocks = cut.blocks(hot(cut, 100))
     found = {}
     for _, chunk in blocks.chunks(OperatorContext(Cursor(1, 0), Moment(1, 0, 0, None), 0, {}), (0,)):
@@ -201,8 +201,8 @@ def test_a_place_without_other_keys_is_passed_on_as_it_comes(tmp_path: Path) -> 
 def test_the_file_is_removed_when_the_rows_fail_or_user_code_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(set_aside, "BYTES_IN_MEMORY", 100)
-    monkeypatch.setattr(placed, "BYTES_IN_MEMORY", 100)
+    monkeypatch.setattr(spilled_keys, "BYTES_IN_MEMORY", 100)
+    monkeypatch.setattr(sorted_rows, "BYTES_IN_MEMORY", 100)
     cut = Cut(("str",), tmp_path)
 
     def broken() -> Iterator[pa.RecordBatch]:
@@ -236,9 +236,9 @@ def test_a_null_key_is_refused_before_keys_are_compared(place: int, tmp_path: Pa
 def test_no_more_waits_in_memory_than_the_bound_whichever_key_it_is_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(set_aside, "BYTES_IN_MEMORY", 20_000)
+    monkeypatch.setattr(spilled_keys, "BYTES_IN_MEMORY", 20_000)
     cut = Cut(("int",), tmp_path)
-    aside = SetAside(cut.shape.keys, cut.folder)
+    aside = SpilledKeys(cut.shape.keys, cut.folder)
     largest = 0
     for n in range(100):
         aside.add(cut.batch([(1, (key,), 100 * n + key) for key in range(100)]))

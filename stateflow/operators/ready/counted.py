@@ -55,7 +55,7 @@ class CountedAggregates(ColumnarOperator):
     def process(self, rows: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
         times, valid = event_times(rows, self._declared.time)
         taken = valid & (times > self._closed(ctx))
-        rows, times = yield from self._late.apart(rows, times, taken, ctx)
+        rows, times = yield from self._late.divert(rows, times, taken, ctx)
         if not rows.num_rows:
             return
         columns = key_columns(rows, self._key)

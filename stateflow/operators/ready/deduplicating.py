@@ -89,7 +89,7 @@ class Deduplicated(ColumnarOperator):
     def process(self, rows: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
         times, valid = event_times(rows, self._declared.time)
         on_time = valid & (times > _watermark(ctx))
-        rows, times = yield from self._late.apart(rows, times, on_time, ctx)
+        rows, times = yield from self._late.divert(rows, times, on_time, ctx)
         if not rows.num_rows:
             return
         columns = key_columns(rows, self._key)

@@ -22,7 +22,7 @@ class LateRows:
     strict: bool = False
     """Whether a row that is partly late is late."""
 
-    def apart(
+    def divert(
         self, rows: pa.Table, times: Any, on_time: Any, ctx: ColumnarContext, partly: Any = None
     ) -> Generator[tuple[str, pa.Table], None, tuple[pa.Table, Any]]:
         """Puts the late rows out, and returns the others with their times. `partly` says which rows are late for a part of their

@@ -53,7 +53,7 @@ class SessionAggregates(ColumnarOperator):
     def process(self, rows: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
         yield from self._close(states, ctx)
         times, valid = event_times(rows, self._declared.time)
-        rows, times = yield from self._late.apart(rows, times, valid, ctx)
+        rows, times = yield from self._late.divert(rows, times, valid, ctx)
         while rows.num_rows:
             rows, times = yield from self._merge(rows, times, states, ctx)
 
@@ -71,7 +71,7 @@ class SessionAggregates(ColumnarOperator):
         old = Spans(micros(stored[_ROW]), micros(stored[SESSION_START]), micros(stored[SESSION_END]))
         partly = before_sessions(by_key.ids, times, old, closed)
         if self._late.strict and bool(partly.any()):
-            return (yield from self._late.apart(rows, times, ~partly, ctx))
+            return (yield from self._late.divert(rows, times, ~partly, ctx))
         merged = Merged(old, new)
         is_open = merged.ends > closed
         is_of_batch = np.zeros(len(merged.ends), dtype=bool)

@@ -80,7 +80,7 @@ class SlicedAggregates(Combinable):
         closed = self._closed(ctx)
         taken = valid & (newest_end(self._declared.window, times) > closed)
         partly = misses_windows(self._declared.window, times, closed)
-        rows, times = yield from self._late.apart(rows, times, taken, ctx, partly)
+        rows, times = yield from self._late.divert(rows, times, taken, ctx, partly)
         if rows.num_rows:
             yield from self._take(rows, self._panes.end_of(times), closed, states, ctx)
 

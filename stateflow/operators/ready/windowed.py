@@ -65,7 +65,7 @@ class WindowedAggregates(Combinable):
         closed, came = self._closed(ctx), rows
         taken = valid & (newest_end(self._window, times) > closed)
         partly = misses_windows(self._window, times, closed) if self._window.count > 1 else None
-        rows, times = yield from self._late.apart(rows, times, taken, ctx, partly)
+        rows, times = yield from self._late.divert(rows, times, taken, ctx, partly)
         if rows.num_rows:
             if self._window.count > 1:
                 panes = pa.array(panes_of(self._window).end_of(times))

@@ -128,14 +128,14 @@ def key_ranges(
 def may_hold(add: Mapping[str, Any], ranges: Iterable[KeyRange]) -> bool:
     """True if the file of this action may hold a key of the batch: no, if the ranges of one key column do not meet."""
     stats = _stats(add)
-    return not any(_is_apart(add, stats, key) for key in ranges)
+    return not any(_misses(add, stats, key) for key in ranges)
 
 
 def share_outside(add: Mapping[str, Any], ranges: Iterable[KeyRange]) -> float:
     """About how many of a file's rows have no key between the bounds of the batch, if they lie evenly between the file's own."""
     stats, inside = _stats(add), 1.0
     for key in ranges:
-        if _is_apart(add, stats, key):
+        if _misses(add, stats, key):
             return 1.0
         ends = _ends(add, stats, key)
         if ends is not None:
@@ -196,7 +196,7 @@ def _stats(add: Mapping[str, Any]) -> Mapping[str, Any]:
     return stats if isinstance(stats, dict) else {}
 
 
-def _is_apart(add: Mapping[str, Any], stats: Mapping[str, Any], key: KeyRange) -> bool:
+def _misses(add: Mapping[str, Any], stats: Mapping[str, Any], key: KeyRange) -> bool:
     if key.partitions:
         values = add.get("partitionValues") or {}
         empty = key.column in values and values[key.column] is None

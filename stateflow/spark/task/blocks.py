@@ -24,8 +24,8 @@ from stateflow.pipelines.rows import RowType
 from stateflow.spark.task.carried import Carried, everything, groups_of
 from stateflow.spark.task.columns import RowReader
 from stateflow.spark.task.key_columns import KeyColumns, key_starts
-from stateflow.spark.task.placed import PlacedRows
 from stateflow.spark.task.shared_places import WholeKeys
+from stateflow.spark.task.sorted_rows import SortedRows
 from stateflow.state.keys.codec import KeyCodec
 
 
@@ -153,7 +153,7 @@ class Blocks:
     ) -> None:
         self._placed: Generator[Any] | None = None
         if shape.mixed:
-            self._placed = PlacedRows(scratch).of(batches)
+            self._placed = SortedRows(scratch).of(batches)
             self._batches = WholeKeys(shape.keys, scratch).of(self._placed)
         else:
             self._batches = _with_starts(batches, shape.keys)

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from stateflow.spark.task.key_columns import KeyColumns, key_starts, rows_of_key
-from stateflow.spark.task.set_aside import ROWS, SetAside
+from stateflow.spark.task.spilled_keys import ROWS, SpilledKeys
 
 
 class WholeKeys:
@@ -27,7 +27,7 @@ class WholeKeys:
         """The last row's place. More of it may come."""
         self._key: tuple[Any, ...] = ()
         """Its first key, a scalar per column."""
-        self._aside = SetAside(keys, scratch)
+        self._aside = SpilledKeys(keys, scratch)
 
     def of(self, batches: Iterator[Any]) -> Generator[tuple[Any, Any]]:
         """Each batch with the first indices of its keys."""
@@ -47,7 +47,7 @@ class WholeKeys:
                     self._place, self._key = places[-1], tuple(column[-1] for column in columns)
                     yield batch, starts
                 else:
-                    yield from map(self._with_starts, _joined(self._told_apart(batch, places)))
+                    yield from map(self._with_starts, _joined(self._separated(batch, places)))
             yield from map(self._with_starts, self._aside.take())
         finally:
             self._aside.close()
@@ -55,7 +55,7 @@ class WholeKeys:
     def _with_starts(self, batch: Any) -> tuple[Any, Any]:
         return batch, key_starts(self._keys.of(batch))
 
-    def _told_apart(self, batch: Any, places: Any) -> Iterator[Any]:
+    def _separated(self, batch: Any, places: Any) -> Iterator[Any]:
         """The rows of a batch that can go on, in order, behind those that have waited for the end of a place."""
         head = int(np.searchsorted(places, self._place, side="right")) if places[0] == self._place else 0
         if head:

@@ -38,7 +38,7 @@ from stateflow.format.records import END_OF_TIME, ExpiryShare, StateSchema
 from stateflow.state.backends.base import Backend
 from stateflow.state.expiry.shares import Shares
 from stateflow.state.expiry.ttl import Renew, Time, Ttl
-from stateflow.state.values.expiries import expires, expiry_of, has_expired, stamped, told_apart
+from stateflow.state.values.expiries import by_expiry, expires, expiry_of, has_expired, stamped
 from stateflow.state.values.serializers import EXPIRES
 
 Change = tuple[bytes, bytes | None]
@@ -229,7 +229,7 @@ class Expiry:
         if not keys or self.clock is None:
             return (), changes
         keys = in_order(keys)
-        gone, later = told_apart(keys, backend.get_many(keys), self.clock)
+        gone, later = by_expiry(keys, backend.get_many(keys), self.clock)
         self.expired += len(gone)
         for key, raw in later:
             self._keep(key, raw, changes)

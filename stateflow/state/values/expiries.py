@@ -64,7 +64,7 @@ def plain_value(raw: bytes) -> bytes:
     return bytes((raw[0] & ~EXPIRES,)) + raw[_END:] if raw and raw[0] >= EXPIRES else raw
 
 
-def told_apart(
+def by_expiry(
     keys: Sequence[bytes], raws: Sequence[bytes | None], clock: int
 ) -> tuple[Sequence[bytes], list[tuple[bytes, bytes]]]:
     """The keys whose values have expired, and keys and values of those that expire later. Others are left out."""

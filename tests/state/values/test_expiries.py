@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stateflow.state.values.expiries import live, stamped, told_apart
+from stateflow.state.values.expiries import by_expiry, live, stamped
 from stateflow.state.values.serializers import serializer_for
 
 PLAIN = [b"\x01one", b"\x01two", b"\x01three"]
@@ -14,9 +14,9 @@ PLAIN = [b"\x01one", b"\x01two", b"\x01three"]
 def test_values_that_have_expired_are_told_apart_from_those_that_expire_later() -> None:
     raws = [DEAD[0], None, LATER[1], PLAIN[2], DEAD[2], LATER[0]]
     keys = [b"a", b"b", b"c", b"d", b"e", b"f"]
-    assert told_apart(keys, raws, 2_000) == ([b"a", b"e"], [(b"c", LATER[1]), (b"f", LATER[0])])
-    assert told_apart(keys, raws, 999)[0] == []
-    assert told_apart([b"a", b"b"], [DEAD[0], None], 1_000) == ([b"a"], [])
+    assert by_expiry(keys, raws, 2_000) == ([b"a", b"e"], [(b"c", LATER[1]), (b"f", LATER[0])])
+    assert by_expiry(keys, raws, 999)[0] == []
+    assert by_expiry([b"a", b"b"], [DEAD[0], None], 1_000) == ([b"a"], [])
 
 
 def test_values_that_live_are_told_from_those_that_do_not() -> None:

@@ -22,7 +22,7 @@ BLOCK_BYTES = 1 << 20
 """The bytes of a block of a run, about. While runs are merged, one block of each is at hand."""
 
 
-class PlacedRows:
+class SortedRows:
     """Sorts Arrow batches by their first column, the place. Rows of one place stay in the order of their arrival."""
 
     def __init__(self, scratch: Callable[[], Path]) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from stateflow.spark.task import placed
-from stateflow.spark.task.placed import PlacedRows
+from stateflow.spark.task import sorted_rows
+from stateflow.spark.task.sorted_rows import SortedRows
 
 
 def batch_of(rows: list[tuple[int, int]]) -> pa.RecordBatch:
@@ -54,8 +54,8 @@ def scratch(tmp_path: Path) -> Callable[[], Path]:
 def test_rows_of_any_order_come_by_place_and_then_as_they_came(
     memory: int, block: int, scratch: Callable[[], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(placed, "BYTES_IN_MEMORY", memory)
-    monkeypatch.setattr(placed, "BLOCK_BYTES", block)
+    monkeypatch.setattr(sorted_rows, "BYTES_IN_MEMORY", memory)
+    monkeypatch.setattr(sorted_rows, "BLOCK_BYTES", block)
     spilled = 0
     for seed in range(30):
         random_ = random.Random(seed)
@@ -70,7 +70,7 @@ def test_rows_of_any_order_come_by_place_and_then_as_they_came(
         spills: list[bool] = []
         cut = cut_at_random(random_, given, sizes)
         batches = (batch for batch in cut if spills.append(any(tmp_path.iterdir())) is None)
-        found = list(PlacedRows(scratch).of(batches))
+        found = list(SortedRows(scratch).of(batches))
         # Python's sort is stable, too.
         assert rows_of(iter(found)) == sorted(given, key=lambda row: row[0]), seed
         assert all(0 < batch.num_rows <= max(sizes) for batch in found)
@@ -85,17 +85,17 @@ def test_batches_come_out_as_large_as_they_came(
     def given() -> Iterator[pa.RecordBatch]:
         return iter([batch_of([(n * 7 % 5, n) for n in range(10)]) for _ in range(7)])
 
-    assert [batch.num_rows for batch in PlacedRows(scratch).of(given())] == [10] * 7
-    monkeypatch.setattr(placed, "BYTES_IN_MEMORY", 1)
-    monkeypatch.setattr(placed, "BLOCK_BYTES", 1)
-    assert [batch.num_rows for batch in PlacedRows(scratch).of(given())] == [10] * 7
+    assert [batch.num_rows for batch in SortedRows(scratch).of(given())] == [10] * 7
+    monkeypatch.setattr(sorted_rows, "BYTES_IN_MEMORY", 1)
+    monkeypatch.setattr(sorted_rows, "BLOCK_BYTES", 1)
+    assert [batch.num_rows for batch in SortedRows(scratch).of(given())] == [10] * 7
 
 
 def test_no_more_waits_in_memory_than_the_bound_and_a_batch(
     scratch: Callable[[], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(placed, "BYTES_IN_MEMORY", 20_000)
-    rows = PlacedRows(scratch)
+    monkeypatch.setattr(sorted_rows, "BYTES_IN_MEMORY", 20_000)
+    rows = SortedRows(scratch)
     largest = 0
 
     def given() -> Iterator[pa.RecordBatch]:
@@ -111,9 +111,9 @@ def test_no_more_waits_in_memory_than_the_bound_and_a_batch(
 def test_a_place_with_most_rows_is_not_gathered_when_runs_are_merged(
     scratch: Callable[[], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(placed, "BYTES_IN_MEMORY", 3000)
-    monkeypatch.setattr(placed, "BLOCK_BYTES", 500)
-    joined, at_once = placed._joined, []
+    monkeypatch.setattr(sorted_rows, "BYTES_IN_MEMORY", 3000)
+    monkeypatch.setattr(sorted_rows, "BLOCK_BYTES", 500)
+    joined, at_once = sorted_rows._joined, []
 
     def watched(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
         def each() -> Iterator[pa.RecordBatch]:
@@ -123,17 +123,17 @@ def test_a_place_with_most_rows_is_not_gathered_when_runs_are_merged(
 
         return joined(each(), rows)
 
-    monkeypatch.setattr(placed, "_joined", watched)
+    monkeypatch.setattr(sorted_rows, "_joined", watched)
     given = [(9 if n % 50 else n, n) for n in range(5000)]
     batches = (batch_of(given[begin : begin + 20]) for begin in range(0, 5000, 20))
-    assert rows_of(PlacedRows(scratch).of(batches)) == sorted(given, key=lambda row: row[0])
+    assert rows_of(SortedRows(scratch).of(batches)) == sorted(given, key=lambda row: row[0])
     assert max(at_once) < 200
 
 
 def test_the_file_is_removed_when_the_rows_fail_or_nobody_reads_on(
     scratch: Callable[[], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(placed, "BYTES_IN_MEMORY", 1)
+    monkeypatch.setattr(sorted_rows, "BYTES_IN_MEMORY", 1)
     given = [batch_of([(n * 7 % 5, n) for n in range(10)]) for _ in range(7)]
 
     def broken() -> Iterator[pa.RecordBatch]:
@@ -142,9 +142,9 @@ def test_the_file_is_removed_when_the_rows_fail_or_nobody_reads_on(
         raise ConnectionError("the executor is gone")
 
     with pytest.raises(ConnectionError):
-        next(PlacedRows(scratch).of(broken()))
+        next(SortedRows(scratch).of(broken()))
     assert not list(tmp_path.iterdir())
-    rows = PlacedRows(scratch).of(iter(given))
+    rows = SortedRows(scratch).of(iter(given))
     next(rows)
     assert list(tmp_path.iterdir())
     rows.close()

@@ -25,7 +25,7 @@ BATCH_BYTES = 4 << 20
 """The bytes of a batch that comes out, about."""
 
 
-class SetAside:
+class SpilledKeys:
     """Rows of any keys. `add` them as they come, then `take` them once."""
 
     def __init__(self, keys: KeyColumns, scratch: Callable[[], Path]) -> None:
