@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -40,6 +40,7 @@ def check(
     option: Settings = None,
 ) -> None:
     """Plans a pipeline and compares it with the job's newest record. Exit code 4 if it does not fit."""
+    from stateflow.config.options import unread_variables
     from stateflow.jobs.checking import checked as checked_flow
     from stateflow.jobs.job import Job
     from stateflow.pipelines.loading import load_pipeline
@@ -65,10 +66,11 @@ def check(
             result = checked(counts={(s.operator, s.state): s.entries for s in counted(options, name)[1]})
     else:
         result = checked_flow(loaded.pipeline.build(given), name, None)
+        result = replace(result, warnings=(_nothing_compared(unread_variables()), *result.warnings))
     body = {name: value for name, value in asdict(result).items() if name not in ("problem", "misfits")}
-    against = (
-        f"checkpoint {result.checkpoint} of job {name}" if result.checkpoint else "no checkpoint: a new job"
-    )
+    against = f"checkpoint {result.checkpoint} of job {name}" if result.checkpoint else "no checkpoint"
+    if job is not None or options.checkpoint_dir:
+        against += "" if result.checkpoint else ": a new job"
     rows = [
         *(
             ("operator", o.uid, o.verdict, ", ".join(f"{n}: {v}" for n, v in o.states.items()))
@@ -94,6 +96,12 @@ def check(
         for problem in result.problems[1:]:
             call.output.log(problem)
         raise IncompatibleError(result.problems[0])
+
+
+def _nothing_compared(unread: Sequence[str]) -> str:
+    """A gate that has lost its variable would pass every release."""
+    hint = f" ({', '.join(unread)} sets no option: the root is in STATEFLOW_CHECKPOINT_DIR)" if unread else ""
+    return f"no checkpoint root is set, so nothing was compared{hint}"
 
 
 def _ready_made(operators: Iterable[tuple[str, Mapping[str, str], bool]]) -> Iterator[Piece]:

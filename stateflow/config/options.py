@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
@@ -23,6 +24,8 @@ from stateflow.quantities import duration, size
 
 PREFIX = "STATEFLOW_"
 _NOT_OPTIONS = frozenset({FILE_VARIABLE})
+_OF_A_SERVICE = re.compile(r"(\w+_)?(SERVICE_(HOST|PORT)|PORT)(_\w+)?")
+"""What Kubernetes adds to the prefix, for services whose names begin so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,9 +406,24 @@ def _from_file(file: ConfigurationFile | None, *, leave_out: bool) -> Iterator[t
         yield name, value, str(file.path)
 
 
+def unread_variables(env: Mapping[str, str] = os.environ) -> list[str]:
+    """Variables that begin like those of options and set none."""
+    names = (v.removeprefix(PREFIX) for v in sorted(env) if v.startswith(PREFIX) and v not in _NOT_OPTIONS)
+    return [
+        f"{PREFIX}{name}"
+        for name in names
+        if name.lower() not in DECLARATIONS and not _OF_A_SERVICE.fullmatch(name)
+    ]
+
+
 def _from_environment(env: Mapping[str, str]) -> Iterator[tuple[str, Any, str]]:
     for variable in sorted(env):
         if not variable.startswith(PREFIX) or variable in _NOT_OPTIONS:
+            meant = variable.upper()
+            if meant != variable and meant not in env and meant.removeprefix(PREFIX).lower() in DECLARATIONS:
+                raise UsageError(
+                    f"the variable {variable} sets no option, since letters count: call it {meant}"
+                )
             continue
         name = variable.removeprefix(PREFIX).lower()
         # Kubernetes sets STATEFLOW_SERVICE_HOST and the like for a service of that name. So an unknown variable is an

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -123,6 +124,40 @@ def test_a_job_that_is_not_there_yet_is_new(command: Command, root: Path, file: 
         assert said.code == 0
         assert said.json["checkpoint"] is None
         assert said.json["operators"][0]["verdict"] == "new"
+
+
+def test_without_a_root_it_says_that_nothing_was_compared(
+    command: Command, root: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made_job(root)
+    edited(file, "sf.ValueState(float, default=0.0, queryable=True)", "sf.ValueState(str, default='')")
+    check = ("check", f"{file}:orders", "-p", "input=/data/in", "-p", "output=/data/out")
+    for variable in (v for v in os.environ if v.startswith("STATEFLOW_") and v != "STATEFLOW_CACHE_DIR"):
+        monkeypatch.delenv(variable)
+    monkeypatch.setenv("STATEFLOW_CHECKPOINT_DIR", "")
+    said = command(*check)
+    assert said.code == 0
+    assert "warning: no checkpoint root is set, so nothing was compared\n" in said.err
+    assert "compared with no checkpoint\n" in said.out
+    assert command(*check, "-o", "json").json["warnings"][0].startswith("no checkpoint root is set")
+    monkeypatch.delenv("STATEFLOW_CHECKPOINT_DIR")
+    monkeypatch.setenv("STATEFLOW_ROOT", str(root))
+    monkeypatch.setenv("STATEFLOW_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv("STATEFLOW_UI_PORT_80_TCP", "tcp://10.0.0.1:80")
+    assert (
+        "warning: no checkpoint root is set, so nothing was compared (STATEFLOW_ROOT sets no option: the root is in "
+        "STATEFLOW_CHECKPOINT_DIR)\n"
+    ) in command(*check).err
+    monkeypatch.setenv("stateflow_checkpoint_dir", str(root))
+    said = command(*check)
+    assert said.code == 2
+    assert (
+        "the variable stateflow_checkpoint_dir sets no option, since letters count: call it STATEFLOW_CHECKPOINT_DIR"
+        in said.err
+    )
+    monkeypatch.delenv("stateflow_checkpoint_dir")
+    monkeypatch.setenv("STATEFLOW_CHECKPOINT_DIR", str(root))
+    assert command(*check).code == 4, "the advice works"
 
 
 def test_a_job_that_is_named_has_to_be_there(command: Command, root: Path, file: Path) -> None:
@@ -341,14 +376,18 @@ def test_a_table_that_is_not_there_is_told_and_a_run_is_refused_before_spark_sta
     )
     given = (f"{file}:read", "-p", f"table={tmp_path}/orders")
     sentence = f"source 'orders': there is no Delta table at {tmp_path}/orders: correct the path, or run what writes the table first"
-    assert command("check", *given, "-o", "json").json["warnings"] == [sentence]
+    assert command("check", *given, "--checkpoint-dir", tmp_path / "root", "-o", "json").json["warnings"] == [
+        sentence
+    ]
     monkeypatch.setattr(
         "stateflow.spark.runner.build_session", lambda *_, **__: pytest.fail("Spark was started")
     )
     refused = command("run", *given, "--checkpoint-dir", tmp_path / "root")
     assert (refused.code, refused.err.splitlines()[-1]) == (3, f"stateflow: {sentence}")
     (tmp_path / "orders" / "_delta_log").mkdir(parents=True)
-    assert command("check", *given, "-o", "json").json["warnings"] == []
+    assert (
+        command("check", *given, "--checkpoint-dir", tmp_path / "root", "-o", "json").json["warnings"] == []
+    )
 
 
 def test_a_folder_of_files_that_is_not_there_is_told_before_a_run_fails(
@@ -366,29 +405,83 @@ def test_a_folder_of_files_that_is_not_there_is_told_before_a_run_fails(
         '    flow.source("orders", sf.files(folder, "json"), Order).append("out", sf.delta("/out"))\n'
     )
     absent = tmp_path / "orders"
-    said = command("check", f"{file}:read", "-p", f"folder={absent}", "-o", "json")
+    said = command(
+        "check", f"{file}:read", "-p", f"folder={absent}", "--checkpoint-dir", tmp_path / "root", "-o", "json"
+    )
     assert said.code == 0, "where a file is checked there need not be the data"
     assert said.json["warnings"] == [
         f"source 'orders': there is no folder {absent}: make it, or correct the path"
     ]
     for there in ("s3a://bucket/orders", f"{tmp_path}/2026-*"):
-        assert command("check", f"{file}:read", "-p", f"folder={there}", "-o", "json").json["warnings"] == []
+        assert (
+            command(
+                "check",
+                f"{file}:read",
+                "-p",
+                f"folder={there}",
+                "--checkpoint-dir",
+                tmp_path / "root",
+                "-o",
+                "json",
+            ).json["warnings"]
+            == []
+        )
     absent.touch()
-    assert command("check", f"{file}:read", "-p", f"folder={absent}", "-o", "json").json["warnings"] == [
+    assert command(
+        "check", f"{file}:read", "-p", f"folder={absent}", "--checkpoint-dir", tmp_path / "root", "-o", "json"
+    ).json["warnings"] == [
         f"source 'orders': {absent} is a file, and a source reads a folder: give sf.files the folder {tmp_path}"
     ]
     absent.unlink()
     absent.mkdir()
-    assert command("check", f"{file}:read", "-p", f"folder={absent}", "-o", "json").json["warnings"] == []
+    assert (
+        command(
+            "check",
+            f"{file}:read",
+            "-p",
+            f"folder={absent}",
+            "--checkpoint-dir",
+            tmp_path / "root",
+            "-o",
+            "json",
+        ).json["warnings"]
+        == []
+    )
     for name in ("day=2026-01-01", "_spark_metadata", ".staging"):
         (absent / name).mkdir()
-    assert command("check", f"{file}:read", "-p", f"folder={absent}", "-o", "json").json["warnings"] == []
+    assert (
+        command(
+            "check",
+            f"{file}:read",
+            "-p",
+            f"folder={absent}",
+            "--checkpoint-dir",
+            tmp_path / "root",
+            "-o",
+            "json",
+        ).json["warnings"]
+        == []
+    )
     (absent / "2026").mkdir()
-    assert command("check", f"{file}:read", "-p", f"folder={absent}", "-o", "json").json["warnings"] == [
+    assert command(
+        "check", f"{file}:read", "-p", f"folder={absent}", "--checkpoint-dir", tmp_path / "root", "-o", "json"
+    ).json["warnings"] == [
         (
             f"source 'orders': files in subfolders of {absent}, such as 2026, are not read: give sf.files "
             "options={'recursiveFileLookup': 'true'} if they are meant"
         )
     ]
     file.write_text(file.read_text().replace('"json"', '"json", options={"recursiveFileLookup": "true"}'))
-    assert command("check", f"{file}:read", "-p", f"folder={absent}", "-o", "json").json["warnings"] == []
+    assert (
+        command(
+            "check",
+            f"{file}:read",
+            "-p",
+            f"folder={absent}",
+            "--checkpoint-dir",
+            tmp_path / "root",
+            "-o",
+            "json",
+        ).json["warnings"]
+        == []
+    )
