@@ -11,11 +11,18 @@ from collections.abc import Mapping
 _PARTS = (
     "password", "passwd", "passphrase", "passcode", "pwd", "secret", "token", "api key", "access key", "private key",
     "account key", "shared key", "signing key", "encryption key", "signature", "authorization", "bearer", "credential",
-    "jaas", "connection string",
+    "jaas", "connection string", "webhook", "fernet", "auth header",
 )  # fmt: skip
 """Wherever they stand in a name, with or without something between their words."""
-_WORDS = ("conn", "dsn", "pass", "sas", "sig")
+_WORDS = ("conn", "cookie", "cookies", "cred", "creds", "dsn", "pass", "pat", "pw", "sas", "sig")
 """Only as words of a name: as parts of longer words these mean something else."""
+_KEYS_OF_ROWS = (
+    "bucket", "business", "cache", "candidate", "child", "cluster", "clustering", "composite", "customer", "date", "dedup",
+    "dedupe", "delivery", "distribution", "event", "foreign", "group", "grouping", "hash", "idempotency", "index", "item", "join",
+    "lookup", "merge", "message", "natural", "object", "order", "ordering", "parent", "partition", "primary", "product", "public",
+    "record", "routing", "row", "s3", "shard", "sort", "source", "state", "surrogate", "target", "unique", "user",
+)  # fmt: skip
+"""What stands before `key` in names of columns and paths. After any other word, at the end of a name, a key is a secret."""
 
 
 def _name_pattern() -> str:
@@ -26,7 +33,10 @@ def _name_pattern() -> str:
         rf"(?<![A-Za-z]){word}(?![a-z])|{word.capitalize()}(?![a-z])|(?<![A-Z]){word.upper()}(?![a-z]|[A-Z](?![a-z]))"
         for word in _WORDS
     )
-    return rf"(?i:{parts})|{words}"
+    of_rows = "|".join(_KEYS_OF_ROWS)
+    key = rf"(?<![A-Za-z0-9])(?!(?i:[a-z0-9]*(?:{of_rows})[_-]?key)\d*$)[A-Za-z0-9]+(?:[_-](?i:key)|(?<=[a-z0-9])Key)\d*$"
+    auth = r"(?<![A-Za-z])auth$|Auth$|(?<![A-Z])AUTH$"
+    return rf"(?i:{parts})|{words}|{auth}|{key}"
 
 
 SECRET_NAME = _name_pattern()
@@ -34,7 +44,12 @@ SECRET_NAME = _name_pattern()
 # A password may hold any character that nobody has quoted, but a number and a slash are a port and a path.
 _PASSWORD = r'(://[^\s/?#:@"]*:)(?!\d{1,5}(?:[/?#,\]]|$))(?:(?!://)[^\s"])*@'
 _ORACLE = r"(\bjdbc:oracle:\w+:[^/\s@]+/)(?!/)[^\s@]+@"
-SECRET_URL = f"{_PASSWORD}|{_ORACLE}"
+_WEBHOOK = (
+    r"(https://(?:hooks\.(?:slack|zapier)\.com|(?:\w+\.)?discord(?:app)?\.com/api/webhooks|[\w.-]+\.webhook\.office\.com|"
+    r"outlook\.office(?:365)?\.com/webhook|api\.telegram\.org(?=/bot))/)[^\s\"'<>]+"
+)
+"""Who knows such an address may write to it."""
+SECRET_URL = f"{_PASSWORD}|{_ORACLE}|{_WEBHOOK}"
 """A regular expression for URLs with a password."""
 _SECRET_NAME = re.compile(SECRET_NAME)
 _USER = re.compile(r'\b([A-Za-z][A-Za-z0-9+.-]*)://[^\s/?#":]+(?::(?:x-oauth-basic)?)?@')
@@ -44,7 +59,17 @@ _NAMES_SOMEBODY = re.compile(
 )
 """Schemes in which what stands alone before the `@` is the name of a user or a container, and no token."""
 _ASSIGNMENT = re.compile(r"""(?P<name>[\w.\-]+)["']?\s*[=:]\s*""")
-_VALUE = re.compile(r""""[^"]*"|'[^']*'|[^\s&;,"']+""")
+_VALUE = re.compile(
+    r"""
+    "(?:[^"\\]|\\.|"")*" | '(?:[^'\\]|\\.|'')*' | ["'][^\n]*  # a quote is escaped or doubled; none at the end of a text that was cut
+    | \{\{[^}]*\}\} | \{(?:[^}]|\}\})*\}  # a template, or braces as JDBC has them
+    | (?:(?i:bearer|basic|token|digest|negotiate|apikey)\s+)?
+      (?:[^\s&;,"'] | ,(?=[^\s&;,"'])(?![\w.\-]+["']?\s*[=:]))+  # a comma ends it if the next name follows
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_BEARER = re.compile(r"\b((?i:bearer)\s+)(?=[A-Za-z]*[\d._~+/=-])[\w.~+/=-]{8,}")
+"""A token without a name, as in a header. One of letters alone is a word."""
 
 
 def masked(name: str, value: str) -> str:
@@ -63,8 +88,9 @@ def is_secret(name: str) -> bool:
 
 def without_secrets(text: str) -> str:
     """The text without passwords and tokens of URLs, and without values that a name in it calls secret (`?sig=...`)."""
+    text = re.sub(_WEBHOOK, r"\1***", text)
     text = re.sub(_PASSWORD, r"\1***@", _USER.sub(_without_user, text))
-    return _without_assigned(re.sub(_ORACLE, r"\1***@", text))
+    return _BEARER.sub(r"\1***", _without_assigned(re.sub(_ORACLE, r"\1***@", text)))
 
 
 def _without_user(match: re.Match[str]) -> str:

@@ -6,11 +6,10 @@ from psycopg2 import connect
 
 import stateflow as sf
 
-TAKE = """INSERT INTO deliveries (key, slot, record) VALUES (%s, %s, %s)
-    ON CONFLICT (key) DO UPDATE
-    SET slot = excluded.slot, record = excluded.record
+TAKE = """INSERT INTO deliveries VALUES (%s, %s, %s) ON CONFLICT (key)
+    DO UPDATE SET slot = excluded.slot, record = excluded.record
     WHERE deliveries.slot < excluded.slot"""
-TAKEN = "SELECT slot, record FROM deliveries WHERE key = %s"
+TAKEN = "SELECT 1 FROM deliveries WHERE key = %s AND slot = %s AND record = %s"
 INSERT = "INSERT INTO orders (id, amount, key, slot) VALUES (%s, %s, %s, %s)"
 
 
@@ -23,24 +22,16 @@ class Order:
 @sf.pipeline("postgres")
 def postgres(flow: sf.Flow, *, input: str, database: str) -> None:
     def deliver(frame: Any, delivery: sf.Delivery) -> None:
-        mine = (delivery.slot, delivery.record)
-        of = (delivery.key, delivery.slot)
-        rows = [(row.id, row.amount, *of) for row in frame.toLocalIterator()]
-        with (
-            closing(connect(database)) as connection,
-            connection,
-            closing(connection.cursor()) as cursor,
-        ):
-            cursor.execute(TAKE, (delivery.key, *mine))
+        mine = (delivery.key, delivery.slot, delivery.record)
+        rows = [(r.id, r.amount, *mine[:2]) for r in frame.toLocalIterator()]
+        with closing(connect(database)) as link, link, link.cursor() as cursor:
+            cursor.execute(TAKE, mine)
             if cursor.rowcount == 1:
                 cursor.executemany(INSERT, rows)
                 return
-            # The rows are there if it is this record that has the slot.
-            cursor.execute(TAKEN, (delivery.key,))
-            is_in = cursor.fetchone()
-            if is_in != mine:
-                raise RuntimeError(f"a copy of the job? {is_in} is in: {mine}")
+            cursor.execute(TAKEN, mine)
+            if cursor.fetchone() is None:
+                raise RuntimeError(f"others took the slot of {mine}: a copy?")
 
-    flow.source("orders", sf.files(input, "json"), Order).for_each_batch(
-        "orders", deliver
-    )
+    orders = flow.source("orders", sf.files(input, "json"), Order)
+    orders.for_each_batch("orders", deliver)

@@ -386,6 +386,7 @@ def test_gc_lets_go_of_what_dead_processes_were_reading_and_of_nothing_else(
     import sys
 
     from stateflow.checkpoint.pins import list_pins, pin
+    from stateflow.checkpoint.process import this_process
     from stateflow.format.records import Owner
 
     ended = subprocess.Popen([sys.executable, "-c", ""])
@@ -397,7 +398,7 @@ def test_gc_lets_go_of_what_dead_processes_were_reading_and_of_nothing_else(
     }
     made = {}
     for run, (host, pid) in pids.items():
-        owner = Owner(run=run, host=host, pid=pid)
+        owner = Owner(run=run, host=host, pid=pid, pids=this_process().pids)
         made[run] = pin(
             job.store, job.layout, 3, kind="savepoint", owner=owner, ids=job.ids, clock=job.clock
         ).id

@@ -63,6 +63,7 @@ def test_what_carries_out_a_pending_record_says_that_spark_starts(
     command: Command, root: Path, words: tuple[object, ...]
 ) -> None:
     pending(root)
+    (Path.cwd() / "a/_delta_log").mkdir(parents=True)
     said = command(*words, "--checkpoint-dir", root)
     assert said.code == 1
     before, found, after = said.err.partition(f"orders: {STARTING}")

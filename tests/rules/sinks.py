@@ -69,8 +69,8 @@ RULES: tuple[Rule, ...] = (
     rule(
         "a job that is new under an old name is another writer",
         f"{_SINKS}slot.py",
-        "{self.job}/{self.sink}",
-        "{self.job_name}/{self.sink}",
+        'f"stateflow/{self.job}/',
+        'f"stateflow/{self.job_name}/',
         f"{_COMMIT}::test_a_job_of_the_same_name_is_another_writer",
     ),
     rule(
@@ -232,7 +232,7 @@ RULES: tuple[Rule, ...] = (
     ),
     rule(
         "a file is told by its deletion vector, too",
-        f"{_SINKS}delta_log.py",
+        "spark/internals/delta_log.py",
         "f\"{vector.get('pathOrInlineDv', '')}:{vector.get('offset', '')}\"",
         '""',
         f"{_COMMIT}::test_a_file_whose_rows_are_deleted_otherwise_is_another_one",

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import stateflow as sf
-from stateflow.errors import CorruptError, DisagreementError, IncompatibleError, UsageError
+from stateflow.errors import CorruptError, DisagreementError, FencedError, IncompatibleError, UsageError
 from stateflow.pipelines.tables import delta
 from stateflow.spark.sinks import delta_upsert, staging
 from stateflow.spark.sinks.delta_upsert import DeltaUpsert
@@ -59,7 +59,13 @@ def test_a_late_commit_does_not_bring_old_values_back(spark: SparkSession, path:
     first = log.prepare(sink, rows(spark, (1, 1, "old")))
     log.commit(first)
     log.deliver(sink, rows(spark, (1, 2, "new")))
-    assert log.commit(first, slot=1) == "already"
+
+    def fenced() -> None:
+        raise FencedError("epoch 2 has taken over")
+
+    log.still_owner = fenced
+    with pytest.raises(FencedError):
+        log.commit(first, slot=1)
     assert contents(spark, path, "v") == ["new"]
 
 
