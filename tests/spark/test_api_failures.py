@@ -241,7 +241,10 @@ def removed(flow: sf.Flow, bench: Workbench) -> None:
             "operator 'sum', state 'total': its type was float and is str now (float cannot become str by itself",
         ),
         (other_kind, "operator 'sum', state 'total': its kind was value and is list now"),
-        (other_key, "operator 'sum' was keyed by 'user', which its rows still have, and is keyed by 'sku' now"),
+        (
+            other_key,
+            "operator 'sum' was keyed by 'user', which its rows still have, and is keyed by 'sku' now",
+        ),
         (cast_key, "operator 'sum' was keyed by user (int) and its key is (str) now"),
         (more_keys, "operator 'sum' was keyed by user (int) and is keyed by user, sku now"),
         (removed, "job 'bad', checkpoint 3: state of operator 'sum' has no operator in this pipeline"),
