@@ -36,7 +36,7 @@ from stateflow.pipelines.fixed_options import duration
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.graph import KeyedNode, SourceNode, UnionNode, origin
 from stateflow.pipelines.operators import DEAD_LETTERS, MAIN
-from stateflow.pipelines.places import same_place
+from stateflow.pipelines.places import same_place, same_spelling
 from stateflow.pipelines.ready import ReadyOperator
 from stateflow.pipelines.rows import key_type
 from stateflow.pipelines.tables import DeltaTable
@@ -229,10 +229,17 @@ def folders(flow: Flow) -> dict[str, str]:
 
 def _other_folders(flow: Flow, read: Mapping[str, str]) -> Iterator[str]:
     for uid, path in folders(flow).items():
-        if uid in read and not same_place(read[uid], path):
+        if uid not in read or same_spelling(read[uid], path):
+            continue
+        if same_place(read[uid], path):
             yield (
-                f"source {uid!r} has read {read[uid]} and reads {path} now, on top of what the job has: give another input another uid, "
-                "unless the folder was moved"
+                f"source {uid!r} has read {read[uid]} and reads it as {path} now, under which Spark would read every file again, so that a "
+                f"run refuses it: give it {read[uid]}, or, to read all once more, a new uid"
+            )
+        else:
+            yield (
+                f"source {uid!r} has read {read[uid]} and reads {path} now, on top of what the job has: give another input another uid, and "
+                "a folder that was moved its old path, as a link"
             )
 
 

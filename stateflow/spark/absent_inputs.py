@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from stateflow.pipelines.files import Files
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.tables import DeltaTable
+from stateflow.spark.sources.pattern_names import folder_named_like_a_pattern, folder_sentence
 from stateflow.spark.sources.subfolders import folder_of
 
 
@@ -14,6 +15,9 @@ def absent_inputs(flow: Flow) -> Iterator[str]:
     """A sentence for each, as a run refuses it and a check warns of it."""
     for source in flow.sources:
         target = source.factory
+        if isinstance(target, Files) and (named := folder_named_like_a_pattern(target.path)):
+            yield folder_sentence(source.uid, named)
+            continue
         if not isinstance(target, Files | DeltaTable) or (folder := folder_of(target.path)) is None:
             continue
         if isinstance(target, DeltaTable):

@@ -47,7 +47,7 @@ from stateflow.spark.inputs import (
 )
 from stateflow.spark.own_files import with_own_files
 from stateflow.spark.run_warnings import WARNINGS, RunWarnings
-from stateflow.spark.seeding import capture
+from stateflow.spark.seeding import capture, refuse_patterns
 from stateflow.spark.task.failures import translated
 from stateflow.spark.task.storage import TaskStorage
 from stateflow.spark.timers import timers_due
@@ -130,6 +130,7 @@ class BatchLoop:
                 self._pause()
                 if self.ended or self.stop.is_set():
                     raise InterruptedError("the run is stopping; this batch is not run")
+                refuse_patterns(self.location, batch_id, self.inputs.layout)
                 self._run_with_retries(
                     lambda: self.inputs.split(frame), lambda: self._positions(batch_id), input_free=False
                 )

@@ -32,6 +32,7 @@ from stateflow.spark.seeding import plan_batch, seed
 from stateflow.spark.sources.availability import check_available
 from stateflow.spark.sources.delta_restores import Detour, UndoneRead
 from stateflow.spark.sources.detours import LeafDetour, detours, latest_unaffected
+from stateflow.spark.sources.other_folders import tell_of_other_folders
 from stateflow.spark.sources.positions import (
     Bound,
     bound_lies_behind,
@@ -157,6 +158,10 @@ class Queries:
             self.clock() // 1000,
             str(uuid.uuid4()),
         )
+        for uid, sentence in tell_of_other_folders(
+            self.spark, self.inputs.layout, self.inputs.leaves, sources, self.loop.location
+        ):
+            self.loop.warnings.add(f"folder of {uid}", sentence)
         flow = self.loop.settings.flow
         tell_of_files(
             self.spark, flow, self.inputs.layout, sources, self.loop.location, self.loop.warnings.add

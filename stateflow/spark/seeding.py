@@ -6,9 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from stateflow.errors import UsageError
+from stateflow.errors import IncompatibleError, UsageError
 from stateflow.format.records import FileRef, SourceState
 from stateflow.format.source_offsets import (
+    NOTHING,
     SourceLeaves,
     joined_lines,
     kind_of,
@@ -26,6 +27,7 @@ from stateflow.spark.internals.scratch_folder import (
     write_offsets,
 )
 from stateflow.spark.sources.file_log import Fetch, Save, restore_entries, save_entries
+from stateflow.spark.sources.pattern_names import file_like_a_pattern, sentence
 
 
 def capture(
@@ -59,6 +61,17 @@ def capture(
         )
         first_leaf += len(lines)
     return captured
+
+
+def refuse_patterns(location: Path, batch_id: int, layout: Sequence[SourceLeaves]) -> None:
+    """IncompatibleError for a batch of files that Spark would read twice, since one of them has a name like a pattern. Call it
+    inside the batch."""
+    ends = read_batch_offsets(location, batch_id).lines
+    begins = read_batch_offsets(location, batch_id - 1).lines if batch_id > 0 else (NOTHING,) * len(ends)
+    uids = [source.uid for source in layout for _ in range(source.leaves)]
+    for leaf, (uid, begin, end) in enumerate(zip(uids, begins, ends, strict=True)):
+        if kind_of(end) == "file" and (path := file_like_a_pattern(location, leaf, begin, end)):
+            raise IncompatibleError(sentence(uid, path))
 
 
 def seed(

@@ -11,6 +11,7 @@ import pytest
 import stateflow as sf
 from stateflow.checkpoint.control import stop_requested
 from stateflow.checkpoint.processes import identity_of_this_process
+from stateflow.compatibility.flows import compare
 from stateflow.format.records import Owner
 from stateflow.pipelines.loading import load_pipeline
 from stateflow.pipelines.parameters import known_parameters, required_parameters
@@ -154,10 +155,27 @@ def test_another_folder_of_files_is_warned_of(tmp_path: Path) -> None:
     assert warnings() == warnings(input="/data/orders") == []
     assert warnings(input="/data/other") == [
         (
-            "source 'events' has read /data/orders and reads /data/other now, on top of what the job has: give another input another uid, "
-            "unless the folder was moved"
+            "source 'events' has read /data/orders and reads /data/other now, on top of what the job has: give another input another uid, and "
+            "a folder that was moved its old path, as a link"
         )
     ]
+    assert warnings(input="file:///data/x/../orders/") == []
+
+
+def test_a_folder_under_another_name_is_warned_of(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "link").symlink_to("in")
+
+    @sf.pipeline("orders")
+    def of_files(flow: sf.Flow, *, input: str, output: str) -> None:
+        flow.source("events", sf.files(input, "json"), "user int").append("totals", sf.delta(output))
+
+    flow = of_files.build({"input": str(tmp_path / "link"), "output": "/out"})
+    (told,) = compare(flow, "orders", None, read={"events": str(tmp_path / "in")}).warnings
+    assert told == (
+        f"source 'events' has read {tmp_path}/in and reads it as {tmp_path}/link now, under which Spark would read every file again, so "
+        f"that a run refuses it: give it {tmp_path}/in, or, to read all once more, a new uid"
+    )
 
 
 def test_only_parameters_that_the_pipeline_still_takes_are_known(tmp_path: Path) -> None:

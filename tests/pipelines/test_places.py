@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stateflow.pipelines.places import between, canonical, same_place
+from stateflow.pipelines.places import between, canonical, same_place, same_spelling, spelled_below
 
 
 @pytest.mark.parametrize(
@@ -51,3 +51,23 @@ def test_what_lies_between_two_places() -> None:
     assert between("/d", "file:///d") == ()
     assert between("/d", "/data") is None
     assert between("/d/a", "/d") is None
+
+
+@pytest.mark.parametrize(
+    ("folder", "below"),
+    [
+        ("/d/in", True), ("/d/in/", True), ("file:///d/in", True), ("file:/d/x/../in", True), ("//d//in", True), ("/d", True), ("/d/i?", True),
+        ("/d/in/*.json", True), ("/[d]/in", True), ("/d/in2", False), ("/d/i", False), ("s3://d/in", False), ("/link", False),
+        ("/link/*", False), ("/d/{in,out}", True), ("/{a,d}/i[m-o]/*", True), ("/d/i[!n]", False), ("/d/{in", False), ("/d/[in", False),
+        ("/d/\\in", True), ("/d/in,", False), ("/*", True), ("/", True), ("/d/on*", False),
+    ],
+)  # fmt: skip
+def test_a_file_lies_below_a_folder_by_its_spelling(folder: str, below: bool) -> None:
+    assert spelled_below("file:///d/in/a b.json", folder) is below
+
+
+def test_a_link_is_another_spelling_of_one_place(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    assert same_spelling(str(tmp_path), f"file://{tmp_path}/x/../")
+    assert not same_spelling(str(tmp_path), str(tmp_path / "link"))
+    assert not same_spelling("s3a://b/in", "s3://b/in")

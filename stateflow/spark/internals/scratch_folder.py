@@ -164,6 +164,11 @@ def files_between(folder: Path, after: int, up_to: int) -> list[ReadFile]:
     return list(files.values())
 
 
+def entries_between(folder: Path, after: int, up_to: int) -> list[Path]:
+    """The entries that have the input files of the offsets `after + 1 .. up_to`; a compact one has those before, too."""
+    return [folder / name for name in entries_at(folder, up_to)[after - up_to :]] if up_to > after else []
+
+
 def _lines(entry: Path) -> list[str]:
     """One per input file."""
     version, *lines = entry.read_text(encoding="utf-8").split("\n")

@@ -6,15 +6,13 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from stateflow.pipelines.places import PATTERN
 from stateflow.storage.roots import local_folder
-
-_PATTERN = frozenset("*?[{")
-"""Characters that make a path stand for several folders."""
 
 
 def folder_of(path: str) -> Path | None:
     """The local folder that a path names; None for a pattern and for other paths."""
-    return None if _PATTERN & set(path) else local_folder(path)
+    return None if PATTERN & set(path) else local_folder(path)
 
 
 def unread(path: str, options: Mapping[str, str]) -> str:

@@ -1,0 +1,92 @@
+"""A source of files that reads another folder than before, or the same one under another name.
+
+Spark knows a file by its whole path. So it would read every file of a folder again under the folder's other name: through a link, after
+a move. A file that is there with the name and the time of one that has been read is that one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from urllib.parse import unquote
+
+from pyspark.sql import SparkSession
+
+from stateflow.errors import IncompatibleError
+from stateflow.format.records import SourceState
+from stateflow.format.source_offsets import SourceLeaves
+from stateflow.pipelines.places import shown, spelled_below
+from stateflow.spark.internals.file_systems import times_of_files
+from stateflow.spark.internals.scratch_folder import ReadFile, log_folder, newest_files
+from stateflow.spark.sources.leaves import LeafDescription, leaves_of
+
+_ALL = 1 << 62
+_OF_LISTING = ("pathglobfilter", "recursivefilelookup")
+"""Options of a source that say which files there are."""
+
+
+def tell_of_other_folders(
+    spark: SparkSession,
+    layout: Sequence[SourceLeaves],
+    leaves: Sequence[LeafDescription],
+    recorded: Mapping[str, SourceState],
+    location: Path,
+) -> list[tuple[str, str]]:
+    """The uid of each source that reads another folder on top of what it has read, and a sentence about it. `location` has the logs of
+    the sources. IncompatibleError for one that would read files again."""
+    told, number = [], 0
+    for uid, own in leaves_of(layout, leaves).items():
+        state = recorded.get(uid)
+        for at, leaf in enumerate(own):
+            if leaf.kind == "file" and state is not None:
+                log = log_folder(location, number + at)
+                if sentence := _told(spark, uid, leaf, log, state.lines[at]):
+                    told.append((uid, sentence))
+        number += len(own)
+    return told
+
+
+def _told(spark: SparkSession, uid: str, leaf: LeafDescription, log: Path, line: str) -> str:
+    newest = newest_files(log, line, 1)
+    if not newest or spelled_below(unquote(newest[-1].path), leaf.target):
+        return ""
+    if leaf.options.get("filenameonly", "").lower() == "true":
+        return ""  # to Spark a file is its name then, in whichever folder
+    # Here the folder has changed, which is seldom: it may take its time.
+    read = newest_files(log, line, _ALL)
+    listing = {name: value for name, value in leaf.options.items() if name in _OF_LISTING}
+    there = times_of_files(spark.read.format("text").options(**listing).load(leaf.target))
+    if again := read_again(read, there):
+        raise IncompatibleError(refusal(uid, leaf.target, again))
+    return "" if any(file.path in there for file in read) else warning(uid, leaf.target, newest[-1])
+
+
+def read_again(read: Sequence[ReadFile], there: Mapping[str, int]) -> list[tuple[str, str]]:
+    """Files that are there and have been read under another path: that path, and the path now. `there` has times by path, as Spark writes both."""
+    paths = {file.path for file in read}
+    known = {(_name(file.path), file.modified_ms): file.path for file in read}
+    same = ((known.get((_name(path), time)), path) for path, time in there.items() if path not in paths)
+    return sorted((shown(before), shown(path)) for before, path in same if before is not None)
+
+
+def refusal(uid: str, target: str, again: Sequence[tuple[str, str]]) -> str:
+    """Why a run does not begin, with the next step."""
+    before, now = again[0]
+    one = len(again) == 1
+    return (
+        f"source {uid!r} reads {target} now, where {len(again)} {'file is one' if one else 'files are ones'} that the job has read under "
+        f"{'another path' if one else 'other paths'}, such as {before} (now {now}): Spark would read {'it' if one else 'them'} again; give "
+        "the source the path that it had, or, to read all once more, a new uid"
+    )
+
+
+def warning(uid: str, target: str, newest: ReadFile) -> str:
+    """Of a folder whose files are all new."""
+    return (
+        f"source {uid!r} has read {PurePosixPath(shown(newest.path)).parent} and reads {target} now, on top of what the job has: give "
+        "another input another uid"
+    )
+
+
+def _name(path: str) -> str:
+    return path.rsplit("/", 1)[-1]
