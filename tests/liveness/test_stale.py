@@ -31,6 +31,10 @@ def test_only_what_gone_processes_of_this_host_held_for_a_while_is_stale() -> No
         pin(5, pids="pid:[1]"),  # an earlier version, which did not note the boot
         pin(5, pids="boot pid:[3] time:[2]"),  # another container
         pin(5, pids="other pid:[1] time:[2]"),  # a clone of this machine, or this one before it was restarted
+        pin(
+            7, pids="other pid:[1] time:[2]", start="900"
+        ),  # and since then its number was given to another process
+        pin(7, pids="boot pid:[3] time:[2]", start="900"),
     ]
     here = Owner(run="me", host="here", pids=mine)
     assert [p.id for p in stale(pins, here, living.get)] == [

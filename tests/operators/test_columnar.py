@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
 import stateflow as sf
+from stateflow.format.keygroups import key_group
+from stateflow.state.columns.state import ColumnState
 from stateflow.testing import ColumnarHarness
 from tests.operators.columnar_operators import LATE, Click, Minute, PerMinute, matched
+from tests.state.conftest import BACKENDS, Shelf
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -228,3 +234,66 @@ def test_wrong_use_of_state_is_told_in_one_sentence() -> None:
     )
     assert "which is none of its side outputs" in wrong(one, lambda s, t: ("nowhere", values))
     assert "does not fit side output 'late'" in wrong(one, lambda s, t: ("late", values))
+
+
+def test_a_put_of_one_entry_twice_is_refused() -> None:
+    """The backend would keep one of them, whichever came last in its order."""
+    by, timed = sf.columns({"n": int}, by={"p": str}), sf.columns({"n": int}, timed=True)
+    twice, rows = pa.array([2, 1, 2]), pa.table({"n": [1, 2, 3]})
+    pages = pa.array(["a" * 40, "b", "a" * 40])
+    said = "twice in one table, and would keep one of them: give each entry once"
+    assert f"put() was given the entry of 2 {said}" in wrong({"n": int}, lambda s, t: s.put(twice, rows))
+    assert f"the entry of 2, '{'a' * 40}' {said}" in wrong(by, lambda s, t: s.put(twice, rows, by=pages))
+    assert said in wrong(timed, lambda s, t: s.put(twice, rows, at=7))
+    # Reading them together first changes nothing.
+    assert said in wrong({"n": int}, lambda s, t: [s.get(twice), s.put(twice, rows)])
+
+
+def test_entries_that_differ_in_anything_are_no_repetition() -> None:
+    def code(table: pa.Table, states: Any, ctx: Any) -> None:
+        keys, rows = pa.array([2, 1, 2]), pa.table({"n": [1, 2, 3]})
+        long = "a" * 40
+        states["by"].put(keys, rows, by=pa.array([long + "b", long, long]))
+        states["timed"].put(keys, rows, at=pa.array([1, 1, 2]))
+        states["one"].put(pa.array([1]), rows.slice(0, 1))
+        states["one"].put(pa.array([1]), rows.slice(1, 1))
+        assert states["one"].get(keys)["n"].to_pylist() == [None, 2, None]
+        assert states["by"].entries(pa.array([1, 2]))["n"].to_pylist() == [2, 3, 1]
+        done.append(True)
+
+    done: list[bool] = []
+    columns = {"n": int}
+    state = {
+        "by": sf.columns(columns, by={"p": str}),
+        "timed": sf.columns(columns, timed=True),
+        "one": sf.columns(columns),
+    }
+    harness = ColumnarHarness(code, Click, key="user", state=state, output="n long")
+    harness.rows(Click(1, "a", at(0)))
+    assert done
+
+
+def test_a_key_of_another_shard_is_refused_by_every_call(tmp_path: Path) -> None:
+    schema = msgspec.structs.replace(sf.columns({"n": int}, by={"p": str}).schema(), id=3)
+    state = ColumnState([("user", "int")], schema, 8, "operator 'x'")
+    key = next(k for k in range(100) if key_group(k, 8) == 5)
+    backend = Shelf(tmp_path, "memory", BACKENDS["memory"]()).open()
+    state.attach(backend, range(5, 6))
+    given, by, row = pa.array([key]), pa.array(["a"]), pa.table({"n": [1]})
+    state.put(given, row, by=by)
+    calls: list[Callable[[], Any]] = [
+        lambda: state.put(given, row, by=by),
+        lambda: state.get(given, by=by),
+        lambda: state.has(given, by=by),
+        lambda: state.delete(given, by=by),
+        lambda: state.delete(given),
+        lambda: state.entries(given),
+    ]
+    assert state.entries(given).num_rows == 1
+    for groups in (range(5), range(6, 8)):
+        state.attach(backend, groups)
+        for call in calls:
+            with pytest.raises(
+                sf.UsageError, match=rf"^operator 'x': .*{key}.* is no key of this table's rows"
+            ):
+                call()

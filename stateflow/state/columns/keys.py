@@ -99,23 +99,30 @@ class EntryKeys:
             parts.append(self._times(at, len(parts[0])))
         return self._encoded(*self._laid_out(parts))
 
-    def sorted(self, parts: Sequence[Any]) -> tuple[list[bytes], Array | None]:
-        """The full keys of the rows of `parts`, sorted, and the rows' indices in that order; None if they were sorted."""
+    def sorted(self, parts: Sequence[Any]) -> tuple[list[bytes], Array | None, bytes | None]:
+        """The full keys of the rows of `parts`, sorted; the rows' indices in that order, None if they were sorted; and a key that comes
+        twice, if one does."""
         groups, types, columns = self._laid_out(parts)
         words, exact = sort_words(types, columns, groups)
         order = order_of(words)
         if order is not None:
             groups, columns = groups[order], [taken(column, order) for column in columns]
         full = self._encoded(groups, types, columns)
-        tied = None if exact else tied_rows(words, order)
-        return (full, order) if tied is None else _settled(full, order, np.flatnonzero(tied))
+        tied = tied_rows(words, order)
+        if tied is None:
+            return full, order, None
+        places = np.flatnonzero(tied)
+        if exact:
+            return full, order, full[places[0]]
+        full, order = _settled(full, order, places)
+        return full, order, next((full[at] for at in places[1:].tolist() if full[at] == full[at - 1]), None)
 
     def shared(self, keys: Any, owners: Array, by: Any, at: Any) -> SharedKeys:
         """An entry per row of `by`, of the key that `owners` tells; `keys` and `at` have different rows only."""
         parts = self._columns(keys, self._key, "the key")
         if self._timed:
             parts.append(self._times(at, len(parts[0])))
-        begins, order = self.sorted(parts)
+        begins, order, _ = self.sorted(parts)
         places = owners if order is None else inverse(order)[owners]
         types = [kind for _, kind in self._by]
         columns = self._columns(by, self._by, "`by`")

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from stateflow.errors import StateTypeError, UsageError
+from stateflow.errors import CorruptError, StateTypeError, UsageError
 from stateflow.format.encoding import GROUP_WIDTH, split, split_timer, state_range, timer_range
 from stateflow.format.records import StateSchema
 from stateflow.state.backends.base import Backend
@@ -57,7 +57,7 @@ class ColumnState:
         """Whether there is an entry at `_earliest`, or none at all if it is NOTHING."""
         self.changed = False
         self.keys = 0
-        self._last: tuple[list[Any], list[bytes], Any] | None = None
+        self._last: tuple[list[Any], list[bytes], Any, bytes | None] | None = None
         self._expiry = expiry if expiry is not None and expiry.ttl is not None else None
         self._found: tuple[list[bytes], Sequence[bytes | None]] | None = None
         """With a ttl: the last keys that were looked up, and what was stored."""
@@ -89,6 +89,11 @@ class ColumnState:
         """Sets the columns of each key's entry. The same entry must not come twice."""
         parts = self._keys.parts(keys, by, at)
         full, order = self._full(parts)
+        if self._last is not None and (twice := self._last[3]) is not None:
+            raise UsageError(
+                f"{self._where}: put() was given the entry of {self._named(twice)} twice in one table, and would keep one of them: give "
+                "each entry once"
+            )
         if values is None and not self.schema.names:
             values = pa.table({}).slice(0, 0)
         columns = self._fitting(values, len(full))
@@ -133,6 +138,7 @@ class ColumnState:
         self._found = None
         if self._by and by is None:
             begins = sorted(set(self._keys.prefixes(keys, at)))
+            self._check_groups(begins)
             gone = [key for entries in self._opened.scan_many(begins) for key, _ in entries]
             self._opened.write(zip(gone, repeat(None)))
         else:
@@ -146,6 +152,7 @@ class ColumnState:
         `by`, the values. A column `row`, if it is named, tells which of the keys an entry is of."""
         given = self._keys.prefixes(keys, at)
         begins = sorted(set(given))
+        self._check_groups(begins)
         found: list[tuple[bytes, bytes]] = []
         counts = np.empty(len(begins), dtype=np.int64)
         for index, entries in enumerate(self._opened.scan_many(begins)):
@@ -270,12 +277,27 @@ class ColumnState:
     def _full(self, parts: list[Any]) -> tuple[list[bytes], Any]:
         """Full keys, sorted, and the order that sorts the given ones; None if they are sorted."""
         last = self._last
-        if last is not None and len(last[0]) == len(parts) and all(map(_equal, last[0], parts)):
-            return last[1], last[2]
-        full, order = self._keys.sorted(parts)
-        # What was read is written back next, nearly always under the same keys.
-        self._last = (parts, full, order)
-        return full, order
+        if last is None or len(last[0]) != len(parts) or not all(map(_equal, last[0], parts)):
+            # What was read is written back next, nearly always under the same keys.
+            last = self._last = (parts, *self._keys.sorted(parts))
+        self._check_groups(last[1])
+        return last[1], last[2]
+
+    def _check_groups(self, full: list[bytes]) -> None:
+        """UsageError for a key of another shard: what is put here would never be found, and what is there cannot be read. `full` is
+        sorted, and begins with the key groups."""
+        for key in (full[0], full[-1]) if full else ():
+            if split(key).group not in self._groups:
+                raise UsageError(
+                    f"{self._where}: {self._named(key)} is no key of this table's rows, and its entries are elsewhere: use the keys of the "
+                    "rows, or key the stream by what the state is kept for"
+                )
+
+    def _named(self, full: bytes) -> str:
+        try:
+            return ", ".join(repr(column[0].as_py()) for column in self._keys.decode([full]))
+        except CorruptError:  # the beginning of a key, to which more belongs
+            return f"key {full.hex()}"
 
     def _first_times(self, full: list[bytes]) -> list[int]:
         """The time of the first of the sorted keys in each key group."""
@@ -304,8 +326,7 @@ class ColumnState:
                 try:
                     self._values.read([raw])
                 except StateTypeError as error:
-                    named = ", ".join(repr(column[0].as_py()) for column in self._keys.decode([key]))
-                    raise StateTypeError(f"{self._where}, key {named}: {error}") from error
+                    raise StateTypeError(f"{self._where}, key {self._named(key)}: {error}") from error
             raise
 
     def _fitting(self, values: Any, count: int) -> list[Any]:

@@ -39,7 +39,7 @@ def test_keys_in_bulk_are_sorted_and_the_same(
         pa.array([row[0] for row in rows], pa.int64()) if timed else None,
     )
     made = [_by_hand(row, key, by, timed, groups) for row in rows]
-    full, order = keys.sorted(parts)
+    full, order, _ = keys.sorted(parts)
     assert full == sorted(made)
     assert full == (made if order is None else [made[i] for i in order.tolist()])
     assert order is None or [full[i] for i in inverse(order).tolist()] == made
@@ -95,7 +95,7 @@ def test_sorted_keys_are_found_to_be_sorted(kind: str) -> None:
     schema = msgspec.structs.replace(ColumnLayout({"n": int}).schema(), id=7)
     keys = EntryKeys([("k", kind)], schema, 1, "x")
     column = pa.array(POOLS[kind], ARROW[kind])
-    _, order = keys.sorted(keys.parts(column, None, None))
+    _, order, _ = keys.sorted(keys.parts(column, None, None))
     assert order is not None
-    _, again = keys.sorted(keys.parts(column.take(pa.array(order)), None, None))
+    _, again, _ = keys.sorted(keys.parts(column.take(pa.array(order)), None, None))
     assert again is None
