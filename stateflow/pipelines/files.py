@@ -76,20 +76,30 @@ class Files:
         return self._as_of_today(self._described(spark.read).load(self.path))
 
     def _described(self, reader: Any) -> Any:
-        reader = reader.format(self.format).options(**self._defaults())
-        reader = reader.options(**self.options)
+        reader = reader.format(self.format).options(**self.reader_options)
         if self.rows is None:
             return reader
         former = [f"{quoted(name)} {field.type}" for field, names in self._former() for name in names]
         return reader.schema(", ".join([self.rows.ddl, *former]))
 
-    def _defaults(self) -> dict[str, str]:
-        """The options of Spark's reader, unless the user sets others."""
+    @property
+    def reader_options(self) -> dict[str, str]:
+        """The options of Spark's reader: the user's, and defaults for the others."""
         defaults = dict(_DEFAULTS.get(self.format, {}))
-        if self._option(BROKEN) or (self.rows is not None and self.rows.field(_BROKEN)):
+        if self.column_of_broken_rows:
             # Rows that do not fit have a column of their own.
             defaults.pop("mode", None)
-        return defaults
+        given = {name.lower() for name in self.options}
+        return {name: value for name, value in defaults.items() if name.lower() not in given} | dict(
+            self.options
+        )
+
+    @property
+    def column_of_broken_rows(self) -> str:
+        """The column that Spark fills with a row of text that does not fit; empty without one."""
+        if named := self._option(BROKEN):
+            return named
+        return _BROKEN if self.rows is not None and self.rows.field(_BROKEN) else ""
 
     @property
     def reads_subfolders(self) -> bool:

@@ -22,10 +22,7 @@ if TYPE_CHECKING:
 _FIRST_TIME = 1_750_000_000
 """Of the files that are added, in seconds since 1970: each is a second newer than the one before, and so read after it."""
 
-
 _OF_LINES = ("csv", "json", "text")
-_MICROSECONDS = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
-"""As text files have times: Spark would cut them to milliseconds."""
 
 
 class FlowHarness:
@@ -57,8 +54,8 @@ class FlowHarness:
         self.flow = pipeline.build(self._parameters)
 
     def add(self, source: str, *rows: Any) -> None:
-        """New rows for a source: objects of its row class, or dicts. They are a file of a folder, or a commit of a Delta table.
-        A text is a line of the file as it is, such as one that cannot be read."""
+        """New rows for a source: objects of its row class, or dicts. They are a file of a folder, written as the source's options
+        read it, or a commit of a Delta table. A text is a line of the file as it is, such as one that cannot be read."""
         target, declared = self._source(source)
         lines = [row for row in rows if isinstance(row, str)]
         if lines and (isinstance(target, DeltaTable) or target.format not in _OF_LINES):
@@ -69,7 +66,7 @@ class FlowHarness:
         if isinstance(target, DeltaTable):
             frame.coalesce(1).write.format("delta").mode("append").save(target.path)
         else:
-            self._add_file(target, frame, lines)
+            self._add_files(source, target, frame, lines)
 
     def _frame(self, source: str, declared: RowType, rows: list[Any]) -> Any:
         from stateflow.spark.given_rows import frame_of
@@ -170,21 +167,20 @@ class FlowHarness:
             empty = self._spark().createDataFrame([], rows.ddl)
             empty.write.format("delta").save(target.path)
 
-    def _add_file(self, target: Files, frame: Any, lines: list[str]) -> None:
-        """Written aside, and moved when it is whole."""
-        self._added += 1
+    def _add_files(self, source: str, target: Files, frame: Any, lines: list[str]) -> None:
+        """Written aside, and moved when all are whole."""
+        from stateflow.testing.given_files import GivenFiles
+
         aside, folder = self._folder / "adding", Path(target.path)
-        written = {"header": "true"} if target.format == "csv" else {}
-        if target.format in ("csv", "json"):
-            written["timestampFormat"] = _MICROSECONDS
-        frame.coalesce(1).write.format(target.format).options(**written).save(str(aside))
-        (part,) = (file for file in aside.iterdir() if file.name.startswith("part-"))
-        with part.open("a", encoding="utf-8") as out:
-            out.writelines(f"{line}\n" for line in lines)
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir(parents=True)
+        written = list(GivenFiles(source, target).write(self._spark(), frame, lines, aside, self._added + 1))
         folder.mkdir(parents=True, exist_ok=True)
-        at = _FIRST_TIME + self._added
-        os.utime(part, (at, at))
-        part.rename(folder / f"{self._added:05d}{''.join(part.suffixes)}")
+        for file in written:
+            self._added += 1
+            at = _FIRST_TIME + self._added
+            os.utime(file, (at, at))
+            file.rename(folder / file.name)
         shutil.rmtree(aside)
 
     def _spark(self) -> Any:

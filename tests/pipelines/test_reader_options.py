@@ -119,7 +119,7 @@ def test_rows_that_do_not_fit_fail_unless_they_have_a_column(
     source = sf.files("/in", format, options=options)
     flow = sf.Flow("orders")
     flow.source("in", source, Order)
-    assert flow.sources[0].factory._defaults().get("mode") == mode
+    assert flow.sources[0].factory.reader_options.get("mode") == mode
 
 
 def test_a_column_for_what_does_not_fit_has_to_be_one_of_the_row_class() -> None:
