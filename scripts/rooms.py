@@ -130,7 +130,7 @@ ROOMS: Mapping[str, Room] = {
         "worker.py",
     ),
     "spark/sources": Room(
-        "offsets and positions of Spark's sources", "format spark/internals storage", "positions.py"
+        "offsets and positions of Spark's sources", "format pipelines spark/internals storage", "positions.py"
     ),
     "spark/sinks": Room(
         "prepare and commit, per kind of sink",
