@@ -10,6 +10,8 @@ import sysconfig
 import traceback
 from pathlib import Path
 
+ERROR_MARK = "STATEFLOW-ERROR "
+"""Begins the line that carries an error out of a task. The driver finds it inside Spark's stack trace."""
 MOST_FRAMES = 20
 """Frames that are shown; of a deep recursion the innermost ones."""
 MOST_SHOWN = 500

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from stateflow.errors import UsageError
 from stateflow.names import with_options
+from stateflow.pipelines.misfits import Misfits, Reading
 from stateflow.pipelines.reader_options import check_reader_options
 from stateflow.pipelines.rows import Field, RowType, quoted, row_type
 
@@ -32,6 +33,8 @@ _ANY_AGE = {"maxFileAge": "36500d"}
 """Spark would leave out files that are a week older than the newest it has read, without a word: a copy that keeps its time is."""
 
 
+_TEXTS = frozenset({"csv", "json"})
+"""Formats of values without types, which the reader parses."""
 _BY_HEADER = frozenset({"csv", "text"})
 """Formats whose files have exactly the columns that are asked for, or none."""
 
@@ -69,18 +72,49 @@ class Files:
         reader = self._described(spark.readStream.options(**_ANY_AGE))
         if self.per_batch is not None:
             reader = reader.option("maxFilesPerTrigger", self.per_batch)
-        return self._as_of_today(reader.load(self.path))
+        return self._as_of_today(self._fitted(reader.load(self.path)))
+
+    def listed(self, spark: SparkSession) -> DataFrame:
+        """The files that there are now, for their names and times: the rows are as Spark's reader takes them."""
+        return self._described(spark.read).load(self.path)  # type: ignore[no-any-return]
 
     def there(self, spark: SparkSession) -> DataFrame:
         """The files that there are now, as a table."""
-        return self._as_of_today(self._described(spark.read).load(self.path))
+        return self._as_of_today(self._fitted(self.listed(spark)))
 
     def _described(self, reader: Any) -> Any:
         reader = reader.format(self.format).options(**self.reader_options)
         if self.rows is None:
             return reader
-        former = [f"{quoted(name)} {field.type}" for field, names in self._former() for name in names]
-        return reader.schema(", ".join([self.rows.ddl, *former]))
+        columns = self._columns(self.rows).items()
+        return reader.schema(
+            ", ".join(f"{quoted(name)} {self._reading.type(type)}" for name, type in columns)
+        )
+
+    def _columns(self, rows: RowType) -> dict[str, str]:
+        """The columns that are read, under their names of today and before, with their types."""
+        former = {name: field.type for field, names in self._former() for name in names}
+        return {**{field.name: field.type for field in rows.fields}, **former}
+
+    @property
+    def _reading(self) -> Reading:
+        # Whoever names a locale has numbers as they are written there, which only Spark reads.
+        return Reading(texts=self.format in _TEXTS and not self._option("locale"))
+
+    def _fitted(self, frame: DataFrame) -> DataFrame:
+        """Without values that Spark's reader takes for something else than what stands in the file."""
+        if self.rows is None:
+            return frame
+        given = {name.lower(): value for name, value in self.reader_options.items()}
+        # A column for rows that do not fit has no effect on files with types of their own.
+        broken = self.column_of_broken_rows if self.format in _TEXTS else ""
+        mode = given.get("mode", "PERMISSIVE" if self.format in _TEXTS else "FAILFAST").upper()
+        misfits = Misfits(self._columns(self.rows), self._reading, mode, broken)
+        if not misfits.condition:
+            return frame
+        if mode == "DROPMALFORMED" and not broken:
+            frame = frame.where(f"not coalesce({misfits.condition}, false)")
+        return frame.selectExpr(*misfits.selected)
 
     @property
     def reader_options(self) -> dict[str, str]:

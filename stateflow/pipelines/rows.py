@@ -125,7 +125,7 @@ def row_type(declared: Any) -> RowType:
 
 def _from_schema(text: str) -> RowType:
     fields: list[Field] = []
-    for part in _split(text):
+    for part in parts_of_schema(text):
         match = re.match(r"\s*`?([A-Za-z_]\w*)`?\s*:?\s+(.+?)\s*\Z", part, re.S) or re.match(
             r"\s*(\w+)\s*:\s*(.+?)\s*\Z", part, re.S
         )
@@ -161,7 +161,8 @@ def _one_name(spark: str) -> str:
     return _INSIDE.sub(lambda found: found[1] + _ALIASES[found[2].lower()], spark)
 
 
-def _split(text: str) -> list[str]:
+def parts_of_schema(text: str) -> list[str]:
+    """What is between the commas that stand in no bracket."""
     parts, depth, start = [], 0, 0
     for i, char in enumerate(text):
         depth += (char in "<(") - (char in ">)")

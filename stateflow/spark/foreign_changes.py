@@ -101,7 +101,7 @@ def tell_of_files(
             there = rewritten.local_times(read)
             if there is None:
                 few = len(read) <= rewritten.MOST_LISTED
-                there = times_of_files(files.there(spark)) if few else {}
+                there = times_of_files(files.listed(spark)) if few else {}
             if names := rewritten.rewritten(read, there):
                 warn(f"files of {source.uid}", rewritten.sentence(source.uid, names))
         leaf += source.leaves

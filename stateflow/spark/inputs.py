@@ -38,6 +38,8 @@ TAG = "_sf_source"
 _OBSERVED = "stateflow-source-"
 _PRESENT = "present"
 _BITS = 62
+_LAST_MOMENT = 253_402_300_799_999_999
+"""The end of the year 9999, in microseconds since 1970. Python has no later one."""
 
 
 class SourceFrames(dict[str, DataFrame]):
@@ -246,6 +248,18 @@ def observations(spark: SparkSession, nodes: Sequence[SourceNode]) -> dict[str, 
                 int(values["rows"]), values.get("event_time"), _absent_of(by_uid[uid], masks)
             )
     return by_source
+
+
+def check_times(observed: Mapping[str, Observation]) -> None:
+    """Refuses a batch with an event time that no clock shows: the watermark would go there, and every later row would be late."""
+    for uid, seen in observed.items():
+        if seen.event_time is not None and seen.event_time > _LAST_MOMENT:
+            seconds = seen.event_time // 1_000_000
+            raise IncompatibleError(
+                f"source {uid!r}: a row of the batch has an event time beyond the year 9999, {seconds} seconds since 1970, after which every "
+                "row would be late: if those are milliseconds or microseconds, make seconds of them where the time is made, as "
+                "timestamp_millis(column) does, or leave such rows out; nothing was written"
+            )
 
 
 def _absent_of(node: SourceNode, masks: Sequence[int | None]) -> tuple[str, ...]:

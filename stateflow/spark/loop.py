@@ -39,6 +39,7 @@ from stateflow.spark.inputs import (
     OpenInputs,
     SourceFrames,
     advanced,
+    check_times,
     holder_of,
     less,
     looked_until,
@@ -313,6 +314,7 @@ class BatchLoop:
         }
         if self._failed_tries:
             statistics["failed_tries"] = self._failed_tries
+        check_times(observed)
         positions = advanced(sources(), observed, now)
         self._absent.check(observed, positions, self.location)
         if parent is not None and not input_free:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -168,3 +171,152 @@ def test_files_of_a_delta_table_are_not_read_as_files(spark: SparkSession, tmp_p
         sf.UsageError, match=r"source 'orders': .*in is a Delta table, .* read it with sf\.delta\("
     ):
         bench.run(pipeline)
+
+
+@dataclass
+class Part:
+    price: Annotated[Decimal | None, "decimal(10,2)"] = None
+
+
+@dataclass
+class Priced:
+    user: int
+    price: Annotated[Decimal | None, "decimal(10,2)"] = None
+    ts: datetime | None = None
+    day: date | None = None
+    parts: list[Part] | None = None
+    broken: str | None = None
+
+
+@dataclass
+class Cells:
+    user: int
+    price: Annotated[Decimal | None, "decimal(10,2)"] = None
+    ts: datetime | None = None
+    day: date | None = None
+
+
+TAKEN_FOR_ANOTHER = [
+    ("price", "1.234", r"the value 1\.234 for 'price', a decimal\(10,2\), which has room for 8 digits before"),
+    ("price", '"1,5"', "the value 1,5 for 'price'"),
+    ("price", "1.234e-1", "the value 1.234e-1 for 'price'"),
+    ("price", "123456789", "the value 123456789 for 'price'"),
+    ("ts", "1767225600000", r"'ts' is a time in the year 57971, .*\(1767225600000 seconds since 1970: .*divide milliseconds by 1000"),
+    ("ts", "1767225600000000", "'ts' is a time in the year -"),
+    ("day", '"20260101"', "'day' is a date in the year 57440"),
+    ("parts", '[{"price": 1.5}, {"price": "1,5"}]', r"the value 1,5 for 'parts\.price'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("field", "value", "message"), TAKEN_FOR_ANOTHER)
+@pytest.mark.parametrize("zipped", [False, True])
+def test_a_value_that_spark_takes_for_another_fails_the_batch(
+    spark: SparkSession, tmp_path: Path, field: str, value: str, message: str, zipped: bool
+) -> None:
+    bench = Workbench(spark, tmp_path)
+    pipeline = reading(bench, Priced)
+    line = f'{{"user": 1, "{field}": {value}}}\n'.encode()
+    name = "a.json.gz" if zipped else "a.json"
+    (tmp_path / "in" / name).write_bytes(gzip.compress(line) if zipped else line)
+    with pytest.raises(
+        sf.IncompatibleError, match=rf"the file file:.*{name} has a row that does not fit the row class: .*{message}"
+    ):  # fmt: skip
+        bench.run(pipeline)
+    assert rows() == []
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("price", "1.234"), ("price", '"1,5"'), ("ts", "12026-01-01T00:00:00Z"), ("day", "20260101")],
+)
+def test_so_does_one_in_csv(spark: SparkSession, tmp_path: Path, field: str, value: str) -> None:
+    bench = Workbench(spark, tmp_path)
+    pipeline = reading(bench, Cells, "csv")
+    cells = [value if name == field else "" for name in ("price", "ts", "day")]
+    (tmp_path / "in" / "a.csv").write_text(f"user,price,ts,day\n1,{','.join(cells)}\n")
+    with pytest.raises(sf.IncompatibleError, match=r"a\.csv has a row that does not fit the row class"):
+        bench.run(pipeline)
+
+
+def test_a_time_beyond_every_clock_fails_the_batch_in_files_with_types(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    bench = Workbench(spark, tmp_path)
+    pipeline = reading(bench, Cells, "parquet")
+    columns = "id as user, 1.5bd as price, timestamp_seconds(1767225600000) as ts, date'2026-01-01' as day"
+    frame = spark.range(1).selectExpr(*columns.split(", "))
+    frame.write.mode("append").parquet(str(tmp_path / "in"))
+    with pytest.raises(sf.IncompatibleError, match="'ts' is a time in the year 57971"):
+        bench.run(pipeline)
+
+
+def test_what_fits_is_what_stands_in_the_file(spark: SparkSession, tmp_path: Path) -> None:
+    texts = ["1.5", '"1.50"', "1.5000", "15e-1", "-0.05", "12345678.99", "null", '" 7"', "0"]
+    bench = Workbench(spark, tmp_path)
+    pipeline = reading(bench, Priced)
+    lines = (
+        f'{{"user": {k}, "price": {text}, "parts": [{{"price": {text}}}, null]}}'
+        for k, text in enumerate(texts)
+    )
+    (tmp_path / "in" / "a.json").write_text("\n".join(lines))
+    bench.run(pipeline)
+    found = {user: (price, parts) for user, price, _, _, parts, _ in rows()}
+    right = [None if text == "null" else Decimal(text.strip('" ')) for text in texts]
+    assert [found[k][0] for k in range(len(texts))] == right
+    assert [found[k][1][0]["price"] for k in range(len(texts))] == right
+
+
+def test_a_locale_says_how_numbers_are_written(spark: SparkSession, tmp_path: Path) -> None:
+    bench = Workbench(spark, tmp_path)
+    pipeline = reading(bench, Cells, "csv", locale="de-DE", sep=";")
+    (tmp_path / "in" / "a.csv").write_text("user;price;ts;day\n1;1,5;;\n")
+    bench.run(pipeline)
+    assert [row[1] for row in rows()] == [Decimal("1.50")]
+
+
+def test_such_a_row_goes_where_the_user_has_rows_that_do_not_fit(spark: SparkSession, tmp_path: Path) -> None:
+    bench = Workbench(spark, tmp_path)
+    pipeline = reading(bench, Priced, columnNameOfCorruptRecord="broken")
+    lines = ['{"user": 1, "price": "1,5"}', '{"user": 2, "price": 1.5}', '{"user": 3, "price": [']
+    (tmp_path / "in" / "a.json").write_text("\n".join(lines))
+    bench.run(pipeline)
+    found = {row["broken"]: (row["user"], row["price"]) for row in sf.memory("misfits").rows}
+    assert found == {
+        '{"user":1,"price":"1,5"}': (1, None),
+        None: (2, Decimal("1.50")),
+        '{"user": 3, "price": [': (None, None),
+    }
+
+
+def test_it_is_a_null_or_no_row_for_those_who_say_so(spark: SparkSession, tmp_path: Path) -> None:
+    for mode, right in (("PERMISSIVE", [None]), ("DROPMALFORMED", [])):
+        bench = Workbench(spark, tmp_path / mode)
+        bench.folder.mkdir()
+        pipeline = reading(bench, Priced, mode=mode)
+        (bench.folder / "in" / "a.json").write_text('{"user": 1, "price": "1,5"}\n')
+        bench.run(pipeline)
+        assert [row[1] for row in rows()] == right
+
+
+def test_an_event_time_beyond_every_clock_fails_the_batch_of_any_source(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    bench, out = Workbench(spark, tmp_path), sf.memory("misfits")
+    out.clear()
+
+    def parsed(spark: SparkSession) -> Any:
+        return spark.readStream.text(str(tmp_path / "in")).selectExpr(
+            "timestamp_seconds(cast(value as long)) as ts"
+        )
+
+    @sf.pipeline("misfits")
+    def misfits(flow: sf.Flow) -> None:
+        flow.source("orders", parsed, event_time="ts", watermark="1 minute").collect("out", out)
+
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.txt").write_text("1767225600000\n")
+    with pytest.raises(
+        sf.IncompatibleError, match="source 'orders': a row of the batch has an event time beyond the year 9999, 1767225600000 seconds"
+    ):  # fmt: skip
+        bench.run(misfits)
+    assert rows() == []

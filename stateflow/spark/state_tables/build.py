@@ -172,7 +172,7 @@ def _sources(
     for uid, line in request.offsets.items():
         if uid not in files:
             states[uid] = SourceState(lines=(line,), kind=kinds_of((line,)))
-        elif (log := entry_until(files[uid].there(spark), read_until(uid, line))) is not None:
+        elif (log := entry_until(files[uid].listed(spark), read_until(uid, line))) is not None:
             entry = inline("0/0", log)
             if len(log) > request.options.inline_threshold:
                 entry = _uploaded(store, f"{building}/{uid}-read.log", log)

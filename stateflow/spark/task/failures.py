@@ -8,9 +8,8 @@ import re
 import subprocess
 
 from stateflow import errors
-from stateflow.errors import StateflowError, UserCodeError, frames_in
+from stateflow.errors import ERROR_MARK, StateflowError, UserCodeError, frames_in
 from stateflow.spark.internals.gateway import failure_text, lost_connection, process_of_jvm
-from stateflow.spark.task.worker import ERROR_MARK
 
 _MARKED = re.compile(re.escape(ERROR_MARK) + r"(\{.*\})")
 _LIMIT, _SHORT = 2_000, 200

@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 from pyspark import TaskContext
 
-from stateflow.errors import CorruptError, StateflowError, user_frames
+from stateflow.errors import ERROR_MARK, CorruptError, StateflowError, user_frames
 from stateflow.format.records import FileRef, Shard
 from stateflow.operators.context import Moment
 from stateflow.operators.elements import gathered, hand_out
@@ -35,8 +35,6 @@ OUTPUT_ROWS = 20_000
 EXPIRY_TURNS = 8
 """A shard that gets no rows is opened with every eighth batch at most, to let expired entries go."""
 _GC_THRESHOLD = (200_000, 20, 100)
-ERROR_MARK = "STATEFLOW-ERROR "
-"""Begins the line that carries a user-facing error. The driver finds it inside a worker's stack trace."""
 
 
 @dataclass(frozen=True)
