@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+from stateflow.errors import UserCodeError
 from stateflow.pipelines.enrichment import Asking
 from stateflow.quantities import several
 
 
 class WrongAnswersError(Exception):
     """What came back cannot be the answers; asking the same again would not help."""
+
+
+class UnreadableAnswerError(UserCodeError):
+    """An answer lacks what the output needs: no failure of a call, so that it is not asked for again, nor in halves."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +57,10 @@ def most_in_a_row(batch: int) -> int:
 class Lookups:
     """One task's way to the service."""
 
-    def __init__(self, asking: Asking, *, diverts: bool) -> None:
-        """With `diverts` every key is asked for, whatever fails. Without, no call begins after a failure that is understood."""
-        self._asking, self._diverts = asking, diverts
+    def __init__(self, asking: Asking, taken: Callable[[Any, Any], Any], *, diverts: bool) -> None:
+        """`taken` makes of a key and its answer what is kept: at once, for `look_up` may use the object again in its next call.
+        With `diverts` every key is asked for, whatever fails. Without, no call begins after a failure that is understood."""
+        self._asking, self._taken, self._diverts = asking, taken, diverts
         self._is_async = inspect.iscoroutinefunction(asking.look_up) or inspect.iscoroutinefunction(
             getattr(asking.look_up, "__call__", None)  # noqa: B004
         )
@@ -120,13 +126,15 @@ class Lookups:
             # No key alone is to blame where none of its call was answered.
             call.fail(whole, error, in_a_row)
 
-    async def answers(self, keys: list[Any], retries: int, threads: ThreadPoolExecutor) -> Sequence[Any]:
-        """A call's answers; raises what the last of its repetitions did."""
+    async def answers(self, keys: list[Any], retries: int, threads: ThreadPoolExecutor) -> list[Any]:
+        """What was taken of a call's answers; raises what the last of its repetitions did."""
         wait = self._asking.backoff / 1e6
         for attempt in range(retries + 1):
             await self._turn()
             try:
-                answers = _checked(keys, await self._call(keys, threads))
+                answers = await self._call(keys, threads)
+            except UnreadableAnswerError:
+                raise
             except Exception as error:
                 if attempt == retries or isinstance(error, WrongAnswersError):
                     raise
@@ -137,10 +145,16 @@ class Lookups:
             wait *= 2
         raise AssertionError("the last attempt has returned or raised")
 
-    async def _call(self, keys: list[Any], threads: ThreadPoolExecutor) -> Any:
+    async def _call(self, keys: list[Any], threads: ThreadPoolExecutor) -> list[Any]:
         if self._is_async:
-            return await self._asking.look_up(list(keys))
-        return await asyncio.get_running_loop().run_in_executor(threads, self._asking.look_up, list(keys))
+            return self._all_taken(keys, await self._asking.look_up(list(keys)))
+        taken: list[Any] = await asyncio.get_running_loop().run_in_executor(
+            threads, lambda: self._all_taken(keys, self._asking.look_up(list(keys)))
+        )
+        return taken
+
+    def _all_taken(self, keys: list[Any], answers: Any) -> list[Any]:
+        return [self._taken(key, answer) for key, answer in zip(keys, _checked(keys, answers), strict=True)]
 
     async def _turn(self) -> None:
         """Waits until a call may begin."""
@@ -167,6 +181,8 @@ class _Call:
             answers = await self.service.answers(
                 [self.keys[place] for place in places], retries, self.threads
             )
+        except UnreadableAnswerError:
+            raise
         except Exception as error:
             return error
         self.asked.answers.update(zip(places, answers, strict=True))

@@ -11,7 +11,7 @@ import pyarrow as pa
 from stateflow.errors import UserCodeError, placed
 from stateflow.operators.arrow_types import arrow_schema_of
 from stateflow.operators.joins.arrivals import Produced
-from stateflow.operators.joins.asked import Failure, Lookups, WrongAnswersError
+from stateflow.operators.joins.asked import Failure, Lookups, UnreadableAnswerError, WrongAnswersError
 from stateflow.operators.lossless import MISFITS, array_of, misfits
 from stateflow.operators.ready.dead_letters import Letters, dead_letter, key_of, put_out
 from stateflow.operators.ready.groups import grouped, whole
@@ -29,7 +29,7 @@ class Enriched(ColumnarOperator):
     def __init__(self, declared: Enrich) -> None:
         self.states = declared.states
         self._declared = declared
-        self._lookups = Lookups(declared.asking, diverts=declared.diverts)
+        self._lookups = Lookups(declared.asking, self._taken, diverts=declared.diverts)
         out = arrow_schema_of(declared.output)
         self._answers = pa.schema([out.field(field.name) for field in declared.answered])
 
@@ -83,10 +83,10 @@ class Enriched(ColumnarOperator):
         return pa.table({n: answers[n] if n in self._answers.names else rows[n] for n in names})
 
     def _read(self, keys: list[Any], answers: list[Any]) -> pa.Table:
-        """The fields of answers as columns."""
+        """The fields of answers as columns. An answer is what `_taken` has made of it."""
         columns = []
-        for field in self._answers:
-            values = [self._value(key, answer, field.name) for key, answer in zip(keys, answers, strict=True)]
+        for number, field in enumerate(self._answers):
+            values = [answer[number] for answer in answers]
             try:
                 columns.append(array_of(values, field.type))
             except MISFITS:
@@ -97,14 +97,18 @@ class Enriched(ColumnarOperator):
                 ) from error
         return pa.table(columns, schema=self._answers)
 
+    def _taken(self, key: Any, answer: Any) -> tuple[Any, ...]:
+        return tuple(self._value(key, answer, name) for name in self._answers.names)
+
     def _value(self, key: Any, answer: Any, name: str) -> Any:
         if answer is None:
             return None
         try:
-            return answer[name] if isinstance(answer, Mapping) else getattr(answer, name)
+            value = answer[name] if isinstance(answer, Mapping) else getattr(answer, name)
+            return bytes(value) if isinstance(value, bytearray | memoryview) else value
         except (KeyError, AttributeError) as error:
             # As None, a field that the service has renamed would be kept until its ttl is over.
-            raise UserCodeError(
+            raise UnreadableAnswerError(
                 f"operator {self._declared.uid!r}: the answer for {key!r} has no {name!r}; it has {_fields(answer)}: let look_up "
                 "give every field of the output that the rows do not have, as None where nothing is known; nothing of the batch "
                 "was stored"

@@ -20,6 +20,9 @@ LoadsMany = Callable[[Sequence[bytes | None], Any], list[Any]]
 
 _ACCEPTED = {"int": ({int},), "float": ({float}, {float, int}, {int}), "datetime": ({datetime},)}
 
+_LONG = 2.0**53
+"""From here on there are ints that no float is equal to."""
+
 
 def bulk(serializer: Serializer) -> tuple[DumpsMany, LoadsMany]:
     """`(dumps_many, loads_many)`; values that need a closer look go one by one, so errors are the serializer's."""
@@ -97,12 +100,15 @@ def _expiring_layout(form: str) -> Any:
 
 def _rows(schema: str, layout: Any, values: list[Any]) -> Any:
     """The values in place, headers to be filled in; None where each needs a closer look."""
-    if set(map(type, values)) not in _ACCEPTED[schema]:
+    kinds = set(map(type, values))
+    if kinds not in _ACCEPTED[schema]:
         return None
     rows = np.empty(len(values), dtype=layout)
     try:
         rows["value"] = micros_of(values).cast(pa.int64()) if schema == "datetime" else values
     except (OverflowError, ValueError):
+        return None
+    if schema == "float" and int in kinds and (np.abs(rows["value"]) >= _LONG).any():
         return None
     return rows
 

@@ -31,7 +31,7 @@ from stateflow.errors import CorruptError, IncompatibleError, StateTypeError, Us
 from stateflow.format.instants import day, days_since_epoch, instant, micros_since_epoch
 from stateflow.format.scalars import BY_TYPE, CODED, Scalar
 from stateflow.state.values.schema import schema_of
-from stateflow.state.values.structured import structured_codec, wrong
+from stateflow.state.values.structured import no_float, structured_codec, wrong
 
 BOOL, INT, FLOAT, STR, BYTES, DATE, DATETIME, DECIMAL = (scalar.code for scalar in CODED)
 STRUCTURED, CUSTOM, RAW_CODE = 9, 10, 11
@@ -95,7 +95,7 @@ def serializer_for(type_hint: Any) -> Serializer:
     if type_hint in _SCALARS:
         return _SCALARS[type_hint]
     schema = schema_of(type_hint)
-    encode, decode = structured_codec(type_hint, "datetime" in schema)
+    encode, decode = structured_codec(type_hint, schema)
     return _assembled(schema, STRUCTURED, encode, decode, type_hint)
 
 
@@ -197,9 +197,15 @@ def _as_int(value: Any) -> int:
 
 
 def _as_float(value: Any) -> float:
-    if not isinstance(value, bool) and isinstance(value, numbers.Real):
-        return float(value)
-    raise wrong("float", value)
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise wrong("float", value)
+    try:
+        number = float(value)
+    except OverflowError:
+        raise no_float(value) from None
+    if isinstance(value, numbers.Integral) and number != operator.index(value):
+        raise no_float(value)
+    return number
 
 
 def _as_bool(value: Any) -> bytes:

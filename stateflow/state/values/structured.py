@@ -18,11 +18,15 @@ from stateflow.state.values.schema import type_name
 # so a match only starts the walk through the value, which costs ten times the writing.
 _ISO_INSTANT = re.compile(rb"\d\d-\d\dT\d\d:\d\d:\d\d")
 
+# How MessagePack marks ints of eight bytes. Other bytes may look like it: of a value that is written again as it was, none was lost.
+_UNSIGNED, _SIGNED = 0xCF, 0xD3
+
 _GOT_NONE = re.compile(r"Expected `(.+?)`, got `(?:None|null)`")
 
 
-def structured_codec(hint: Any, dated: bool) -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
-    """What writes and reads values of `hint`; `dated` when datetimes may be inside."""
+def structured_codec(hint: Any, schema: str) -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
+    """What writes and reads values of `hint`; `schema` says what may be inside."""
+    dated, with_floats = "datetime" in schema, "float" in schema
     try:
         read = msgspec.msgpack.Decoder(hint).decode
     except TypeError as error:
@@ -38,7 +42,9 @@ def structured_codec(hint: Any, dated: bool) -> tuple[Callable[[Any], bytes], Ca
             if dated and _ISO_INSTANT.search(data):
                 _refuse_naive(value)
             # Nothing else checks the fields, and a value that cannot be read back must not be stored.
-            read(data)
+            again = read(data)
+            if with_floats and (_UNSIGNED in data or _SIGNED in data) and write(again) != data:
+                _refuse_lost_digits(value, again)
         except StateTypeError:
             raise
         except msgspec.ValidationError as error:
@@ -65,6 +71,42 @@ def structured_codec(hint: Any, dated: bool) -> tuple[Callable[[Any], bytes], Ca
 
 def wrong(expected: str, value: object) -> StateTypeError:
     return StateTypeError(f"expected {expected}, got {type(value).__name__}: {shown(value)}")
+
+
+def no_float(value: Any) -> StateTypeError:
+    return StateTypeError(
+        f"expected float, got {type(value).__name__} {shown(value)}, which no float is equal to: declare int, Decimal or str, or round it "
+        "yourself with float(value)"
+    )
+
+
+def _refuse_lost_digits(value: Any, again: Any) -> None:
+    """An int in the place of a float comes back as the nearest one."""
+    if isinstance(again, float):
+        if isinstance(value, int) and value != again:
+            raise no_float(value)
+    elif isinstance(value, Mapping) and isinstance(again, Mapping):
+        if len(value) != len(again):
+            raise StateTypeError("two keys of a dict are one float: declare its keys as int, Decimal or str")
+        for (key, inner), (key_again, inner_again) in zip(value.items(), again.items(), strict=True):
+            _refuse_lost_digits(key, key_again)
+            _refuse_lost_digits(inner, inner_again)
+    elif isinstance(value, (list, tuple)):
+        for inner, inner_again in zip(value, again, strict=False):
+            _refuse_lost_digits(inner, inner_again)
+    elif isinstance(value, (set, frozenset)):
+        for inner in value:
+            if isinstance(inner, int) and inner not in again:
+                raise no_float(inner)
+    elif dataclasses.is_dataclass(value) or isinstance(value, msgspec.Struct):
+        for name in _fields_of(value):
+            _refuse_lost_digits(getattr(value, name), getattr(again, name))
+
+
+def _fields_of(value: Any) -> tuple[str, ...]:
+    if isinstance(value, msgspec.Struct):
+        return value.__struct_fields__
+    return tuple(field.name for field in dataclasses.fields(value))
 
 
 def _lowered(message: str) -> str:

@@ -148,8 +148,14 @@ class Poisoned:
         return [-key for key in keys]
 
 
+def the_answer(key: Any, answer: Any) -> Any:
+    return answer
+
+
 def ask(service: Any, count: int, *, batch: int = 50, retries: int = 0, diverts: bool = True) -> Asked:
-    return Lookups(Asking(service, batch, 1, retries, 0, None), diverts=diverts).asked(list(range(count)))
+    return Lookups(Asking(service, batch, 1, retries, 0, None), the_answer, diverts=diverts).asked(
+        list(range(count))
+    )
 
 
 @pytest.mark.parametrize("batch", [2, 3, 7, 50, 64])
@@ -306,6 +312,48 @@ def test_letters_of_a_service_that_is_down_say_that_their_keys_went_together() -
 
 
 @dataclass
+class Answer:
+    country: str
+    score: float
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+@pytest.mark.parametrize("of", [dict, lambda: Answer("", 0.0)], ids=["a dict", "an object"])
+def test_an_answer_that_the_next_call_uses_again_stays_what_it_was(of: Any, is_async: bool) -> None:
+    answer = of()
+    answers: list[Any] = []
+
+    def look_up(ips: list[str]) -> list[Any]:
+        values = {"country": ips[0].upper(), "score": float(len(ips[0]))}
+        answer.update(values) if isinstance(answer, dict) else vars(answer).update(values)
+        answers[:] = [answer]
+        return answers
+
+    async def look_up_async(ips: list[str]) -> list[Any]:
+        return look_up(ips)
+
+    geo = harness(look_up_async if is_async else look_up, batch=1, ttl="1 hour")
+    expected = [Located("a", "/", "A", 1.0), Located("bb", "/", "BB", 2.0), Located("ccc", "/", "CCC", 3.0)]
+    for _ in ("asked", "stored"):
+        rows = geo.rows(*(Visit(ip, "/") for ip in ("a", "bb", "ccc")))
+        assert sorted(rows, key=lambda row: str(row.ip)) == expected
+
+
+def test_bytes_that_the_next_call_fills_again_stay_what_they_were() -> None:
+    buffer = bytearray(1)
+
+    def look_up(ips: list[str]) -> list[Any]:
+        buffer[0] = ord(ips[0])
+        return [{"flag": buffer}]
+
+    geo = harness(look_up, "ip string, flag binary", batch=1, ttl="1 hour")
+    assert {row["ip"]: row["flag"] for row in geo.rows(Visit("a", "/"), Visit("b", "/"))} == {
+        "a": b"a",
+        "b": b"b",
+    }
+
+
+@dataclass
 class Country:
     country: str | None
 
@@ -366,7 +414,7 @@ def test_so_many_calls_run_at_once_and_no_more(is_async: bool) -> None:
         return [None] * len(keys)
 
     asking = Asking(wait_async if is_async else wait, 2, 3, 0, 0, None)
-    asked = Lookups(asking, diverts=False).asked(list(range(12)))
+    asked = Lookups(asking, the_answer, diverts=False).asked(list(range(12)))
     assert asked == Asked(dict.fromkeys(range(12)), {})
     assert most == 3
 
@@ -378,7 +426,7 @@ def test_calls_begin_no_faster_than_allowed() -> None:
         begun.append(asyncio.get_running_loop().time())
         return [None] * len(keys)
 
-    Lookups(Asking(look_up, 1, 8, 0, 0, 50.0), diverts=False).asked(list(range(4)))
+    Lookups(Asking(look_up, 1, 8, 0, 0, 50.0), the_answer, diverts=False).asked(list(range(4)))
     assert begun[-1] - begun[0] >= 0.055, "three calls after the first, a fiftieth of a second apart"
 
 

@@ -56,6 +56,14 @@ def test_a_wrong_value_among_many_is_refused_like_one(wrong: Any) -> None:
         dumps_many([datetime(2020, 1, 1, tzinfo=UTC), wrong])
 
 
+@pytest.mark.parametrize("values", [[2**53 + 1], [1.5, -(2**53) - 1], [1, 10**400]])
+def test_an_int_that_is_no_float_among_many_is_refused_like_one(values: list[Any]) -> None:
+    serializer = serializer_for(float)
+    for write in (bulk(serializer)[0], lambda values: bulk_until(serializer)(values, 5)):
+        with pytest.raises(StateTypeError, match="expected float, got int"):
+            write(values)
+
+
 def test_a_value_with_an_expiry_among_many_is_read_like_one() -> None:
     serializer = serializer_for(datetime)
     _, loads_many = bulk(serializer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import math
 import uuid
 from datetime import UTC, date, datetime, timedelta, timezone
@@ -167,6 +168,17 @@ WRONG: list[tuple[Any, Any, str]] = [
     (float, False, "expected float, got bool"),
     (float, "1", "expected float, got str: '1'"),
     (float, Decimal(1), "expected float, got Decimal"),
+    (float, 2**53 + 1, "expected float, got int 9007199254740993, which no float is equal to"),
+    (float, np.int64(2**53 + 1), "expected float, got int64"),
+    (float, 10**400, "expected float, got int 1000"),
+    (float | None, -(2**53) - 1, "expected float, got int -9007199254740993"),
+    (list[float], [1.5, 2**53 + 1], "expected float, got int"),
+    (dict[str, list[float]], {"a": [2**53 + 1]}, "expected float, got int"),
+    (tuple[int, float], (2**53 + 1, 2**53 + 1), "expected float, got int"),
+    (frozenset[float], frozenset([2**53 + 1]), "expected float, got int"),
+    (dict[float, int], {2**53 + 1: 1}, "expected float, got int"),
+    (dict[float, int], {2**53: 1, 2**53 + 1: 1}, "two keys of a dict are one float"),
+    (Order, Order(2**53 + 1, 2**53 + 1, NOON), "expected float, got int"),
     (bool, 1, "expected bool, got int"),
     (str, b"x", "expected str, got bytes"),
     (str, "\ud800", "surrogate"),
@@ -203,6 +215,33 @@ def test_text_that_looks_like_a_datetime_is_no_datetime() -> None:
     serializer = serializer_for(dict[str, datetime])
     value = {"2020-01-01T00:00:00": NOON}
     assert serializer.loads(serializer.dumps(value)) == value
+
+
+class Access(enum.Flag):
+    READ = 1
+    WRITE = 2
+
+
+class Level(enum.IntFlag):
+    LOW = 1
+    HIGH = 2
+
+
+@pytest.mark.parametrize("value", [Access.READ, Access.READ | Access.WRITE, Access(0), Level.LOW | Level.HIGH, Level(8)], ids=str)  # fmt: skip
+def test_flags_come_back_together(value: enum.Flag) -> None:
+    for hint, given_value in ((type(value), value), (list[type(value)], [value])):  # type: ignore[misc]
+        serializer = serializer_for(hint)
+        read = serializer.loads(serializer.dumps(given_value))
+        assert repr(read) == repr(given_value)
+
+
+def test_a_long_int_where_floats_are_beside_stays_what_it_is() -> None:
+    serializer = serializer_for(tuple[int, float])
+    for long in (2**53 + 1, 2**62, -(2**63)):
+        assert serializer.loads(serializer.dumps((long, float(2**60)))) == (long, 2.0**60)
+    exactly = serializer_for(list[float])
+    assert exactly.loads(exactly.dumps([2**60, math.inf, -(2**53)])) == [2.0**60, math.inf, -(2.0**53)]
+    assert math.isnan(exactly.loads(exactly.dumps([math.nan]))[0])
 
 
 def test_numbers_of_other_kinds_are_converted() -> None:
