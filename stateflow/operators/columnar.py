@@ -12,13 +12,14 @@ from typing import Any
 import pyarrow as pa
 
 from stateflow.errors import StateflowError, UsageError, UserCodeError, placed
+from stateflow.format.instants import instant
 from stateflow.format.records import ExpiryShare, StateSchema
 from stateflow.operators.combined import Combinable
 from stateflow.operators.context import Moment, OperatorContext
 from stateflow.operators.engine import REPEATED
 from stateflow.operators.expiry import OperatorExpiry
 from stateflow.operators.filled import filled
-from stateflow.operators.lateness import ahead, behind
+from stateflow.operators.lateness import ahead, of_rows_and_timers
 from stateflow.pipelines.columnar import ColumnarOperator
 from stateflow.pipelines.defaults import Default
 from stateflow.pipelines.operators import DEAD_LETTERS, MAIN
@@ -66,6 +67,10 @@ class ColumnarContext(OperatorContext):
         self.now_micros = moment.now
         self.watermark_micros = moment.watermark
 
+    def go_by(self, watermark: int | None) -> None:
+        self.watermark_micros = watermark
+        self.watermark = None if watermark is None else instant(watermark)
+
     def emit(self, output: Output[Any], row: Any) -> None:
         raise UsageError(
             f"columnar code puts tables out to the side by their name: yield ({output.name!r}, table) in place of ctx.emit"
@@ -84,9 +89,9 @@ class ColumnarEngine:
         }
         self.expiry = OperatorExpiry([e for e in expiries.values() if e is not None and e.indexed])
         self._slot = moment.slot
-        self._watermark = behind(moment.watermark, spec.held_back)
-        before = moment.watermark_before if spec.waited else moment.watermark
-        self._watermark_of_rows = behind(before, spec.held_back)
+        self._watermark_of_rows, self._watermark = of_rows_and_timers(
+            moment, waited=spec.waited, held_back=spec.held_back
+        )
         self._expired = False
         self.dead_letters = 0
         """Keys whose rows were diverted."""
@@ -147,7 +152,7 @@ class ColumnarEngine:
     def process(self, tables: Sequence[pa.Table], late: Sequence[Any]) -> Iterator[tuple[str, Any]]:
         """Hands the rows of each input to user code."""
         operator = self.spec.operator
-        self.context.watermark_micros = self._watermark_of_rows
+        self.context.go_by(self._watermark_of_rows)
         if any(self.spec.defaults):
             by_input = zip(tables, self.spec.defaults, strict=True)
             tables = [filled(self.spec.uid, table, defaults) for table, defaults in by_input]
@@ -162,7 +167,7 @@ class ColumnarEngine:
     def fire(self) -> Iterator[tuple[str, Any]]:
         """Calls user code for entries that are due."""
         self.context.late = None
-        self.context.watermark_micros = self._watermark
+        self.context.go_by(self._watermark)
         yield from self._batches(lambda: self.spec.operator.fire(self.states, self.context))
 
     def next_due(self) -> int | None:

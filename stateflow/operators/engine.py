@@ -7,8 +7,10 @@ from types import GeneratorType
 from typing import Any
 
 from stateflow.errors import StateflowError, UsageError, UserCodeError, placed
+from stateflow.format.instants import instant
 from stateflow.operators.binding import Binding, bind
 from stateflow.operators.context import Moment, OperatorContext
+from stateflow.operators.lateness import of_rows_and_timers
 from stateflow.operators.snapshots import Copies, Taker
 from stateflow.pipelines.operators import DEAD_LETTERS, MAIN, OperatorSpec
 from stateflow.state.broadcast_map import BroadcastWriteError, writing
@@ -39,6 +41,11 @@ class ProcessEngine:
         self.taker: Taker = given.get(MAIN) or Copies()
         by_side = {name: given.get(name) or Copies() for name in sides}
         self.context = OperatorContext(self.cursor, moment, subtask, by_side, parallelism)
+        self._at_rows, self._at_timers = (
+            None if each is None else instant(each)
+            for each in of_rows_and_timers(moment, waited=spec.waited, held_back=spec.held_back)
+        )
+        self.context.watermark = self._at_rows
         self.binding: Binding = bind(
             self.process, spec.uid, self.cursor, spec.state_ids, spec.evolved, spec.indexes
         )

@@ -18,6 +18,7 @@ from stateflow.operators.binding import Binding
 from stateflow.operators.context import Moment, OperatorContext
 from stateflow.operators.decoded import decoded_keys
 from stateflow.operators.due import KEY_AT, DueTimers, Queue, base_of, rank_of, time_of, times_of, turn
+from stateflow.operators.lateness import ahead, behind
 from stateflow.operators.output import returned
 from stateflow.pipelines.operators import OperatorSpec
 from stateflow.state.bound import BoundTimer, BoundTimers, Change, Cursor
@@ -70,7 +71,8 @@ class Firing:
         self._names = sorted(binding.timers)
         self._timers: list[AnyTimer] = [binding.timers[name] for name in self._names]
         self._handlers = binding.handlers
-        self._limits = [_limit(timer, moment) for timer in self._timers]
+        self._held_back = spec.held_back
+        self._limits = [_limit(timer, moment, spec.held_back) for timer in self._timers]
         self._namespaced = {
             rank: timer.namespace for rank, timer in enumerate(self._timers) if timer.namespace is not None
         }
@@ -302,7 +304,7 @@ class Firing:
         self._cursor.write(changes)
 
     def next_timers(self, groups: range) -> tuple[int | None, int | None]:
-        """The earliest event-time and processing-time timers that are set."""
+        """The earliest event-time and processing-time timers that are set: the watermark and the clock of a batch that fires them."""
         earliest: dict[str, int] = {}
         for timer, limit in zip(self._timers, self._limits, strict=True):
             for group in groups:
@@ -314,10 +316,10 @@ class Firing:
                 if first is not None:
                     at = split_timer(split(first).body)[0]
                     earliest[timer.time] = min(at, earliest.get(timer.time, at))
-        return earliest.get("event"), earliest.get("processing")
+        return ahead(earliest.get("event"), self._held_back), earliest.get("processing")
 
 
-def _limit(timer: AnyTimer, moment: Moment) -> int:
+def _limit(timer: AnyTimer, moment: Moment, held_back: int) -> int:
     """The last instant whose timers, of this kind, fire in this batch."""
-    limit = moment.watermark if timer.time == "event" else moment.now
+    limit = behind(moment.watermark, held_back) if timer.time == "event" else moment.now
     return _NEVER if limit is None else limit

@@ -264,7 +264,9 @@ class KeyedEngine(ProcessEngine):
 
     def fire(self, groups: range) -> Iterator[None]:
         """Fires timers that are due in these key groups, in time order; yields when output should be taken."""
-        return self._firing.run(groups)
+        self.context.watermark = self._at_timers
+        yield from self._firing.run(groups)
+        self.context.watermark = self._at_rows
 
     def next_timers(self, groups: range) -> tuple[int | None, int | None]:
         """The earliest event-time and processing-time timers that are set."""

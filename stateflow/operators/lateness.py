@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stateflow.format.records import END_OF_TIME
+from stateflow.operators.context import Moment
 
 
 def behind(watermark: int | None, held_back: int) -> int | None:
@@ -15,6 +16,14 @@ def behind(watermark: int | None, held_back: int) -> int | None:
 def ahead(due: int | None, held_back: int) -> int | None:
     """The watermark that a batch must have for such an operator to reach an instant."""
     return due if due is None or due >= END_OF_TIME else min(due + held_back, END_OF_TIME)
+
+
+def of_rows_and_timers(moment: Moment, *, waited: bool, held_back: int) -> tuple[int | None, int | None]:
+    """The watermarks that an operator goes by in a batch: as it takes rows, and as it does what is due behind them. `waited`: rows come
+    from an operator that puts them out when the watermark of this batch has reached them, and so are ahead of that of the batch before.
+    """
+    before = moment.watermark_before if waited else moment.watermark
+    return behind(before, held_back), behind(moment.watermark, held_back)
 
 
 def is_late(event_time: Any, watermark: Any) -> Any:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from stateflow.errors import UsageError
 from stateflow.pipelines.graph import GroupedRows, KeyedNode, Node, NodeRows, SourceNode
-from stateflow.pipelines.held_back import before_and, behind
+from stateflow.pipelines.held_back import before_and, behind, of_any_time
 from stateflow.pipelines.ready import Deduplicate, ReadyOperator
 from stateflow.pipelines.windows import event_time
 
@@ -77,6 +77,20 @@ def time_columns(
     """The columns of the event times of both inputs, and how far the operator is held back."""
     times = time_column(uid, left.stream, left_time), time_column(uid, right.stream, right_time)
     return (times[0].column, times[1].column), max(each.held_back for each in times)
+
+
+def held_back(uid: str, inputs: Sequence[GroupedRows], timers: str) -> int:
+    """How far the watermark of user code is behind that of a batch. `timers` is what the code has that goes by it; empty: it can only
+    ask for the watermark, and where no length is known it is that of the batch."""
+    streams = [keyed.stream for keyed in inputs]
+    length = of_any_time(streams)
+    if isinstance(length, int):
+        return length
+    if not timers or not any(map(has_event_time, streams)):
+        return 0
+    raise UsageError(
+        f"operator {uid!r} has {timers}, and how far the times of its rows are behind the watermark does not show: {length}"
+    )
 
 
 def _column(uid: str, stream: NodeRows, named: str = "", offered: Sequence[str] = ()) -> str:

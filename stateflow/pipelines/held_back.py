@@ -12,11 +12,13 @@ declared:
                           right rows    the most that it may be earlier
     an as-of join: left rows            0
                    right rows           `keep`
+    code with event timers              what it is held back by
 
 The next operator adds its own. By that length it is held back: it takes rows by the watermark of the batch before less that length, and
 puts out what the watermark of this batch less that length has reached. So no row is late for it by nature, and what comes out is what one
 computation over all rows gives. A step of user code passes times on by their column; where it gives rows older times than it got, they are
-late for what follows, and counted.
+late for what follows, and counted. Code that has timers or asks for the watermark names no column: it is held back by the longest length of
+those that have times.
 """
 
 from __future__ import annotations
@@ -24,12 +26,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
 from stateflow.pipelines.columnar import ColumnarOperator
 from stateflow.pipelines.graph import KeyedNode, Node, NodeRows, SourceNode
 from stateflow.pipelines.joined_columns import LEFT, RIGHT
 from stateflow.pipelines.joins import AsofJoin, IntervalJoin, JoinOperator, LatestJoin, WindowJoin
 from stateflow.pipelines.operators import MAIN
+from stateflow.pipelines.process import Process
 from stateflow.pipelines.ready import WINDOW_END, WINDOW_START, Deduplicate, ReadyOperator, WindowAggregate
 from stateflow.pipelines.window_process import WindowCode
 from stateflow.pipelines.windows import Cumulative, Session, Sliding, Window
@@ -64,7 +68,28 @@ def behind(stream: NodeRows) -> Behind:
     before = together(inputs if inputs is not None else map(behind, node.inputs))
     if isinstance(node, KeyedNode) and isinstance(node.columnar, ReadyOperator) and stream.output == MAIN:
         return _after(node.columnar, node.held_back, inputs or [], before)
+    if isinstance(node, KeyedNode) and node.held_back and _waits(node):
+        # Rows of its timers may have the times of these in any column.
+        columns = {name: _longest((each, node.held_back)) for name, each in before.columns.items()}
+        return Behind(columns, _longest((before.others, node.held_back)))
     return before
+
+
+def of_any_time(streams: Iterable[NodeRows]) -> Length:
+    """The longest that times of rows may be behind, where user code may go by any column: of those of which it is known."""
+    lengths = [length for stream in streams for length in _of_times(stream)]
+    known = [each for each in lengths if isinstance(each, int)]
+    return max(known) if known else _longest(lengths)
+
+
+def _of_times(stream: NodeRows) -> list[Length]:
+    known = behind(stream)
+    if stream.rows is None:
+        return [known.others, *known.columns.values()]
+    times = [known.of(each.name) for each in stream.rows.fields if each.type == "timestamp"]
+    if times and all(isinstance(each, int) for each in times):
+        return times
+    return [*times, known.others]
 
 
 def together(parts: Iterable[Behind]) -> Behind:
@@ -94,8 +119,11 @@ def _waits(node: Node) -> bool:
         return node.columnar.waits_for_watermark
     if isinstance(node.columnar, ColumnarOperator):
         return node.columnar.fires
-    declared = node.process_type.declarations() if node.process_type is not None else None
-    return declared is not None and any(timer.time == "event" for timer in declared.timers.values())
+    return node.process_type is not None and has_event_timers(node.process_type)
+
+
+def has_event_timers(process: type[Process[Any]]) -> bool:
+    return any(timer.time == "event" for timer in process.declarations().timers.values())
 
 
 def _after(declared: ReadyOperator, held_back: int, inputs: list[Behind], before: Behind) -> Behind:

@@ -8,7 +8,9 @@ from typing import Any, TypeVar
 
 from stateflow.errors import UsageError
 from stateflow.pipelines.columnar import ColumnarOperator, columnar_operator
+from stateflow.pipelines.event_times import held_back
 from stateflow.pipelines.graph import Graph, GroupedRows, KeyedNode, NodeRows
+from stateflow.pipelines.held_back import has_event_timers
 from stateflow.pipelines.keys import check_streams
 from stateflow.pipelines.operators import check_on_error, side_outputs
 from stateflow.pipelines.process import KeyedProcess, Output, PartitionProcess, Process, type_arguments
@@ -81,6 +83,7 @@ def process_node(
         dead_letter_threshold=threshold,
         broadcast=dict(broadcast),
         parallelism=own_parallelism(uid, parallelism),
+        held_back=held_back(uid, inputs, "event timers" if has_event_timers(cls) else ""),
     )
     return _added(node)
 
@@ -98,16 +101,18 @@ def columnar_node(
     parallelism: int | None,
 ) -> KeyedNode:
     order_by = [name for keyed in inputs for name in keyed.order_by]
+    operator = columnar_operator(uid, code, state, on_due, chunk_rows, inputs[0].columns, order_by)
     node = KeyedNode(
         _flow(inputs).claim("operator", uid),
         tuple(keyed.stream for keyed in inputs),
         inputs,
-        columnar=columnar_operator(uid, code, state, on_due, chunk_rows, inputs[0].columns, order_by),
+        columnar=operator,
         forgets=frozenset(forgets),
         rows=tuple(keyed.stream.rows for keyed in inputs),
         output=row_type(output),
         sides=side_outputs(uid, outputs, "fail"),
         parallelism=own_parallelism(uid, parallelism),
+        held_back=held_back(uid, inputs, "an on_due" if operator.fires else ""),
     )
     return _added(node)
 

@@ -33,6 +33,11 @@ class OperatorSpec:
     """The states that have an index of expiries. A state with a ttl and without one only hides what has expired."""
     evolved: Mapping[str, StateSchema] = field(default_factory=dict)
     """States whose type has changed: of them values of earlier types may be stored."""
+    waited: bool = False
+    """Whether rows come from another operator, which puts them out when the watermark has reached them. While it takes rows, the
+    watermark of the batch before counts: they are ahead of it."""
+    held_back: int = 0
+    """How far the operator's watermark is behind that of the batch, in microseconds: rows that come to it are so far behind."""
 
 
 MAIN = ""

@@ -369,7 +369,7 @@ class Batch:
                 outputs={MAIN: main, **sides},
                 # A row was placed by the key that it came with, so a key without a value stays without.
                 defaults=tuple(i.rows.defaults_but(i.columns) for i in inputs),
-                waited=isinstance(node.columnar, ReadyOperator) and comes_when_reached(node),
+                waited=comes_when_reached(node),
                 held_back=node.held_back,
             )
             arrow_task = ArrowTask(
@@ -401,6 +401,8 @@ class Batch:
             on_error=node.on_error,
             dead_letter_limit=self.settings.dead_letter_limit,
             indexes=indexes(running.states),
+            waited=comes_when_reached(node),
+            held_back=node.held_back,
         )
         task = KeyedTask(
             spec=spec,

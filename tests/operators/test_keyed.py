@@ -12,7 +12,7 @@ import pytest
 import stateflow as sf
 from stateflow.errors import UserCodeError
 from stateflow.format.encoding import prefix
-from stateflow.format.records import Shard
+from stateflow.format.records import END_OF_TIME, Shard
 from stateflow.operators import firing
 from stateflow.operators.binding import TIMER_IDS, schemas
 from stateflow.operators.context import Moment
@@ -73,13 +73,14 @@ def ids(cls: type[Any]) -> dict[str, int]:
 
 def engine(
     cls: type[Any], on: Any, *, on_error: str = "fail", slot: int = 1, watermark: int | None = None, now: int = 0,
-    limit: int = 1000,
+    limit: int = 1000, before: int | None = None, held_back: int | None = None,
 ) -> KeyedEngine:  # fmt: skip
     row = row_type("n long")
     spec = OperatorSpec(
-        "op", cls, cls, ("user",), ("int",), (row,), row, {"side": row}, ids(cls), on_error, limit
-    )
-    made = KeyedEngine(spec, Moment(slot, now, 42, watermark), 0)
+        "op", cls, cls, ("user",), ("int",), (row,), row, {"side": row}, ids(cls), on_error, limit,
+        waited=held_back is not None, held_back=held_back or 0,
+    )  # fmt: skip
+    made = KeyedEngine(spec, Moment(slot, now, 42, watermark, watermark_before=before), 0)
     made.attach(on)
     return made
 
@@ -311,6 +312,38 @@ def test_timers_fire_up_to_the_watermark_in_time_order_over_all_keys(tmp_path: P
     assert made.timers_fired == 4
     assert made.next_timers(range(128)) == (40_000_000, None)
     assert fired(engine(Timed, on, watermark=30_000_000)) == []
+
+
+class Asks(sf.KeyedProcess[int, Any, Any]):
+    due = sf.Timer("event", many=True)
+
+    def process(self, key: int, rows: Iterator[Any], ctx: Any) -> Iterator[Any]:
+        for row in rows:
+            self.due.set(EPOCH + timedelta(seconds=row))
+            yield "row", ctx.watermark
+
+    @due.fires
+    def fire(self, key: int, at: datetime, ctx: Any) -> Iterator[Any]:
+        yield at, ctx.watermark
+
+
+def test_behind_an_operator_rows_and_timers_go_by_the_watermark_that_is_held_back(tmp_path: Path) -> None:
+    on = backend(tmp_path)
+    second, held = 1_000_000, 20 * 1_000_000
+    made = engine(Asks, on, watermark=60 * second, before=30 * second, held_back=held)
+    for rows in ({3: [15, 40, 41]}, {4: [39]}):
+        made.run(chunk(rows))
+        list(made.fire(range(128)))
+    of_rows, of_timers = (EPOCH + timedelta(seconds=at) for at in (10, 40))
+    assert made.out == [
+        ("row", of_rows), ("row", of_rows), ("row", of_rows),
+        *((EPOCH + timedelta(seconds=at), of_timers) for at in (15, 40)),
+        ("row", of_rows), (EPOCH + timedelta(seconds=39), of_timers),
+    ]  # fmt: skip
+    assert made.next_timers(range(128)) == (61 * second, None), "the batch's watermark that fires the next"
+    drained = engine(Asks, on, watermark=END_OF_TIME, before=60 * second, held_back=held)
+    list(drained.fire(range(128)))
+    assert [at for at, _ in drained.out] == [EPOCH + timedelta(seconds=41)]
 
 
 def test_without_a_watermark_no_event_timer_fires(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
@@ -399,8 +400,86 @@ def test_user_code_passes_times_on_by_their_column() -> None:
         cut = passed.key_by("k").window(sf.tumbling("1 hour"), time=time)
         cut.aggregate(uid, WINDOW, n=sf.count(), total=sf.count())
     assert [(node.uid, node.held_back) for node in flow.operators] == [
-        ("first", 0), ("passes", 0), ("ends", 2 * MINUTE), ("starts", 7 * MINUTE),
+        ("first", 0), ("passes", 7 * MINUTE), ("ends", 2 * MINUTE), ("starts", 7 * MINUTE),
     ]  # fmt: skip
+
+
+class Reminds(sf.KeyedProcess[int, Any, Any]):
+    due = sf.Timer("event")
+
+    def process(self, key: int, rows: Any, ctx: sf.Context) -> None: ...
+
+    @due.fires
+    def fire(self, key: int, at: datetime, ctx: sf.Context) -> None: ...
+
+
+class Asks(sf.KeyedProcess[int, Any, Any]):
+    def process(self, key: int, rows: Any, ctx: sf.Context) -> None: ...
+
+
+class AsksBoth(sf.ConnectedProcess[int, Any, Any, Any]):
+    def process_left(self, key: int, rows: Any, ctx: sf.Context) -> None: ...
+    def process_right(self, key: int, rows: Any, ctx: sf.Context) -> None: ...
+
+
+ENDS = "k bigint, window_end timestamp, n bigint"
+FIVE = of_windows(sf.tumbling("5 minutes"), lateness="2 minutes")
+OWN_CODE: dict[str, tuple[Callable[[sf.Flow], Stream], int]] = {
+    "a source": (lambda f: source(f, "one"), 0),
+    "windows": (FIVE, 7 * MINUTE),
+    "windows without their start": (lambda f: FIVE(f).transform(rows_of("k", "window_end", "n"), ENDS), 2 * MINUTE),
+    "windows without a column of times": (lambda f: FIVE(f).transform(rows_of("k", "n"), "k bigint, n bigint"), 7 * MINUTE),
+    "windows of unknown columns": (lambda f: FIVE(f).transform(rows_of("k")), 7 * MINUTE),
+    "windows and a source": (lambda f: FIVE(f).transform(rows_of("k"), "k bigint").union(source(f, "two").transform(rows_of("k"), "k bigint")), 7 * MINUTE),
+    "sessions": (of_windows(sf.session("3 minutes"), lateness="1 minute"), MINUTE),
+    "an outer join": (of_join("full", "-3 minutes", "7 minutes"), 7 * MINUTE),
+    "an as-of join": (of_asof(keep="10 minutes"), 10 * MINUTE),
+    "an as-of join without an end": (of_asof(keep=None), 0),
+    "last rows": (of_dedup("last"), 6 * SECOND),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OWN_CODE)
+def test_code_with_timers_is_held_back_by_the_longest_length_that_is_known(name: str) -> None:
+    declare, length = OWN_CODE[name]
+    flow = sf.Flow("flow")
+    keyed = declare(flow).key_by("k")
+    keyed.process("timers", Reminds, output=ROWS)
+    keyed.process("asks", Asks, output=ROWS)
+    keyed.connect(source(flow, "beside").key_by("k")).process("both", AsksBoth, output=ROWS)
+    state = sf.columns({"n": int}, timed=True)
+    keyed.process_arrow("arrow", lambda *_: None, state=state, output=ROWS, on_due=lambda *_: None)
+    mine = {node.uid: node.held_back for node in flow.operators}
+    assert {uid: mine[uid] for uid in ("timers", "asks", "both", "arrow")} == dict.fromkeys(
+        ("timers", "asks", "both", "arrow"), length
+    )
+
+
+def test_what_timers_put_out_is_behind_by_what_they_are_held_back_by() -> None:
+    flow = sf.Flow("flow")
+    for uid, process in (("timers", Reminds), ("asks", Asks)):
+        windows = (
+            FIVE(flow)
+            if not flow.operators
+            else Stream(flow, flow.operators[0], "", flow.operators[0].output)
+        )
+        passed = windows.key_by("k").process(uid, process, output=ENDS)
+        cut = passed.key_by("k").window(sf.tumbling("1 hour"), time="window_end")
+        cut.aggregate(f"{uid}-windows", "k bigint, window_end timestamp, n bigint", n=sf.count())
+    mine = {node.uid: node.held_back for node in flow.operators}
+    assert (mine["timers-windows"], mine["asks-windows"]) == (7 * MINUTE, 2 * MINUTE)
+
+
+def test_timers_behind_rows_of_any_age_are_refused() -> None:
+    flow = sf.Flow("flow")
+    counted = source(flow, "one").key_by("k").window(sf.count_window(3))
+    rows = counted.aggregate("threes", "k bigint, n bigint", n=sf.count()).key_by("k")
+    rows.process("asks", Asks, output=ROWS)
+    with pytest.raises(sf.UsageError) as caught:
+        rows.process("timers", Reminds, output=ROWS)
+    assert str(caught.value).startswith(
+        "operator 'timers' has event timers, and how far the times of its rows are behind the watermark does not show: windows of a count"
+    )
 
 
 def test_rows_that_an_as_of_join_does_not_keep_waiting_come_at_once() -> None:

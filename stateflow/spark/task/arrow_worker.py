@@ -173,7 +173,8 @@ class _Subtask:
     def _finish(self, index: int, backend: Backend, outputs: _Outputs) -> Iterator[Any]:
         yield from outputs.take(self.engine.fire())
         expiries = self.engine.next_expiries()
-        if self.engine.changed or self.shards.changes(index):
+        # Where nothing came of a timer that was due, the record says too early when the next one is.
+        if self.engine.changed or self.shards.changes(index) or self._due(self.inputs[index]):
             timers = self.engine.next_due(), None
             self.shards.finish(index, backend, timers, expiries, self.engine.expiry.shares)
         else:

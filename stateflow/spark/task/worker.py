@@ -260,7 +260,8 @@ class _Subtask:
             for _ in engine.fire(groups):
                 yield from outputs.take(engine)
         expiries = engine.next_expiries()
-        if engine.changed or self.shards.changes(index):
+        # Where nothing came of a timer that was due, the record says too early when the next one is.
+        if engine.changed or self.shards.changes(index) or self._due(shard):
             self.shards.finish(index, backend, engine.next_timers(groups), expiries, engine.expiry.shares)
         else:
             self.shards.keep(index, backend)
