@@ -22,7 +22,8 @@ _STRICT = {"mode": "FAILFAST"}
 _DEFAULTS = {
     # Columns are told by the header line. Spark would take them by their places, and an amount for a price.
     "csv": {"header": "true", "enforceSchema": "false", **_STRICT},
-    "json": _STRICT,
+    # Spark would read digits alone as days since 1970: 01052026 would be in the year 4850.
+    "json": {"enableDateTimeParsingFallback": "false", **_STRICT},
 }
 BROKEN = "columnNameOfCorruptRecord"
 _BROKEN = "_corrupt_record"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -196,3 +196,63 @@ def test_lines_that_do_not_fit_can_be_kept(spark: SparkSession, tmp_path: Path) 
     assert sorted(text for text, _, _ in put_aside if text is not None) == sorted(bad)
     assert [row for row in put_aside if row[0] is None] == [(None, None, 4)]
     assert [(row["user"], row["amount"]) for row in sf.memory("whole-lines").rows] == [(1, 5)]
+
+
+DAYS = {
+    "2026-01-05": "2026-01-05", "2026-1-5": "2026-01-05", "2026-01-05T12:00:00Z": "2026-01-05", "2026-01-05 12:00": "2026-01-05",
+    "20260105": None, "01052026": None, "1767225600": None, "1767225600000": None, "01/05/2026": None, "20260105T120000": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("format", ["json", "csv"])
+@pytest.mark.parametrize("kind", ["date", "timestamp"])
+@pytest.mark.parametrize("text", DAYS)
+def test_digits_alone_are_no_day(
+    spark: SparkSession, tmp_path: Path, format: str, kind: str, text: str
+) -> None:
+    """Spark took them for days since 1970: 20260105 was in the year 57440."""
+    line = f'{{"day": "{text}"}}\n' if format == "json" else f"day\n{text}\n"
+    (tmp_path / f"1.{format}").write_text(line)
+
+    def read(**options: str) -> list[str]:
+        source = sf.files(str(tmp_path), format, options=options).declared("in", row_type(f"day {kind}"))
+        return [row[0] for row in source.there(spark).selectExpr("cast(to_date(day) as string)").collect()]
+
+    if DAYS[text] is not None:
+        assert read() == [DAYS[text]]
+        return
+    with pytest.raises(Exception, match=r"MALFORMED_RECORD|CANNOT_PARSE|FAILED_READ_FILE"):
+        read()
+    if text == "20260105":
+        assert read(dateFormat="yyyyMMdd", timestampFormat="yyyyMMdd") == ["2026-01-05"]
+
+
+@dataclass
+class Visit:
+    day: date
+    broken: str | None = None
+
+
+def test_a_day_that_is_none_is_a_bad_row(spark: SparkSession, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "1.json").write_text('{"day": "20260105"}\n{"day": "2026-01-05"}\n')
+
+    @sf.pipeline("visits")
+    def visits(flow: sf.Flow, *, keep: bool) -> None:
+        options = {"columnNameOfCorruptRecord": "broken"} if keep else {}
+        rows = flow.source("in", sf.files(str(folder), "json", options=options), Visit)
+        rows.collect("out", sf.memory("visits"))
+
+    bench, out = Workbench(spark, tmp_path), sf.memory("visits")
+    out.clear()
+    with pytest.raises(
+        sf.StateflowError, match=r"1\.json has a row that does not fit the row class: .*'20260105'"
+    ):
+        bench.run(visits, {"keep": "false"}, tolerable_failed_batches=0)
+    assert out.rows == []
+    bench.run(visits, {"keep": "true"})
+    assert sorted((str(row["day"]), row["broken"]) for row in out.rows) == [
+        ("2026-01-05", None),
+        ("None", '{"day": "20260105"}'),
+    ]
