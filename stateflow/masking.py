@@ -43,7 +43,7 @@ SECRET_NAME = _name_pattern()
 """A regular expression for names of secrets."""
 # A password may hold any character that nobody has quoted, but a number and a slash are a port and a path.
 _PASSWORD = r'(://[^\s/?#:@"]*:)(?!\d{1,5}(?:[/?#,\]]|$))(?:(?!://)[^\s"])*@'
-_ORACLE = r"(\bjdbc:oracle:\w+:[^/\s@]+/)(?!/)[^\s@]+@"
+_ORACLE = r"(\bjdbc:oracle:\w{1,16}:[^/\s@]{1,256}/)(?!/)[^\s@]+@"
 _WEBHOOK = (
     r"(https://(?:hooks\.(?:slack|zapier)\.com|(?:\w+\.)?discord(?:app)?\.com/api/webhooks|[\w.-]+\.webhook\.office\.com|"
     r"outlook\.office(?:365)?\.com/webhook|api\.telegram\.org(?=/bot))/)[^\s\"'<>]+"
@@ -52,16 +52,18 @@ _WEBHOOK = (
 SECRET_URL = f"{_PASSWORD}|{_ORACLE}|{_WEBHOOK}"
 """A regular expression for URLs with a password."""
 _SECRET_NAME = re.compile(SECRET_NAME)
-_USER = re.compile(r'\b([A-Za-z][A-Za-z0-9+.-]*)://[^\s/?#":]+(?::(?:x-oauth-basic)?)?@')
+# A run of a name's characters is looked at once, from its beginning: a long line without a space would take minutes.
+_USER = re.compile(r'(?<![A-Za-z0-9+.-])([A-Za-z0-9+.-]++)://[^\s/?#":]+(?::(?:x-oauth-basic)?)?@')
 _NAMES_SOMEBODY = re.compile(
     r"abfss?|wasbs?|adl|az|azure|s3[an]?|gs|(s|web|sweb)?hdfs|(git\+)?ssh|sftp|postgres(ql)?|mysql|mariadb|mongodb(\+srv)?",
     re.IGNORECASE,
 )
 """Schemes in which what stands alone before the `@` is the name of a user or a container, and no token."""
-_ASSIGNMENT = re.compile(r"""(?P<name>[\w.\-]+)["']?\s*[=:]\s*""")
+_ASSIGNMENT = re.compile(r"""(?<![\w.\-])(?P<name>[\w.\-]++)["']?\s*+[=:]\s*+""")
 _VALUE = re.compile(
     r"""
-    "(?:[^"\\]|\\.|"")*" | '(?:[^'\\]|\\.|'')*' | ["'][^\n]*  # a quote is escaped or doubled; none at the end of a text that was cut
+    \*\*\*(?=[\s&;,"'}\])]|\Z)  # it is masked already
+    | "(?:[^"\\]|\\.|"")*" | '(?:[^'\\]|\\.|'')*' | ["'][^\n]*  # a quote is escaped or doubled; none at the end of a text that was cut
     | \{\{[^}]*\}\} | \{(?:[^}]|\}\})*\}  # a template, or braces as JDBC has them
     | (?:(?i:bearer|basic|token|digest|negotiate|apikey)\s+)?
       (?:[^\s&;,"'] | ,(?=[^\s&;,"'])(?![\w.\-]+["']?\s*[=:]))+  # a comma ends it if the next name follows
