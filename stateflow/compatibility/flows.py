@@ -184,6 +184,7 @@ def compare(
         sinks={**sinks, **dict.fromkeys(misfits, "incompatible")},
         problem=problem,
         warnings=(
+            *(warning for each in operators for warning in _losses(each, record)),
             *(warning for source in flow.sources for warning in _lost_late_rows(flow, source)),
             *(warning for node in flow.operators for warning in _warnings(flow, node)),
             *taking_ids(flow.sinks).values(),
@@ -198,6 +199,16 @@ def compare(
         ),
         misfits=tuple(misfits.values()),
     )
+
+
+def _losses(operator: OperatorCheck, record: Record | None) -> Iterator[str]:
+    for name, change in operator.evolution.items():
+        if change.losses and record is not None:
+            yield (
+                f"operator {operator.uid!r}, state {name!r}: its values in checkpoint {record.slot} lose something under the type of today "
+                f"({', '.join(change.losses)}): if that is not meant, give the type back what it had, and once a run has gone on, restore "
+                "that checkpoint with it"
+            )
 
 
 def _lost_late_rows(flow: Flow, source: SourceNode) -> Iterator[str]:

@@ -30,6 +30,7 @@ from stateflow.checkpoint.log import read_epochs, read_identity, read_log
 from stateflow.checkpoint.process import this_process
 from stateflow.checkpoint.rescale import kept_key_groups, needs_rescale, rescaled_operators
 from stateflow.checkpoint.writer import Writer
+from stateflow.compatibility.flows import compare
 from stateflow.compatibility.states import check_flow
 from stateflow.config.options import Options, checkpoint_root, scratch_parent
 from stateflow.errors import IncompatibleError, NotFoundError, StateflowError, UsageError
@@ -37,10 +38,10 @@ from stateflow.format.layout import JobLayout
 from stateflow.format.records import Owner, Record
 from stateflow.liveness.heart import Heart
 from stateflow.metrics import numbers, reporter
-from stateflow.pipelines.delivery import taking_ids
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.lost_rows import LostRows, added, lost_rows
 from stateflow.pipelines.pipeline import Pipeline
+from stateflow.savepoints.origin import newest_sinks
 from stateflow.spark.absent_inputs import absent_inputs
 from stateflow.spark.batch import BatchSettings
 from stateflow.spark.carry_out import Sinks, functions_of
@@ -186,6 +187,15 @@ class _Run:
         if not self.request.takeover:
             self._refuse_while_live()
 
+    def _check_claimed(self, writer: Writer) -> None:
+        """Checks the flow against the record that the run goes on from, and tells what `check` warns of."""
+        allow = self.request.allow_non_restored_state
+        check_flow(self.flow, writer.parent, allow_non_restored_state=allow)
+        written = {uid: prepared.target for uid, prepared in newest_sinks(writer.log).items()}
+        check = compare(self.flow, self.job, writer.parent, allow_non_restored_state=allow, written=written)
+        for sentence in check.warnings:
+            self.warnings.add(sentence, sentence)
+
     def _refuse_drained(self, record: Record | None, *, pending: bool = False) -> None:
         if record is not None and record.final and not self._finishes(record, pending=pending):
             raise IncompatibleError(
@@ -250,8 +260,6 @@ class _Run:
         open_sinks = self._open_sinks(spark, outline)
         stager = Stager(self._opener(), lambda: uuid.uuid4().hex)
         sinks = Sinks(self.job, lambda: spark, stager, functions_of(self.flow))
-        for uid, sentence in taking_ids(self.flow.sinks).items():
-            self.warnings.add(f"sink {uid}: checkpoint ids", sentence)
         if not self.request.takeover and self._newest_epoch() != self._known_epoch:
             # Spark took seconds to start. Another run may have begun meanwhile: this one refuses, as it would have at
             # first, rather than fence it.
@@ -274,9 +282,7 @@ class _Run:
             self.warnings.take_over(
                 unsaid(writer.log, writer.epoch, partial(read_heartbeat, self.store, self.layout))
             )
-            check_flow(
-                self.flow, writer.parent, allow_non_restored_state=self.request.allow_non_restored_state
-            )
+            self._check_claimed(writer)
             # `claim` has carried out what was pending. That may have been the end of the drain.
             drained = writer.parent is not None and writer.parent.final and self.request.drain
             if not drained:

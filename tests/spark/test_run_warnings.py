@@ -7,16 +7,19 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from pyspark.sql import SparkSession
 
+import stateflow as sf
 from stateflow.checkpoint.control import Heartbeat, RunOutcome
 from stateflow.checkpoint.draft import Draft
 from stateflow.config.options import load
 from stateflow.format.records import Kind, Owner, Record
+from stateflow.jobs.job import Job
 from stateflow.spark.loop import BatchReport
 from stateflow.spark.run_warnings import RunWarnings, unsaid
 from stateflow.spark.runner import RunRequest, run
@@ -118,3 +121,54 @@ def killed(folder: str) -> None:
     }
     options = load(code=code, env={}, folder=bench.folder)
     run(RunRequest(reader(bench, skipChangeCommits="true"), options, listener=listen))
+
+
+@dataclass
+class Kept:
+    n: int
+    gone: str = "x"
+
+
+@dataclass
+class KeptNow:
+    n: int
+
+
+def keeping(declared: type, bench: Workbench) -> sf.Pipeline:
+    class Keeping(sf.KeyedProcess):
+        kept = sf.ValueState(declared)
+
+        def process(self, user, rows, ctx):
+            n = self.kept.value.n if self.kept.value else 0
+            self.kept.value = declared(n + len(list(rows)))
+            yield user, self.kept.value.n
+
+    @sf.pipeline("losing")
+    def losing(flow: sf.Flow) -> None:
+        keyed = flow.source("in", bench.source("in", "user long"), "user long").key_by("user")
+        counted = keyed.process("count", Keeping, output="user long, n long", on_error="dead_letter")
+        counted.collect("out", sf.memory("losing"))
+
+    return losing
+
+
+def test_a_run_says_once_what_check_warns_of(
+    spark: SparkSession, bench: Workbench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.rows("in", [{"user": 1}])
+    bench.run(keeping(Kept, bench))
+    release, job = keeping(KeptNow, bench), Job(str(bench.folder / "root"), "losing")
+    warned = job.check(release).warnings
+    losses, unread = warned
+    assert losses == (
+        f"operator 'count', state 'kept': its values in checkpoint {job.log().head.slot} lose something under the type of today (field "
+        "gone is gone): if that is not meant, give the type back what it had, and once a run has gone on, restore that checkpoint with it"
+    )
+    assert "diverts rows to .dead_letters" in unread
+    bench.rows("in", [{"user": 1}])
+    bench.rows("in", [{"user": 1}])
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        assert bench.run(release).warnings == warned
+    assert [caplog.messages.count(sentence) for sentence in warned] == [1, 1]
+    assert bench.run(release).warnings == (unread,), "the values are of today's type now"
