@@ -9,6 +9,7 @@ INPUTS ?=
 MINUTES ?=
 EACH ?=
 AIRFLOW ?=
+SPARK ?=
 PART ?=
 # The longest files begin first, each with one worker, whose Spark session all its files share.
 PYTEST := $(RUN) -m pytest -q --durations=15 -n 3 --dist loadfile --no-loadscope-reorder $(if $(SEED),--random-order-seed=$(SEED))
@@ -32,8 +33,8 @@ demo-check: setup ## the same, and then a verdict
 demo-spark: setup ## without Airflow, in a minute: a run, kill -9 and recovery on the command line
 	@$(RUN) -m demo.spark
 
-test: setup ## what anybody can run, in a quarter of an hour; TESTS=tests/state for a part of it, SEED=7 for a random order
-	@$(PYTEST) -m "not system" $(TESTS)
+test: setup ## what anybody can run, in a quarter of an hour; TESTS=tests/state for a part, SEED=7 for a random order, SPARK=4.0 for an older Spark
+	@$(if $(SPARK),$(RUN) -m scripts.other_spark $(SPARK) $(TESTS),$(PYTEST) -m "not system" $(TESTS))
 
 test-system: setup azurite hdfs browser postgres ## the rest: real Airflow, Kafka, clusters, Azure, HDFS, a browser, kills; TESTS, SEED
 	@$(PYTEST) -m system $(TESTS)

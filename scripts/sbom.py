@@ -20,6 +20,8 @@ LOCKS = (
     "requirements-build.txt",
     "requirements-release.txt",
     "docker/spark/requirements.txt",
+    "tests/sparks/4.0.txt",
+    "tests/sparks/4.1.txt",
     "stateflow/spark/session/java.lock",
 )
 JARS = "stateflow/spark/session/jars.lock"

@@ -20,6 +20,7 @@ from stateflow.errors import IncompatibleError, UsageError
 from stateflow.format.keygroups import default_assignment
 from stateflow.format.scalars import BY_NAME
 from stateflow.pipelines.rows import RowType, key_type, quoted
+from stateflow.spark.numbered_tasks import to_tasks
 from stateflow.spark.task.carried import GROUP_AT, Carried, carried, everything
 
 _CUTS_OFF = {
@@ -144,7 +145,7 @@ def exchanged(
         frame = frame.unionByName(further, allowMissingColumns=True)
     names_kept = [name for name in frame.columns if not name.startswith("_sf_by")]
     of_row = f"cast(shiftright({PLACE}, {GROUP_AT}) as int)" if carry.place else GROUP
-    frame = frame.repartitionById(len(assignment), F.expr(subtask_of(assignment, max_parallelism, of_row)))
+    frame = to_tasks(frame, len(assignment), subtask_of(assignment, max_parallelism, of_row))
     if ordered and not carry.mixed:
         first = PLACE if carry.place else _place(GROUP, key_types, names)
         by = [first, *names, *([SIDE] if connected else [])]

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 from stateflow.errors import UnavailableError
 from stateflow.spark.session import jars, versions
@@ -124,38 +126,63 @@ def test_a_failed_resolution_keeps_nothing_and_says_one_sentence(
     assert list(tmp_path.iterdir()) == []
 
 
-LOCKED = ("io.delta:delta-spark_4.2_2.13:4.4.0",)
+LOCKED = tuple(f"io.delta:delta-spark_{spark}_2.13:4.4.0" for spark in ("4.0", "4.1", "4.2"))
 
 
 @pytest.mark.parametrize(
     ("pyspark", "delta", "coordinates"),
     [
-        ("4.2.0", "4.4.0", LOCKED),
+        ("4.2.0", "4.4.0", "io.delta:delta-spark_4.2_2.13:4.4.0"),
         # On the index there are versions whose jar is not on Maven.
-        ("4.2.0", "4.4.1", LOCKED),
-        ("4.2.1", "4.4.1", LOCKED),
-        ("4.1.4", "4.4.0", ("io.delta:delta-spark_4.1_2.13:4.4.0",)),
-        ("4.2.0", "4.5.0", ("io.delta:delta-spark_4.2_2.13:4.5.0",)),
-        ("4.2.0", "4.40.0", ("io.delta:delta-spark_4.2_2.13:4.40.0",)),
+        ("4.2.0", "4.4.1", "io.delta:delta-spark_4.2_2.13:4.4.0"),
+        ("4.2.1", "4.4.1", "io.delta:delta-spark_4.2_2.13:4.4.0"),
+        ("4.1.4", "4.4.0", "io.delta:delta-spark_4.1_2.13:4.4.0"),
+        ("4.0.5", "4.4.1", "io.delta:delta-spark_4.0_2.13:4.4.0"),
+        ("4.3.0", "4.4.0", "io.delta:delta-spark_4.3_2.13:4.4.0"),
+        ("4.2.0", "4.5.0", "io.delta:delta-spark_4.2_2.13:4.5.0"),
+        ("4.2.0", "4.40.0", "io.delta:delta-spark_4.2_2.13:4.40.0"),
     ],
 )
 def test_the_coordinates_are_the_locked_ones_wherever_those_fit(
-    pyspark: str, delta: str, coordinates: tuple[str, ...]
+    pyspark: str, delta: str, coordinates: str
 ) -> None:
-    assert jars._coordinates(pyspark, delta, LOCKED) == coordinates
+    assert jars._coordinates(pyspark, delta, LOCKED) == (coordinates,)
 
 
 def test_the_distribution_asks_for_the_versions_whose_jars_are_locked() -> None:
-    assert jars.packages() == LOCKED == jars._locked_coordinates()
+    assert jars._locked_coordinates() == LOCKED
+    assert set(jars.packages()) < set(LOCKED)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     asked = requirements(project["dependencies"])
     assert str(asked["delta-spark"].specifier) == f"=={LOCKED[0].rpartition(':')[2]}"
-    assert str(asked["pyspark"].specifier) == "==4.2.0"
+    newest = "4.2.0"
+    assert asked["pyspark"].specifier == SpecifierSet(f">=4.0.1,<={newest}"), "what this delta-spark takes"
     provider = tomllib.loads((ROOT / "provider" / "pyproject.toml").read_text())["project"]
     # It writes into pyspark's own folder.
     assert requirements(provider["dependencies"])["pyspark-client"].specifier == asked["pyspark"].specifier
-    for name in ("delta-spark", "pyspark"):
-        assert f"\n{name}{asked[name].specifier}\n" in (ROOT / "requirements.in").read_text()
+    for pin in (
+        f"delta-spark{asked['delta-spark'].specifier}",
+        f"pyspark=={newest}",
+        f"pyspark-client=={newest}",
+    ):
+        assert f"\n{pin}\n" in (ROOT / "requirements.in").read_text()
+
+
+def test_every_spark_that_has_a_lock_is_within_the_range_and_has_its_jar() -> None:
+    asked = requirements(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"])
+    locks = list((ROOT / "tests" / "sparks").glob("*.in"))
+    assert len(locks) == 2
+    for lock in locks:
+        pin = Requirement(
+            next(line for line in lock.read_text().splitlines() if line.startswith("pyspark=="))
+        )
+        [spark] = (each.version for each in pin.specifier)
+        assert spark.startswith(f"{lock.stem}.")
+        assert asked["pyspark"].specifier.contains(spark)
+        assert f"\npyspark=={spark} " in lock.with_suffix(".txt").read_text()
+        assert jars._coordinates(spark, "4.4.0", jars._locked_coordinates()) == (
+            f"io.delta:delta-spark_{lock.stem}_2.13:4.4.0",
+        )
 
 
 def test_where_no_locked_jar_fits_the_error_says_which_versions_to_install(
@@ -170,7 +197,7 @@ def test_where_no_locked_jar_fits_the_error_says_which_versions_to_install(
     with pytest.raises(UnavailableError) as caught:
         jars.local_jars(tmp_path)
     assert "4.2_2.13:9.9.9 (unresolved dependency: not found) and kept nothing: install" in str(caught.value)
-    assert re.search(r"`pip install 'pyspark==4\.2\.0' 'delta-spark==4\.4\.0'`$", str(caught.value))
+    assert re.search(r"`pip install 'pyspark<=4\.2\.0,>=4\.0\.1' 'delta-spark==4\.4\.0'`$", str(caught.value))
 
 
 def test_java_is_told_the_machines_proxy() -> None:

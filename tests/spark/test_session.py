@@ -11,6 +11,7 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
+from stateflow.errors import UsageError
 from stateflow.spark.session.build import build_session
 from stateflow.spark.session.settings import says_where, submit_conf
 
@@ -187,3 +188,20 @@ def test_who_has_chosen_a_place_for_sparks_temporary_files(
     assert not says_where({})
     monkeypatch.setenv("SPARK_LOCAL_DIRS", "/big")
     assert says_where({})
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "conf"),
+    [
+        ("SPARK_REMOTE", "sc://localhost", {}),
+        ("SPARK_CONNECT_MODE_ENABLED", "1", {}),
+        ("UNUSED", "", {"spark.remote": "sc://localhost"}),
+        ("UNUSED", "", {"spark.api.mode": "connect"}),
+    ],
+)
+def test_spark_connect_is_refused_before_a_session_starts(
+    variable: str, value: str, conf: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(UsageError, match="needs the driver's JVM, which Spark Connect does not have"):
+        build_session("any", conf=conf)

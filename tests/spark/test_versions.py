@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pyspark
 import pytest
 from packaging.requirements import Requirement
 
-from stateflow.spark.session import doctor
+from stateflow.errors import StateflowError
+from stateflow.spark.session import doctor, versions
 from stateflow.spark.session.doctor import DoctorFinding
-from stateflow.spark.session.versions import misfit, requirements, supported_pythons
+from stateflow.spark.session.lacking import LACKS
+from stateflow.spark.session.versions import misfit, requirements, supported_pythons, with_client
 
 ASKED = requirements(
     ["delta-spark==4.4.0", "pandas<3,>=2.2", "pyspark==4.2.0", "fastapi>=0.115; extra == 'serve'"]
@@ -28,6 +33,26 @@ ASKED = requirements(
 )
 def test_what_does_not_fit_has_the_version_to_install(name: str, version: str, instead: str) -> None:
     assert misfit(name, {"pyspark": "4.2.0", name: version}, ASKED) == instead
+
+
+def test_pyspark_and_its_client_are_advised_in_a_version_that_both_have() -> None:
+    assert (
+        misfit("pyspark-client", {"pyspark": "4.1.4", "pyspark-client": "4.2.0"}, ASKED)
+        == "pyspark-client==4.1.3"
+    )
+    assert [with_client(each) for each in ("4.0.5", "4.0.2", "4.2.0")] == ["4.0.4", "4.0.2", "4.2.0"]
+
+
+def test_files_of_two_sparks_in_one_folder_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = {"pyspark": "4.1.4", "pyspark-client": "4.2.0"}
+    monkeypatch.setattr(versions, "installed", lambda names: there)
+    monkeypatch.setattr(pyspark, "__version__", "4.2.0")
+    with pytest.raises(
+        StateflowError, match=r"files of 4\.2\.0 .*'pyspark-client==4\.1\.3' 'pyspark==4\.1\.3'$"
+    ):
+        versions.refuse_mixed_spark()
+    monkeypatch.setattr(pyspark, "__version__", "4.1.4")
+    versions.refuse_mixed_spark()
 
 
 def test_packages_of_extras_are_not_asked_for() -> None:
@@ -68,6 +93,19 @@ def test_the_doctor_names_every_version_that_does_not_fit(monkeypatch: pytest.Mo
         "rocksdict": ("fail", told["rocksdict"][1]),
     }
     assert Requirement(told["rocksdict"][1].split("'")[1]).specifier.contains("0.3.29")
+
+
+def test_the_doctor_says_what_an_older_spark_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ASKED, "pyspark", Requirement("pyspark>=4.0.1,<=4.2.0"))
+    old = lines(monkeypatch, pyspark="4.0.5")["pyspark"]
+    assert (old.verdict, old.found) == ("ok", "4.0.5, without checksums of shuffles: docs/sparks.md")
+    assert lines(monkeypatch, pyspark="4.2.0")["pyspark"].found == "4.2.0"
+
+
+def test_the_page_names_what_each_spark_lacks() -> None:
+    page = Path("docs/sparks.md").read_text(encoding="utf-8")
+    for lack in LACKS:
+        assert f"| {lack.what} | {lack.since} | {lack.instead} |" in page
 
 
 @pytest.mark.parametrize(

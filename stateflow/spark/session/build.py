@@ -14,6 +14,7 @@ from pyspark import SparkConf
 from pyspark.sql import SparkSession
 
 from stateflow.config.options import cache_folder
+from stateflow.errors import UsageError
 from stateflow.logs import waiting
 from stateflow.masking import is_secret
 from stateflow.spark.internals.gateway import connect, context_runs, ignore_sigterm, started_by_spark_submit
@@ -32,6 +33,7 @@ from stateflow.spark.session.settings import (
     one_process,
     says_where,
 )
+from stateflow.spark.session.versions import refuse_mixed_spark
 from stateflow.storage.scratch import new_scratch
 
 _log = logging.getLogger(__name__)
@@ -51,11 +53,26 @@ def build_session(
     defaults to the configuration's. Files that Spark leaves behind when it is killed go to a new folder in `scratch`, unless
     the user has chosen a folder for them.
     """
+    _refuse_connect(conf)
     if context_runs():
         return _adapted(SparkSession.builder.getOrCreate(), conf)
     if started_by_spark_submit():
         return _submitted(app, conf)
     return _started(app, master, conf, cache or cache_folder(), scratch)
+
+
+def _refuse_connect(conf: Mapping[str, str]) -> None:
+    """UsageError where Spark would give a session of Spark Connect, which has no JVM to commit through."""
+    remote = os.environ.get("SPARK_REMOTE") or conf.get("spark.remote")
+    if (
+        remote
+        or conf.get("spark.api.mode") == "connect"
+        or os.environ.get("SPARK_CONNECT_MODE_ENABLED") == "1"
+    ):
+        raise UsageError(
+            "a pipeline needs the driver's JVM, which Spark Connect does not have: leave out SPARK_REMOTE, "
+            "SPARK_CONNECT_MODE_ENABLED, spark.remote and spark.api.mode, and name a master (docs/sparks.md)"
+        )
 
 
 def running_session() -> SparkSession | None:
@@ -66,6 +83,7 @@ def running_session() -> SparkSession | None:
 def _started(
     app: str, master: str | None, conf: Mapping[str, str], cache: Path, scratch: Path | None
 ) -> SparkSession:
+    refuse_mixed_spark()
     java = require_java(cache)
     os.environ["JAVA_HOME"] = str(java)
     master_url = master or conf.get("spark.master") or os.environ.get("MASTER")

@@ -19,7 +19,15 @@ from stateflow.distribution import DISTRIBUTION
 from stateflow.errors import StateflowError
 from stateflow.spark.session.jars import packages, recorded_jars
 from stateflow.spark.session.java import SUPPORTED, find_java
-from stateflow.spark.session.versions import installed, misfit, requirements, supported_pythons, tested
+from stateflow.spark.session.lacking import felt
+from stateflow.spark.session.versions import (
+    installed,
+    misfit,
+    requirements,
+    supported_pythons,
+    tested,
+    with_client,
+)
 from stateflow.storage.probe import probe
 from stateflow.storage.roots import open_store
 
@@ -98,12 +106,16 @@ def _packages() -> Iterator[DoctorFinding]:
             verdict: Verdict = "fail" if name == "pyspark-client" else "warn"
             advice = f"pip install '{instead}', or test before you rely on it"
             if verdict == "fail":
-                advice = (
-                    f"pip install --force-reinstall --no-deps '{instead}' 'pyspark=={versions['pyspark']}'"
-                )
+                spark = f"pyspark=={with_client(versions['pyspark'])}"
+                advice = f"pip install --force-reinstall --no-deps '{instead}' '{spark}'"
             yield DoctorFinding(name, verdict, versions[name], advice)
         elif name in PACKAGES:
-            yield DoctorFinding(name, "ok", versions[name])
+            missing = felt(versions[name]) if name == "pyspark" else ""
+            yield DoctorFinding(
+                name,
+                "ok",
+                f"{versions[name]}, without {missing}: docs/sparks.md" if missing else versions[name],
+            )
 
 
 def _java(cache: Path, env: Mapping[str, str]) -> DoctorFinding:

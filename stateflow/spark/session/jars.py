@@ -35,7 +35,7 @@ def packages() -> tuple[str, ...]:
 
 
 def _coordinates(spark: str, delta: str, locked: tuple[str, ...]) -> tuple[str, ...]:
-    """Those of the lock, where only the last number is another one.
+    """That of the lock for this Spark, where only the last number of Delta's version is another one.
 
     A package of Delta may be on the index before its jar is on Maven. The package only names the classes of the jar, and
     they stay what they are within `4.4`.
@@ -45,8 +45,8 @@ def _coordinates(spark: str, delta: str, locked: tuple[str, ...]) -> tuple[str, 
         return ".".join(text.split(".")[:2])
 
     group = f"io.delta:delta-spark_{minor(spark)}_2.13:"
-    near = len(locked) == 1 and locked[0].startswith(f"{group}{minor(delta)}.")
-    return locked if near else (f"{group}{delta}",)
+    near = [each for each in locked if each.startswith(f"{group}{minor(delta)}.")]
+    return tuple(near) or (f"{group}{delta}",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,14 +140,15 @@ def resolve_jars(cache: Path, bundle: Bundle | None = None) -> tuple[Path, ...]:
 
 
 def locked_jars() -> dict[str, str]:
-    """Name and SHA-256 of every jar that the library's own packages bring; empty for other versions of them than the lock's."""
-    if _locked_coordinates() != packages():
+    """Name and SHA-256 of every jar that the locked packages bring, for every Spark; empty for other packages than the lock's."""
+    if not set(packages()) <= set(_locked_coordinates()):
         return {}
     _, _, *lines = LOCK.read_text(encoding="utf-8").splitlines()
     return {name: digest for digest, name in (line.split() for line in lines)}
 
 
 def _locked_coordinates() -> tuple[str, ...]:
+    """A package for each Spark."""
     return tuple(LOCK.read_text(encoding="utf-8").splitlines()[1].removeprefix("# ").split())
 
 

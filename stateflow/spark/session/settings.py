@@ -21,6 +21,10 @@ RUNTIME = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
     "spark.sql.execution.pyspark.udf.faulthandler.enabled": "false",
+    # A part of a `transform` that gives other rows when it is computed anew fails the batch. Spark 4.1 has it turned off,
+    # Spark 4.0 does not know it.
+    "spark.sql.shuffle.orderIndependentChecksum.enabled": "true",
+    "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "true",
     # Delta's default of 50 makes each commit to a small table take seconds.
     "spark.databricks.delta.snapshotPartitions": "2",
     # An optimised write would put a shuffle between a keyed operator and its sink. But acks must come from the stage

@@ -7,8 +7,10 @@ from collections.abc import Iterable, Mapping
 from importlib import metadata
 
 from packaging.requirements import Requirement
+from packaging.version import Version
 
 from stateflow.distribution import DISTRIBUTION
+from stateflow.errors import StateflowError
 
 
 def requirements(lines: Iterable[str] | None = None) -> dict[str, Requirement]:
@@ -37,12 +39,36 @@ def installed(names: Iterable[str]) -> dict[str, str]:
     return found
 
 
+_NEWEST_CLIENTS = {"4.0": "4.0.4", "4.1": "4.1.3", "4.2": "4.2.0"}
+"""Not every patch of pyspark has a pyspark-client on the index."""
+
+
+def with_client(spark: str) -> str:
+    """The version to take of both pyspark and pyspark-client: this one, or the newest before it that both have."""
+    newest = _NEWEST_CLIENTS.get(".".join(spark.split(".")[:2]), spark)
+    return min(spark, newest, key=Version)
+
+
+def refuse_mixed_spark() -> None:
+    """StateflowError where pyspark-client has written files of another version into pyspark's folder."""
+    import pyspark
+
+    found = installed(("pyspark", "pyspark-client"))
+    spark = found.get("pyspark", pyspark.__version__)
+    if "pyspark-client" in found and pyspark.__version__ != spark:
+        both = with_client(spark)
+        raise StateflowError(
+            f"pyspark {spark} is installed, and pyspark-client has written files of {pyspark.__version__} into its folder: "
+            f"pip install --force-reinstall --no-deps 'pyspark-client=={both}' 'pyspark=={both}'"
+        )
+
+
 def misfit(name: str, versions: Mapping[str, str], asked: Mapping[str, Requirement]) -> str:
     """The version to install in place of the present one; empty if that fits, or if any version does."""
     if name == "pyspark-client":
         # It writes into pyspark's own folder.
         fits = versions[name] == versions.get("pyspark", versions[name])
-        return "" if fits else f"pyspark-client=={versions['pyspark']}"
+        return "" if fits else f"pyspark-client=={with_client(versions['pyspark'])}"
     requirement = asked.get(name)
     if requirement is None or requirement.specifier.contains(versions[name], prereleases=True):
         return ""

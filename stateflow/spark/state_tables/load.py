@@ -28,6 +28,7 @@ from stateflow.format.keygroups import checked_max_parallelism, default_assignme
 from stateflow.format.records import OperatorState, Savepoint, Shard, StateSchema
 from stateflow.spark.exchange import GROUP, subtask_of
 from stateflow.spark.internals.frames import arrow_schema
+from stateflow.spark.numbered_tasks import to_tasks
 from stateflow.spark.state_tables.failures import failed
 from stateflow.spark.state_tables.frames import table_frame
 from stateflow.spark.state_tables.snapshots import savepoint_snapshot
@@ -127,7 +128,7 @@ def _load_shards(encoded: list[DataFrame], task: _LoadTask) -> Iterator[tuple[in
     operator = task.operator
     frame = reduce(DataFrame.unionAll, encoded)
     subtask = subtask_of(operator.assignment, operator.max_parallelism)
-    frame = frame.repartitionById(len(operator.assignment), F.expr(subtask)).drop(GROUP)
+    frame = to_tasks(frame, len(operator.assignment), subtask).drop(GROUP)
     try:
         # Collected rows come from exactly one attempt of each partition.
         rows = frame.sortWithinPartitions("key").mapInArrow(task, "loaded binary").collect()

@@ -15,49 +15,32 @@ nobody could be relied on to release a pin, and a forgotten pin keeps its checkp
 safe: files are immutable and checked, so the read is right or fails with 'was collected while it was read'. To keep a
 checkpoint longer, tag it. `export_state` does pin, because it begins and ends in this process.
 
-**A plain `load()` does not push `where` down.** Spark 4.2 keeps the partitions of the last pushed-down filter in the
+**A plain `load()` does not push `where` down.** Spark keeps the partitions of the last pushed-down filter in the
 relation. So `df.where(...)` followed by `df.count()` would count only the filtered rows. `read_state` gives every scan a
-relation of its own, so that `where` on the key safely opens only the shards of its keys.
+relation of its own, so that `where` on the key safely opens only the shards of its keys. Spark 4.0 pushes no conditions down.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    EqualNullSafe,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    InputPartition,
-    LessThan,
-    LessThanOrEqual,
-    Not,
-)
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from stateflow.errors import CorruptError, UsageError
 from stateflow.spark.internals.frames import arrow_schema, spark_schema
-from stateflow.spark.state_tables.selection import (
-    EVERYTHING,
-    Selection,
-    both,
-    of_groups,
-    of_keys,
-    of_values,
-)
+from stateflow.spark.state_tables.selection import EVERYTHING, Selection, both, of_keys
 from stateflow.spark.state_tables.snapshots import SnapshotOrigin, snapshot_of
 from stateflow.spark.state_tables.tables import Part, Table, cast, narrowed
 from stateflow.state.keys.text import key_of_plain, key_of_text
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import Filter
 
 FORMAT = "stateflow"
 
@@ -129,6 +112,8 @@ class PushingReader(StateTableReader):
     """Narrows itself to the filters of one query. Only for a relation that no other query shares: see the module."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        from stateflow.spark.state_tables.pushed_filters import selected
+
         if not self.table.elements:
             selection = both(self.table.selection, selected(filters, self.table))
             self.table = replace(self.table, selection=selection)
@@ -147,57 +132,6 @@ def rows_of(table: Table, part: Part, schema: pa.Schema, origin: SnapshotOrigin)
         if explanation is error:
             raise
         raise explanation from error
-
-
-def selected(filters: Iterable[Filter], table: Table) -> Selection:
-    """The part of a table that can satisfy all the filters."""
-    key, most = table.operator.key, table.operator.max_parallelism
-    columns = {name for name, _ in key}
-    equal: dict[str, list[Any]] = {}
-    selection = EVERYTHING
-    for each in filters:
-        if isinstance(each, Not) and isinstance(each.child, EqualTo) and isinstance(each.child.value, bool):
-            each = EqualTo(each.child.attribute, not each.child.value)  # how Spark writes `flag = false`
-        path: tuple[str, ...] = getattr(each, "attribute", ())
-        if len(path) != 1:
-            continue
-        name = path[0]
-        if name == table.codec.names["key_group"]:
-            selection = both(selection, _groups(each, most))
-        values = _values(each)
-        if name in columns and values is not None:
-            values_so_far = equal.get(name)
-            equal[name] = values if values_so_far is None else [v for v in values_so_far if v in values]
-    return of_values(equal, key, most, selection)
-
-
-def _values(condition: Filter) -> list[Any] | None:
-    """The values that the condition allows; None when it does not list values. A null equals nothing."""
-    match condition:
-        case EqualTo() | EqualNullSafe():
-            return [condition.value]
-        case In():
-            return [value for value in condition.value if value is not None]
-    return None
-
-
-_COMPARED: Mapping[type[Filter], Callable[[int, Any], bool]] = {
-    LessThan: lambda group, value: group < value,
-    LessThanOrEqual: lambda group, value: group <= value,
-    GreaterThan: lambda group, value: group > value,
-    GreaterThanOrEqual: lambda group, value: group >= value,
-}
-
-
-def _groups(condition: Filter, max_parallelism: int) -> Selection:
-    values = _values(condition)
-    if values is not None:
-        return of_groups(group for group in range(max_parallelism) if group in values)
-    holds = _COMPARED.get(type(condition))
-    if holds is None:
-        return EVERYTHING
-    bound = getattr(condition, "value", None)
-    return of_groups(group for group in range(max_parallelism) if holds(group, bound))
 
 
 def _named_keys(settings: Mapping[str, str], table: Table) -> Selection:

@@ -1,0 +1,52 @@
+"""What an older Spark lacks of the newest that is supported, as far as a pipeline may feel it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from packaging.version import Version
+
+
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """Something that Spark has from a version on."""
+
+    since: str
+    what: str
+    instead: str
+    """What happens, or what to do, where it is missing."""
+    is_felt: bool = False
+    """True if a pipeline may behave in another way."""
+
+
+LACKS = (
+    Lack(
+        since="4.1",
+        what="checksums of shuffles",
+        instead="on a cluster nobody notices a `transform` that gives other rows when a lost executor's part is computed anew: write "
+        "transforms that are deterministic, or read the rows from a table",
+        is_felt=True,
+    ),
+    Lack(
+        since="4.1",
+        what="`repartitionById`",
+        instead="rows come to their task by a number whose hash leads there, with the same result",
+    ),
+    Lack(
+        since="4.1",
+        what="conditions pushed down into sources in Python",
+        instead="`where` on a state table opens all of its shards, with the same result: name the key by `key=`, which opens one",
+    ),
+)
+
+
+def lacking(spark: str) -> Iterator[Lack]:
+    """What this version of Spark lacks."""
+    minor = Version(".".join(spark.split(".")[:2]))
+    return (lack for lack in LACKS if minor < Version(lack.since))
+
+
+def felt(spark: str) -> str:
+    """In a few words, what a pipeline may miss in this version of Spark; empty if it misses nothing."""
+    return ", ".join(lack.what for lack in lacking(spark) if lack.is_felt)
