@@ -203,7 +203,8 @@ TAKEN_FOR_ANOTHER = [
     ("price", "123456789", "the value 123456789 for 'price'"),
     ("ts", "1767225600000", r"'ts' is a time in the year 57971, .*\(1767225600000 seconds since 1970: .*divide milliseconds by 1000"),
     ("ts", "1767225600000000", "'ts' is a time in the year -"),
-    ("day", '"20260101"', "'day' is a date in the year 57440"),
+    ("day", '"+12026-01-01"', "'day' is a date in the year 12026"),
+    ("day", '"20260101"', "The value '20260101' of the type \"STRING\" cannot be cast to \"DATE\""),
     ("parts", '[{"price": 1.5}, {"price": "1,5"}]', r"the value 1,5 for 'parts\.price'"),
 ]  # fmt: skip
 
