@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import dataclasses
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import Any
 
 from stateflow.pipelines.files import Files
 from stateflow.pipelines.graph import SourceNode
-from stateflow.pipelines.rows import Field, RowType
+from stateflow.pipelines.rows import Field, RowType, nested_in, quoted, row_type
 from stateflow.pipelines.tables import DeltaTable
 
 
@@ -16,11 +19,13 @@ from stateflow.pipelines.tables import DeltaTable
 class Absence:
     """A field of a row class that the files do not have."""
 
-    field: str
+    path: str
     alike: str = ""
     """A column of the files that the class lacks, and that is called nearly so."""
     wanted: bool = True
     """The class says that the field always has a value."""
+    owner: str = dataclasses.field(default="", compare=False)
+    """The class that declares the field."""
 
     @property
     def refused(self) -> bool:
@@ -28,23 +33,113 @@ class Absence:
         return self.wanted and bool(self.alike)
 
 
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A field of a row class, or of a class inside of it, with conditions in SQL."""
+
+    path: str
+    """Names with dots between them, such as `items.price`."""
+    field: Field
+    owner: RowType
+    """The class that declares the field."""
+    present: str
+    """Holds for rows with a value in it; in a list or map, for those with one in any element."""
+    lacking: str
+    """Holds for rows that should have a value in it, and have none; in a list or map, in some element."""
+
+    @property
+    def whole(self) -> str:
+        """The opposite of `lacking`."""
+        return f"not {self.lacking}" if "." in self.path else self.present
+
+    @property
+    def may_not_be_null(self) -> bool:
+        """The class says that it always has a value. A schema in words says so with `not null`."""
+        return self.field.default is None and not self.field.nullable
+
+
+def watched(rows: RowType) -> list[Watched]:
+    """The fields of a row class, and behind them those of the classes inside of it."""
+    own = [
+        Watched(field.name, field, rows, f"{quoted(field.name)} is not null", f"{quoted(field.name)} is null")
+        for field in rows.fields
+    ]
+    inside = (
+        each for field in rows.fields for each in _inside(field.hint, quoted(field.name), field.name, _same)
+    )
+    return [*own, *inside]
+
+
+def _same(condition: str) -> str:
+    return condition
+
+
+def _inside(hint: Any, sql: str, path: str, some: Callable[[str], str], depth: int = 0) -> Iterator[Watched]:
+    """The fields inside of `sql`. `some` makes a condition about one element to one about the row."""
+    kind, of = nested_in(hint)
+    if kind in ("list", "dict"):
+        each, values = f"x{depth}", sql if kind == "list" else f"map_values({sql})"
+        yield from _inside(
+            of,
+            each,
+            path,
+            lambda condition: some(f"coalesce(exists({values}, {each} -> {condition}), false)"),
+            depth + 1,
+        )
+    if kind != "record":
+        return
+    owner = row_type(of)
+    for field in owner.fields:
+        inner, name = f"{sql}.{quoted(field.name)}", f"{path}.{field.name}"
+        lacking = some(f"({sql} is not null and {inner} is null)")
+        yield Watched(name, field, owner, some(f"{inner} is not null"), lacking)
+        yield from _inside(field.hint, inner, name, some, depth)
+
+
 def absences(rows: RowType, without_value: Collection[str], in_files: Collection[str]) -> Iterator[Absence]:
-    """The fields without a value in a batch that its files lack and that somebody should hear of. `in_files` are names of columns
+    """The fields without a value in a batch that its files lack and that somebody should hear of. `in_files` are paths of columns
     in the files, in their own case, as the readers of files compare them.
     """
-    declared = {name.lower() for field in rows.fields for name in (field.name, *field.aliases)}
-    unknown = {name.lower(): name for name in in_files if name.lower() not in declared}
+    by_parent: dict[str, set[str]] = defaultdict(set)
+    for path in in_files:
+        parent, _, name = path.rpartition(".")
+        by_parent[parent].add(name)
+    for each in watched(rows):
+        parent = each.path.rpartition(".")[0]
+        # Of a class whose rows the files do not have at all its own field is the absent one.
+        if each.path in without_value and (not parent or by_parent[parent]):
+            yield from _absence(each, by_parent[parent])
+
+
+def _absence(each: Watched, there: Collection[str]) -> Iterator[Absence]:
+    rows, field = each.owner, each.field
+    if any(name in there for name in (field.name, *field.aliases)):
+        return
+    declared = {name.lower() for other in rows.fields for name in (other.name, *other.aliases)}
+    unknown = {name.lower(): name for name in there if name.lower() not in declared}
     # JSON's reader takes `Amount` for another column than `amount`.
-    cased = {name.lower(): name for name in in_files if name.lower() in declared}
-    for field in rows.fields:
-        names = (field.name, *field.aliases)
-        if field.name not in without_value or any(name in in_files for name in names):
-            continue
-        near = get_close_matches(field.name.lower(), list(unknown), 1, 0.75)
-        alike = cased.get(field.name.lower(), "") or (unknown[near[0]] if near else "")
-        wanted = is_wanted(rows, field)
-        if wanted or alike:
-            yield Absence(field.name, alike, wanted)
+    cased = {name.lower(): name for name in there if name.lower() in declared}
+    near = get_close_matches(field.name.lower(), list(unknown), 1, 0.75)
+    alike = cased.get(field.name.lower(), "") or (unknown[near[0]] if near else "")
+    wanted = is_wanted(rows, field)
+    if wanted or alike:
+        yield Absence(each.path, alike, wanted, rows.name)
+
+
+def maps_in(rows: RowType) -> frozenset[str]:
+    """Where the names in an object of JSON are keys of a map, and no fields: paths with a dot behind them."""
+
+    def found(hint: Any, path: str) -> Iterator[str]:
+        kind, of = nested_in(hint)
+        if kind == "dict":
+            yield f"{path}."
+        if kind in ("list", "dict"):
+            yield from found(of, path)
+        if kind == "record":
+            for field in row_type(of).fields:
+                yield from found(field.hint, f"{path}.{field.name}")
+
+    return frozenset(each for field in rows.fields for each in found(field.hint, field.name))
 
 
 def is_watched(node: SourceNode) -> bool:
@@ -52,6 +147,15 @@ def is_watched(node: SourceNode) -> bool:
     if node.rows is None or isinstance(node.factory, DeltaTable):
         return False
     return not isinstance(node.factory, Files) or node.factory.format not in ("csv", "text")
+
+
+def may_have_nulls(node: SourceNode) -> bool:
+    """Whether rows may come without a value that their class declares, and nobody asked for nulls."""
+    if node.rows is None or isinstance(node.factory, DeltaTable):
+        return False
+    options = node.factory.reader_options if isinstance(node.factory, Files) else {}
+    mode = {name.lower(): value.upper() for name, value in options.items()}.get("mode")
+    return mode != "PERMISSIVE"
 
 
 def is_wanted(rows: RowType, field: Field) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -78,6 +78,10 @@ class Files:
     def listed(self, spark: SparkSession) -> DataFrame:
         """The files that there are now, for their names and times: the rows are as Spark's reader takes them."""
         return self._described(spark.read).load(self.path)  # type: ignore[no-any-return]
+
+    def of(self, spark: SparkSession, paths: Sequence[str]) -> DataFrame:
+        """The rows of some of the files, whose values need not fit."""
+        return self._as_of_today(self._described(spark.read).load(list(paths)))
 
     def there(self, spark: SparkSession) -> DataFrame:
         """The files that there are now, as a table."""

@@ -103,6 +103,23 @@ def spark_type(hint: Any, where: str) -> tuple[str, bool]:
     )
 
 
+def nested_in(hint: Any) -> tuple[str, Any]:
+    """What a type hint is, `list`, `dict` or `record`, and the type inside of it; empty for a scalar."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return (
+            ("", None) if any(isinstance(extra, str) for extra in arguments[1:]) else nested_in(arguments[0])
+        )
+    if origin in (Union, types.UnionType):
+        inner = [each for each in arguments if each is not type(None)]
+        return nested_in(inner[0]) if len(inner) == 1 else ("", None)
+    if origin in (list, tuple) and arguments:
+        return "list", arguments[0]
+    if origin is dict:
+        return "dict", arguments[1]
+    return ("record", hint) if _is_record(hint) else ("", None)
+
+
 def row_type(declared: Any) -> RowType:
     """The row type of a class or of a schema string such as `"user long, total double"`."""
     if isinstance(declared, RowType):

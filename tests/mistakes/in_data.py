@@ -38,6 +38,11 @@ def _of_a_field(case: Case, folder: str, name: str, last: int) -> Iterator[Mista
     yield _rows("a misspelt name in every file", f"{folder}.{name}", case, folder, everywhere, renamed)
     yield _rows("a misspelt name in one file", f"{folder}.{name}", case, folder, [last], renamed)
 
+    def left_out(row: Row) -> Row:
+        return {field: value for field, value in row.items() if field != name}
+
+    yield _rows("a field left out of one file", f"{folder}.{name}", case, folder, [last], left_out)
+
     def capital(row: Row) -> Row:
         return {name.capitalize() if field == name else field: value for field, value in row.items()}
 
