@@ -19,7 +19,7 @@ import msgspec
 from stateflow.errors import UsageError
 from stateflow.format.scalars import BY_TYPE, KEYS
 from stateflow.pipelines.defaults import Default, defaults_of
-from stateflow.state.values.schema import FieldAliases, refuse_shared_aliases
+from stateflow.state.values.schema import FieldAliases, refuse_aliases_as_defaults, refuse_shared_aliases
 
 _KEYS_OF_SPARK = {spark: scalar.name for scalar in KEYS for spark in (scalar.spark, *scalar.other_spark)}
 _ALIASES = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint", "real": "float"}
@@ -130,6 +130,7 @@ def row_type(declared: Any) -> RowType:
         raise UsageError(
             f"{declared!r} is not a row type: use a dataclass, a msgspec Struct, a NamedTuple or a schema string"
         )
+    refuse_aliases_as_defaults(declared)
     hints, defaults = get_type_hints(declared, include_extras=True), defaults_of(declared)
     fields = []
     for name in _field_names(declared):

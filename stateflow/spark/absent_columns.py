@@ -260,6 +260,8 @@ def _refusal(node: SourceNode, absence: Absence, without: str, having: str) -> s
 
 def _to_do(name: str, alike: str) -> str:
     rename = (
-        f"call the field {alike!r}, or give it sf.field(aliases=[{alike!r}])" if alike else "correct its name"
+        f"call the field {alike!r}, or give it its former name, `Annotated[..., sf.field(aliases=[{alike!r}])]`"
+        if alike
+        else "correct its name"
     )
     return f"{rename}, or, if {name!r} may be missing, declare it as `| None` or with a default"

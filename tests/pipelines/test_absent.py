@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
+import msgspec
 import pytest
 
 import stateflow as sf
 from stateflow.pipelines.absent import Absence, absences
 from stateflow.pipelines.rows import row_type
+from stateflow.state.values.schema import schema_of
 
 
 @dataclass
@@ -61,3 +63,23 @@ def test_only_what_is_as_good_as_certain_is_refused() -> None:
     assert Absence("amout", "amount").refused
     assert not Absence("amout").refused
     assert not Absence("note", "notes", wanted=False).refused
+
+
+def test_aliases_that_stand_where_a_default_stands_are_refused() -> None:
+    @dataclass
+    class Plain:
+        takings: float = sf.field(aliases=["revenue"])  # type: ignore[assignment]
+
+    class Struct(msgspec.Struct):
+        takings: float = sf.field(aliases=["revenue"])  # type: ignore[assignment]
+
+    class Named(NamedTuple):
+        takings: float = sf.field(aliases=["revenue"])  # type: ignore[assignment]
+
+    for declared in (Plain, Struct, Named):
+        with pytest.raises(
+            sf.UsageError, match=r"write `Annotated\[float, sf\.field\(aliases=\['revenue'\]\)\]`"
+        ):
+            row_type(declared)
+        with pytest.raises(sf.UsageError, match="stands where a field's default stands"):
+            schema_of(declared, aliases=True)

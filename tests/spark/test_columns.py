@@ -248,3 +248,21 @@ def test_wide_rows_stay_in_order() -> None:
     rows = RowType("Row", row_type(", ".join(f"{n} long" for n in names)).fields, lambda *v: v, False)
     batch = pa.record_batch({n: [i, i + 100] for i, n in enumerate(names)})
     assert RowReader(rows, range(40)).read(batch)[1] == tuple(range(100, 140))
+
+
+@dataclass
+class City:
+    city: str
+
+
+@dataclass
+class Visited:
+    shop: City
+
+
+def test_a_nested_value_that_does_not_fit_is_named_with_its_field() -> None:
+    rows = row_type(Visited)
+    batch = pa.record_batch({"shop": pa.array([{"city": None}], pa.struct({"city": pa.string()}))})
+    named = r"^field 'shop' of Visited does not fit its class: .*`\$\.city`; declare what may be missing"
+    with pytest.raises(UsageError, match=named):
+        RowReader(rows, [0]).read(batch)

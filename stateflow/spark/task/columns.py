@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from stateflow.errors import UsageError
 from stateflow.operators.python_values import Values, values_of
 from stateflow.pipelines.rows import RowType
 
@@ -18,7 +19,7 @@ class RowReader:
         self._make = rows.make
         self._columns = tuple(columns)
         self._convert: tuple[Callable[[Any], Any] | None, ...] = tuple(
-            _converter(f.hint, f.type) for f in rows.fields
+            _converter(f.hint, f.type, f"field {f.name!r} of {rows.name}") for f in rows.fields
         )
         self._defaults = tuple(f.default for f in rows.fields)
 
@@ -41,12 +42,21 @@ class RowReader:
         return list(map(self._make, *columns))
 
 
-def _converter(hint: Any, spark_type: str) -> Callable[[Any], Any] | None:
+def _converter(hint: Any, spark_type: str, where: str) -> Callable[[Any], Any] | None:
     """From `to_pylist`'s dicts and pairs to the hinted types; None where the value is right already."""
     if spark_type.startswith("map<") and hint is None:
         return dict
     if not spark_type.startswith(("struct<", "array<", "map<")) or hint is None:
         return None
-    if spark_type.startswith("map<"):
-        return lambda value: msgspec.convert(dict(value), hint)
-    return lambda value: msgspec.convert(value, hint)
+    prepared: Callable[[Any], Any] = dict if spark_type.startswith("map<") else lambda value: value
+
+    def convert(value: Any) -> Any:
+        try:
+            return msgspec.convert(prepared(value), hint)
+        except msgspec.ValidationError as error:
+            raise UsageError(
+                f"{where} does not fit its class: {error}; declare what may be missing as `| None` or with a default, or "
+                "mend what is read"
+            ) from error
+
+    return convert

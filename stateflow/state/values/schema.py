@@ -134,7 +134,23 @@ def _fields(kind: str, node: Any, hint: Any, inside: tuple[Any, ...], aliases: b
     return f"{kind} {name}{{{','.join(parts)}}}"
 
 
+def refuse_aliases_as_defaults(cls: type) -> None:
+    """UsageError for `amount: float = sf.field(...)`, which would make the aliases the value of who has none."""
+    defaults = (
+        *vars(cls).values(),
+        *getattr(cls, "__struct_defaults__", ()),
+        *getattr(cls, "_field_defaults", {}).values(),
+    )
+    for given in defaults:
+        if isinstance(given, FieldAliases):
+            raise UsageError(
+                f"{cls.__name__}: sf.field(aliases={list(given.names)!r}) stands where a field's default stands, and belongs to its "
+                f"type: write `Annotated[float, sf.field(aliases={list(given.names)!r})]`, with the field's own type"
+            )
+
+
 def _aliases(cls: type) -> dict[str, tuple[str, ...]]:
+    refuse_aliases_as_defaults(cls)
     found = {
         name: given.names
         for name, annotated in get_type_hints(cls, include_extras=True).items()
