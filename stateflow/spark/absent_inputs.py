@@ -1,8 +1,10 @@
-"""Inputs of a flow that are not where it looks for them, as far as it shows without Spark: in local folders."""
+"""Inputs of a flow that are not where it looks for them, or twice, as far as it shows without Spark: in local folders."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 from stateflow.pipelines.files import Files
 from stateflow.pipelines.flow import Flow
@@ -27,3 +29,24 @@ def absent_inputs(flow: Flow) -> Iterator[str]:
             yield f"source {source.uid!r}: {folder} is a file, and a source reads a folder: give sf.files the folder {folder.parent}"
         elif not folder.exists():
             yield f"source {source.uid!r}: there is no folder {folder}: make it, or correct the path"
+        elif link := _link_within(folder):
+            yield (
+                f"source {source.uid!r}: {link} is a link to another file of its folder, whose rows would be read twice: remove it, or "
+                "put files that are not to be read into another folder"
+            )
+
+
+def _link_within(folder: Path) -> Path | None:
+    """The first link to a file that Spark reads from the folder, too. It takes the two for two files."""
+    with os.scandir(folder) as entries:
+        links = sorted(entry.path for entry in entries if entry.is_symlink() and _is_read(entry.name))
+    real = folder.resolve()
+    for link in map(Path, links):
+        target = link.resolve()
+        if target.parent == real and target.is_file() and _is_read(target.name):
+            return link
+    return None
+
+
+def _is_read(name: str) -> bool:
+    return not name.startswith(("_", "."))

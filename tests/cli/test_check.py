@@ -485,3 +485,30 @@ def test_a_folder_of_files_that_is_not_there_is_told_before_a_run_fails(
         ).json["warnings"]
         == []
     )
+    for name in ("1.json", "_draft.json", ".hidden.json"):
+        (absent / name).touch()
+    (tmp_path / "elsewhere.json").touch()
+    for name, target in (
+        ("2.json", ".hidden.json"),
+        ("3.json", tmp_path / "elsewhere.json"),
+        ("_4.json", "1.json"),
+    ):
+        (absent / name).symlink_to(target)
+    words = (
+        "check",
+        f"{file}:read",
+        "-p",
+        f"folder={absent}",
+        "--checkpoint-dir",
+        tmp_path / "root",
+        "-o",
+        "json",
+    )
+    assert command(*words).json["warnings"] == []
+    (absent / "5.json").symlink_to("1.json")
+    assert command(*words).json["warnings"] == [
+        (
+            f"source 'orders': {absent}/5.json is a link to another file of its folder, whose rows would be read twice: remove it, or put "
+            "files that are not to be read into another folder"
+        )
+    ]
