@@ -59,8 +59,8 @@ def unpacked(data: bytes, user_paths: Sequence[str] = ()) -> Any:
         return pickle.loads(data)
     except (ImportError, AttributeError) as error:
         raise UsageError(
-            f"the pipeline's code cannot be loaded in a worker: {error}: send such modules along (--py-files), or "
-            "install them on every host"
+            f"the pipeline's code cannot be loaded in a worker: {error}: put the folder of such modules on PYTHONPATH, send them along "
+            "(`spark-submit --py-files`), or install them on every host"
         ) from error
 
 
