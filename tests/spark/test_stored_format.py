@@ -43,6 +43,8 @@ class Place:
     def __init__(self, spark: SparkSession, folder: Path, backend: str) -> None:
         with tarfile.open(FIXTURE / f"{backend}.tar.gz") as archive:
             archive.extractall(folder, filter="data")
+        for file in (folder / "input" / "files").iterdir():
+            file.touch()  # new files of another folder: those that the job has read lie where it was made, and would be refused here
         self.spark, self.folder, self.backend = spark, folder, backend
         self.pipeline, self.made = module("pipeline"), module("make")
         by_value([self.pipeline])
