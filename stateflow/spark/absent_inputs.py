@@ -10,7 +10,7 @@ from stateflow.pipelines.files import Files
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.tables import DeltaTable
 from stateflow.spark.sources.pattern_names import folder_named_like_a_pattern, folder_sentence
-from stateflow.spark.sources.subfolders import folder_of
+from stateflow.spark.sources.subfolders import folder_of, is_hidden
 
 
 def absent_inputs(flow: Flow) -> Iterator[str]:
@@ -39,14 +39,10 @@ def absent_inputs(flow: Flow) -> Iterator[str]:
 def _link_within(folder: Path) -> Path | None:
     """The first link to a file that Spark reads from the folder, too. It takes the two for two files."""
     with os.scandir(folder) as entries:
-        links = sorted(entry.path for entry in entries if entry.is_symlink() and _is_read(entry.name))
+        links = sorted(entry.path for entry in entries if entry.is_symlink() and not is_hidden(entry.name))
     real = folder.resolve()
     for link in map(Path, links):
         target = link.resolve()
-        if target.parent == real and target.is_file() and _is_read(target.name):
+        if target.parent == real and target.is_file() and not is_hidden(target.name):
             return link
     return None
-
-
-def _is_read(name: str) -> bool:
-    return not name.startswith(("_", "."))

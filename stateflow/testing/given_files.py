@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from stateflow.errors import UsageError
 from stateflow.pipelines.files import Files
+from stateflow.pipelines.places import PATTERN
 from stateflow.spark.given_rows import rows_of
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
 _MICROSECONDS = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
 """As text files have times: Spark would cut them to milliseconds."""
-_SPECIAL = frozenset("?[]{}\\")
-"""In a pattern of names, besides the star."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ class GivenFiles:
         pattern = self._option("pathGlobFilter")
         if not pattern:
             return f"{number:05d}.{self.files.format}"
-        if "*" not in pattern or _SPECIAL & set(pattern):
+        if "*" not in pattern or (PATTERN - {"*"}) & set(pattern):
             raise self._refused(
                 f"the harness makes no names for pathGlobFilter {pattern!r}: let a parameter of the pipeline give it, and one such as "
                 "'orders-*.json' in tests"

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.cli.conftest import Command
+from tests.cli.conftest import Command, Said
 from tests.jobs.made import ORDERS, made_job
 from tests.jobs.queried import QueriedJob, entries_of, filled
 
@@ -405,86 +405,46 @@ def test_a_folder_of_files_that_is_not_there_is_told_before_a_run_fails(
         '    flow.source("orders", sf.files(folder, "json"), Order).append("out", sf.delta("/out"))\n'
     )
     absent = tmp_path / "orders"
-    said = command(
-        "check", f"{file}:read", "-p", f"folder={absent}", "--checkpoint-dir", tmp_path / "root", "-o", "json"
-    )
-    assert said.code == 0, "where a file is checked there need not be the data"
-    assert said.json["warnings"] == [
-        f"source 'orders': there is no folder {absent}: make it, or correct the path"
-    ]
-    for there in ("s3a://bucket/orders", f"{tmp_path}/2026-*"):
-        assert (
-            command(
-                "check",
-                f"{file}:read",
-                "-p",
-                f"folder={there}",
-                "--checkpoint-dir",
-                tmp_path / "root",
-                "-o",
-                "json",
-            ).json["warnings"]
-            == []
+
+    def checked(folder: object) -> Said:
+        return command(
+            "check",
+            f"{file}:read",
+            "-p",
+            f"folder={folder}",
+            "--checkpoint-dir",
+            tmp_path / "root",
+            "-o",
+            "json",
         )
+
+    def warnings(folder: object) -> list[str]:
+        found: list[str] = checked(folder).json["warnings"]
+        return found
+
+    assert checked(absent).code == 0, "where a file is checked there need not be the data"
+    assert warnings(absent) == [f"source 'orders': there is no folder {absent}: make it, or correct the path"]
+    for there in ("s3a://bucket/orders", f"{tmp_path}/2026-*"):
+        assert warnings(there) == []
     absent.touch()
-    assert command(
-        "check", f"{file}:read", "-p", f"folder={absent}", "--checkpoint-dir", tmp_path / "root", "-o", "json"
-    ).json["warnings"] == [
+    assert warnings(absent) == [
         f"source 'orders': {absent} is a file, and a source reads a folder: give sf.files the folder {tmp_path}"
     ]
     absent.unlink()
     absent.mkdir()
-    assert (
-        command(
-            "check",
-            f"{file}:read",
-            "-p",
-            f"folder={absent}",
-            "--checkpoint-dir",
-            tmp_path / "root",
-            "-o",
-            "json",
-        ).json["warnings"]
-        == []
-    )
+    assert warnings(absent) == []
     for name in ("day=2026-01-01", "_spark_metadata", ".staging"):
         (absent / name).mkdir()
-    assert (
-        command(
-            "check",
-            f"{file}:read",
-            "-p",
-            f"folder={absent}",
-            "--checkpoint-dir",
-            tmp_path / "root",
-            "-o",
-            "json",
-        ).json["warnings"]
-        == []
-    )
+    assert warnings(absent) == []
     (absent / "2026").mkdir()
-    assert command(
-        "check", f"{file}:read", "-p", f"folder={absent}", "--checkpoint-dir", tmp_path / "root", "-o", "json"
-    ).json["warnings"] == [
+    assert warnings(absent) == [
         (
             f"source 'orders': files in subfolders of {absent}, such as 2026, are not read: give sf.files "
             "options={'recursiveFileLookup': 'true'} if they are meant"
         )
     ]
     file.write_text(file.read_text().replace('"json"', '"json", options={"recursiveFileLookup": "true"}'))
-    assert (
-        command(
-            "check",
-            f"{file}:read",
-            "-p",
-            f"folder={absent}",
-            "--checkpoint-dir",
-            tmp_path / "root",
-            "-o",
-            "json",
-        ).json["warnings"]
-        == []
-    )
+    assert warnings(absent) == []
     for name in ("1.json", "_draft.json", ".hidden.json"):
         (absent / name).touch()
     (tmp_path / "elsewhere.json").touch()
@@ -494,19 +454,9 @@ def test_a_folder_of_files_that_is_not_there_is_told_before_a_run_fails(
         ("_4.json", "1.json"),
     ):
         (absent / name).symlink_to(target)
-    words = (
-        "check",
-        f"{file}:read",
-        "-p",
-        f"folder={absent}",
-        "--checkpoint-dir",
-        tmp_path / "root",
-        "-o",
-        "json",
-    )
-    assert command(*words).json["warnings"] == []
+    assert warnings(absent) == []
     (absent / "5.json").symlink_to("1.json")
-    assert command(*words).json["warnings"] == [
+    assert warnings(absent) == [
         (
             f"source 'orders': {absent}/5.json is a link to another file of its folder, whose rows would be read twice: remove it, or put "
             "files that are not to be read into another folder"

@@ -24,7 +24,7 @@ from stateflow.config.options import cache_folder
 from stateflow.errors import StateflowError, UnavailableError
 from stateflow.private_folders import make_private
 from stateflow.spark.session.java import find_java, install_java, require_java
-from stateflow.spark.session.versions import tested
+from stateflow.spark.session.versions import minor, tested
 
 LOCK = Path(__file__).parent / "jars.lock"
 
@@ -40,9 +40,6 @@ def _coordinates(spark: str, delta: str, locked: tuple[str, ...]) -> tuple[str, 
     A package of Delta may be on the index before its jar is on Maven. The package only names the classes of the jar, and
     they stay what they are within `4.4`.
     """
-
-    def minor(text: str) -> str:
-        return ".".join(text.split(".")[:2])
 
     group = f"io.delta:delta-spark_{minor(spark)}_2.13:"
     near = [each for each in locked if each.startswith(f"{group}{minor(delta)}.")]

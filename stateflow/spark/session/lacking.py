@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from packaging.version import Version
 
+from stateflow.spark.session.versions import minor
+
 
 @dataclass(frozen=True, slots=True)
 class Lack:
@@ -43,8 +45,8 @@ LACKS = (
 
 def lacking(spark: str) -> Iterator[Lack]:
     """What this version of Spark lacks."""
-    minor = Version(".".join(spark.split(".")[:2]))
-    return (lack for lack in LACKS if minor < Version(lack.since))
+    here = Version(minor(spark))
+    return (lack for lack in LACKS if here < Version(lack.since))
 
 
 def felt(spark: str) -> str:

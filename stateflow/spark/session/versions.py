@@ -43,9 +43,14 @@ _NEWEST_CLIENTS = {"4.0": "4.0.4", "4.1": "4.1.3", "4.2": "4.2.0"}
 """Not every patch of pyspark has a pyspark-client on the index."""
 
 
+def minor(version: str) -> str:
+    """A version without its patch: 4.2 of 4.2.0."""
+    return ".".join(version.split(".")[:2])
+
+
 def with_client(spark: str) -> str:
     """The version to take of both pyspark and pyspark-client: this one, or the newest before it that both have."""
-    newest = _NEWEST_CLIENTS.get(".".join(spark.split(".")[:2]), spark)
+    newest = _NEWEST_CLIENTS.get(minor(spark), spark)
     return min(spark, newest, key=Version)
 
 

@@ -15,6 +15,11 @@ def folder_of(path: str) -> Path | None:
     return None if PATTERN & set(path) else local_folder(path)
 
 
+def is_hidden(name: str) -> bool:
+    """Whether Spark leaves a file or a folder of this name out."""
+    return name.startswith(("_", "."))
+
+
 def unread(path: str, options: Mapping[str, str]) -> str:
     """The first subfolder whose files are not read; empty where there is none, or where nobody can look without Spark."""
     lowered = {name.lower(): value for name, value in options.items()}
@@ -23,7 +28,7 @@ def unread(path: str, options: Mapping[str, str]) -> str:
         return ""
     with os.scandir(folder) as entries:
         names = [entry.name for entry in entries if entry.is_dir()]
-    return min((name for name in names if "=" not in name and not name.startswith(("_", "."))), default="")
+    return min((name for name in names if "=" not in name and not is_hidden(name)), default="")
 
 
 def sentence(source: str, path: str, name: str) -> str:
