@@ -98,7 +98,8 @@ def test_a_misspelt_field_fails_the_batch_and_a_column_that_is_null_does_not(
     with pytest.raises(
         sf.IncompatibleError,
         match=r"source 'orders': no row of the batch has the field 'amout' of Misspelt, and \S*a%20b\.json has 'amount', which Misspelt "
-        r"lacks: call the field 'amount', or give it sf\.field\(aliases=\['amount'\]\), or, .*nothing was written",
+        r"lacks: call the field 'amount', or give it its former name, `Annotated\[\.\.\., sf\.field\(aliases=\['amount'\]\)\]`, "
+        r"or, .*nothing was written",
     ):
         bench.run(pipeline)
     assert rows() == []
