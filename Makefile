@@ -11,6 +11,9 @@ EACH ?=
 AIRFLOW ?=
 SPARK ?=
 PART ?=
+# Some machines and images set this. Then each of the hundreds of processes that tests start compiles all of Spark's and
+# Airflow's Python again, which takes longer than what they are started for.
+unexport PYTHONDONTWRITEBYTECODE
 # The longest files begin first, each with one worker, whose Spark session all its files share.
 PYTEST := $(RUN) -m pytest -q --durations=15 -n 3 --dist loadfile --no-loadscope-reorder $(if $(SEED),--random-order-seed=$(SEED))
 

@@ -80,18 +80,26 @@ def _removed(copy: Path, removal: Removal) -> Iterator[None]:
     try:
         for patch in removal:
             text = (copy / patch.file).read_text(encoding="utf-8")
-            (copy / patch.file).write_text(text.replace(patch.old, patch.new), encoding="utf-8")
+            _write(copy / patch.file, text.replace(patch.old, patch.new))
         yield
     finally:
         for file, text in before.items():
-            (copy / file).write_text(text, encoding="utf-8")
+            _write(copy / file, text)
+
+
+def _write(file: Path, text: str) -> None:
+    """With a time of its own: by second and length Python knows whether what it has compiled is of this text."""
+    time = file.stat().st_mtime + 1
+    file.write_text(text, encoding="utf-8")
+    os.utime(file, (time, time))
 
 
 def _run(copy: Path, tests: Sequence[str]) -> tuple[int, str]:
     """Pytest's exit code, and its last line."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--timeout=1800", *tests]
-    # Without compiled files: two patches of one second and one length would look alike to Python.
-    env = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+    env = {**os.environ, "PYTHONPATH": str(copy)}
+    # What is compiled stays for the tests of the next rule.
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
     done = subprocess.run(command, cwd=copy, env=env, capture_output=True, text=True, check=False)
     return done.returncode, (done.stdout.strip().splitlines() or [done.stderr.strip()])[-1]
 
