@@ -121,10 +121,11 @@ def check_options(node: KeyedNode, before: OperatorState) -> None:
     declared = node.columnar
     if not isinstance(declared, ReadyOperator):
         return
-    kind = type(declared).__name__
-    if kind != before.options.get(OPTION_KIND, kind):
+    kind, was = type(declared).__name__, before.options.get(OPTION_KIND)
+    if kind != was:
         raise IncompatibleError(
-            f"operator {node.uid!r} was a {before.options[OPTION_KIND]} and is a {kind} now, which cannot read its state: {_ANEW}"
+            f"operator {node.uid!r} was {'code of your own' if was is None else f'a {was}'} and is a {kind} now, which cannot read "
+            f"its state: {_ANEW}"
         )
     held_back, was_held_back = duration(node.held_back), before.options.get(_HELD_BACK, duration(0))
     if held_back != was_held_back:
@@ -388,7 +389,7 @@ def with_index(schema: StateSchema, old: StateSchema | None, next_id: int) -> St
         return schema
     if old is None:
         return msgspec.structs.replace(schema, expiry_index=next_id)
-    unknown = old.ttl is None or not old.expiry_index or (schema.ttl_existing and not old.ttl_existing)
+    unknown = old.ttl is None or (schema.ttl_existing and not old.ttl_existing)
     return msgspec.structs.replace(
         schema, expiry_index=old.expiry_index or next_id, expiry_sweep=old.expiry_sweep + unknown
     )

@@ -131,7 +131,7 @@ def node_of(declare: Declare) -> tuple[KeyedNode, sf.Flow]:
     return node, flow
 
 
-def recorded(node: KeyedNode, *, files: bool = True, options: bool = True) -> Record:
+def recorded(node: KeyedNode, *, files: bool = True) -> Record:
     """A record of a job that this operator has worked in."""
     states, next_id = resolve_states(node, None)
     file = FileRef("000001.sst", 1, "0" * 16, data=b"x")
@@ -142,7 +142,7 @@ def recorded(node: KeyedNode, *, files: bool = True, options: bool = True) -> Re
         shards=((Shard(0, 127, "rocksdb", (file,) if files else ()),),),
         states=states,
         next_state_id=next_id,
-        options=fixed_options(node) if options else {},
+        options=fixed_options(node),
     )
     return Record(
         kind="checkpoint", job="options", slot=7, epoch=1, writer="w", owner=Owner(run="r"),
@@ -416,8 +416,9 @@ def test_an_operator_without_entries_may_change_its_options() -> None:
     assert problem(total(n=sales_sum), total(n=sf.max("amount")), files=False) == ""
 
 
-def test_a_record_from_before_options_were_kept_says_nothing() -> None:
-    assert problem(windows(MINUTE), windows(HOUR), options=False) == ""
+def test_a_ready_made_operator_does_not_take_the_state_of_code_of_ones_own() -> None:
+    own = problem(running("user"), total(n=sales_sum))
+    assert own.startswith("operator 'op' was code of your own and is a RunningAggregate now")
 
 
 def test_columns_of_the_newest_rows_may_change_places_under_strict_too() -> None:

@@ -126,7 +126,6 @@ class Expiring:
         now: int,
         watermark: int | None = None,
         *,
-        indexed: bool = True,
         chunk: int = 3,
         without_rows: bool = False,
     ) -> list[Any]:
@@ -137,7 +136,7 @@ class Expiring:
         spec = OperatorSpec(
             "op", process, process, ("user",), ("int",), (row,), row, {},
             {name: schema.id for name, schema in self.schemas.items()},
-            indexes={n: s for n, s in self.schemas.items() if s.expiry_index} if indexed else {},
+            indexes={n: s for n, s in self.schemas.items() if s.expiry_index},
         )  # fmt: skip
         engine = KeyedEngine(spec, Moment(self.slot, now, 1, watermark), 0)
         ordered = sorted(rows, key=full_key)

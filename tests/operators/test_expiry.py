@@ -246,16 +246,15 @@ def test_a_ttl_from_now_on_takes_every_older_entry_along(job: Callable[..., Expi
     assert made.entries() == {}
 
 
-def test_entries_from_before_the_index_are_swept(
+def test_entries_whose_blocks_went_without_the_ttl_are_swept(
     job: Callable[..., Expiring], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = job("10 s")
-    made.schemas = {
-        name: msgspec.structs.replace(schema, expiry_index=0) for name, schema in made.schemas.items()
-    }
-    made.batch(everything(range(50)), 0, indexed=False)
-    made.batch({}, 60 * SECOND, indexed=False)
+    made.batch(everything(range(50)), 0)
+    made.declare(None)
+    made.batch({}, 60 * SECOND)
     assert len(made.entries()) > 200, "nothing lets them go"
+    assert made.blocks() == []
     made.declare("10 s")
     monkeypatch.setattr("stateflow.state.expiry.index.BLOCK_KEYS", 16)
     monkeypatch.setattr("stateflow.operators.expiry.AT_LEAST", 16)
