@@ -26,7 +26,7 @@ _ABSENT = {
     "ImportError": "cannot import name",
     "Py4JError": "does not exist|ClassNotFoundException",
 }
-"""What Python, Py4J and Java say of a name that is not there, by the class of the error."""
+"""By the class of the error, the words with which Python, Py4J and Java say that a name is missing."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -43,7 +43,7 @@ class Internal:
     some versions have and some do not: `streaming[.runtime].StreamExecution`."""
     seen_in: tuple[str, ...]
     where_missing: str
-    """What the function does in a version without one of the names; empty: it refuses."""
+    """What the function does instead in a version that lacks one of the names; empty: it refuses."""
 
     @property
     def owners(self) -> list[str]:
@@ -66,7 +66,7 @@ class Internal:
 
 
 ENTRIES: dict[str, Internal] = {}
-"""By function, of the modules that are imported."""
+"""By function: the entries of the modules that are imported."""
 
 
 def internal(

@@ -141,7 +141,7 @@ METHODS: Mapping[str, str] = {
 TIMER_METHODS = frozenset(
     ("on_timer", "onTimer", "on_timers", "handle_timer", "handleExpiredTimer", "handle_expired_timer")
 )
-"""What others call for a timer."""
+"""The methods that other systems have for timers."""
 
 OPTIONS: Mapping[str, str] = {
     **dict.fromkeys(
@@ -166,7 +166,7 @@ JOINS: Mapping[str, str] = {
 
 
 def suggestion(name: str, known: Iterable[str], elsewhere: Mapping[str, str] | None = None) -> str:
-    """What to write in place of a name that is not known, as the end of a sentence; empty when nothing is like it."""
+    """The end of a sentence about an unknown name: what to write instead. Empty when nothing is like it."""
     if elsewhere and name in elsewhere:
         return f": that is {elsewhere[name]}"
     alike = get_close_matches(name, list(known), 1)
@@ -182,7 +182,7 @@ class NoSuchOption(UsageError, TypeError):
 
 
 class Named:
-    """An object that says what is meant by a name that it does not have."""
+    """An object that, asked for a name it does not have, says which one was meant."""
 
     _called: ClassVar[str]
     _elsewhere: ClassVar[Mapping[str, str]] = {}
@@ -195,7 +195,7 @@ class Named:
 
 
 def with_options(function: F) -> F:
-    """A function that says which keyword argument was meant by one that it does not have."""
+    """A function that, given a keyword argument it does not have, says which one was meant."""
     parameters = signature(function).parameters.values()
     if any(each.kind is Parameter.VAR_KEYWORD for each in parameters):
         return function

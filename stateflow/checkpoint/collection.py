@@ -25,9 +25,9 @@ from stateflow.storage.store import Entry, Store, create_once
 Reason = Literal["subsumed", "orphan"]
 _FEW, _MARKERS = 8, 16
 ANNOUNCED = "announced"
-"""Why a checkpoint stays that nobody asked to keep: it is not below the floor that the newest record announced."""
+"""Reason for a checkpoint that nobody asked to keep: it is not below the floor that the newest record announced."""
 YOUNG = "young"
-"""Why a checkpoint stays beyond those that were asked for by number: its age keeps it."""
+"""Reason for a checkpoint beyond those that were asked for by number: its age keeps it."""
 DisposeSavepoint = Callable[[str], None]
 """Deletes a savepoint by its URL. The job has claimed it, and its records no longer name it."""
 

@@ -13,7 +13,7 @@ from stateflow.format.records import Owner
 
 
 def _table_of_processes() -> str:
-    """What numbers the processes here: a namespace, since one start of one kernel. Empty on systems that do not say."""
+    """Boot and namespaces within which the numbers of processes are unique here. Empty on systems that do not say."""
     here = identity_of_this_process()
     return f"{here.boot} {here.namespaces}" if here else ""
 

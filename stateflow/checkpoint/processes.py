@@ -14,12 +14,12 @@ _STARTED = "process started "
 
 
 class ProcessIdentity(msgspec.Struct, frozen=True):
-    """A process that no other one in the world has the identity of, now or later."""
+    """The identity of a process: no other process has it, on any machine, now or later."""
 
     boot: str
     """The kernel makes it up when it starts: other machines, and later starts of this one, have another."""
     namespaces: str
-    """Those that number processes and count the time since they began; containers of one machine have one each."""
+    """The namespaces of process numbers and of the time since boot. Each container of a machine has its own."""
     pid: int
     started: str
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 RETAINED = "retained"
-"""Why a checkpoint stays that is one of the newest."""
+"""Reason for a checkpoint that stays: it is one of the newest."""
 
 
 def checked_retained(retained: int) -> int:

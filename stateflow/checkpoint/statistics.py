@@ -23,7 +23,7 @@ from stateflow.storage.store import Entry, Store
 
 SEGMENT = 256
 LONGEST_UID = 255
-"""Characters of a source's uid in what a batch noted; a run may have noted anything."""
+"""Most characters of a source's uid that are taken from a batch's note; a run may have noted anything."""
 Millis = Annotated[int, msgspec.Meta(ge=0, le=END_OF_TIME // 1000)]
 
 
@@ -139,7 +139,7 @@ def held(noted: Mapping[str, Any]) -> tuple[str, int] | None:
 
 
 def _number(statistics: dict[str, Any], name: str, default: int) -> int:
-    """Taken out of the statistics, in which a run may have statistics anything."""
+    """A number taken out of the statistics, where a run may have written anything."""
     value = statistics.pop(name, default)
     return int(value) if isinstance(value, int | float) and 0 <= value <= MOST else min(default, MOST)
 

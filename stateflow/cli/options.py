@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 _ARGUMENTS = {"retained_checkpoints": "--retained", "retained_age": "--age"}
-"""Those of `gc`, which have not the names of their options."""
+"""The arguments of `gc` that are not called like their options."""
 _OUTPUTS: dict[str, type[Output]] = {"text": ConsoleOutput, "json": JsonOutput}
 _OUTPUT, _DEBUG = "stateflow.output", "stateflow.debug"
 """Where a context keeps them, for whoever reports an error."""
@@ -141,7 +141,7 @@ def command(function: Command[P]) -> Callable[..., None]:
 
 
 def rootless_command(function: Command[P]) -> Callable[..., None]:
-    """The same for a command that no checkpoint root is needed for."""
+    """The same for a command that needs no checkpoint root."""
     return _with_shared(function, "output", "debug")
 
 

@@ -153,7 +153,7 @@ def _sinks(rows: Mapping[str, int], room: int | None = None) -> str:
 
 
 def taken_document(job: str, parameters: Mapping[str, str]) -> dict[str, Any]:
-    """The parameters that a run was not given and has from the job's last record; secrets stay where they are."""
+    """The parameters that a run takes from the job's last record because nobody gave them, with secrets masked."""
     return {"event": "parameters", "job": job, "taken_over": all_masked(dict(sorted(parameters.items())))}
 
 

@@ -34,7 +34,7 @@ from stateflow.state.values.serializers import serializer_for
 
 FIRST_STATE_ID = 1
 _HELD_BACK = "held back"
-"""The option of an operator behind others that says by how much."""
+"""Name of an option: by how much the operators before it hold an operator back."""
 _ANEW = "give the operator another uid, under which it begins anew, and let the old state go with --allow-non-restored-state"
 
 
@@ -149,7 +149,7 @@ _WORDS = re.compile(r"'[^']*'|\w+")
 
 
 def _with_names_of_today(node: KeyedNode, option: str) -> str:
-    """An option of earlier code, with today's names of columns. Text in quotes is a value."""
+    """An option of earlier code, in which columns have today's names. Text in quotes is a value and stays."""
     fields = [field for rows in node.rows if rows is not None for field in rows.fields]
     now = {field.name for field in fields}
     renamed = {alias: field.name for field in fields for alias in field.aliases if alias not in now}
@@ -429,7 +429,8 @@ def _evolved(
 
 
 def _refuse_renamed_back(old: StateSchema, now: str) -> None:
-    """An earlier release does not know what its columns are called since: it would take them for gone, and its own for new."""
+    """An earlier release does not know the new names of its columns: it would take the renamed ones for gone, and its own for
+    new."""
     if old.kind != "columns" or old.value == now or all(version.value != now for version in old.versions):
         return
     gone, new = exchanged_columns(old.value, now)
@@ -459,10 +460,12 @@ def _reads(declared: DeclaredType, old: StateSchema, value: str) -> bool:
 
 
 class NewerTypeError(IncompatibleError):
-    """The code has an earlier type of a state, which newer code has changed, and cannot read what that wrote."""
+    """Newer code has changed the type of a state. This code still has the earlier type, and cannot read what the newer code
+    wrote."""
 
     below = 0
-    """The record that introduced a type that this code cannot read: what is below it can be restored for this code."""
+    """The record that introduced a type which this code cannot read. Every checkpoint below it can be restored for this
+    code."""
 
 
 def changed_elements(node: KeyedNode, before: OperatorState) -> dict[str, Change]:

@@ -25,7 +25,7 @@ from stateflow.quantities import duration, size
 PREFIX = "STATEFLOW_"
 _NOT_OPTIONS = frozenset({FILE_VARIABLE})
 _OF_A_SERVICE = re.compile(r"(\w+_)?(SERVICE_(HOST|PORT)|PORT)(_\w+)?")
-"""What Kubernetes adds to the prefix, for services whose names begin so."""
+"""What Kubernetes puts behind the prefix in variables of its own, for services whose names begin like it."""
 
 
 @dataclass(frozen=True, slots=True)

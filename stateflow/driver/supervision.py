@@ -100,8 +100,8 @@ class Supervision:
     ) -> None:
         """`busy_timeout`: seconds to wait for another run with `on_live="wait"`; None for no limit.
 
-        `foresee` is asked while no run lives: what a run would come to that has nothing to do. Then none is started.
-        `begun` is called with the run's epoch at each of its heartbeats, until it returns True.
+        `foresee` is asked while no run lives: it gives the outcome of a run that would have nothing to do. Then none is
+        started. `begun` is called with the run's epoch at each of its heartbeats, until it returns True.
         """
         self.job, self.spec, self.launcher, self.owner = job, spec, launcher, owner
         self.on_live, self.say, self.patience = on_live, say, patience

@@ -1,4 +1,4 @@
-"""What a run of a pipeline would find, told without Spark: its state, the tables that it writes, the folders that it reads."""
+"""Finds without Spark what a run of a pipeline would meet: its state, the tables that it writes, the folders that it reads."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class SinkTable:
 
 
 class FreshRun:
-    """The job's place and the pipeline's, while it lasts."""
+    """The folders of the job and of its outputs, as long as the run lasts."""
 
     def __init__(self, folder: Path, loaded: LoadedPipeline, parameters: Mapping[str, Any]) -> None:
         self.root = str(folder / "checkpoints")

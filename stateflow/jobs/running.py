@@ -49,7 +49,7 @@ def foreseen(
     until: Sequence[str] = (),
     allow_non_restored_state: bool = False,
 ) -> RunOutcome | None:
-    """What a run would come to that has no batch to run, told without Spark; None when a run has to find out.
+    """The outcome of a run that would have no batch, found without Spark; None when only a run can find out.
 
     Never a refusal: what is wrong, a run says in its own words.
     """

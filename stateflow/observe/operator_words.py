@@ -1,4 +1,4 @@
-"""What a ready-made operator is, in words for people: made of the options that a record has of it."""
+"""Describes a ready-made operator to people, from the options that its record keeps."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def operator_text(options: Mapping[str, str]) -> str:
 
 
 def combiner_text(note: Any) -> str:
-    """What the newest batch of an operator that can be combined measured; empty for any other. `note` is what a record's
-    statistics have of it, where other programs may have written anything."""
+    """What the newest batch measured of an operator whose batches can be combined; empty for other operators. `note` is the
+    operator's part of a record's statistics, where other programs may have written anything."""
     match note:
         case {"rows": int(rows), "groups": int(groups), "combined": bool(combined)} if groups:
             did = "was summed up" if combined else "was not summed up"
@@ -64,7 +64,7 @@ def combiner_text(note: Any) -> str:
 
 
 def late_text(figures: Any) -> str:
-    """How many rows of the newest batch came late to an operator. `figures` is what a record's statistics have of it."""
+    """How many rows of the newest batch came late to an operator. `figures` is the operator's part of a record's statistics."""
     match figures:
         case {"counters": dict(counters)}:
             counts = (

@@ -21,7 +21,7 @@ class StoredSchema:
     """The record that introduced it; 0: the state began with it."""
     today: bool
     by: str
-    """What makes values of the next type of its values: rules or migrate; empty for today's."""
+    """How its values become values of the next type: rules or migrate; empty for today's type."""
 
     def document(self) -> dict[str, Any]:
         return asdict(self)

@@ -230,7 +230,7 @@ def _looked_at(heartbeat: Heartbeat | None) -> int | None:
 
 
 def _last_checkpoint_at(head: Record | None, lines: Iterable[HistoryLine]) -> int | None:
-    """When the checkpoint was taken whose state the head continues. A restore or another edit reads no newer input."""
+    """When the job took the checkpoint whose state the head continues. A restore or another edit reads no newer input."""
     if head is None or head.kind == "checkpoint":
         return head.at if head else None
     by_slot = {line.id: line for line in lines}

@@ -1,4 +1,5 @@
-"""The Arrow type of a column by its Spark type's text, as Spark itself gives it; the test harness has no Spark to ask."""
+"""The Arrow type of a column from the text of its Spark type. It is the type that Spark gives; the test harness has no Spark to
+ask."""
 
 from __future__ import annotations
 
@@ -57,7 +58,7 @@ def arrow_type(text: str) -> pa.DataType:
 
 
 def _halves(text: str) -> tuple[str, str]:
-    """A map's key and value types: the comma outside of all brackets parts them."""
+    """A map's key and value types. The comma that stands in no bracket separates them."""
     depth = 0
     for i, char in enumerate(text):
         depth += (char in "<(") - (char in ">)")

@@ -1,4 +1,4 @@
-"""A call of user code that dead letters may take back: what it did is kept as a whole, or has not happened."""
+"""A call of user code that a dead letter may take back: everything that the call did counts, or nothing."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class Binding:
 
     @cached_property
     def chunked(self) -> tuple[StoredState[Any] | BoundTimer | BoundTimers, ...]:
-        """What holds a whole chunk of keys and can be looked up for all of them at once."""
+        """The states and timers that hold a whole chunk of keys, and that one look-up can read for all of them."""
         return (*self.stored, *self.timers.values())
 
 

@@ -49,10 +49,10 @@ class ColumnarSpec:
     defaults: tuple[Mapping[str, Default], ...] = ()
     """Per input, what stands for a null in a column that is no key."""
     waited: bool = False
-    """Whether rows come from another operator, which puts them out when the watermark has reached them. The watermark of the
-    batch before judges them: they are ahead of it."""
+    """True if rows come from another operator, which puts them out when the watermark has reached them. Such rows are late by
+    the watermark of the batch before: they are ahead of it."""
     held_back: int = 0
-    """How far the operator's watermark is behind that of the batch, in microseconds: rows that come to it are so far behind."""
+    """By how many microseconds the operator's watermark is behind that of the batch: its rows may be that far behind."""
 
 
 class ColumnarContext(OperatorContext):
@@ -120,7 +120,7 @@ class ColumnarEngine:
         self.expiry.attach(expiring)
 
     def expire(self, groups: range, known: NextDue, entries: int, *, without_rows: bool = False) -> None:
-        """Lets entries go whose ttl is over, before the shard's rows; `known` is when the first of them is due; `without_rows`:
+        """Deletes entries whose ttl is over, before the shard's rows. `known` is when the first of them is due; `without_rows`:
         the shard has none."""
         assert self._backend is not None
         self._expired = self.expiry.expire(
@@ -171,7 +171,7 @@ class ColumnarEngine:
         yield from self._batches(lambda: self.spec.operator.fire(self.states, self.context))
 
     def next_due(self) -> int | None:
-        """When there is something to do in the attached shard: the watermark of a batch that has it done."""
+        """The watermark at which a batch has something to do in the attached shard, even without rows."""
         return ahead(self.spec.operator.next_due(self.states), self.spec.held_back)
 
     def _batches(self, code: Callable[[], Any]) -> Iterator[tuple[str, Any]]:

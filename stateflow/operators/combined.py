@@ -1,4 +1,4 @@
-"""Rows that were summed up before they came: each stands for several rows of a key, and says for how many."""
+"""Combined rows: each stands for several rows of a key that were summed up before the exchange, and says for how many."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from stateflow.pipelines.aggregates import Aggregated
 from stateflow.pipelines.columnar import ColumnarOperator
 
 ROWS = "_sf_rows"
-"""The column that tells them apart from single rows: how many rows each stands for."""
+"""The column that only combined rows have: how many rows each stands for."""
 COUNTED, MARKS = "_sf_counted", "_sf_marks"
-"""Where different values are counted: the column whose value a row has; and a bit per count of that column, set if the rows that
-it stands for met the count's condition."""
+"""Two columns for counts of different values: which column the row's value is of, and a bit per count of that column. The bit
+is set if the rows that it stands for met the count's condition."""
 
 
 def is_combined(rows: Any) -> bool:
@@ -38,8 +38,8 @@ def value_name(number: int) -> str:
 
 
 def counts_by_column(aggregates: Iterable[Aggregated]) -> dict[str, list[Aggregated]]:
-    """The counts of different values by the column that they count. Its place is the column's number, and that of a count the
-    number of its bit."""
+    """The counts of different values, by the column that they count. A column's number is its place here, and a count's bit is
+    its place in the column's list."""
     found: dict[str, list[Aggregated]] = {}
     for each in aggregates:
         if each.value is not None:
@@ -51,4 +51,4 @@ class Combinable(ColumnarOperator):
     """An operator that takes combined rows as well as single ones."""
 
     groups: int = 0
-    """How many combined rows its rows made, or would have made: what tells if combining pays."""
+    """How many combined rows its rows made, or would have made. This shows whether combining pays."""

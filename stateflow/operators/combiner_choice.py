@@ -14,7 +14,7 @@ BEGINS, STAYS = 8.0, 6.0
 """Rows per group: combining begins with the first number, and ends below the second. In between nothing changes, so that a
 stream near the border does not change with every batch."""
 FEWEST_ROWS = 20_000
-"""Below, the second shuffle costs more than the rows that it saves."""
+"""Below this number of rows the second shuffle costs more than the rows that it saves."""
 
 
 class Combined(msgspec.Struct, frozen=True):
@@ -31,8 +31,8 @@ class Combined(msgspec.Struct, frozen=True):
 
 
 def combines(last: Combined | None) -> bool:
-    """Whether to combine the next batch. A first batch is combined: whether it pays is not known, and where it does, it pays
-    more than it costs where it does not."""
+    """Whether to combine the next batch. A first batch is combined: nobody knows yet whether that pays, and it can gain more
+    than it can cost."""
     if last is None:
         return True
     if last.rows < FEWEST_ROWS:
@@ -41,12 +41,12 @@ def combines(last: Combined | None) -> bool:
 
 
 def measured(last: Combined | None, rows: int, groups: int, *, combined: bool) -> Combined | None:
-    """What is known after a batch. One without rows says nothing."""
+    """The measurements after a batch. A batch without rows changes nothing."""
     return Combined(rows, groups, combined) if rows and groups else last
 
 
 def noted(statistics: Any, uid: str) -> Combined | None:
-    """What a record's statistics say of an operator. Other programs may have written anything there."""
+    """What a record's statistics say about an operator. Other programs may have written anything there."""
     notes = statistics.get("combiner") if isinstance(statistics, dict) else None
     try:
         return msgspec.convert(notes.get(uid), Combined) if isinstance(notes, dict) else None

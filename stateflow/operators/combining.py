@@ -29,12 +29,12 @@ from stateflow.pipelines.windows import Cumulative, Sliding, Window
 
 _HALF = (1 << 32) - 1
 _MOST_DIGITS = 28
-"""Of decimals that are summed: their sum has ten digits more, and 38 at most."""
+"""Most digits of decimals that are summed: their sum has ten digits more, and at most 38."""
 _MOST_COLUMNS = 4
 """Whose different values are counted: each row is looked up once for each of them, and with more of them that costs more than
 exchanging the row."""
 _MOST_COUNTS = 62
-"""Over one column: the bits of a number that is not negative."""
+"""Most counts over one column: the bits of a number that is not negative."""
 
 
 @dataclass(frozen=True)
@@ -44,23 +44,23 @@ class Combining:
     rows: RowType
     """The columns that are read."""
     defaults: tuple[tuple[str, str], ...]
-    """By name, what stands for a null in some of them."""
+    """By name of the column: the value that stands for a null."""
     key: tuple[str, ...]
     time: str
     """The column of event time; empty: the operator has none."""
     piece: str
-    """The last instant of the piece of time that a row is in. Windows hold a piece as a whole or not at all."""
+    """SQL for the last instant of the piece of time that holds the row. A window holds a piece as a whole, or nothing of it."""
     parts: tuple[str, ...]
-    """What is computed of the rows that are alike in key and piece, in the order of the last columns of `combined`."""
+    """SQL of what is computed over the rows of one key and piece, in the order of the last columns of `combined`."""
     combined: RowType
     """The columns of the combined rows."""
     counted: tuple[tuple[str, str, str], ...] = ()
-    """The columns whose different values are counted: name, type, and a number whose bits name the counts that a row is for. Each
-    row comes once per such column, and `parts` belong to the rows of the first column."""
+    """The columns whose different values are counted: name, type, and a number with a bit for each count that the row is for.
+    Each row comes once per such column, and `parts` belong to the rows of the first column."""
 
 
 def combining_of(operator: ColumnarOperator | None, read: Set[str]) -> Combining | None:
-    """None when the operator has to see each row; `read` are its outputs that have a reader."""
+    """How to combine the rows; None when the operator has to see each row. `read` names its outputs that have a reader."""
     if not isinstance(operator, RunningAggregate | WindowAggregate) or operator.diverts:
         return None
     time, piece = "", ""

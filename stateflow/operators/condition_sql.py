@@ -15,8 +15,8 @@ from stateflow.pipelines.rows import RowType, quoted
 
 _COMPARISONS = ("=", "<>", "<", "<=", ">", ">=")
 _COMPARED = ("bigint", "double", "string", "boolean", "date", "timestamp")
-"""As what both sides are compared. Of a whole number beside a float, and of decimals of two widths, Spark and the kernel may not
-say the same."""
+"""The type in which both sides are compared. For a whole number beside a float, and for decimals of two widths, Spark and the
+kernel may disagree."""
 
 
 class NotInSparkError(Exception):
@@ -64,7 +64,7 @@ def _compared(operation: str, sides: tuple[Expression, ...], rows: RowType) -> s
 
 
 def _negated(side: Expression) -> Expression:
-    """Of a number with a minus, which is read as the difference from zero, the number."""
+    """The number, where the text is a number with a minus: the parser reads that as a difference from zero."""
     match side:
         case Expression("-", _, (Expression("literal", _, _, 0), Expression("literal", "number", _, value))):
             return Expression("literal", "number", value=-value)

@@ -19,7 +19,7 @@ from stateflow.state.namespaces import Namespaced
 
 @dataclass(frozen=True)
 class Moment:
-    """What is fixed for a whole batch, and recorded with it."""
+    """The values that are fixed for a whole batch, and recorded with it."""
 
     slot: int
     now: int
@@ -34,7 +34,7 @@ class Moment:
 
 @dataclass(frozen=True)
 class Visit:
-    """A function that is to be called for every key that has something in a state."""
+    """A function, to be called for every key that has something in a state."""
 
     state: Any
     function: Callable[[Any, Any], Any]
@@ -76,7 +76,7 @@ class OperatorContext(Named):
         self.namespace: Any = None
         self.keyed: Sequence[Namespaced] = ()
         self.visits: list[Visit] | None = None
-        """The visits that `for_each_key` has asked for; None where it may not ask."""
+        """The visits that `for_each_key` has asked for; None where it is not allowed."""
         self.metrics = TaskMetrics()
         self.parameters = moment.parameters
         self.checkpoint_id = moment.slot

@@ -1,4 +1,4 @@
-"""Many keys decoded at once: a Python call per key took a tenth of the time that firing timers takes."""
+"""Decodes many keys at once: with a Python call per key, decoding took a tenth of the time of firing timers."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from stateflow.state.backends.base import Backend
 from stateflow.state.values.packed_instants import datetimes_of
 
 LEAST = 4
-"""Entries that are read at once from a queue, at least."""
+"""Fewest entries that are read from a queue at once."""
 KEY_AT = 10
 """Where the key begins in the bytes of a turn: behind time and key group."""
 _QUEUED = 12
@@ -41,7 +41,7 @@ def time_of(due: bytes) -> int:
 
 
 def times_of(block: Sequence[bytes]) -> tuple[list[int], Sequence[datetime | None]]:
-    """The time of each turn, in microseconds and as what handlers get; None where no datetime can be that time."""
+    """The time of each turn, in microseconds and as handlers get it; None where no datetime can hold it."""
     micros = signed(np.frombuffer(b"".join([due[:8] for due in block]), dtype=">u8"))
     try:
         return micros.tolist(), datetimes_of(micros)
@@ -59,7 +59,7 @@ def rank_of(due: bytes) -> int:
 
 
 class DueTimers:
-    """Reads the queues as they are now: what is set or cleared meanwhile does not show.
+    """Reads the queues as they are now, without what is set or cleared meanwhile.
 
     There is one sorted source per queue and key group. A block ends where the first source
     has to be read on, so that no source can have an earlier timer than the block's last.

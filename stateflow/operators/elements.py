@@ -32,7 +32,7 @@ def hand_out(process: Process[Any], elements: Elements, subtask: int, *, whole: 
 
 
 def check_alike(uid: str, name: str, parts: Sequence[tuple[bytes, ...]]) -> None:
-    """Broadcast state is recorded once, so every subtask must have made the same of it."""
+    """Broadcast state is recorded once, so every subtask must have reached the same value."""
     if any(part != parts[0] for part in parts):
         raise StateflowError(
             f"operator {uid!r}: broadcast state {name!r} differs between subtasks: process_broadcast must do the same everywhere"

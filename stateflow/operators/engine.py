@@ -1,4 +1,4 @@
-"""One process in one task: what it holds, and the calls of its life cycle. Keyed and partitioned operators share it."""
+"""One process in one task: its states, and the calls of its life cycle. Keyed and partitioned operators share it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ProcessEngine:
         parallelism: int = 1,
         takers: Mapping[str, Taker] | None = None,
     ) -> None:
-        """`takers` take the rows of the outputs; of those that have none, rows are kept as copies."""
+        """`takers` take the rows of the outputs. For an output without a taker, copies of the rows are kept."""
         self.spec = spec
         self.moment = moment
         self.cursor = Cursor(moment.slot + moment.shift, moment.now, moment.watermark)

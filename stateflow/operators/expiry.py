@@ -1,4 +1,4 @@
-"""Lets expired entries of an operator's states go, shard by shard: before the shard's rows, within a batch's share."""
+"""Deletes expired entries of an operator's states, shard by shard, before the shard's rows and within a batch's share."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ WRITTEN_AT_ONCE = 500_000
 LARGE = 50_000
 """With more entries than this, a shard's key groups take turns."""
 TURNS = 8
-"""With every batch an eighth of the key groups of a large shard is visited: what expires in eight batches lies eight times as
-close together, so that most look-ups become steps to the next entry."""
+"""Each batch visits an eighth of the key groups of a large shard. The entries that expire in eight batches lie eight times as
+close together, so most look-ups become steps to the next entry."""
 
 
 class OperatorExpiry:
@@ -28,7 +28,7 @@ class OperatorExpiry:
 
     @property
     def expired(self) -> int:
-        """Entries that this task has let go."""
+        """Entries that this task has deleted."""
         return sum(state.expired for state in self._states)
 
     def attach(self, known: Sequence[ExpiryShare] = ()) -> None:
@@ -92,7 +92,7 @@ class OperatorExpiry:
 
 
 class _Going:
-    """What has expired and is still to be deleted: not before other states have been scanned, as long as it is little."""
+    """Expired entries that are still to be deleted. As long as they are few, other states are scanned first."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend

@@ -1,4 +1,4 @@
-"""Tables of rows with the defaults that their class declares, as user code gets rows one at a time with them."""
+"""Puts the defaults that a row class declares into tables, as user code gets them in rows one at a time."""
 
 from __future__ import annotations
 

@@ -26,14 +26,14 @@ from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.keys.siblings import siblings
 
 FIRED_AT_ONCE = 40_000
-"""Timers in a block, about. In a small one the keys lie far apart, and looking them up costs half as much again."""
+"""About how many timers a block has. In a small block the keys lie far apart, and looking them up costs half as much again."""
 FIRST_BLOCK = 256
 """The first block is small: it shows which states the handlers read."""
 OUTPUT_ROWS = 20_000
 PREFETCH_SHARE = 0.5
 """A batched look-up pays when at least this share of the keys reads the state."""
 REMEMBERED = 100_000
-"""Keys whose timers were set by handlers. Beyond so many the queues are read anew instead."""
+"""Most keys whose timers handlers have set. Beyond that the queues are read anew instead."""
 _NEVER = -SIGN
 
 AnyTimer = BoundTimer | BoundTimers
@@ -86,7 +86,7 @@ class Firing:
         self._place: dict[bytes, int] = {}
         """Keys of the block that no timer has fired for yet, and where the states hold them."""
         self._moved: set[bytes] = set()
-        """Keys whose timers a handler has set or cleared: the queues as they were read do not tell of it."""
+        """Keys whose timers a handler has set or cleared since the queues were read."""
         self._set: list[bytes] = []
         """A heap of due timers that handlers have set."""
         self._waiting: set[bytes] = set()
@@ -120,7 +120,7 @@ class Firing:
         self._passed = groups
 
     def forget(self) -> None:
-        """The shard is another one, or rows have set timers."""
+        """Called when another shard is attached, or when rows have set timers."""
         self._passed = None
 
     def _due(self, groups: range, after: bytes = b"") -> DueTimers:
@@ -232,7 +232,7 @@ class Firing:
         return timer.view(suffix)
 
     def _again(self, base: bytes) -> int:
-        """The key of a block whose turn comes again: what it has changed must be written before it is read."""
+        """A key of the block has another turn: what it changed must be written before it is read."""
         self._settle()
         self._cursor.base.append(base)
         self._keys.append(self._decode(base, 4)[0])
@@ -270,7 +270,7 @@ class Firing:
         return news
 
     def _call_carefully(self, handler: Callable[..., Any], timer: AnyTimer, at: int) -> Sequence[_News]:
-        """If it fails, nothing that it did has happened."""
+        """Calls the handler. If it fails, nothing that it did counts."""
         changes, mark = self._changes, self._attempt.mark(self._changes)
         try:
             produced = handler(self._cursor.key, instant(at), self._context)

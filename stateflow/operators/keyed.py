@@ -45,11 +45,12 @@ from stateflow.state.keys.codec import KeyCodec
 _NEVER_DIVERTED = (
     BroadcastWriteError, BusyError, CorruptError, DisagreementError, FencedError, IncompatibleError, UnavailableError, MemoryError,
 )  # fmt: skip
-"""Errors that no key has caused: if they were diverted, one damaged file would turn every key into a dead letter."""
+"""Errors that no key has caused. Diverted, one damaged file would turn every key into a dead letter."""
 
 
 class StreamError(BaseException):
-    """The rows could not be read. It is no `Exception`, so that user code and dead letters do not take it for the key's."""
+    """The rows could not be read. It is no `Exception`, so that neither user code nor dead letters take it for an error of the
+    key."""
 
     def __init__(self, cause: Exception) -> None:
         super().__init__(str(cause))
@@ -137,7 +138,7 @@ class KeyedEngine(ProcessEngine):
     def expire(
         self, groups: range, known: NextDue = (None, None), entries: int = 0, *, without_rows: bool = False
     ) -> None:
-        """Lets entries go whose ttl is over, before the shard's rows; `known` is when the first of them is due; `without_rows`:
+        """Deletes entries whose ttl is over, before the shard's rows. `known` is when the first of them is due; `without_rows`:
         the shard has none."""
         if self.expiry.expire(
             self.cursor.backend, groups, known, entries, self.moment.slot, without_rows=without_rows

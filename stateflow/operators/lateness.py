@@ -9,7 +9,8 @@ from stateflow.operators.context import Moment
 
 
 def behind(watermark: int | None, held_back: int) -> int | None:
-    """The watermark of an operator that is held back by so many microseconds. A drained job's stands at the end of time for all."""
+    """The watermark of an operator that is held back by so many microseconds. In a drained job it stands at the end of time for
+    all operators."""
     return watermark if watermark is None or watermark >= END_OF_TIME else watermark - held_back
 
 
@@ -19,8 +20,9 @@ def ahead(due: int | None, held_back: int) -> int | None:
 
 
 def of_rows_and_timers(moment: Moment, *, waited: bool, held_back: int) -> tuple[int | None, int | None]:
-    """The watermarks that an operator goes by in a batch: as it takes rows, and as it does what is due behind them. `waited`: rows come
-    from an operator that puts them out when the watermark of this batch has reached them, and so are ahead of that of the batch before.
+    """The two watermarks of an operator in a batch: one for taking rows, one for what is due after them. `waited`: rows come
+    from an operator that puts them out when the watermark of this batch has reached them, so they are ahead of the watermark of
+    the batch before.
     """
     before = moment.watermark_before if waited else moment.watermark
     return behind(before, held_back), behind(moment.watermark, held_back)

@@ -1,4 +1,4 @@
-"""Values of user code as Arrow takes them. What Arrow would change without a word is refused."""
+"""Makes Arrow arrays of user code's values, and refuses values that Arrow would change without a word."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def array_of(values: Sequence[Any], kind: Any) -> Any:
 
 
 def misfits(values: Sequence[Any], kind: Any) -> Iterator[tuple[int, Exception]]:
-    """Which of values that did not fit together are to blame, by their places, and why."""
+    """The values that do not fit, by their places, each with the reason."""
     for place, value in enumerate(values):
         try:
             array_of([value], kind)

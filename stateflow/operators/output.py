@@ -177,8 +177,8 @@ def _by_position(count: int, other: Callable[[Any], tuple[Any, ...]]) -> Callabl
 
 
 def _surely_fit(values: Values, kind: Any) -> bool:
-    """Whether plain values need no look of Arrow's, which takes ten times as long for a few of them. Its first look also
-    imports pandas, which takes a second: nobody's test of one class has to wait for that."""
+    """True if the values are plain and Arrow need not look at them, which takes ten times as long for a few values. Arrow's
+    first look also imports pandas for a second, and no test of a single class should wait for that."""
     there = [value for value in values if value is not None]
     if pa.types.is_int64(kind):
         return all(type(value) is int and -_INT64 <= value < _INT64 for value in there)

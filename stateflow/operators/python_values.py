@@ -1,7 +1,7 @@
 """An Arrow column as Python values.
 
-Arrow's `to_pylist` builds a scalar object per value. Going through numpy is many times faster, so `to_pylist` remains
-for values that numpy cannot hold.
+Arrow's `to_pylist` builds a scalar object per value. Numpy is many times faster, so `to_pylist` remains only for values that
+numpy cannot hold.
 """
 
 from __future__ import annotations

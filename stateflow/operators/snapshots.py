@@ -1,4 +1,4 @@
-"""Values that user code cannot change any more: a process may go on with what it has put out."""
+"""Copies of values, because a process may go on changing an object that it has put out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Taker(Protocol):
     """Takes the rows of one output as user code puts them out."""
 
     values: Callable[[Any], Any]
-    """Takes one row at once: what is done with it later does not show."""
+    """Takes one row as it is now, whatever user code does with the object later."""
 
     def taken(self, rows: Iterable[Any]) -> list[Any]:
         """Many rows at once."""
@@ -36,7 +36,7 @@ class Copies:
     values: Callable[[Any], Any] = staticmethod(deepcopy)
 
     def __init__(self, taker: Taker | None = None) -> None:
-        """`taker` is what a run has in its place."""
+        """`taker` is the one that a run uses instead."""
         self._taker = taker
 
     def taken(self, rows: Iterable[Any]) -> list[Any]:
@@ -56,7 +56,7 @@ def changeable(kind: pa.DataType) -> bool:
 
 
 def snapshot(value: Any) -> Any:
-    """The value, or an equal one that shares nothing with it that can be changed."""
+    """The value, or an equal one that shares nothing mutable with it."""
     kind = type(value)
     if kind in _UNCHANGEABLE:
         return value

@@ -63,7 +63,7 @@ class Watch:
         return watched
 
     def raise_violation(self) -> None:
-        """It counts as a mistake in the code under test, even where failing keys are diverted."""
+        """Raises even where failing keys are diverted: the change is a mistake in the code under test."""
         if self._violation is not None:
             raise self._violation
 

@@ -1,4 +1,4 @@
-"""Columns that no row of a batch has a value in: a misspelt field is None in every row, and nothing else tells of it."""
+"""Finds columns without a value in any row of a batch: a misspelt field is None in every row, and nothing else shows it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ class Absence:
 
     @property
     def refused(self) -> bool:
-        """It is as good as certain that the field is misspelt. One that may be missing is only told of."""
+        """True if the field is almost certainly misspelt: such a field is refused, while a field that may be missing is only
+        reported."""
         return self.wanted and bool(self.alike)
 
 
@@ -43,9 +44,9 @@ class Watched:
     owner: RowType
     """The class that declares the field."""
     present: str
-    """Holds for rows with a value in it; in a list or map, for those with one in any element."""
+    """A condition for rows that have a value in the field; in a list or map, in any element."""
     lacking: str
-    """Holds for rows that should have a value in it, and have none; in a list or map, in some element."""
+    """A condition for rows that should have a value in the field and have none; in a list or map, in some element."""
 
     @property
     def whole(self) -> str:
@@ -127,7 +128,7 @@ def _absence(each: Watched, there: Collection[str]) -> Iterator[Absence]:
 
 
 def maps_in(rows: RowType) -> frozenset[str]:
-    """Where the names in an object of JSON are keys of a map, and no fields: paths with a dot behind them."""
+    """Paths, with a dot behind them, at which the names in a JSON object are keys of a map and no fields."""
 
     def found(hint: Any, path: str) -> Iterator[str]:
         kind, of = nested_in(hint)

@@ -235,12 +235,12 @@ class Aggregated:
     order: tuple[str, ...] = ()
     """The columns that order the rows; one that begins with a minus descends."""
     value: type[Any] | None = None
-    """The type of the values that it must know one by one."""
+    """The type of the values that are counted one by one."""
     condition: Expression | None = None
     kept: tuple[str, ...] = ()
-    """Of an aggregate that keeps values in one column: their scalar types, the value's first, then those of the order."""
+    """For an aggregate that keeps values in one column: their scalar types, first the value's, then those of the order."""
     scale: int | None = None
-    """Of decimals that are summed: their digits behind the point."""
+    """For a sum of decimals: the digits behind the point."""
     as_floats: bool = False
 
     @property
@@ -257,9 +257,9 @@ _ELSEWHERE = {
     "ttl": "a window is forgotten when it is closed; ttl= is of .key_by(...).aggregate()",
     "order_by": "give it to .key_by(..., order_by=)",
 }
-"""Options of other steps that are asked of an aggregate."""
+"""Options of other steps that people try to give to an aggregate."""
 _OPTIONS = ("emit", "on_error", "queryable", "ttl")
-"""Of steps that aggregate."""
+"""Options of the steps that aggregate."""
 
 
 def aggregated(where: str, name: str, aggregate: Any, rows: RowType, order: tuple[str, ...]) -> Aggregated:
@@ -397,7 +397,7 @@ def _kept_kind(type_: str) -> type[Any]:
 
 
 def _digits(type_: str) -> tuple[int, int] | None:
-    """Of a decimal how many digits it has, and how many of them stand behind the point."""
+    """The digits of a decimal type, and how many of them stand behind the point."""
     match = re.fullmatch(r"decimal(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?", type_)
     return None if match is None else (int(match[1] or 10), int(match[2] or 0))
 
@@ -421,7 +421,7 @@ def _column(where: str, name: str, column: str, rows: RowType) -> Field:
 
 
 def fits(type_: str, field: str) -> bool:
-    """Whether a column of the type `type_` can be put into a field of the type `field`: the same type, or a wider one."""
+    """Whether a field of the type `field` can hold a column of the type `type_`: it is the same type or a wider one."""
     for widths in (INTEGERS, FLOATS):
         if type_ in widths and field in widths:
             return widths.index(type_) <= widths.index(field)

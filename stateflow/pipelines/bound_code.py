@@ -1,4 +1,4 @@
-"""Which code a pipeline is, as far as it lies in files of its own: what a record notes, and what an approval binds."""
+"""The code of a pipeline in its own files, as hashes: a record notes them, and an approval binds them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def bound_code(file: Path) -> BoundCode:
     unread = []
     for name, path in found.files.items():
         try:
-            # What is no file, such as a pipe, would be waited for.
+            # To open something else than a file, such as a pipe, could wait for ever.
             if path.is_file() and path.stat().st_size <= MOST_BYTES:
                 hashes[name] = hashlib.sha256(path.read_bytes()).hexdigest()
                 continue

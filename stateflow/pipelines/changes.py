@@ -13,11 +13,11 @@ from stateflow.pipelines.rows import RowType, row_type
 from stateflow.pipelines.source_text import shown_filter
 
 OPERATION, UPSERT, DELETE = "_op", "upsert", "delete"
-"""The column that tells what a change is, where a stream deletes, too; and what stands in it."""
+"""The column that says what a change is, in streams that also delete, and its two values."""
 
 
 def refuse_changes(step: str, changes: tuple[str, ...] | None, step_before: str) -> None:
-    """Whether a step that takes each row for a new one may follow."""
+    """Refuses a step that takes each row for a new one."""
     if changes is not None:
         keys = f" by {', '.join(changes)}" if changes else ""
         raise UsageError(
@@ -27,7 +27,7 @@ def refuse_changes(step: str, changes: tuple[str, ...] | None, step_before: str)
 
 
 def refuse_mixed(operations: set[str], step_before: str) -> None:
-    """Whether the rows of several streams can be of one."""
+    """Refuses a union of streams whose rows mean different things."""
     if len(operations) > 1:
         raise UsageError(
             f"union: of the streams beside {step_before} some delete and others do not: make rows of each with "
@@ -82,7 +82,7 @@ def upserted_by(graph: Graph, node: Node) -> str:
 
 
 def filters(step: str, what: str, sink: str) -> str:
-    """Why a step may not leave out changes."""
+    """The refusal of a step that leaves out changes."""
     return (
         f"{step} leaves out rows that replace others ({what}), and {sink} would keep what they replace for ever: say which rows "
         "delete with .upsert(..., delete_when=...), or filter before the rows become changes"
@@ -128,7 +128,7 @@ def _falls(aggregates: Mapping[str, Aggregate], order_by: Sequence[str]) -> str:
 
 
 _OF_KEYS = {"min", "max", "first", "count_distinct", "approximate_count_distinct"}
-"""Aggregates that are the same when a row comes again with the same value, as it has in the columns of its key."""
+"""Aggregates that stay the same when a row comes again with the same value, as the columns of its key do."""
 _GROWS = {"count", "count_distinct", "approximate_count_distinct", "max"}
 """Aggregates whose value never falls while rows are only added."""
 
@@ -152,7 +152,7 @@ def refuse_counted_again(uid: str, former: FormerChanges | None, aggregates: Map
 
 
 def _holds(aggregate: Aggregate, former: FormerChanges) -> bool:
-    """Whether an aggregate over all changes is the one over the rows that are left."""
+    """True if an aggregate over all changes equals the aggregate over the rows that remain."""
     if aggregate.kind == "last":
         return True
     if aggregate.kind in _OF_KEYS and aggregate.column in former.keys:
@@ -164,7 +164,7 @@ def _holds(aggregate: Aggregate, former: FormerChanges) -> bool:
 
 
 def operation_rows(rows: RowType, op: str, operation: str) -> RowType:
-    """The rows with a column `op` that says what each change is; `operation` is where it stands already, if it does."""
+    """The rows with a column `op` that says what each change is; `operation` is the column that has it already, if any."""
     if rows.field(op) is not None and op != operation:
         raise UsageError(f"changes_as_rows: {rows.name} has a column {op!r} already: give op= another name")
     plain = replace(rows, fields=tuple(field for field in rows.fields if field.name != operation))
@@ -172,6 +172,6 @@ def operation_rows(rows: RowType, op: str, operation: str) -> RowType:
 
 
 def with_operation(op: str, operation: str, frame: Any) -> Any:
-    """A DataFrame with that column, as the last one."""
+    """A DataFrame with that column as its last one."""
     names = [f"`{name}`" for name in frame.columns if name != operation]
     return frame.selectExpr(*names, f"`{operation}` as `{op}`" if operation else f"'{UPSERT}' as `{op}`")

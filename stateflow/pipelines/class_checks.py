@@ -1,4 +1,4 @@
-"""What shows in a process class before anything runs: names that take a hook's place, or miss it by a letter."""
+"""Checks a process class before anything runs: names that take a hook's place, or miss a hook's name by a letter."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stateflow.state.declare import Declaration, Timer
 ON_KEYS = ("process", "process_left", "process_right")
 HOOKS = (*ON_KEYS, "process_broadcast", "open", "close", "restore", "snapshot")
 _NEARLY = 0.85
-"""A helper called `preprocess` or `process_row` is none; `proces` and `proccess` are."""
+"""`proces` and `proccess` are misspelt hooks; `preprocess` and `process_row` are helpers."""
 
 
 def check_class(cls: type, library: tuple[type, ...], own: frozenset[str]) -> None:
@@ -65,7 +65,7 @@ def _check_declaration(cls: type, name: str, value: Declaration, own: frozenset[
 
 
 def _check_spelling(cls: type, idle: list[str], missing: list[str]) -> None:
-    """A helper may be called nearly like a hook, unless the class lacks what is called for its keys."""
+    """A helper may be called nearly like a hook, unless the class lacks the method that is called for its keys."""
     lacking = [hook for hook in missing if hook in ON_KEYS]
     wanted = missing if lacking else [hook for hook in missing if hook == "process_broadcast"]
     for name in idle:

@@ -1,4 +1,4 @@
-"""What columnar operators are: code that gets whole Arrow tables, and reads and writes state in bulk."""
+"""Columnar operators: code that gets whole Arrow tables, and reads and writes state in bulk."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class ColumnarOperator:
     ordered: bool = False
     """Whether a key's rows must lie together, in the order of `order_by`. It costs a sort."""
     null_keys: bool = False
-    """Whether rows with a null in their key come, too. They have no state."""
+    """True if the operator also gets rows with a null in their key. They have no state."""
     waits: int = 0
     """By how many microseconds, at most, `next_due` is later than the earliest time of the timed states."""
 
@@ -92,7 +92,7 @@ class ColumnarOperator:
         )
 
     def fire(self, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
-        """What time has brought: see `due` and `delete_due` of timed states."""
+        """Called when time has passed: see `due` and `delete_due` of timed states."""
         return None
 
     def next_due(self, states: Mapping[str, Any]) -> int | None:
@@ -112,7 +112,7 @@ class ColumnarOperator:
 
 @dataclass(frozen=True, eq=False)
 class FunctionOperator(ColumnarOperator):
-    """What `process_arrow` makes of functions."""
+    """The operator that `process_arrow` makes of functions."""
 
     function: Callable[..., Any]
     states: Mapping[str, ColumnLayout]
@@ -120,7 +120,7 @@ class FunctionOperator(ColumnarOperator):
     ordered: bool = False
     on_due: Callable[..., Any] | None = None
     alone: bool = False
-    """Whether the functions get the only state itself, in place of all states by their names."""
+    """True if the functions get the only state itself, and no mapping of states by name."""
 
     def process(self, rows: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
         return self.function(rows, self._given(states), ctx)
@@ -150,7 +150,7 @@ def columnar_operator(
     keys: Sequence[str],
     order_by: Iterable[str],
 ) -> ColumnarOperator:
-    """The operator that the arguments of `process_arrow` mean, checked."""
+    """The operator for the arguments of `process_arrow`, which it checks."""
     if isinstance(code, ColumnarOperator):
         if state is not None or on_due is not None:
             raise UsageError(

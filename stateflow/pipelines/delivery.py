@@ -1,4 +1,4 @@
-"""What a function that is a sink learns of the rows it gets: which delivery they are."""
+"""`Delivery`: tells a function that is a sink which delivery its rows are."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Delivery:
     """One batch's rows for a function of `for_each_batch`.
 
     A function keeps `key` and `slot` in the transaction that writes the rows, and compares slots under one key only. A delivery
-    that is repeated has the same key and slot. Of a new job, also of a fork, slots begin again, and the key is another one.
+    that is repeated has the same key and slot. In a new job, also in a fork, slots begin again, and the key is another one.
     """
 
     key: str
@@ -28,8 +28,8 @@ class Delivery:
     sink: str
     """The sink's uid."""
     record: str = ""
-    """Unique to the batch, and the same when it is delivered again. Another one under the same key and slot comes from a copy of
-    the checkpoints: the database is ahead of them."""
+    """Unique to the batch, and the same when it is delivered again. If another record comes under the same key and slot, the
+    checkpoints are a copy, and the database is ahead of them."""
 
 
 def takes_id(function: Callable[..., Any]) -> bool:
@@ -43,7 +43,7 @@ def takes_id(function: Callable[..., Any]) -> bool:
 
 
 def taking_ids(sinks: Iterable[SinkNode]) -> dict[str, str]:
-    """What to write in place of functions that take the number alone, by the uid of the sink."""
+    """By the uid of the sink: what to write in place of a function that takes the number alone."""
     return {
         sink.uid: _advice(sink.uid) for sink in sinks if sink.mode == "function" and takes_id(sink.target)
     }

@@ -1,4 +1,4 @@
-"""Enrichment as a pipeline declares it: what is asked for each key, how, and what of the answer is kept."""
+"""Enrichment as a pipeline declares it: what to ask for each key, how to ask, and which part of the answer to keep."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Asking:
 
 @dataclass(frozen=True)
 class Enrich(Diverting):
-    """Each row with the answer for its key; answers are state."""
+    """Joins each row with the answer for its key; answers are state."""
 
     asking: Asking
     answered: tuple[Field, ...]

@@ -1,4 +1,4 @@
-"""Which column of a stream has its event time: the user's word, or that of the sources that the rows come from."""
+"""Finds the column of a stream's event time: the user names it, or the sources of the rows do."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def has_event_time(stream: NodeRows) -> bool:
 
 
 def time_column(uid: str, stream: NodeRows, named: str = "") -> EventTime:
-    """The column that has a stream's event time. Refuses a stream whose delay behind the watermark is not known."""
+    """The column of a stream's event time. Refuses a stream whose delay behind the watermark is not known."""
     known = behind(stream)
     names = stream.rows.names if stream.rows is not None else ()
     offered = [name for name in names if isinstance(known.columns.get(name), int)]
@@ -39,7 +39,7 @@ def time_column(uid: str, stream: NodeRows, named: str = "") -> EventTime:
 
 
 def known_time(uid: str, stream: NodeRows, named: str = "") -> EventTime:
-    """The same where a step can do without; empty when the stream has no event time."""
+    """The same for a step that needs no event time; empty when the stream has none."""
     return time_column(uid, stream, named) if named or has_event_time(stream) else EventTime("")
 
 
@@ -80,8 +80,9 @@ def time_columns(
 
 
 def held_back(uid: str, inputs: Sequence[GroupedRows], timers: str) -> int:
-    """How far the watermark of user code is behind that of a batch. `timers` is what the code has that goes by it; empty: it can only
-    ask for the watermark, and where no length is known it is that of the batch."""
+    """How far the watermark of user code is behind that of a batch. `timers` names what the code has that follows the
+    watermark. If that is empty, the code can only ask for the watermark, and without a known length it gets that of the
+    batch."""
     streams = [keyed.stream for keyed in inputs]
     length = of_any_time(streams)
     if isinstance(length, int):

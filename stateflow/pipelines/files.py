@@ -31,7 +31,7 @@ _BROKEN = "_corrupt_record"
 
 
 _ANY_AGE = {"maxFileAge": "36500d"}
-"""Spark would leave out files that are a week older than the newest it has read, without a word: a copy that keeps its time is."""
+"""Spark silently leaves out files that are a week older than the newest it has read, such as a copy that keeps its time."""
 
 
 _TEXTS = frozenset({"csv", "json"})
@@ -97,7 +97,7 @@ class Files:
         )
 
     def _columns(self, rows: RowType) -> dict[str, str]:
-        """The columns that are read, under their names of today and before, with their types."""
+        """The types of the columns that are read, by their names of today and their earlier names."""
         former = {name: field.type for field, names in self._former() for name in names}
         return {**{field.name: field.type for field in rows.fields}, **former}
 
@@ -107,7 +107,7 @@ class Files:
         return Reading(texts=self.format in _TEXTS and not self._option("locale"))
 
     def _fitted(self, frame: DataFrame) -> DataFrame:
-        """Without values that Spark's reader takes for something else than what stands in the file."""
+        """The rows, without values that Spark's reader would misread."""
         if self.rows is None:
             return frame
         given = {name.lower(): value for name, value in self.reader_options.items()}
@@ -142,7 +142,7 @@ class Files:
 
     @property
     def reads_subfolders(self) -> bool:
-        """Whether files of all folders below are read, too."""
+        """True if files of all folders below are read, too."""
         return self._option("recursiveFileLookup").lower() == "true"
 
     def _option(self, name: str) -> str:
@@ -159,7 +159,7 @@ class Files:
         )
 
     def _former(self) -> list[tuple[Field, list[str]]]:
-        """Fields that had other names, which no column has today."""
+        """The fields with earlier names that no column has today."""
         if self.rows is None or self.format in _BY_HEADER:
             return []
         names = {name.lower() for name in self.rows.names}

@@ -50,7 +50,7 @@ def windowing(window: Window, time: str, lateness: int) -> dict[str, str]:
 
 
 def strictness(late: str) -> dict[str, str]:
-    """Any state goes with it: it only says which rows come into windows from now on."""
+    """The option fits any state: it only decides which rows come into windows from now on."""
     return {"late": late} if late == STRICT else {}
 
 
@@ -60,7 +60,7 @@ def waits_no_longer(option: str, before: str, lateness: int) -> bool:
 
 
 def aggregate_options(aggregates: Iterable[Aggregated]) -> dict[str, str]:
-    """Of each aggregate what is kept of the rows. What is only asked of that, such as a quantile's share, may change."""
+    """By aggregate, what it keeps of the rows. What it only reads from that, such as a quantile's share, may change."""
     return {f"aggregate {each.name!r}": _aggregate_text(each) for each in aggregates}
 
 

@@ -1,4 +1,4 @@
-"""What a pipeline function gets: it declares sources, and chains steps to them, still without Spark."""
+"""The flow that a pipeline function gets, to declare sources and chain steps to them, still without Spark."""
 
 from __future__ import annotations
 

@@ -103,14 +103,14 @@ class SinkNode(Node):
 
 @dataclass(frozen=True)
 class FormerChanges:
-    """What rows were before `.changes_as_rows` made rows of them."""
+    """What the rows were as changes, before `.changes_as_rows`."""
 
     keys: tuple[str, ...]
     """The columns by which they replaced each other."""
     deletes: bool
     """Whether some of them say that a row is gone."""
     aggregates: Mapping[str, Aggregate] = field(default_factory=dict)
-    """The columns that are aggregates, as far as it shows."""
+    """The columns that are aggregates, as far as the graph shows it."""
     counted: bool = False
     """Whether later operators count each change by itself."""
 
@@ -129,7 +129,7 @@ class NodeRows:
     operation: str = ""
     """The column that says of each change whether it is an upsert or a delete; empty when none is a delete."""
     former: FormerChanges | None = None
-    """What they were when they are changes no more."""
+    """What they were as changes, after `.changes_as_rows`; else None."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,7 +151,7 @@ class Graph:
         """Uids by kind: a record keeps offsets, state and outputs apart, so a source and a sink may share a name."""
 
     def unnamed(self, kind: str) -> str:
-        """What a step without a uid is called in messages."""
+        """The name of a step without a uid in messages."""
         return f"{kind}-{len(self.nodes)}"
 
     def claim(self, kind: str, uid: str) -> str:
@@ -199,7 +199,7 @@ class Graph:
 
 
 def origin(stream: NodeRows) -> str:
-    """The uids of the sources and operators that rows come from, without the steps between."""
+    """The uids of the sources and operators that the rows come from, without the steps in between."""
     if stream.node.kind:
         return stream.node.uid
     return " + ".join(origin(each) for each in stream.node.inputs)

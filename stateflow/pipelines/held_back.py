@@ -1,4 +1,4 @@
-"""How far the rows that come out of operators are behind the watermark, and so what the next operator goes by.
+"""How far the rows of operators are behind the watermark, and so which watermark the next operator follows.
 
 One rule for all. An operator puts a row out when the watermark has reached what the row waits for: the end of a window, the last
 instant of a partner. So rows of one batch are ahead of the watermark of the batch *before*, less a length that follows from what is
@@ -47,9 +47,9 @@ class Behind:
     """How far the times of a stream's rows are behind the watermark of the batch before, at most."""
 
     columns: Mapping[str, Length] = field(default_factory=dict)
-    """Of the columns that have the times of rows, or bounds of windows."""
+    """By column, for columns with times of rows or with bounds of windows."""
     others: Length = 0
-    """Of every other column: user code may have made it of any of these."""
+    """For every other column: user code may have made it from any of these."""
 
     def of(self, column: str) -> Length:
         return self.columns.get(column, self.others)
@@ -76,7 +76,7 @@ def behind(stream: NodeRows) -> Behind:
 
 
 def of_any_time(streams: Iterable[NodeRows]) -> Length:
-    """The longest that times of rows may be behind, where user code may go by any column: of those of which it is known."""
+    """The longest that times of rows may be behind, for user code that may use any column. Only known lengths count."""
     lengths = [length for stream in streams for length in _of_times(stream)]
     known = [each for each in lengths if isinstance(each, int)]
     return max(known) if known else _longest(lengths)
@@ -93,7 +93,7 @@ def _of_times(stream: NodeRows) -> list[Length]:
 
 
 def together(parts: Iterable[Behind]) -> Behind:
-    """Of rows that are of any of the parts."""
+    """The rows of a union: by column, the longest that any part is behind."""
     parts = list(parts)
     names = {name for part in parts for name in part.columns}
     columns = {name: _longest(part.of(name) for part in parts) for name in names}
@@ -127,7 +127,7 @@ def has_event_timers(process: type[Process[Any]]) -> bool:
 
 
 def _after(declared: ReadyOperator, held_back: int, inputs: list[Behind], before: Behind) -> Behind:
-    """What an operator puts out that is itself held back by so much."""
+    """How far the rows are behind that an operator puts out which is itself held back by so much."""
     match declared:
         case WindowAggregate(window=window, lateness=lateness):
             return _of_windows(declared, window, held_back + lateness)

@@ -17,7 +17,7 @@ _QUALIFIED = re.compile(r"'(?:[^'\\]|''|\\.)*'|`[^`]*`|\b([A-Za-z_]\w*)\.([A-Za-
 
 @dataclass(frozen=True)
 class JoinCondition:
-    """What two rows have to fulfil to be partners, beside their key and their times. A null fulfils nothing."""
+    """The condition that two rows fulfil to be partners, beside their key and their times. A null does not fulfil it."""
 
     text: str
     expression: Expression
@@ -45,8 +45,8 @@ def join_condition(uid: str, where: Any, left: KeyedRows, right: KeyedRows) -> J
 
 
 def _named(left: KeyedRows, right: KeyedRows) -> dict[str, tuple[Field, Filled]]:
-    """By name every column that a condition may use: as it is where one row has it or where it is the key of both, and behind
-    `left_` or `right_`."""
+    """By name, every column that a condition may use: under its own name if only one row has it or if it is the key of both,
+    and always with `left_` or `right_` in front."""
     sides = (LEFT, left), (RIGHT, right)
     named: dict[str, tuple[Field, Filled]] = {}
     for (side, keyed), other in zip(sides, (right, left), strict=True):
@@ -72,7 +72,7 @@ def _called(name: str, field: Field) -> Field:
 
 
 def _refuse_qualified(uid: str, where: str, left: KeyedRows, right: KeyedRows) -> None:
-    """`left.price`, as in SQL: says how the column is called."""
+    """Refuses `left.price`, as in SQL, and says what the column is called."""
     for found in _QUALIFIED.finditer(where):
         if not found[1]:
             continue

@@ -187,7 +187,7 @@ def interval_join(
 
 @dataclass(frozen=True)
 class AsofJoin(JoinOperator):
-    """Each left row with the newest right row that is not later than it."""
+    """Joins each left row with the newest right row that is not later."""
 
     keep: int | None = None
     """By how many microseconds at most the right row is earlier."""
@@ -206,7 +206,7 @@ class AsofJoin(JoinOperator):
 
 @dataclass(frozen=True)
 class LatestJoin(JoinOperator):
-    """Each left row with the newest right row that has come."""
+    """Joins each left row with the newest right row that has come."""
 
     @property
     def fixed(self) -> Mapping[str, str]:
@@ -322,7 +322,7 @@ def latest_join(
 
 
 def _refuse_order(left: KeyedRows, right: KeyedRows | None, decides: str) -> None:
-    """Whether an input has an order that decides nothing."""
+    """Refuses an order of an input that decides nothing."""
     for keyed, side in ((left, LEFT), (right, RIGHT)):
         if keyed is not None and keyed.order_by:
             raise UsageError(
@@ -360,7 +360,7 @@ def _common(
     bounds: Mapping[str, Field] | None = None,
     order_by: tuple[str, ...] = (),
 ) -> dict[str, Any]:
-    """What is the same for all joins, checked; `order_by` is that of the right rows, where it decides."""
+    """The parts that all joins share, checked. `order_by` is that of the right rows, where it decides."""
     uid = left.uid
     if how not in hows:
         meant = JOINS.get(how, "") if isinstance(how, str) else ""
@@ -439,7 +439,8 @@ def _source(
     how: str,
     bounds: Mapping[str, Field],
 ) -> Filled:
-    """What fills a field: a key column, a column of one of the rows, or `left_x`, `right_x` for the column x of both."""
+    """The column that fills a field: a key column, a column of one of the rows, or the column x of the left or right row for
+    `left_x` and `right_x`."""
     name, where = field.name, f"{out.name}.{field.name}"
     of_left, of_right = left.known().field(name), right.known().field(name)
     alone = how in ("semi", "anti")

@@ -1,4 +1,4 @@
-"""Whether streams can be grouped by key, and brought together by it."""
+"""Checks whether streams can be grouped by a key, and brought together by it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def no_column(step: str, rows: RowType, name: str) -> str:
 
 
 def _unkeyed(left: GroupedRows, right: Any) -> str:
-    """What to do about a right input that is no keyed stream."""
+    """The advice for a right input that is no keyed stream."""
     if isinstance(right, NodeRows):
         columns = ", ".join(map(repr, left.columns))
         return (

@@ -1,4 +1,4 @@
-"""The last row of each key as a pipeline declares it: a table of the newest, to ask and to write."""
+"""The last row of each key as a pipeline declares it."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ from stateflow.pipelines.pipeline import Pipeline
 
 MODULE_PREFIX = "_stateflow_pipeline_"
 NAMED = "stateflow_pipeline"
-"""Whoever wraps a pipeline function, as a scheduler's decorator does, puts the pipeline's name into this attribute and the
-function into `__wrapped__`."""
+"""A scheduler's decorator that wraps a pipeline function puts the pipeline's name into this attribute, and the function into
+`__wrapped__`."""
 _LIBRARY = Path(__file__).resolve().parents[1]
 
 

@@ -22,9 +22,8 @@ class LostRows:
 
 
 def lost_rows(graph: Graph, operators: Mapping[str, Mapping[str, Any]]) -> list[LostRows]:
-    """What a batch lost; `operators` is what it noted of each by its uid.
-
-    A join counts the late rows of both inputs together, so of one whose left late rows alone are read it cannot be told.
+    """The rows that a batch lost. `operators` has the batch's notes by the operator's uid. A join counts the late rows of both
+    inputs together, so a join whose left late rows alone are read is left out.
     """
     lost = []
     for node in graph.operators:

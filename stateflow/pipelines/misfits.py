@@ -1,4 +1,4 @@
-"""Values that Spark's readers of files take for something else: which they are, in SQL, so that the read itself finds them.
+"""Finds values that Spark's readers of files would misread, by SQL that the read itself evaluates.
 
 Spark rounds digits that a decimal has no room for, and takes "1,5" for 15. It reads any number as seconds since 1970, so that
 milliseconds become the year 57971.
@@ -30,7 +30,7 @@ class Reading:
     """The files have texts, in which a decimal may stand in any form."""
 
     def type(self, type: str) -> str:
-        """What the reader is asked for: of a decimal its own text."""
+        """The columns that the reader is asked for, with decimals as text."""
         if not self.texts:
             return type
         if _DECIMAL.fullmatch(type):
@@ -41,7 +41,7 @@ class Reading:
         return f"{kind}<{','.join(map(self.type, parts_of_schema(inside)))}>" if kind else type
 
     def value(self, type: str, sql: str, depth: int = 0) -> str:
-        """The value of what was read as `type(type)`; null where it does not fit."""
+        """SQL for the value of a column that was read as `type(type)`; null where it does not fit."""
         if self.type(type) == type:
             return sql
         kind, inside = _inside(type)
@@ -60,7 +60,7 @@ class Reading:
         return f"try_cast({sql} as {type})"
 
     def wrong(self, type: str, sql: str, depth: int = 0) -> str:
-        """A condition that holds for values that do not fit; empty where all do."""
+        """A condition for values that do not fit; empty where all fit."""
         kind, inside = _inside(type)
         if kind == "struct":
             found = (self.wrong(of, f"{sql}.{quoted(name)}", depth) for name, of in _fields(inside))
@@ -122,7 +122,7 @@ class Misfits:
 
     @property
     def condition(self) -> str:
-        """What holds for rows that do not fit; empty if all do."""
+        """A condition for rows that do not fit; empty if all fit."""
         return " or ".join(self._wrong().values())
 
     @property

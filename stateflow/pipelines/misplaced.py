@@ -10,7 +10,7 @@ from stateflow.names import STEPS, NoSuchName, suggestion, with_options
 
 
 class Steps:
-    """A kind of stream that knows which steps the other kinds have, and what the options of its own are."""
+    """A kind of stream that knows the steps of the other kinds, and the options of its own steps."""
 
     _called: ClassVar[str]
     _kinds: ClassVar[list[tuple[type[Steps], str]]] = []

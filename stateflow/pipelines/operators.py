@@ -1,4 +1,4 @@
-"""What a task needs to know of its operator: plain values that travel to the workers."""
+"""The description of an operator for its tasks: plain values that travel to the workers."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class OperatorSpec:
     dead_letter_limit: int = 10_000
     """Most rows that one subtask diverts in a batch; one more fails it."""
     indexes: Mapping[str, StateSchema] = field(default_factory=dict)
-    """The states that have an index of expiries. A state with a ttl and without one only hides what has expired."""
+    """The states that have an index of expiries. Without its index, a state with a ttl hides expired entries and keeps them."""
     evolved: Mapping[str, StateSchema] = field(default_factory=dict)
-    """States whose type has changed: of them values of earlier types may be stored."""
+    """States whose type has changed, so that stored values may be of an earlier type."""
     waited: bool = False
-    """Whether rows come from another operator, which puts them out when the watermark has reached them. While it takes rows, the
-    watermark of the batch before counts: they are ahead of it."""
+    """True if rows come from another operator, which puts them out when the watermark has reached them. While it takes such
+    rows, the watermark of the batch before counts: they are ahead of it."""
     held_back: int = 0
-    """How far the operator's watermark is behind that of the batch, in microseconds: rows that come to it are so far behind."""
+    """By how many microseconds the operator's watermark is behind that of the batch: its rows may be that far behind."""
 
 
 MAIN = ""

@@ -41,7 +41,7 @@ def known_parameters(function: Callable[..., Any], record: Record | None) -> dic
 
 
 def as_texts(values: Mapping[str, Any]) -> dict[str, str]:
-    """As a command line takes them and `from_text` reads them; those that are None are left out."""
+    """The parameters as text, as a command line takes them and `from_text` reads them; those that are None are left out."""
     return {name: _text(value) for name, value in values.items() if value is not None}
 
 

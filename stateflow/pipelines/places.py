@@ -45,7 +45,7 @@ def same_place(one: str, other: str) -> bool:
 
 
 def between(upper: str, lower: str) -> tuple[str, ...] | None:
-    """The names of the folders that lead from one place down to another; None if the other does not lie in it."""
+    """The folders that lead from one place down to another; None if the other place does not lie in it."""
     top, inner = canonical(upper).rstrip("/"), canonical(lower)
     if inner == top:
         return ()
@@ -59,7 +59,7 @@ def shown(url: str) -> str:
 
 
 def same_spelling(one: str, other: str) -> bool:
-    """Whether a file of a place has one path for Spark, whichever of the two names the place."""
+    """Whether a file has the same path for Spark under both names of its place."""
     ones, others = _spelled(one), _spelled(other)
     return _alike(ones, others) and ones[2] == others[2]
 

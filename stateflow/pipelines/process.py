@@ -1,4 +1,4 @@
-"""What users write keyed operators with: process classes, side outputs and the context."""
+"""The classes for keyed operators: process classes, side outputs and the context."""
 
 from __future__ import annotations
 
@@ -130,11 +130,11 @@ class _ProcessType(ABCMeta):
 
 
 class Process(Generic[K], metaclass=_ProcessType):
-    """Common to all process classes: declared state, life cycle, hooks."""
+    """The base of all process classes: declared state, life cycle, hooks."""
 
     forgets: ClassVar[tuple[str, ...]] = ()
-    """Names of states that earlier code declared, and whose values may go. Without this, a run refuses to begin with an empty
-    new state where an old one is gone. It can be taken out again after the first checkpoint."""
+    """Names of states that earlier code declared and whose values may go. Without this, a run refuses to begin when a state is
+    gone and another one is new and empty. It can be taken out again after the first checkpoint."""
 
     def open(self, ctx: Context) -> None:
         """Once per task, before the first key: connections, models. Keyed state is unavailable here."""

@@ -53,7 +53,7 @@ READERS: Mapping[str, frozenset[str]] = {
         ]
     ),
 }
-"""What has an effect on a stream, by format. Spark and Delta take their names in any case."""
+"""By format: the options that have an effect on a stream. Spark and Delta take their names in any case."""
 
 _FLAGS = frozenset(
     "latestFirst fileNameOnly ignoreCorruptFiles ignoreMissingFiles recursiveFileLookup enableDateTimeParsingFallback "
@@ -70,7 +70,7 @@ _BYTES = re.compile(r"[1-9][0-9]*(b|k|kb|m|mb|g|gb|t|tb|p|pb)?", re.I)
 _AGE = re.compile(r"[0-9]+(us|ms|s|m|min|h|d)?", re.I)
 
 MODES = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
-"""Spark takes any other for PERMISSIVE, and only its log says so."""
+"""The modes that Spark knows. It takes any other word for PERMISSIVE, and says so only in its log."""
 
 _OF_THE_ROW_CLASS = frozenset(
     [
@@ -105,7 +105,8 @@ def check_reader_options(what: str, format: str, options: Mapping[str, str]) -> 
 
 
 def _misfit(name: str, value: str) -> str:
-    """What to say in place of a value that Spark fails on in the middle of a run, or takes for another."""
+    """The advice about a value on which Spark would fail in the middle of a run, or which it would take for another one; else
+    empty."""
     lowered = value.strip().lower()
     if name == "mode" and value.upper() not in MODES:
         return f"say one of {', '.join(MODES)}"

@@ -33,7 +33,7 @@ LATE = "late"
 LATE_ROWS = "late_rows"
 """The counter of rows that are late for an operator."""
 PARTLY_LATE_ROWS = "partly_late_rows"
-"""The counter of rows that an operator takes, and that one of their windows has come out without, or may have."""
+"""The counter of rows that an operator takes although one of their windows has come out without them, or may have."""
 WINDOW_START, WINDOW_END = "window_start", "window_end"
 SESSION_START, SESSION_END = "session_start", "session_end"
 """What a session is stored by, beside its key, and where it ends."""
@@ -43,7 +43,7 @@ FOREVER = 253_402_300_799_999_999
 SEEN, VALUE = "seen", "distinct_value"
 PANE = "is_pane"
 FILLED, FIRST_TIME, LAST_TIME, NUMBER = "rows_so_far", "first_time", "last_time", "number"
-"""Of a window of a count: how full it is, the times of its rows, and what tells rows of one time apart."""
+"""For a window of a count: how full it is, the times of its rows, and what tells rows of one time apart."""
 EMITS = ("final", "changes", "on_time")
 
 
@@ -127,7 +127,8 @@ class ReadyOperator(ColumnarOperator):
 
     @property
     def holds_back(self) -> str:
-        """What comes out only when the watermark has passed its time, and has lost the time of its source; empty: nothing."""
+        """The rows that come out only when the watermark has passed their time, and without the time of their source; empty:
+        none."""
         return ""
 
     @property
@@ -532,7 +533,7 @@ def _aggregated(keyed: KeyedRows, aggregates: Mapping[str, Any]) -> tuple[Aggreg
 def _check_output(
     keyed: KeyedRows, out: RowType, aggregates: tuple[Aggregated, ...], window: Mapping[str, str]
 ) -> None:
-    """Every field is a key column, a bound of the window or an aggregate, and has its type."""
+    """Checks that every field is a key column, a bound of the window or an aggregate, and has its type."""
     uid, rows = keyed.uid, keyed.known()
     offered = dict(window)
     for name in keyed.columns:

@@ -39,7 +39,7 @@ class Field:
 
     @property
     def aliases(self) -> tuple[str, ...]:
-        """What it was called before, by `sf.field(aliases=[...])`."""
+        """Its earlier names, from `sf.field(aliases=[...])`."""
         extras = get_args(self.hint)[1:] if get_origin(self.hint) is Annotated else ()
         return tuple(name for extra in extras if isinstance(extra, FieldAliases) for name in extra.names)
 
@@ -63,7 +63,7 @@ class RowType:
         return ", ".join(f"{quoted(f.name)} {f.type}" for f in self.fields)
 
     def defaults_but(self, left_out: Collection[str]) -> dict[str, Default]:
-        """What stands for a null, by field, without those that are left out."""
+        """By field: the value that stands for a null, without the fields that are left out."""
         return {f.name: f.default for f in self.fields if f.default is not None and f.name not in left_out}
 
     def field(self, name: str) -> Field | None:
@@ -180,7 +180,7 @@ def _one_name(spark: str) -> str:
 
 
 def parts_of_schema(text: str) -> list[str]:
-    """What is between the commas that stand in no bracket."""
+    """The parts of a text between the commas that stand in no bracket."""
     parts, depth, start = [], 0, 0
     for i, char in enumerate(text):
         depth += (char in "<(") - (char in ">)")
@@ -207,5 +207,5 @@ def _field_names(declared: Any) -> list[str]:
 
 
 def without_nulls(column: str) -> str:
-    """What to do about rows that have no key."""
+    """The advice for rows that have no key."""
     return f"leave such rows out before, with .transform(lambda rows: rows.where('{column} is not null')), or give them a value"

@@ -9,7 +9,7 @@ from typing import Any
 
 
 def takes(function: Callable[..., Any], count: int) -> bool:
-    """Whether it can be called with so many values; what is written in C does not always tell."""
+    """Whether the function can be called with so many values. Functions written in C do not always tell."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
@@ -22,7 +22,7 @@ def takes(function: Callable[..., Any], count: int) -> bool:
 
 
 def never_runs(function: Callable[..., Any]) -> bool:
-    """Whether a call gives something that somebody would have to await or to go through before its code runs."""
+    """True if a call returns a coroutine or a generator, whose code has not run yet."""
     code = inspect.unwrap(function.func if isinstance(function, partial) else function)
     kinds = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
     return any(kind(each) for kind in kinds for each in (code, type(code).__call__))

@@ -1,4 +1,4 @@
-"""What the source text of a step shows of it, before Spark is there. Only Spark knows all: the rest is found when a run starts."""
+"""Reads from the source text of a step what it does, before Spark is there. Spark finds the rest when a run starts."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _Function = ast.Lambda | ast.FunctionDef
 
 
 def shown_aggregation(function: Callable[..., Any]) -> str:
-    """What aggregates the rows that are given to `function`; empty when the text does not show any."""
+    """The method that aggregates the rows given to `function`; empty when the text shows none."""
     return _shown(function, _AGGREGATES)
 
 
 def shown_filter(function: Callable[..., Any]) -> str:
-    """What leaves out some of the rows that are given to `function`; empty when the text does not show any."""
+    """The method that leaves out some of the rows given to `function`; empty when the text shows none."""
     return _shown(function, _FILTERS)
 
 

@@ -1,4 +1,4 @@
-"""What shows in a step of a flow before Spark is there: targets, columns and functions that cannot do."""
+"""Checks a step of a flow before Spark is there: its targets, columns and functions."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def check_transform(uid: str, function: Any) -> None:
 
 
 def aggregates(uid: str, what: str) -> str:
-    """Why a step may not aggregate."""
+    """The reason why a step may not aggregate."""
     return (
         f"{uid} has {what}, which would see the rows of one batch only: keep what is summed up in the state of a "
         "keyed operator"
@@ -159,7 +159,7 @@ def _names(given: str | Iterable[str] | None) -> tuple[str, ...]:
 
 
 def own_parallelism(uid: str, parallelism: int | None) -> int:
-    """What a step says of the number of its subtasks; 0 when it leaves that to the run."""
+    """The number of subtasks that a step asks for; 0 when it leaves that to the run."""
     if parallelism is None:
         return 0
     if isinstance(parallelism, bool) or not isinstance(parallelism, int) or parallelism < 1:

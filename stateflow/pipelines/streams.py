@@ -1,4 +1,4 @@
-"""The words that pipelines are written with: what a stream is asked for, as the nodes of the graph.
+"""The methods that pipelines are written with: each adds a node to the graph.
 
 A stream gives a keyed stream, which gives a stream or a windowed one again: the four classes name each other, so they
 stand in one file. What each step checks and makes lies in the file of its family (`joins.py`, `windows.py`, `top.py`, ...).
@@ -117,7 +117,7 @@ class Stream(NodeRows, Steps, called="a stream", comes="before .key_by()"):
 
         Without `within` a key is remembered for ever, else for so long. Without event time the first row that comes counts.
         `time` is the column of the event time, if it is not the source's.
-        `ttl` is there to be refused: `within` is how long a key is remembered.
+        A `ttl` is refused: `within` says how long a key is remembered.
         """
         if ttl is not None:
             raise UsageError(
@@ -667,7 +667,7 @@ class ConnectedStreams(Steps, called="two connected streams", comes="after .key_
 
 
 def _after(node: KeyedNode) -> Stream:
-    """What an operator puts out."""
+    """The rows that an operator puts out."""
     declared = node.columnar
     ready = declared if isinstance(declared, ReadyOperator) else None
     return Stream(

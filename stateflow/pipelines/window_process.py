@@ -54,7 +54,7 @@ class WindowProcess(Generic[K, R, O]):
 
 @dataclass(frozen=True)
 class WindowCode(Diverting):
-    """A window operator that keeps rows, and the code that it hands them to."""
+    """A window operator that keeps rows and hands them to code."""
 
     inner: WindowAggregate | None = None
     """Keeps the rows of each window, encoded, as an aggregate would be kept."""
@@ -77,7 +77,7 @@ class WindowCode(Diverting):
 
     @property
     def renamed(self) -> Mapping[str, tuple[str, ...]]:
-        # The class of the source's rows may tell, or that which the code gets.
+        # The class of the source's rows may say it, or the class that the code gets.
         given = {field.name: field.aliases for field in self.given.fields} if self.given else {}
         return {field.name: (*field.aliases, *given.get(field.name, ())) for field in self.kept}
 

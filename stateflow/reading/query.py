@@ -97,7 +97,7 @@ class Target:
     map_codec: KeyCodec | None
     max_parallelism: int
     state_id: int
-    """The id in the entry's key. A timer has a second id, in its queue."""
+    """The id in the entry's key. A timer has a second id, for its queue."""
     plain: Callable[[bytes], Any]
     shards: Sequence[Shard]
     firsts: Sequence[int]
@@ -186,9 +186,9 @@ class StateSize:
     entries: int
     live_bytes: int
     expired_bytes: int
-    """Of entries that nobody is given any more; the next batches delete them."""
+    """Bytes of entries that have expired; the next batches delete them."""
     index_bytes: int
-    """What finds entries when their time has come: the index of expiries, or the queue of a timer."""
+    """The index of expiries, or the queue of a timer: it finds entries when their time has come."""
 
 
 class StateReader:
@@ -499,7 +499,7 @@ def _gathered(target: Target, begin: int, entries: Sequence[tuple[bytes, bytes]]
 
 
 def _parts(types: Sequence[str]) -> Callable[[bytes, int], tuple[Any, ...]]:
-    """What reads the parts of a key as a tuple, also of a single one."""
+    """The decoder that gives a key as a tuple of its parts, also a key of one part."""
     decode = KeyCodec(types).decode
     if len(types) > 1:
         return lambda key, at: decode(key, at)[0]
@@ -536,7 +536,8 @@ def _at_times(target: Target, backend: Backend, full: bytes, limit: int | None) 
 def _times(
     target: Target, entries: Sequence[tuple[bytes, bytes]], at: int, limit: int | None
 ) -> LookupResult:
-    """When a timer with many times per key fires. An entry from before it could have many has the time as its value."""
+    """The times of a timer with many times per key. An entry from before the timer was declared with `many=True` has its time
+    as the value."""
     times = sorted(
         {_timer(raw) if len(key) == at else instant(read_timestamp(key, at)) for key, raw in entries}
     )

@@ -20,7 +20,7 @@ class RowsOfJoin:
     both: bool
     """Whether a block has rows of both inputs."""
     named: Mapping[str, str]
-    """What the parts of an entry's key are called that a row shows."""
+    """The names of those parts of an entry's key that a row shows."""
     timed: bool
     """Whether rows have a time."""
     single: bool
@@ -59,7 +59,7 @@ _OF_KIND: Mapping[str, Callable[[Mapping[str, str]], RowsOfJoin]] = {
 
 
 def rows_of_join(operator: OperatorState, state: str) -> RowsOfJoin | None:
-    """None for a state whose entries are no blocks of rows, which the operator's options tell."""
+    """None for a state whose entries are no blocks of rows, as the operator's options say."""
     if f"{OPTION_ROWS}{state}" not in operator.options:
         return None
     make = _OF_KIND.get(operator.options.get(OPTION_KIND, ""))

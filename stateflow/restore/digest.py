@@ -1,4 +1,4 @@
-"""What an approval of a restore plan binds, as one digest.
+"""The digest of a restore plan, which an approval binds.
 
 The digest covers everything that the restore does: which job, from which snapshot, parameters, sources, outputs, operators,
 options; and the code, as far as it lies in the pipeline's file and in modules beside it. It leaves out what only informs: where a live run is at the moment, sizes, times, who asks and why.

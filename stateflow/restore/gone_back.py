@@ -1,4 +1,4 @@
-"""Who has gone back already in a restore of several jobs that was cut off.
+"""Finds the jobs that have gone back already in a restore of several jobs that was cut off.
 
 The record of each restore notes the digest of the whole and that of its own plan. So a repetition can tell whether what is done and
 what is left make up what was approved.

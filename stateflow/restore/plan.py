@@ -47,7 +47,7 @@ class SinkRestore:
     before: str = ""
     """The table that the job has written to so far, if it is not `target`: a rewind takes back output there."""
     back_to: int | None = None
-    """For a sink that rewinds, the slot whose output stays; None when no output of this job stays."""
+    """For a sink that rewinds: the last slot whose output stays; None when no output of this job stays."""
     again: bool = False
     """Whether the sink will receive again what followed the snapshot."""
     copy_of: str = ""
@@ -73,7 +73,8 @@ class RestoreRequest:
     with_readers: bool = False
     """Whether the jobs that have read what is undone go back, too: each by a restore of its own."""
     together: str = ""
-    """The digest of a restore of several jobs that this is one of. The record notes it, so that a repetition finds what is done."""
+    """The digest of the restore of several jobs to which this restore belongs. The record notes it, so that a repetition finds
+    what is done."""
     reset_watermark: bool = False
     parallelism: int = 0
     max_parallelism: int = 0

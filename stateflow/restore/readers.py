@@ -1,7 +1,6 @@
-"""Jobs of the root that have read what going back would undo in output tables, and to where each would have to go back with it.
-
-A reader that goes back takes its own outputs back, too, so that its readers have to follow. What a job has read stands in its
-record, what a table held stands in the table's log. Nothing here needs Spark.
+"""Finds the jobs of the root that have read output which a restore would undo, and the checkpoint that each would have to go
+back to. A reader that goes back takes its own outputs back, too, so its readers have to follow. A job's record says what it has
+read, and a table's log says what it held. Nothing here needs Spark.
 """
 
 from __future__ import annotations
@@ -125,7 +124,8 @@ class _Search:
     def _restore(
         self, log: Log, uid: str, prepared: Prepared, last: int | None, known: int
     ) -> TableRestore | None:
-        """The commit that would take the table back; None when there is nothing to undo. `known`: a version that it has."""
+        """The commit that would take the table back; None when there is nothing to undo. `known`: a version that the table
+        has."""
         assert log.identity is not None
         where = prepared.target
         if where not in self._tables:
@@ -202,7 +202,7 @@ def _newest(table: DeltaLog, known: int) -> int:
 
 
 def _in_order(first: str, found: Sequence[Reader]) -> Iterator[Reader]:
-    """Nobody before a job whose output it reads, as far as they do not read each other."""
+    """The readers in an order in which each comes after the jobs whose output it reads, unless they read each other."""
     left, ordered = list(found), {first}
     while left:
         now = [reader for reader in left if reader.of in ordered] or left

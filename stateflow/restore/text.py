@@ -20,7 +20,7 @@ _MOST_NAMES = 12
 
 
 def code_parts(code: BoundCode) -> tuple[str, str]:
-    """What of the code an approval binds, and what not, as sentences."""
+    """Sentences about the code: which part of it an approval binds, and which not."""
     if not code.files:
         return "not bound by the digest: the pipeline was not loaded from a file", ""
     unbound = f"not bound: {_listed(code.elsewhere)}" if code.elsewhere else ""
@@ -90,7 +90,7 @@ def reader_sentence(reader: Reader, *, goes_along: bool) -> str:
 
 
 def next_step(reader: Reader, *, goes_along: bool) -> str:
-    """What becomes of a reader, and what to do about it. `goes_along`: the restore takes it back, too."""
+    """What happens to a reader, and what to do about it. `goes_along`: the restore takes it back, too."""
     if goes_along:
         return f"it goes back with it, to its checkpoint {reader.back_to}"
     if reader.back_to is None:

@@ -1,7 +1,6 @@
-"""Looks at a batch whose rows lack values: the field may be misspelt, in the row class or in some of the files.
-
-Spark counts nothing for it but bits. Where no row has a value, a few lines of one of the batch's files are read, once per source and
-column in a run. Where some rows lack one that their class always has, Spark reads that column of the batch's files again and counts, in
+"""Looks into a batch whose rows lack values: the field may be misspelt, in the row class or in some of the files. Spark only
+sets a bit per field for this. If no row has a value, the run reads a few lines of one of the batch's files, once per source and
+column. If some rows lack a value that their class always has, Spark reads that column of the batch's files again and counts, in
 the first, second, fourth, eighth such batch of a source.
 """
 
@@ -38,7 +37,7 @@ MOST_FILES = 1_000
 LINES = 20
 """Lines of JSON whose fields are taken for those of a file."""
 MANY = 100
-"""From so many rows on, a column without a value is reported where there are no files to look into."""
+"""Where there are no files to look into, a column without a value is reported from this many rows on."""
 
 
 @dataclass
@@ -49,11 +48,11 @@ class AbsentColumns:
     inputs: OpenInputs
     warn: Callable[[str, str], None]
     _absences: dict[tuple[str, str], Absence | None] = field(default_factory=dict)
-    """By source and column; None for one that may be missing."""
+    """By source and column: the refusal, or None for a column that may be missing."""
     _rows: dict[tuple[str, str], int] = field(default_factory=dict)
 
     _null_rows: Counter[str] = field(default_factory=Counter)
-    """Rows by source that lack a value that their class always has, of the batches that were looked through."""
+    """By source: how many rows lack a value that their class always has, in the batches that were looked through."""
     _null_batches: Counter[str] = field(default_factory=Counter)
     _null: dict[str, dict[str, str]] = field(default_factory=dict)
     """By source the fields that they lack, with what a file has in their place."""
@@ -163,7 +162,7 @@ class AbsentColumns:
             wanted = (
                 each
                 for each in watched(node.rows)
-                # What no row has a class in, its fields cannot be in either.
+                # Where no row has the nested class, no row has its fields.
                 if each.path in seen.absent and each.path.rpartition(".")[0] not in seen.absent
             )
             found = {each.path: Absence(each.path) for each in wanted if is_wanted(each.owner, each.field)}

@@ -1,4 +1,4 @@
-"""Inputs of a flow that are not where it looks for them, or twice, as far as it shows without Spark: in local folders."""
+"""Finds inputs of a flow that are missing, or there twice. It looks into local folders only, without Spark."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def absent_inputs(flow: Flow) -> Iterator[str]:
 
 
 def _link_within(folder: Path) -> Path | None:
-    """The first link to a file that Spark reads from the folder, too. It takes the two for two files."""
+    """The first link to a file of the same folder. Spark would read that file under both names."""
     with os.scandir(folder) as entries:
         links = sorted(entry.path for entry in entries if entry.is_symlink() and not is_hidden(entry.name))
     real = folder.resolve()

@@ -1,4 +1,4 @@
-"""Carrying a decided record out: every sink commits. The run that decided it does so, or after a crash the next one."""
+"""Carries a decided record out: every sink commits. The run that decided it does so, or after a crash the next one."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def _answers(context: Any, scratch: str) -> list[dict[str, Any]]:
 
 
 def findings(answers: list[dict[str, Any]]) -> Iterator[DoctorFinding]:
-    """What the executors' answers mean."""
+    """Findings from the executors' answers."""
     own = platform.python_version_tuple()[:2]
     for answer in answers:
         where = f"executor on {answer['host']}"

@@ -1,5 +1,5 @@
-"""Changes that others made to the inputs and outputs of a job. No row shows them, so the run reports them at its start, or with a
-batch."""
+"""Reports changes that others made to the inputs and outputs of a job. No row shows them, so a run reports them at its start or
+with a batch."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ from stateflow.spark.sources.delta_log import local_log
 from stateflow.spark.sources.detours import passed_restores
 
 Warn = Callable[[str, str], None]
-"""Takes a matter and a sentence about it, as `RunWarnings.add`."""
+"""Takes a matter and a sentence about it, as `RunWarnings.add` does."""
 
 MOST_COMMITS = 1000
 """Commits of an output that are looked through for a RESTORE: 20 ms. Mostly the newest is the job's own, and the only one."""
 MOST_COMMITS_ELSEWHERE = 50
-"""The same of a table that is not on this machine's disk: reading a commit takes two milliseconds and two calls of the store."""
+"""The same for a table that is not on this machine's disk: reading a commit takes two milliseconds and two calls of the
+store."""
 
 
 def tell_of_outputs(
@@ -41,7 +42,8 @@ def tell_of_outputs(
     kept: Callable[[], Collection[int]],
     warn: Warn,
 ) -> None:
-    """Tells of properties that an output does not have, of rows of other jobs in one that this job begins, and of a RESTORE of one that it had written to.
+    """Reports properties that an output lacks, rows of other jobs in an output that this job begins, and a RESTORE of an output
+    that it had written to.
 
     `job` is any slot of it, `last_commits` has the sinks that it has committed to, and `kept` gives its checkpoints.
     """
@@ -88,8 +90,8 @@ def tell_of_files(
     location: Path,
     warn: Warn,
 ) -> None:
-    """Tells of files that were written again after the job had read them, and of those in subfolders. `location` has the logs of the
-    sources."""
+    """Reports files that were written again after the job had read them, and files in subfolders. `location` has the logs of
+    the sources."""
     nodes = {node.uid: node for node in flow.sources}
     leaf = 0
     for source in layout:

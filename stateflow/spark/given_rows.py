@@ -1,4 +1,4 @@
-"""A DataFrame of rows that somebody wrote down, and back."""
+"""Makes a DataFrame of rows that somebody wrote down, and rows of a frame."""
 
 from __future__ import annotations
 

@@ -87,8 +87,8 @@ class OpenInputs:
     def _by_source(self, batch: DataFrame) -> list[DataFrame] | None:
         """A frame per source, of the partitions that are its own; None where Spark does not show which are.
 
-        Spark has planned the batch as a union. What it unites are the sources in their order, unless one of them is a union itself,
-        or the optimiser has left one out that has no rows.
+        Spark has planned the batch as a union. Its parts are the sources in their order, unless a source is a union itself, or
+        the optimiser has left out a source without rows.
         """
         if any(len(source.kinds) != 1 for source in self.layout):
             return None
@@ -192,23 +192,24 @@ def _watched(node: SourceNode) -> list[Watched]:
 
 
 def _never_null(node: SourceNode) -> list[Watched]:
-    """The fields that every row should have a value in."""
+    """The fields in which every row should have a value."""
     return [each for each in _watched(node) if each.may_not_be_null] if may_have_nulls(node) else []
 
 
 def _unless_broken(node: SourceNode) -> str:
-    """The beginning of a condition that rows which Spark could not read fulfil: they have a column of their own."""
+    """The beginning of a condition that leaves out rows which Spark could not read. Such a row has only its own column."""
     broken = node.factory.column_of_broken_rows if isinstance(node.factory, Files) else ""
     return f"{quoted(broken)} is not null or " if broken else ""
 
 
 def _in_words(some: Sequence[Watched]) -> list[Sequence[Watched]]:
-    """As many fields at a time as a number has bits."""
+    """The fields in groups, each with as many fields as a number has bits."""
     return [some[k : k + _BITS] for k in range(0, len(some), _BITS)]
 
 
 def _bits(conditions: Sequence[str]) -> str:
-    """A bit for each condition that holds in a row. A count per column would be seen in the time of a batch."""
+    """SQL for a number with a bit for each condition that holds in a row. A count per column would cost a visible part of a
+    batch."""
     return " | ".join(f"cast(({condition}) as bigint) * {1 << k}L" for k, condition in enumerate(conditions))
 
 
@@ -323,10 +324,10 @@ def with_lateness(node: SourceNode, frame: DataFrame, watermark: int | None) -> 
 
 
 def looked_until(recorded: int, began: int, now: int, *, has_looked: bool) -> int:
-    """Until when it is known what the sources had: the `now` of `watermark_of`.
-
-    A run that has looked into every source knows it of the time before it began, too: rows that came meanwhile would have been
-    there. Until then it may still find them. So only the time since it `began` counts after its newest record's, `recorded`.
+    """The time up to which the job knows what its sources had: the `now` of `watermark_of`. A run that has looked into every
+    source also knows this about the time before it began, since rows of that time would have been there. Until it has looked,
+    it may still find such rows. So until then only the time since it `began` counts, added to the time of the newest record,
+    `recorded`.
     """
     return now if has_looked else recorded + max(0, now - began)
 

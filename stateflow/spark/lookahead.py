@@ -56,7 +56,7 @@ def look_ahead(
     idle_after: int,
     allow_non_restored_state: bool = False,
 ) -> Ahead | None:
-    """NOTHING or BEHIND when that is all that a run would find. `now` and `idle_after` are microseconds.
+    """NOTHING or BEHIND if a run would find only that. `now` and `idle_after` are microseconds.
 
     Call it after `may_tell`. Raises what the run would raise about the flow.
     """

@@ -109,7 +109,7 @@ class BatchLoop:
     reads_all: bool = True
     """True if later batches read every source."""
     has_looked: bool = False
-    """Whether this run has looked into every source: a batch has read what was there, or there was nothing."""
+    """True if this run has looked into every source: a batch has read what was there, or there was nothing."""
     _absent: AbsentColumns = field(init=False)
     _partly_late: Counter[str] = field(default_factory=Counter)
     """Rows by operator, of all batches of this run."""
@@ -150,7 +150,7 @@ class BatchLoop:
             )
 
     def record_positions(self, sources: Mapping[str, SourceState]) -> None:
-        """Writes a record before the first batch of a source, so that its beginning is resolved only once."""
+        """Writes a record before the first batch of a source, so that the run resolves the source's beginning only once."""
         parent = self.writer.parent
         now = self._now()
         beginnings = {
@@ -395,7 +395,7 @@ class BatchLoop:
             self.warnings.add(f"partly late: {operator}", partly_late_warning(operator, rows))
 
     def _warned(self) -> dict[str, Any]:
-        """For a record: what the run has had to say so far."""
+        """For a record: the run's warnings so far."""
         sentences = self.warnings.sentences
         return {WARNINGS: list(sentences)} if sentences else {}
 

@@ -51,10 +51,10 @@ class Placement:
 def spread(homes: Sequence[str], executors: Mapping[str, int]) -> tuple[str, ...]:
     """An executor for each subtask: the one that cached its state, unless other subtasks there would make it wait.
 
-    `homes` names per subtask the executor that cached its state, or is empty; `executors` has the cores of each living
-    one. Names are `executor_HOST_ID`, as in Spark's preferred locations. Spark runs the tasks behind a shuffle where most
-    of their input is. With a small first batch that is one executor for all of them: if they stayed there, they would
-    queue for its cores while other executors idle.
+    `homes` has for each subtask the executor that cached its state, or is empty; `executors` has the cores of each living
+    executor. Names are `executor_HOST_ID`, as in Spark's preferred locations. Spark runs the tasks behind a shuffle where most
+    of their input is. With a small first batch that is one executor for all of them: if they stayed there, they would queue for
+    its cores while other executors idle.
 
     A subtask stays while its executor has a core for it, or holds no more than its share of all subtasks. Otherwise it
     moves to the least busy executor, on its own host if possible, because the cache belongs to the host.

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _IDLE = ("Waiting for data to arrive", "Waiting for next trigger")
-"""Spark's status messages of a query that is between batches and has found no input."""
+"""The status messages that Spark gives a query between batches that has found no input."""
 
 
 @dataclass
@@ -174,7 +174,7 @@ class Queries:
         return {name: str(self.spark.conf.get(name))}
 
     def _detours(self) -> list[tuple[LeafDetour, Detour]]:
-        """The ways round what was undone in the sources' tables. Refuses when some of it has been read."""
+        """The detours around undone versions of the sources' tables. Refuses if the job has read some of them."""
         ways = []
         for each in detours(
             self.spark,

@@ -1,7 +1,7 @@
 """The warnings of a run: each sentence goes to the log once, into every record from then on, and to the end of the run.
 
-A run that is killed has no end. So the record that its next batch decides has the sentence, and a run that begins there
-says what the one before did not live to say.
+A run that is killed has no end. So the record of its next batch has the sentence, and the next run repeats the sentences of a
+run that was killed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class RunWarnings:
 
 
 def unsaid(log: Log, epoch: int, heartbeat: Callable[[int], Heartbeat | None]) -> tuple[str, ...]:
-    """The warnings of the runs before `epoch`, unless one of them has ended well, and so has said them."""
+    """The warnings of the runs before `epoch`. A run that ended well has printed its own, so those are left out."""
     newest = max(
         (r for r in log.chain if r.kind == "checkpoint" and r.epoch < epoch),
         key=lambda r: r.slot,

@@ -73,7 +73,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class RunRequest:
-    """What to run, and how."""
+    """A request to run a pipeline: what to run, and how."""
 
     pipeline: Pipeline
     options: Options
@@ -96,7 +96,7 @@ class RunRequest:
 
 @dataclass(frozen=True)
 class RunReport:
-    """What a run did."""
+    """The report of a run."""
 
     job: str
     epoch: int

@@ -100,12 +100,13 @@ class Outline:
 
 
 def _aggregation(frame: DataFrame, given: DataFrame) -> str:
-    """What sums up the rows of `given` in `frame`, in words; empty if nothing does. A lookup table that it joins may be aggregated."""
+    """The step in `frame` that sums up the rows of `given`, in words; empty if none does. A lookup table that it joins may be
+    aggregated."""
     return _between(frame, given, lambda node: _AGGREGATING.get(node.kind, ""))
 
 
 def _filter(frame: DataFrame, given: DataFrame) -> str:
-    """What leaves out some rows of `given` in `frame`, in words; empty if nothing does."""
+    """The step in `frame` that leaves out some rows of `given`, in words; empty if none does."""
     return _between(frame, given, _filters)
 
 
@@ -116,7 +117,7 @@ def _filters(node: PlanNode) -> str:
 
 
 def _between(frame: DataFrame, given: DataFrame, what: Callable[[PlanNode], str]) -> str:
-    """The text that `what` has for the first node of `frame`'s plan that it knows and that rows of `given` pass."""
+    """The text in `what` for the first node in `frame`'s plan that `what` has and through which rows of `given` pass."""
     leaves = [node for node in plan_of(given).walk() if not node.children]
     for node in plan_of(frame).walk():
         found = what(node)

@@ -1,4 +1,5 @@
-"""An output that somebody else took back (RESTORE): Delta keeps the job's slot then, and the rows of its last checkpoints are gone."""
+"""Finds outputs that somebody else took back with RESTORE: Delta then keeps the job's slot, but the rows of its last
+checkpoints are gone."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ class UndoneOutput:
     version: int
     """The version that the RESTORE made."""
     slot: int | None
-    """The job's last slot whose rows the table still has; None where there is none, or where the log does not say."""
+    """The job's last slot whose rows the table still has; None if there is none, or if the log does not say."""
 
 
 def undone_output(read: Read, newest: int, app_id: str, most: int) -> UndoneOutput | None:

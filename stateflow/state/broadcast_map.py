@@ -28,9 +28,8 @@ class BroadcastWriteError(UsageError):
 
 
 class BoundBroadcast(dict[K, V]):
-    """Refuses each write outside of `process_broadcast`: one subtask alone would be none the wiser, and several would differ.
-
-    Reading costs what it costs of a dict. A value that was changed in place is found when the map is recorded.
+    """Refuses each write outside of `process_broadcast`: only one subtask would get it, and the copies would differ. Reading
+    costs as much as with a dict. A value that was changed in place is found when the map is recorded.
     """
 
     __slots__ = ("_is_open", "_name", "_sealed", "_serializer", "_uid")

@@ -1,4 +1,4 @@
-"""The key that user code runs for, and what all states bound to it share."""
+"""The key for which user code runs, and what all states bound to it share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stateflow.state.values.serializers import Serializer
 
 NO_KEY = "keyed state was used where there is no key: use it in process or in a timer's handler"
 ABSENT: Any = object()
-"""Stands for a value that is not there: None may be one."""
+"""Stands for a value that is not there: None may be a value."""
 UNREAD: Any = object()
 """Stands for a value that nobody has looked up yet."""
 
@@ -24,7 +24,7 @@ Change = tuple[bytes, bytes | None]
 
 
 class Cursor:
-    """The key that user code runs for now, and the states that it has changed."""
+    """The key for which user code runs now, and the states that it has changed."""
 
     __slots__ = (
         "backend",
@@ -160,7 +160,7 @@ class ValuesState(BoundState):
             self._dumps = (lambda value: dumps(value, at)) if many is None else many(at)
 
     def watch_reads(self, seen: Callable[[Any], Any]) -> None:
-        """From here on user code gets what `seen` makes of each value that is read, for tests."""
+        """From now on user code gets `seen(value)` for each value that is read; for tests."""
         loads = self.serializer.loads
         self.serializer = replace(self.serializer, loads=lambda raw: seen(loads(raw)))
 

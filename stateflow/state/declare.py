@@ -1,4 +1,4 @@
-"""Declarations of state in a process class. A task puts states that are bound to its keys in their place."""
+"""Declarations of state in a process class. A task replaces them by states that are bound to its keys."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Declaration:
         self.queryable = queryable
         self.aliases = tuple(aliases)
         self.migrate = migrate
-        """What makes values of today's type from those of an earlier one."""
+        """The functions that make values of today's type from values of an earlier one."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         if self.name and self.name != name:
@@ -61,7 +61,7 @@ class Declaration:
 
 
 def _unchangeable(value: Any) -> bool:
-    """Whether a value can stand in for every key: nothing in it can be changed in place."""
+    """True if one default can serve every key, since nothing in it can be changed in place."""
     if value is None or isinstance(value, (*BY_TYPE, Enum)):
         return True
     if isinstance(value, (tuple, frozenset)):
@@ -303,13 +303,13 @@ def _unbound(declaration: Declaration, instance: object | None) -> Declaration:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """All that one process class declares."""
+    """All declarations of one process class."""
 
     states: dict[str, Declaration]
     timers: dict[str, Timer[Any]]
     operator: dict[str, OperatorState[Any]]
     forgets: frozenset[str] = frozenset()
-    """States of earlier code that may go."""
+    """States of earlier code whose values may go."""
 
 
 def declared(owner: type) -> Declared:

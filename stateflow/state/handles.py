@@ -1,4 +1,4 @@
-"""A state in user code is no value: whoever takes it for one has forgotten to read it."""
+"""A state in user code is no value: code that treats it as one has forgotten to read it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class NoSuchPart(UsageError, AttributeError):
 
 
 class Handle:
-    """What holds a value. Python would find it true, and unlike every value, without a word."""
+    """A handle of a value. Without this class Python would silently take it for true, and for unequal to every value."""
 
     __slots__ = ()
     _read_by: ClassVar[str]

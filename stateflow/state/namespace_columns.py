@@ -1,4 +1,4 @@
-"""Namespaces of many entries: a column of their values beside full keys that are written without them, and back."""
+"""Namespaces of many entries: takes them out of full keys into a column of their values, and puts them back."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from stateflow.state.keys.codec import KeyCodec
 
 
 class NamespaceCursor(Cursor):
-    """Like the cursor of the task, with one key only. What it does not have itself it takes from there."""
+    """Like the cursor of the task, with one key only. Everything else it takes from the task's cursor."""
 
     __slots__ = ("_root", "_serial")
 
@@ -53,7 +53,7 @@ class NamespaceCursor(Cursor):
 
 
 class Namespaced(BoundState):
-    """What states and timers with namespaces have in common."""
+    """The base of states and timers with namespaces."""
 
     __slots__ = ()
 
@@ -79,7 +79,7 @@ class Namespaced(BoundState):
             yield from self._views.values()
 
     def namespaces(self) -> list[Any]:
-        """The current key's namespaces that hold something, in their order. What has none is not among them."""
+        """The current key's namespaces that hold something, in their order, without the empty namespace."""
         codec = self._codec()
         return [codec.decode(suffix, 1)[0] for suffix in self._suffixes() if self.view(suffix)._holds()]
 

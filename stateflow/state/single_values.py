@@ -22,7 +22,7 @@ V = TypeVar("V")
 R = TypeVar("R")
 
 _IMMUTABLE = frozenset({"tuple", "optional", *(scalar.name for scalar in SCALARS)})
-"""Nobody can change values in place whose types are made of these alone, so they wait for the end of the chunk."""
+"""Values of types made of these alone cannot be changed in place, so they wait for the end of the chunk."""
 _WORDS = re.compile(r"[^<>,.]+")
 
 
@@ -132,7 +132,7 @@ class StoredState(Handle, ValuesState, Namespaced, Generic[T]):
             return [self._readable(raw) for raw in raws]
 
     def _readable(self, raw: bytes | None) -> Any:
-        """What cannot be read is read once more when its key asks for it, so that only this key fails and is named."""
+        """A value that cannot be read is read once more when its key asks for it, so that only this key fails and is named."""
         try:
             return self._live(raw)
         except StateflowError:

@@ -18,8 +18,8 @@ _UNREAD: Any = object()
 
 
 class TimerState(Handle, Namespaced):
-    """What timers with one time per key and those with many have in common: an entry per time in a queue ordered by time,
-    and entries per key, which find those of the queue.
+    """The base of timers with one time per key and with many. Both have an entry per time in a queue ordered by time, and
+    entries per key, which find those of the queue.
 
     Like a `StoredState` a timer holds what happens to a whole chunk of keys, and its changes follow when that is done.
     """
@@ -52,7 +52,7 @@ class TimerState(Handle, Namespaced):
         self.begin(1, None)
 
     def due(self, at: int) -> None:
-        """The queue has told when the current key's timer fires."""
+        """Takes the time of the current key's timer from the queue."""
         raise NotImplementedError
 
     def is_set(self, at: int) -> bool:
@@ -60,8 +60,8 @@ class TimerState(Handle, Namespaced):
         raise NotImplementedError
 
     def was_set(self, fired_at: int | None) -> tuple[list[int], bool]:
-        """To which times user code has set the current key's timer, and whether it took other times away than the one that
-        fires, so that what the queue has told before is no longer right."""
+        """The times to which user code has set the current key's timer, and whether it has also taken away other times than the
+        one that fires. Then what was read from the queue is outdated."""
         raise NotImplementedError
 
     def fired(self, at: int) -> None:
@@ -69,7 +69,7 @@ class TimerState(Handle, Namespaced):
         raise NotImplementedError
 
     def collect(self, keys: list[bytes] | None, changes: list[Change]) -> None:
-        """The chunk is done, or a key of it comes again: appends what the backend has to be told."""
+        """The chunk is done, or a key of it comes again: appends the changes for the backend."""
         raise NotImplementedError
 
     def check_current(self) -> None:

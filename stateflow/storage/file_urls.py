@@ -11,8 +11,8 @@ from stateflow.errors import UsageError
 from stateflow.masking import without_secrets
 
 _QUOTED = re.compile(r"[\x00-\x1f\x7f#?\udc80-\udcff]|%(?=[0-9A-Fa-f]{2})")
-"""Characters that a reader of the URL would misread. Everything else stays unquoted for people, and since records hold URLs that
-are compared."""
+"""Characters that a reader of the URL would misread. Everything else stays unquoted: people read URLs, and those in records are
+compared."""
 
 
 def file_url(folder: Path) -> str:

@@ -40,7 +40,7 @@ _THREADS = 8
 _FEW = 4
 _TRIES = 3
 _LOOKS = 10
-"""How often a reader looks at a file that is being written: about a second in all. A heartbeat is written over in less."""
+"""How often a reader looks at a file that is being written: about a second in all. Writing over a heartbeat takes less."""
 _TURNS = 16
 """How often a create looks at the file of another writer: about 20 seconds in all. `create_once` tries six times, which is
 longer than the minute after which HDFS lets another client end the file of a DataNode that has died."""

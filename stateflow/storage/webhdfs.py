@@ -30,7 +30,7 @@ FIRST_PAUSE = 0.2
 _IDLE = 8
 _MOST_SAID = 400
 _PASSING = ("StandbyException", "RetriableException", "SafeModeException", "ServerTooBusyException")
-"""What another NameNode, or the same one a little later, may answer otherwise."""
+"""Refusals that another NameNode, or the same one a little later, may not repeat."""
 _TOKEN = re.compile(r"(?i)((?:delegation|token|signature|hadoop\.auth)=)[^&\s\"']+")
 _ERRORS = (OSError, HTTPException)
 
@@ -44,7 +44,7 @@ class RefusedError(Exception):
 
 
 class UnheardError(Exception):
-    """No answer, or none that says what happened."""
+    """There was no answer, or none that says what happened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who asks, and how patiently."""
+    """The user of a client, and its patience."""
 
     user: str = ""
     token: str = field(default="", repr=False)
@@ -219,7 +219,7 @@ class WebHdfs:
         raise AssertionError("the last connection is a new one")
 
     def _connections(self, endpoint: Endpoint) -> Iterator[tuple[_Connection, bool]]:
-        """One that is kept, if there is one, then a new one; with whether it was used before."""
+        """First a kept connection, if there is one, then a new one; each with whether it was used before."""
         with self._lock:
             if self._process != os.getpid():
                 # A forked child shares the connections of its parent, and would read its answers.

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from stateflow.spark.runner import RunReport
 
 _FIRST_TIME = 1_750_000_000
-"""Of the files that are added, in seconds since 1970: each is a second newer than the one before, and so read after it."""
+"""The time of the first added file, in seconds since 1970. Each file is a second newer than the one before, and so read after
+it."""
 
 _OF_LINES = ("csv", "json", "text")
 
@@ -115,7 +116,7 @@ class FlowHarness:
         )
 
     def table(self, sink: str) -> list[dict[str, Any]]:
-        """What the table of a sink holds now, in no order; times are in UTC. Empty before the first rows."""
+        """The rows in the table of a sink now, in no order; times are in UTC. Empty before the first rows."""
         nodes = [node for node in self.flow.sinks if node.uid == sink]
         if not nodes:
             known = ", ".join(repr(node.uid) for node in self.flow.sinks) or "none"

@@ -33,7 +33,7 @@ class Harness:
 
     @property
     def dead_letters(self) -> list[Any]:
-        """What the operator gave up on, with the reason."""
+        """The dead letters of the operator, each with the reason."""
         return self.sides.get(DEAD_LETTERS, [])
 
     def _put_out(self, rows: list[Any], sides: Mapping[str, list[Any]]) -> list[Any]:
@@ -48,7 +48,7 @@ class Harness:
 
 
 class KeyedStateHarness(Harness, ABC):
-    """One that has a memory backend with the state of all keys, and time that wakes timers."""
+    """A harness with a memory backend for the state of all keys, and with time that wakes timers."""
 
     def __init__(self, now: datetime, max_parallelism: int) -> None:
         super().__init__(now)

@@ -280,7 +280,7 @@ def _key_getter(key: Any, arguments: tuple[Any, ...]) -> Callable[[Any], Any]:
 
 
 def _output_rows(output: Any, arguments: tuple[Any, ...]) -> RowType | None:
-    """What the process puts out, as `.process(...)` finds it; None when only `output=` could say it."""
+    """The output type of the process, as `.process(...)` finds it; None when only `output=` could say it."""
     if output is not None:
         return row_type(output)
     try:

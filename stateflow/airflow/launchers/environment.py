@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 NO_DATABASE = {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": "sqlite://"}
-"""An empty database in memory. Airflow reads this setting when it is imported, as a DAG's file does it. A task has an address there
-that no SQLAlchemy can read, so that nobody uses it; without the variable Airflow would take the true one from its file."""
+"""An empty database in memory. Airflow reads this setting when it is imported, and a DAG's file imports it. A task has an
+address there that no SQLAlchemy can read, so that nobody uses it; without the variable Airflow would take the true one from its
+file."""
 _OF_AIRFLOWS_OWN = (
     "AIRFLOW__API_AUTH__",
     "AIRFLOW__API__SECRET_KEY",

@@ -34,7 +34,7 @@ class Answer:
 
 
 def is_fresh(status: JobStatus, now: int, max_age: timedelta) -> Answer:
-    """Whether the job had everything that its sources held no longer ago than `max_age`.
+    """Whether the job, at some time in the last `max_age`, had read everything that its sources held.
 
     A job that was drained for good counts as fresh: it will get no newer checkpoint.
     """

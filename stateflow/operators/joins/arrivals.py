@@ -1,4 +1,4 @@
-"""The rows of both inputs of a join as they come: without those that are late, and those that have no key."""
+"""The rows of both inputs of a join that may have partners: late rows and rows without a key are taken out."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class Arrivals:
     left: Came
     right: Came
     without_key: tuple[tuple[pa.Table, Rows], tuple[pa.Table, Rows]]
-    """Of each input the rows with a null in their key, which are nobody's partners, beside that key."""
+    """By input: the rows with a null in their key, which have no partners, beside that key."""
     late: tuple[pa.Table, pa.Table]
-    """Of each input the rows that are late."""
+    """By input: the rows that are late."""
 
 
 class Arriving:
@@ -59,8 +59,8 @@ class Arriving:
         lasts: Callable[[Any], Any] | None = None,
         lasts_alone: Callable[[Any], Any] | None = None,
     ) -> None:
-        """`lasts` gives for each time the last watermark that does not make its row late; without it that is the time itself.
-        `lasts_alone` does so for rows without a key, where they differ."""
+        """`lasts` gives for each time the last watermark at which its row is not late; without it that is the time itself.
+        `lasts_alone` does the same for rows without a key, where that differs."""
         self._declared = declared
         self._lasts = lasts or (lambda times: times)
         self._lasts_alone = lasts_alone
@@ -125,7 +125,7 @@ class Arriving:
 
 @dataclass(frozen=True)
 class LateSides:
-    """Counts late rows, and puts those of an input out if somebody reads them."""
+    """Counts late rows. Puts the late rows of an input out if somebody reads them."""
 
     wanted: frozenset[str]
 

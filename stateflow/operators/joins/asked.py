@@ -1,7 +1,7 @@
-"""Asks a service for many keys: in calls of several keys, some at once, no faster than allowed, again after a failure.
-
-A call that fails for good is asked for in halves, down to the keys that nobody answers: one of them may not take its neighbours
-with it. Halves end when nothing is answered any more, so that a service that is down is not asked for each key.
+"""Asks a service for many keys: several keys in a call, several calls at once, no faster than allowed, again after a failure.
+The keys of a call that fails for good are asked for in halves, down to the keys that the service does not answer: so one such
+key does not take its neighbours with it. The halving ends when no call is answered any more, so that a service that is down is
+not asked for each key.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from stateflow.quantities import several
 
 
 class WrongAnswersError(Exception):
-    """What came back cannot be the answers; asking the same again would not help."""
+    """The result cannot be the answers; to ask the same again would not help."""
 
 
 class UnreadableAnswerError(UserCodeError):
-    """An answer lacks what the output needs: no failure of a call, so that it is not asked for again, nor in halves."""
+    """An answer lacks what the output needs. The call did not fail, so it is neither repeated nor halved."""
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,14 @@ class Failure:
 
     error: Exception
     keys: Sequence[Any]
-    """Those of the call that failed: a single one, unless nothing was answered any more."""
+    """The keys of the call that failed: a single one, unless the service answered nothing any more."""
     in_a_row: int = 0
-    """How many halves in a row had failed, so that these keys were not asked for one by one; zero for a key alone."""
+    """How many halves in a row had failed, after which these keys were not asked for one by one; zero for a key alone."""
 
 
 @dataclass
 class Asked:
-    """What became of the keys, by their places."""
+    """The answers and the failures, by the places of the keys."""
 
     answers: dict[int, Any] = field(default_factory=dict)
     failures: dict[int, Failure] = field(default_factory=dict)
@@ -58,8 +58,9 @@ class Lookups:
     """One task's way to the service."""
 
     def __init__(self, asking: Asking, taken: Callable[[Any, Any], Any], *, diverts: bool) -> None:
-        """`taken` makes of a key and its answer what is kept: at once, for `look_up` may use the object again in its next call.
-        With `diverts` every key is asked for, whatever fails. Without, no call begins after a failure that is understood."""
+        """`taken` turns a key and its answer into what is kept. It does so at once, since `look_up` may use the object again in
+        its next call. With `diverts` every key is asked for, whatever fails. Without it no call begins once a failure is
+        certain."""
         self._asking, self._taken, self._diverts = asking, taken, diverts
         self._is_async = inspect.iscoroutinefunction(asking.look_up) or inspect.iscoroutinefunction(
             getattr(asking.look_up, "__call__", None)  # noqa: B004
@@ -95,7 +96,7 @@ class Lookups:
                     await self._in_halves(call, places, error)
 
     async def _in_halves(self, call: _Call, whole: range, error: Exception) -> None:
-        """Finds out which keys of a call that has failed are those that nobody answers."""
+        """Finds out which keys of a failed call the service does not answer."""
         failed = [(whole, error)]
         alone: list[tuple[range, Exception]] = []
         is_answered, in_a_row = False, 0
@@ -127,7 +128,7 @@ class Lookups:
             call.fail(whole, error, in_a_row)
 
     async def answers(self, keys: list[Any], retries: int, threads: ThreadPoolExecutor) -> list[Any]:
-        """What was taken of a call's answers; raises what the last of its repetitions did."""
+        """What was taken from a call's answers. Raises the error of the last repetition."""
         wait = self._asking.backoff / 1e6
         for attempt in range(retries + 1):
             await self._turn()

@@ -1,7 +1,7 @@
 """Each left row with the version that is valid at its time: the newest right row of its key that is not later.
 
-Left rows wait until the watermark has reached their time: then no right row can come any more that is earlier. Of the versions
-that the watermark has reached, each key's newest one stays, for left rows to come; the others are replaced.
+Left rows wait until the watermark has reached their time: then no earlier right row can come any more. Of the versions that the
+watermark has reached, each key keeps the newest one for left rows to come; the others are replaced.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class AsofJoined(ColumnarOperator):
         states[DUE].delete_due(watermark)
 
     def _replace(self, entries: pa.Table, states: Mapping[str, Any], watermark: int) -> None:
-        """Lets the versions go that no left row to come can have."""
+        """Deletes the versions that no later left row can have."""
         columns = [whole(entries[name]) for name in self._key]
         keys = one_of_each(columns, self._declared.key, grouped(columns, entries.num_rows).firsts)
         versions = self._rights.read(states[VERSIONS].get(keys))

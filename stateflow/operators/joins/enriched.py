@@ -83,7 +83,7 @@ class Enriched(ColumnarOperator):
         return pa.table({n: answers[n] if n in self._answers.names else rows[n] for n in names})
 
     def _read(self, keys: list[Any], answers: list[Any]) -> pa.Table:
-        """The fields of answers as columns. An answer is what `_taken` has made of it."""
+        """The fields of answers as columns. `_taken` has made the answers."""
         columns = []
         for number, field in enumerate(self._answers):
             values = [answer[number] for answer in answers]
@@ -159,14 +159,14 @@ def _plain(keys: pa.Table) -> list[Any]:
 
 
 def _asked_with(failure: Failure) -> str:
-    """Whether a key went with others, and may be well itself."""
+    """The words for a key that was only asked for with others, and may be sound itself; else empty."""
     if not failure.in_a_row:
         return ""
     return f"asked for with {several(len(failure.keys) - 1, 'other key')}, as {failure.in_a_row} halves in a row had failed: "
 
 
 def _fields(answer: Any) -> str:
-    """What an answer has, for people."""
+    """The fields of an answer, for people."""
     kind: Any = type(answer)
     if isinstance(answer, Mapping):
         names = list(answer)

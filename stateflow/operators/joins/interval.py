@@ -46,7 +46,7 @@ class IntervalJoined(ColumnarOperator):
         self._key = list(declared.key_columns)
 
     def _due(self, side: int, times: Any) -> Any:
-        """When the watermark is here, no partner of a row can come any more."""
+        """For each row: the watermark from which on no partner of it can come any more."""
         return times + self._most if side == 0 else times - self._least
 
     def process_both(
@@ -115,7 +115,7 @@ class IntervalJoined(ColumnarOperator):
         states: Mapping[str, Any],
         watermark: int,
     ) -> Produced:
-        """Writes the rows that go on waiting, and puts out those that came too late for any partner but those there are."""
+        """Writes the rows that go on waiting, and puts out those that came too late for any further partner."""
         declared = self._declared
         touched = np.zeros(len(read.buckets), dtype=bool)
         kept = []

@@ -45,7 +45,8 @@ class JoinedRows:
         return pa.table(columns) if columns else pa.table({}).slice(0, 0)
 
     def with_partner(self, keys: pa.Table, left: Came, right: Rows, partner: Any) -> Iterator[pa.Table]:
-        """Left rows that have one partner each, or none: then it is below zero, and the row comes out of an outer join."""
+        """Left rows with one partner each. Where the partner's number is below zero there is none, and an outer join puts the
+        row out alone."""
         partner = self._partners.of_each(keys, left.owners, left.rows, right, partner)
         places = np.arange(len(partner))
         if not self._declared.puts_out_left:
@@ -56,7 +57,7 @@ class JoinedRows:
             yield self.rows(keys.take(pa.array(left.owners[some])), left.rows, some, right, at_right)
 
     def without_key(self, rows: tuple[tuple[pa.Table, Rows], tuple[pa.Table, Rows]]) -> Iterator[pa.Table]:
-        """What comes out of rows with a null in their key, each beside its key: they are nobody's partners."""
+        """The output of rows with a null in their key, each beside its key: they have no partners."""
         (left_keys, left), (right_keys, right) = rows
         nothing = np.zeros(0, dtype=np.int64)
         if len(left) and self._declared.puts_out_left:

@@ -43,7 +43,7 @@ class LatestJoined(ColumnarOperator):
         rows, owners = both(stored.rows, came.right.rows), np.concatenate((stored.blocks, came.right.owners))
         old = len(stored.rows)
         if not self._has_order:
-            # What is there came before everything of this batch.
+            # The stored row came before all rows of this batch.
             rows.at[:old], rows.at[old:] = 0, 1
         there, numbers = np.unique(owners, return_inverse=True)
         best = newest(rows, numbers, len(there), self._declared.right.order_by)

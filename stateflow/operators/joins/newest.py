@@ -49,7 +49,7 @@ def _content(rows: Rows) -> list[tuple[Any, bool]]:
 
 
 def _comparable(column: Any) -> Any:
-    """The column itself, or numbers in the order of its values."""
+    """The column, or numbers that sort as its values do."""
     if not pa.types.is_decimal(column.type):
         return column
     encoded = column.dictionary_encode()

@@ -1,4 +1,4 @@
-"""Which of the rows that have one key and suit each other in time fulfil the join's further condition."""
+"""Picks the pairs of rows that fulfil the join's further condition, among those with one key and matching times."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Partners:
     def among(
         self, keys: pa.Table, owners: Any, left: Rows, at_left: Any, right: Rows, at_right: Any
     ) -> tuple[Any, Any]:
-        """Those of the pairs of left and right rows, given by their places, that fulfil the condition; `owners` says of each
-        pair where in `keys` its key is."""
+        """The pairs of left and right rows, given by their places, that fulfil the condition. `owners` has the place of each
+        pair's key in `keys`."""
         condition = self._declared.condition
         if condition is None or not len(at_left):
             return at_left, at_right

@@ -73,7 +73,7 @@ class RowBlocks:
         """`aliases` are what columns were called before, by name."""
         self.aliases = aliases
         self.text = ",".join(f"{name}:{kind}" for name, kind in columns)
-        """The columns, as a block has them beside it: who reads it later may have others."""
+        """The columns as text, kept beside a block: later code may have other columns."""
         self.schema = pa.schema([(name, arrow_type(kind)) for name, kind in columns])
         kinds = list(self.schema.types)
         self._texts = [place for place, kind in enumerate(kinds) if _is_text(kind)]
@@ -188,7 +188,7 @@ def _form(kind: Any) -> str:
 
 
 def _numbers(column: Any, form: Any) -> Any:
-    """The values of a column of a fixed width; what stands for a null means nothing."""
+    """The values of a column of a fixed width. The bytes in place of a null mean nothing."""
     kind = column.type
     if pa.types.is_decimal(kind):
         data = column.buffers()[1]

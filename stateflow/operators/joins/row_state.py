@@ -1,4 +1,4 @@
-"""Blocks of rows as columns of state, in the layout that the pipeline has now or in that of earlier code."""
+"""Blocks of rows as columns of state, in today's layout of the pipeline or in that of earlier code."""
 
 from __future__ import annotations
 

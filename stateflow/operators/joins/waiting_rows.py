@@ -101,7 +101,7 @@ class WaitingRows:
     def due(
         self, states: Mapping[str, Any], watermark: int, key: list[str], *, silent: bool = False
     ) -> Iterator[Read]:
-        """Blocks that have due rows. The caller calls `delete_due` of `due` after the last one. With `silent` nobody asks for
+        """Blocks that have due rows. The caller calls `delete_due` of `due` after the last one. With `silent` nobody wants the
         rows that leave: blocks whose rows all leave are deleted unread."""
         for entries in states[DUE].due(watermark):
             columns = [*(whole(entries[name]) for name in key), whole(entries[BUCKET])]

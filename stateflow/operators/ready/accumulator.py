@@ -33,14 +33,14 @@ class Accumulator:
     """The partials are a table with a row per group; its columns are those of the operator's state."""
 
     def __init__(self, where: str, aggregates: Sequence[Aggregated], *, diverts: bool = False) -> None:
-        """With `diverts` what cannot be aggregated raises `FailedGroups`, which names every such group, and else an error for
-        people."""
+        """With `diverts` rows that cannot be aggregated raise `FailedGroups`, which names every such group; otherwise they
+        raise an error for people."""
         self._where = where
         self._diverts = diverts
         self._aggregates = [(each, _kernel(each)) for each in aggregates]
         self._distinct = [each for each in aggregates if each.value is not None]
         self._plain: Accumulator | None = None
-        """With aggregates that count different values: the other ones."""
+        """The aggregates that do not count different values, if any does."""
         if self._distinct:
             others = [each for each in aggregates if each.value is None]
             self._plain = Accumulator(where, others, diverts=diverts)
@@ -101,7 +101,7 @@ class Accumulator:
         return _table(columns, groups.size)
 
     def merge(self, one: pa.Table, other: pa.Table, keys: pa.Table) -> pa.Table:
-        """The partials of both, group by group; null in a row that one of them does not have."""
+        """The partials of both tables side by side, group by group; null where one of them lacks the group."""
         columns: dict[str, Any] = {}
         for each, kernel in self._aggregates:
             left, right = ([whole(side[name]) for name in each.partials] for side in (one, other))

@@ -39,7 +39,7 @@ class Closing:
         yield pa.table({**_columns(windows), **results})
 
     def lost(self, failed: FailedGroups, windows: pa.Table, ctx: ColumnarContext) -> Produced:
-        """Windows that cannot come out. Their rows are known no more; the letter names the window."""
+        """Windows that cannot come out. Their rows are gone, so the dead letter names the window."""
         keys = windows.drop_columns([WINDOW_START, WINDOW_END])
         yield from put_out(
             [

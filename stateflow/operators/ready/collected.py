@@ -52,7 +52,8 @@ class Collected:
 
 
 class Frequencies:
-    """The values with how often each came; `limit` of them come out, the smallest first of those that are as frequent."""
+    """The values, each with its count. `limit` of them come out, the most frequent first, and of equally frequent ones the
+    smallest first."""
 
     def __init__(self, limit: int, kind: str, result: Any) -> None:
         self._limit = limit

@@ -1,4 +1,4 @@
-"""Conditions over columns: for every row whether it is true. What is neither true nor false is null, as in SQL."""
+"""Evaluates conditions over columns: true or false for each row, or null where SQL knows neither."""
 
 from __future__ import annotations
 

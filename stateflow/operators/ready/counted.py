@@ -1,8 +1,8 @@
 """Windows of so many rows of a key, in the order of event time.
 
-`waiting` has the rows that the watermark has not reached: which rows are in a window follows from the rows alone then, and
-not from how they came. `open` has each key's window that is not full yet, under the last instant that there is: only a run that
-closes all windows gets to it.
+`waiting` has the rows that the watermark has not reached. So the rows alone decide which of them share a window, and not the
+order in which they came. `open` has each key's window that is not full yet, under the last instant that there is: only a run
+that closes all windows gets to it.
 """
 
 from __future__ import annotations

@@ -179,7 +179,7 @@ class Deduplicated(ColumnarOperator):
 
 @dataclass(frozen=True)
 class Opened:
-    """Which rows open a group, and when the newest group of each key ends."""
+    """The rows that open a group, and when the newest group of each key ends."""
 
     opens: Any
     until: Any
@@ -212,7 +212,7 @@ def _largest(stored: pa.Table) -> list[tuple[Any, bool]]:
 
 
 def _wins(before: list[tuple[Any, bool]], after: pa.Table) -> Any:
-    """Where there is nothing before, or `after` wins against it. No first column of a row that is there is null."""
+    """True where `before` has no row, or `after` wins against it. The first column of a row is never null."""
     missing = before[0][0].is_null().to_numpy(zero_copy_only=False)
     return pa.array(takes_over(before, [whole(column) for column in after.columns]) | missing)
 

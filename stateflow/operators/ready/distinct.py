@@ -1,4 +1,4 @@
-"""The values that a group has had: what is new among those of a batch."""
+"""Finds the values of a batch that their groups have not had before."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ Counted = tuple[Sequence[Aggregated], Pairs]
 
 @dataclass(frozen=True)
 class Seen:
-    """The states that know single values, for the groups of a batch. What is new goes to them with `keep`: rows that are
-    diverted must leave nothing behind."""
+    """The states that have the single values, for the groups of a batch. `keep` writes the new ones: rows that are diverted
+    must leave nothing behind."""
 
     states: Mapping[str, Any]
     at: Any = None
@@ -38,8 +38,8 @@ class Seen:
     _sizes: list[int] = field(default_factory=list)
 
     def unseen(self, counted: Iterable[Counted], keys: pa.Table) -> dict[str, Values]:
-        """By the names of the aggregates that count values: a row for each value that its group has not had, without the value.
-        `keys` has a row per group."""
+        """By names of aggregates: a row for each value that is new to its group, without the value itself. `keys` has a row per
+        group."""
         found: dict[str, Values] = {}
         for alike, pairs in counted:
             self._sizes.append(len(pairs.owners))
@@ -48,11 +48,12 @@ class Seen:
 
     @property
     def values(self) -> int:
-        """How many different values the batch had, those of each column for themselves."""
+        """How many different values the batch had, counted per column."""
         return sum(self._sizes)
 
     def _unseen(self, alike: Sequence[Aggregated], pairs: Pairs, keys: pa.Table) -> dict[str, Values]:
-        """Of aggregates of one column. Their states have entries of one form, so that these are sorted and encoded once."""
+        """The new values of one column. The states of its aggregates have entries of one form, so these are sorted and encoded
+        once."""
         states = [self.states[distinct_state(each.name)] for each in alike]
         shared = states[0].shared(keys, pairs.owners, by=pa.table({VALUE: pairs.values}), at=self.at)
         pairs, found = pairs.in_order(shared.order), {}
@@ -68,7 +69,7 @@ class Seen:
         return found
 
     def keep(self) -> None:
-        """The states know the new values from now on."""
+        """Writes the new values to the states."""
         for put in self._new:
             put()
 

@@ -1,7 +1,7 @@
 """How many different values there are, about: HyperLogLog with 4,096 registers, a standard error of 1.6 %.
 
-A sketch is what it is whatever the order of the values and however they were merged. One of few values keeps the registers
-that are set, four bytes each; one of many keeps all registers, a byte each.
+The same values always make the same sketch, in whatever order they come and however they are merged. One of few values keeps
+the registers that are set, four bytes each; one of many keeps all registers, a byte each.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from stateflow.operators.ready.partials import Parts, Values
 
 
 class EncodedRows:
-    """Keeps rows: each as its length in four bytes, and the row. Before those that come together stand, in the same form, their
-    columns: code of a later release may have others."""
+    """Keeps rows: each as its length in four bytes, and the row. Rows that come together have their columns before them, in the
+    same form: code of a later release may have others."""
 
     def __init__(self, columns: bytes) -> None:
         self._columns = pa.scalar(columns, pa.binary())

@@ -34,14 +34,14 @@ class Failure:
 
 
 class FailedGroups(Exception):
-    """What cannot be aggregated, by the index of the group. The other groups can."""
+    """The groups that cannot be aggregated, by their index. All other groups can be."""
 
     def __init__(self, failures: Mapping[int, Failure]) -> None:
         super().__init__(failures)
         self.failures = failures
 
     def renumbered(self, groups: Any) -> FailedGroups:
-        """`groups` are the numbers that the groups have elsewhere; two may have one there."""
+        """`groups` has the numbers of the groups elsewhere, where two groups may share a number."""
         return FailedGroups({int(groups[group]): failure for group, failure in self.failures.items()})
 
     def among(self, ids: Any) -> Any:

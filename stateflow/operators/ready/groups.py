@@ -48,7 +48,7 @@ def of_codes(codes: Any, size: int) -> Groups:
 
 
 def _codes(column: Any) -> tuple[Any, int]:
-    """A number for each value, and a bound of the numbers."""
+    """A number for each value, and an upper bound of the numbers."""
     array = whole(column)
     if pa.types.is_temporal(array.type):
         array = array.view(pa.int64() if array.type.bit_width == 64 else pa.int32())

@@ -1,4 +1,4 @@
-"""The columns of a batch's rows as the aggregates want them; what two of them share is made once."""
+"""The columns of a batch's rows in the form that aggregates need; columns that two aggregates share are made once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stateflow.operators.ready.partials import Values
 from stateflow.pipelines.aggregates import Aggregated
 
 _Form = Literal["kept", "float", "as it is"]
-"""What an aggregate wants of a column."""
+"""The input that an aggregate needs from a column."""
 
 
 class Inputs:
@@ -81,7 +81,7 @@ class Inputs:
 
 
 def _form(each: Aggregated) -> _Form:
-    """Code of users gets the values that the rows have: a date, and not the number that state keeps of it."""
+    """User code gets the values of the rows: a date, and not the number by which state keeps it."""
     if each.aggregate.code is not None:
         return "as it is"
     return "float" if each.as_floats else "kept"

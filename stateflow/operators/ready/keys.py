@@ -31,7 +31,7 @@ def one_of_each(columns: Sequence[Any], key: Key, firsts: Any) -> pa.Table:
 
 
 def has_alike(table: pa.Table, others: pa.Table, names: Sequence[str]) -> Any:
-    """For each row of `table` whether a row of `others` has the same values in the columns `names`; null is like null."""
+    """For each row of `table` whether a row of `others` has the same values in the columns `names`. Nulls are equal here."""
     columns = [whole(pa.chunked_array([*table[name].chunks, *others[name].chunks])) for name in names]
     groups = grouped([pa.array(ranks(c)) if c.null_count else c for c in columns], len(table) + len(others))
     is_there = np.zeros(groups.size, dtype=bool)

@@ -1,4 +1,5 @@
-"""Rows that no window takes, for all of their windows are closed or they have no event time; and rows that come late for some windows."""
+"""Late rows: those that no window takes, because all of their windows are closed or they have no event time, and those that are
+late for some of their windows."""
 
 from __future__ import annotations
 

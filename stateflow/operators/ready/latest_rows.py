@@ -10,10 +10,8 @@ from stateflow.operators.ready.keys import Key, has_alike, key_columns
 
 
 class LatestRows:
-    """Holds rows of a key back until a table without the key is there.
-
-    A key with more rows than a table may have comes in tables that follow each other; only the last of its output rows
-    may leave, for an upsert takes one row per key.
+    """Holds the rows of a key back until a table without that key has come. A key with more rows than fit into a table comes in
+    several tables, one after the other. Only the last of its output rows may leave, because an upsert takes one row per key.
     """
 
     def __init__(self, key: Key, names: Sequence[str]) -> None:
@@ -23,8 +21,8 @@ class LatestRows:
         self._held: pa.Table | None = None
 
     def put(self, rows: pa.Table, came: pa.Table) -> Iterator[pa.Table]:
-        """Takes what came out of a table of input rows, `came`. A key of these may go on in the next table, also when nothing
-        came out for it here."""
+        """Takes the output of a table of input rows, `came`. A key of that table may go on in the next one, even if it has no
+        output here."""
         held = self._held
         if held is not None:
             held = held.filter(pa.array(~has_alike(held, rows, self._names)))

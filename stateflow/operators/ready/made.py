@@ -23,7 +23,7 @@ from stateflow.pipelines.windows import Counted, Session
 
 
 def runnable(operator: ColumnarOperator, read: Set[str]) -> ColumnarOperator:
-    """The operator itself, unless it is one that a pipeline only declares; `read` are its outputs that have a reader."""
+    """The operator that runs: made from a declaration, or the operator itself. `read` names its outputs that have a reader."""
     match operator:
         case RunningAggregate():
             return RunningAggregates(operator)

@@ -19,7 +19,7 @@ class OrderedValues:
     type: Any
     """The Arrow type of the values."""
     dictionary: Any = None
-    """The sorted values that `numbers` are places of, for text and bytes."""
+    """For text and bytes: the sorted values. Each of `numbers` is a place among them."""
 
     def values(self, numbers: Any) -> Any:
         """The values, as Arrow has them, of some of the numbers."""
@@ -56,7 +56,7 @@ def _wide(kind: Any) -> Any:
 
 
 def smallest(numbers: Any, ids: Any, size: int) -> Any:
-    """The smallest number of each group; what stands for an empty group means nothing."""
+    """The smallest number of each group. The number of an empty group means nothing."""
     if numbers.dtype == np.float64:
         out = np.full(size, np.nan)
         np.fmin.at(out, ids, numbers)
@@ -104,7 +104,7 @@ def ranks(column: Any) -> Any:
 
 
 def codes(column: Any) -> Any:
-    """As `ranks`, but the numbers may have gaps: what they tell is only which of two values is lower."""
+    """As `ranks`, but the numbers may have gaps: they only say which of two values is lower."""
     if pa.types.is_floating(column.type):
         return ranks(column)
     numbers = ordered(column.drop_null()).numbers

@@ -64,7 +64,7 @@ class Own:
         return [_unless(failures, lambda: pa.array(values, pa.binary()))]
 
     def result(self, parts: Parts) -> Any:
-        """Of no value at all: what comes out of an accumulator that nothing was added to."""
+        """The result for no values: that of an accumulator to which nothing was added."""
         code, loads, kind = self._code, serializer_for(self._code.state).loads, arrow_type(self._result)
         failures: Failures = {}
 
@@ -92,7 +92,7 @@ def _each(
 
 
 def _fitting(values: list[Any], kind: Any, failures: Failures) -> Any:
-    """The results as a column. One that is not of the type is found, so that its key can be named."""
+    """The results as a column. Finds a result that does not have the type, so that the error can name its key."""
     try:
         return array_of(values, kind)
     except MISFITS:

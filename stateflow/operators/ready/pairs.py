@@ -13,7 +13,7 @@ from stateflow.operators.ready.groups import Groups, of_codes, whole
 
 MOST_CONDITIONS = 64
 _NEAR = 1 << 32
-"""Numbers that are apart by less need not be ranked: together with the number of a group they fit into 64 bits."""
+"""Numbers that differ by less than this need not be ranked: with the number of a group they fit into 64 bits."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def _marks(conditions: Sequence[Any], rows: int) -> Any:
 
 
 def _grouped(ids: Any, size: int, column: Any) -> Groups:
-    """The pairs of group and value. Most differ, for which sorting is several times faster than a table of hashes."""
+    """The pairs of group and value. Most of them differ, and then sorting is several times faster than a hash table."""
     codes, count = _codes(column)
     codes = ids * count + codes if size > 1 else codes
     if size * count > 2 * len(codes) + 1024:
@@ -86,7 +86,7 @@ def _grouped(ids: Any, size: int, column: Any) -> Groups:
 
 
 def _codes(column: Any) -> tuple[Any, int]:
-    """A number for each value, and a bound of the numbers."""
+    """A number for each value, and an upper bound of the numbers."""
     if pa.types.is_int64(column.type) or pa.types.is_timestamp(column.type):
         values = column.view(pa.int64()).to_numpy()
         low, high = (int(values.min()), int(values.max())) if len(values) else (0, 0)

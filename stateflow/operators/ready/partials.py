@@ -25,7 +25,7 @@ _HALF = 1 << 32
 
 @dataclass(frozen=True)
 class Values:
-    """The rows that an aggregate counts: without nulls, and without those that its condition leaves out."""
+    """The rows that an aggregate counts: those with a value that fulfil its condition."""
 
     ids: Any
     """The group of each row."""
@@ -43,7 +43,7 @@ class Kernel(Protocol):
 
     def create(self, values: Values, groups: Groups) -> Parts: ...
     def merge(self, one: Parts, other: Parts) -> Parts:
-        """`other` came later, though that decides nothing."""
+        """Merges two partials. `other` came later, which makes no difference."""
         ...
 
     def result(self, parts: Parts) -> Any: ...
@@ -202,13 +202,13 @@ def _with_nulls(numbers: OrderedValues, best: Any, null: Any) -> Any:
 
 
 def _decided(left: Any, right: Any, take_right: Any) -> Any:
-    """Whatever the values say: what is null on one side comes from the other one."""
+    """Takes the partial of the side that is not null, whatever the values are."""
     missing = [part.is_null().to_numpy(zero_copy_only=False) for part in (left, right)]
     return (take_right | missing[0]) & ~missing[1]
 
 
 def added(left: Any, right: Any) -> Any:
-    """The sum of both, or the one that there is."""
+    """The sum of both, or the only one that is not null."""
     if not left.null_count and not right.null_count:
         return pc.add(left, right)
     return pc.coalesce(pc.add(left, right), left, right)

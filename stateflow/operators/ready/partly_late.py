@@ -24,8 +24,8 @@ def misses_windows(window: Window, times: Any, closed: int) -> Any:
 def before_sessions(keys: Any, times: Any, opened: Spans, closed: int) -> Any:
     """Of sessions: whether each row, of the key with that number, is at or behind `closed`, and before the open sessions of its key.
 
-    A closed session ends at or before `closed`, and is forgotten. The row may have been within its gap. A later row cannot have been; nor
-    can one inside an open session, which begins after all that is closed.
+    A closed session ends at or before `closed`, and is forgotten. The row may have been within its gap. A later row cannot have
+    been, and neither can a row inside an open session, since that begins after everything that is closed.
     """
     behind = times <= closed
     if not bool(behind.any()):

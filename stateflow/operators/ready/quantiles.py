@@ -1,5 +1,5 @@
-"""Quantiles of values that are counted in buckets. Which bucket a value is in follows from the value alone, so that a quantile is
-the same however the input is cut into batches.
+"""Quantiles of values that are counted in buckets. The value alone decides its bucket, so a quantile is the same however the
+input is cut into batches.
 
 With an accuracy the buckets grow by a constant factor, as in DDSketch: what comes out differs from the exact quantile by at
 most this share of it. With accuracy 0 every value has a bucket of its own.

@@ -1,7 +1,7 @@
 """Windows that overlap, put out when they close: a row is aggregated once, into the pane that its windows share.
 
-`panes` has the partials of each key's panes by their end. `ends` has each key's next window that must come out, by its end:
-when windows come out, the panes that are in later ones, too, are found there.
+`panes` has the partials of each key's panes by their end. `ends` has each key's next window that must come out, by its end.
+When windows come out, a key with panes that later windows share is entered there again.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class SlicedAggregates(Combinable):
         panes.delete_due(self._panes.done(closed))
 
     def _in_windows(self, entries: pa.Table, first: _First, closed: int, lost: list[_Lost]) -> Piece:
-        """The panes, each in all of its windows that must come out, as far as a part of all panes goes."""
+        """Each pane of a part of all panes, in every one of its windows that must come out."""
         columns = key_columns(entries, self._key)
         since = first.of_keys(columns)
         panes = micros(entries[AT])
@@ -154,7 +154,8 @@ class SlicedAggregates(Combinable):
         return self._reduced([(owners, windows, entries.take(pa.array(at)))], lost)
 
     def _reduced(self, pieces: list[Piece], lost: list[_Lost]) -> Piece:
-        """One row per key and window. Windows whose panes do not merge go to `lost`, and a part of them may be left."""
+        """Merges the panes: one row per key and window. Windows whose panes cannot be merged go to `lost`; a part of such a
+        window may be left."""
         keys = pa.concat_tables([keys for keys, _, _ in pieces])
         ends = np.concatenate([ends for _, ends, _ in pieces])
         partials = pa.concat_tables([partials for *_, partials in pieces])
@@ -202,7 +203,7 @@ class SlicedAggregates(Combinable):
         return keys.filter(kept), begins.filter(kept), ends[stays], partials.filter(kept)
 
     def _hand_on(self, closed: int, states: Mapping[str, Any]) -> None:
-        """The panes that are in windows which have not closed yet are found there."""
+        """Enters in `ends` each key that has panes of windows which are still open."""
         for entries in states["panes"].due(closed):
             columns = key_columns(entries, self._key)
             panes = micros(entries[AT])

@@ -36,9 +36,8 @@ class StoredRows:
         return pa.table(columns)
 
     def rows(self, entries: pa.Table, times: Any = None) -> pa.Table:
-        """The rows of entries, which have the key columns and the state columns; `times` are those that are not kept.
-
-        What was kept before its class had a field has the field's default, as a row from the source."""
+        """The rows of entries, from the key columns and the state columns; `times` has event times that are not kept as a
+        column. A row that was kept before its class had a field gets the field's default, as a row from the source does."""
         columns: dict[str, Any] = {}
         for field in self._fields:
             if field.name == self._time:

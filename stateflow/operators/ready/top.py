@@ -1,7 +1,7 @@
 """The first rows of each key, and how that list changes from batch to batch.
 
-`rows` has what is in the list by its place. Where the last row of those that are alike counts, a row can get worse, and
-another one come back: there it has all of them, and a place is only a number.
+`rows` has what is in the list by its place. Where the last of several alike rows counts, a row can get worse and another one
+come back. Then `rows` has all rows, and a place is only a number.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class _Listed:
         return ordered
 
     def chosen(self, by: Sequence[tuple[str, bool]], last_by: Sequence[tuple[str, bool]]) -> Any:
-        """One row of each kind. Of two with the same content the one that was there stays: sorting keeps its place."""
+        """One row of each kind. Of two rows with the same content the stored one stays: sorting keeps its place."""
         rows = np.arange(len(self.ids))
         if not self._kinds:
             return rows

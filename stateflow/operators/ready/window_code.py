@@ -57,7 +57,7 @@ class CodePerWindow(ColumnarOperator):
 
     @cached_property
     def _readers(self) -> dict[Names, Callable[[bytes], tuple[Any, ...]]]:
-        """What reads rows with these columns. Made in the task: it cannot travel there."""
+        """The reader of rows with these columns. The task makes it, because it cannot be pickled."""
         return {}
 
     def _reader(self, names: Names) -> Callable[[bytes], tuple[Any, ...]]:
@@ -206,14 +206,14 @@ def _plain(column: Any) -> list[Any]:
 
 
 def _kind(field: Field) -> Any:
-    """What MessagePack is decoded to: it has dates and decimals as text."""
+    """The type that MessagePack is decoded to, with dates and decimals as text."""
     if field.type.startswith("decimal"):
         return Decimal | None
     return _PYTHON[field.type] | None if field.type in _PYTHON else Any
 
 
 def _converter(field: Field) -> Callable[[Any], Any] | None:
-    """From what MessagePack holds to the value of a field; None where it is that already."""
+    """Converts what MessagePack holds into the value of a field; None where they are the same."""
     if "<" not in field.type:
         return None
     kind, hint = (dict if field.type.startswith("map<") else None), field.hint

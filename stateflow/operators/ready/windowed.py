@@ -30,7 +30,7 @@ AT = "at"
 
 @dataclass(frozen=True)
 class _Change:
-    """What windows hold now, and the rows that come out for it."""
+    """The new content of windows, and the rows that come out."""
 
     state: str
     keys: pa.Table
@@ -110,7 +110,7 @@ class WindowedAggregates(Combinable):
     def _changes(
         self, keys: pa.Table, ends: Any, partials: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext
     ) -> list[_Change]:
-        """What the partials of a batch change; nothing has happened yet."""
+        """What the partials of a batch would change. Writes nothing yet."""
         if self._declared.emit != "on_time":
             at = instants(ends)
             merged = self._accumulator.merge(states["windows"].get(keys, at=at), partials, keys)
@@ -194,7 +194,7 @@ def _watermark(ctx: ColumnarContext) -> int:
 
 
 def _open(windows: Assigned, closed: int) -> Assigned:
-    """Without those that are closed: a row may be late for some of its windows, and not for all."""
+    """The rows in windows that are still open: a row may be late for some of its windows and not for others."""
     still = windows.ends > closed
     if windows.rows is None or bool(still.all()):
         return windows

@@ -23,7 +23,7 @@ from stateflow.spark.session.java import require_java
 KEPT = 3
 """How many archives the folder keeps, the newest: other versions of Java and Spark share it."""
 _FOLDER = "class-data"
-# Java would write its complaint about an unfit archive to standard output, into the user's own output.
+# Java would complain about an unfit archive on standard output, amid the user's own output.
 _SILENT = "-Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
 _SPEAK_OF_IT = ("Shared", "-Xshare", "ArchiveClasses")
 JAVA_READS = ("SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS")

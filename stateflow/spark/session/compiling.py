@@ -1,4 +1,4 @@
-"""How soon Java compiles a driver's code: later than by default, because most drivers live for less than a minute.
+"""Makes Java compile a driver's code later than by default, because most drivers live for less than a minute.
 
 A third of what a short run computes is Java compiling Spark's own code, most of which runs no more once it is compiled. Java
 compiles a method when it has counted so many calls and loops. With four times as many, a short run computes a fifth

@@ -1,4 +1,4 @@
-"""What an older Spark lacks of the newest that is supported, as far as a pipeline may feel it."""
+"""Features of the newest supported Spark that an older one lacks, as far as a pipeline may notice."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from stateflow.spark.session.versions import minor
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """Something that Spark has from a version on."""
+    """A feature that Spark has from a version on."""
 
     since: str
     what: str
     instead: str
-    """What happens, or what to do, where it is missing."""
+    """What happens, or what to do, where the feature is missing."""
     is_felt: bool = False
     """True if a pipeline may behave in another way."""
 
@@ -44,7 +44,7 @@ LACKS = (
 
 
 def lacking(spark: str) -> Iterator[Lack]:
-    """What this version of Spark lacks."""
+    """The features that this version of Spark lacks."""
     here = Version(minor(spark))
     return (lack for lack in LACKS if here < Version(lack.since))
 

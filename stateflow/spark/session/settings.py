@@ -21,7 +21,7 @@ RUNTIME = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
     "spark.sql.execution.pyspark.udf.faulthandler.enabled": "false",
-    # A part of a `transform` that gives other rows when it is computed anew fails the batch. Spark 4.1 has it turned off,
+    # If part of a `transform` gives other rows when Spark computes it again, the batch fails. Spark 4.1 has it turned off,
     # Spark 4.0 does not know it.
     "spark.sql.shuffle.orderIndependentChecksum.enabled": "true",
     "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "true",

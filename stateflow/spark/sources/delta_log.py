@@ -33,7 +33,7 @@ _BEFORE = -1
 
 
 class Ahead(Enum):
-    """The commits between a position and the end of a run."""
+    """What lies between a position and the end of a run."""
 
     NOTHING = "nothing"
     BEHIND = "behind"
@@ -155,7 +155,7 @@ def begins_after(log: DeltaLog, until: int | datetime) -> bool:
 
 
 def _last_before(log: DeltaLog, version: int, until: datetime) -> int | None:
-    """The last commit at or before `until`, as far as it matters for a reader at `version`; None when it is not known."""
+    """The last commit at or before `until`, as far as a reader at `version` needs it; None when it is not known."""
     bound = _millis(until)
     if version > 0:
         at = log.time_of(version - 1)

@@ -2,7 +2,7 @@
 
 A reader has taken the rows of every version before its position. When the table goes back, the rows in between are undone. A
 reader that has taken none of them reads up to the version that came back, and goes on behind the commit that brought it. A
-reader that has taken some counts rows that are no more: only an older state of it is right again.
+reader that has taken some of them counts rows that no longer exist: only an older state of that reader is right.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class TableRestore:
 
     version: int
     kept: int | None
-    """The newest earlier version with the rows that the table has had since then; None when the log no longer tells."""
+    """The newest earlier version with the rows that the RESTORE brought back; None when the log no longer tells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,8 @@ def restore_at(read: Read, version: int) -> TableRestore | None:
 
 
 def _kept(read: Read, restored: int, moved: set[tuple[str, str]]) -> int | None:
-    """The newest version before `restored` with the same rows: takes back commits until nothing is left of what it has moved."""
+    """The newest version before `restored` with the same rows. It walks back over commits until their changes cancel those of
+    the restore."""
     left = set(moved)
     for version in range(restored - 1, -1, -1):
         body = read(version)
@@ -117,7 +118,7 @@ def _named(info: dict[str, Any]) -> int | None:
 
 
 def last_like(read: Read, version: int, restored: int) -> int:
-    """The last version after `version` that only maintenance parts from it."""
+    """The last version after `version` with only maintenance in between."""
     for later in range(version + 1, restored):
         if any(file.get("dataChange", True) for _, file in _files(_actions(read(later) or b""))):
             return later - 1

@@ -26,12 +26,12 @@ from stateflow.spark.sources.leaves import LeafDescription, leaves_of
 from stateflow.spark.sources.positions import Bound, bound_of, delta_source
 
 _LEAVE_OUT = {"skipchangecommits", "ignoredeletes", "ignorechanges"}
-"""Options that let Delta read on without a word where rows were removed."""
+"""Options with which Delta reads on silently where rows were removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeafDetour:
-    """A stream that has to go round what was undone in its table, or that has read it already."""
+    """A stream that has to go around undone versions of its table, or that has read them already."""
 
     number: int
     """The stream's, in plan order."""
@@ -102,7 +102,7 @@ def passed_restores(
     after: Mapping[str, SourceState],
     scratch: Path,
 ) -> list[tuple[str, str, int]]:
-    """Source, table and version of the restores that a query has read across, while Delta left their changes out."""
+    """Source, table and version of each restore that a query has read across while Delta left the changes out."""
     found = []
     number = -1
     for uid, own in leaves_of(layout, leaves).items():

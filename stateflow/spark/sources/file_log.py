@@ -1,4 +1,4 @@
-"""Copies of the entries that Spark's file source has in its log: a record has them, so as to come back to an offset.
+"""Copies the log entries of Spark's file source. A record has the copies, so that a run can come back to an offset.
 
 Spark compacts every tenth entry and deletes old ones. So the copies are made inside the batch.
 """

@@ -26,7 +26,7 @@ def end_lines_until(source: FileSource, from_line: str, until: datetime) -> Iter
 
 
 def entry_until(files: DataFrame, until: datetime) -> bytes | None:
-    """The log of a source that has read those of `files` that were modified until then; None when there are none."""
+    """The log of a source that has read the `files` modified until then; None when there are none."""
     lines = [
         # Spark compares the time with those of files that come later, so it has to be the file's own.
         json.dumps({"path": path, "timestamp": modified, "batchId": 0})

@@ -1,7 +1,6 @@
-"""A source of files that reads another folder than before, or the same one under another name.
-
-Spark knows a file by its whole path. So it would read every file of a folder again under the folder's other name: through a link, after
-a move. A file that is there with the name and the time of one that has been read is that one.
+"""Finds a source of files that reads another folder than before, or the same folder under another name. Spark knows a file by
+its whole path, so it would read every file again under the folder's other name: through a link, or after a move. A file with
+the name and the time of one that has been read counts as that one.
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ def refusal(uid: str, target: str, again: Sequence[tuple[str, str]]) -> str:
 
 
 def warning(uid: str, target: str, newest: ReadFile) -> str:
-    """Of a folder whose files are all new."""
+    """The warning of a folder whose files are all new."""
     return (
         f"source {uid!r} has read {PurePosixPath(shown(newest.path)).parent} and reads {target} now, on top of what the job has: give "
         "another input another uid"

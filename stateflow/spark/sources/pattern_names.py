@@ -22,8 +22,8 @@ _QUOTED = re.compile("|".join(f"%{ord(each):02X}" for each in PATTERN).encode() 
 
 
 def file_like_a_pattern(location: Path, leaf: int, before: str, after: str) -> str:
-    """The first file between two offset lines of a source of files whose path Spark takes for a pattern, if it would read the
-    others of the batch again for it; else empty. `location` has the log of the source."""
+    """The first file between two offset lines of a source of files whose path Spark takes for a pattern, if Spark would then
+    read the batch's other files again; else empty. `location` has the log of the source."""
     if before == after or after == NOTHING:
         return ""
     folder = log_folder(location, leaf)

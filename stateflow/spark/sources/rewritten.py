@@ -1,4 +1,4 @@
-"""Files that were written again after a job had read them: Spark knows a file by its name, and never reads it twice."""
+"""Finds files that were written again after a job had read them: Spark knows a file by its name, and never reads it twice."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from stateflow.spark.internals.scratch_folder import ReadFile
 
 MOST_COMPARED = 10_000
-"""Files that a source has read last: looking at each costs a tenth of a second together."""
+"""How many of the files that a source read last are looked at: together that takes a tenth of a second."""
 MOST_LISTED = 500
 """Files of a source in another place than this machine's disk. There Spark lists the folder, which takes milliseconds per file."""
 _LOCAL = "file:"

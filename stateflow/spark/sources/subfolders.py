@@ -1,4 +1,4 @@
-"""Subfolders of a folder of files: Spark reads none of them without a word, but those that are called like a column's value."""
+"""Finds subfolders of a folder of files. Spark silently reads none of them, apart from those named like `column=value`."""
 
 from __future__ import annotations
 

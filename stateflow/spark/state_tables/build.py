@@ -246,7 +246,7 @@ def _operator(
 def _states(
     node: KeyedNode, before: OperatorState | None, given: Collection[str]
 ) -> tuple[dict[str, StateSchema], int]:
-    """States that are given have today's type and name. What is taken over stays as it was: the next run makes that of it."""
+    """Given states have today's type and name. States that are taken over stay as they were: the next run converts them."""
     replaced = {
         name for name, s in declared_states(node).items() if (TIMERS if s.kind == "timer" else name) in given
     }

@@ -73,7 +73,7 @@ def export_state(
 
 @contextmanager
 def _instants_as_microseconds(spark: SparkSession) -> Iterator[None]:
-    """Else Spark's Parquet has a form of old, which others read without a time zone, and which ends in 2262."""
+    """Otherwise Spark's Parquet has an old form of instants, which others read without a time zone and which ends in 2262."""
     before = spark.conf.get(_PARQUET_INSTANTS)
     spark.conf.set(_PARQUET_INSTANTS, "TIMESTAMP_MICROS")
     try:

@@ -224,7 +224,7 @@ class _LoadTask:
 
 
 def loaded_index(schema: StateSchema) -> tuple[bytes, Expiry]:
-    """The id of a state as keys have it, and what indexes the expiries that its entries were loaded with."""
+    """The id of a state in keys, and the index for the expiries of its loaded entries."""
     event_time = schema.ttl_time == "event"
     expiry = Expiry(
         None, schema.id, now=0, watermark=None, slot=0, index_id=schema.expiry_index, event_time=event_time

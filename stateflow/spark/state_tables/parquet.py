@@ -1,8 +1,7 @@
-"""Parquet that other programs wrote, read by the types that its files have.
-
-Spark believes the notes that it left in a file, and PyArrow copies them into the next one, whatever its columns have become.
-Nor does Spark read nanoseconds, in which pandas has its instants, or times of day, which polars has in nanoseconds and DuckDB in
-microseconds: a table of ours has these as text.
+"""Reads Parquet of other programs by the types in its files. Spark writes notes about types into a file and believes them
+later, and PyArrow copies them into the next file even if the columns have changed. Besides, Spark reads neither nanoseconds,
+which pandas uses for instants, nor times of day, which polars has in nanoseconds and DuckDB in microseconds: tables of state
+have those as text.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What the conditions of a query leave of a state table. Spark pushes them down from 4.1 on; before, these classes are not there."""
+"""The part of a state table that the conditions of a query leave. Spark pushes conditions down from 4.1 on; older ones lack
+these classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a state backend is: one open shard, a sorted map from bytes to bytes, for the length of one task.
+"""The interface of a state backend: one open shard, a sorted map from bytes to bytes, for the length of one task.
 
 Keys are full keys as `encoding` lays them out (key group, state id, key, namespace, map key). A backend works in a
 private directory that it may fill; it never changes a file that it was given.
@@ -25,7 +25,7 @@ class NewFile:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What the shard consists of now: files it had before, and new ones."""
+    """The files of the shard now: some that it had before, and new ones."""
 
     kept: tuple[FileRef, ...]
     new: tuple[NewFile, ...]

@@ -1,4 +1,4 @@
-"""What RocksDB says when a disk or a file fails, as an error that says what to do."""
+"""Turns RocksDB's words about a failing disk or file into an error that says what to do."""
 
 from __future__ import annotations
 

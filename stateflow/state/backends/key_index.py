@@ -9,11 +9,11 @@ from operator import eq
 
 _CHUNK = 1000
 _MERGE_SHARE = 64
-"""Inserting a key takes as long as passing over so many when two sorted lists are merged."""
+"""Inserting one key takes as long as passing over this many keys in a merge of two sorted lists."""
 
 
 class KeyIndex:
-    """Sorted distinct keys in chunks, so that inserting one moves a thousand others at most."""
+    """Sorted distinct keys in chunks: inserting one moves at most a thousand others."""
 
     __slots__ = ("_chunks", "_lasts", "_size")
 

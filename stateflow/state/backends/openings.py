@@ -25,7 +25,7 @@ class Opening:
         """A backend may sort what it holds when it is scanned for the first time."""
         self.users = 0
         self.given_up = False
-        """No longer kept: its last user closes it."""
+        """True once it is no longer kept: then its last user closes it."""
 
 
 class OpenShards:
@@ -92,7 +92,7 @@ class OpenShards:
 
 
 def _give_up(openings: list[Opening]) -> list[Opening]:
-    """Those that nobody uses, to be closed now."""
+    """The shards that nobody uses, to be closed now."""
     for opening in openings:
         opening.given_up = True
     return [opening for opening in openings if opening.users == 0]

@@ -62,7 +62,8 @@ class RocksBackend:
         self._refs = shard.files
         self._buffer: dict[bytes, bytes | None] = {}
         self._indexes: dict[bytes, tuple[KeyIndex, int]] = {}
-        """By state id, of all states under none: the buffer's keys in order, and how many of the buffer's keys were looked at."""
+        """By state id, and under None for all states: the buffer's keys in order, and how many of the buffer's keys were looked
+        at."""
         self._written = 0
         self._limit = options.write_buffer
         self._spills = 0
@@ -345,7 +346,7 @@ class RocksBackend:
             time.sleep(0.005)
 
     def _crowded(self, opened: Rdict) -> bool:
-        """Whether a merge must come. With just as many runs as allowed RocksDB calls one pending, and starts it only
+        """Whether a merge has to run. With exactly as many runs as allowed RocksDB reports a pending merge, but starts it only
         if two runs are alike in size."""
         levels = [int(file["level"]) for file in opened.live_files()]
         return levels.count(0) + len(set(levels) - {0}) > self._options.runs
@@ -354,7 +355,7 @@ class RocksBackend:
         return self._compacted_in({str(f["name"]).lstrip("/"): int(f["size"]) for f in opened.live_files()})
 
     def _compacted_in(self, live: dict[str, int]) -> int:
-        """Bytes of new files that are not this batch's own, told by their sizes."""
+        """Bytes of new files that compaction has written: those that are not this batch's own file, by their sizes."""
         before = {ref.name for ref in self._refs}
         flushed = list(self._flushed)
         merged = 0
@@ -460,7 +461,7 @@ def rocksdb_backend(options: RocksOptions | None = None) -> OpenShard:
 
 
 def _scanned(opened: Rdict, directory: Path, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """What RocksDB has now, whatever is written later."""
+    """A view of what RocksDB has now, whatever is written later."""
     try:
         lists = swept(opened, begin, end, FEW)
     except Exception as error:

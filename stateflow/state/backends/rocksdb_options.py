@@ -1,4 +1,4 @@
-"""Settings of the RocksDB backend, and what they mean to RocksDB."""
+"""The settings of the RocksDB backend, as RocksDB's own options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranges of a RocksDB database, and of the buffer before it, as entries in key order."""
+"""Scans ranges of a RocksDB database together with the buffer in front of it, in key order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stateflow.errors import CorruptError
 
 _value = itemgetter(1)
 FEW = 16
-"""Entries of the first list where many a scan wants only one."""
+"""Entries of the first list, for scans of which many want only one entry."""
 _SWEEP = 10_000
 _AHEAD = 4 << 20
 """Bytes of values that a list has at most, if they are as long as those of the list before."""

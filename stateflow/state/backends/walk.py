@@ -1,4 +1,4 @@
-"""Looking up many sorted keys by walking over the entries between them.
+"""Looks up many sorted keys by walking over the entries between them.
 
 A look-up costs a microsecond and a half, a step a fifth of one: when a batch touches a good part of the keys, walking
 is several times faster. When the keys turn out to lie far apart, `walk` stops and leaves the rest to look-ups. When nearly
@@ -14,9 +14,9 @@ from typing import Any
 from stateflow.format.encoding import after
 
 STEPS = 8
-"""Entries that are passed over before the iterator is placed anew; that costs about as much as a look-up."""
+"""Most entries that are passed over before the iterator is placed anew, which costs about as much as a look-up."""
 GLANCE = 128
-"""Keys after which it is judged whether walking pays."""
+"""After this many keys `walk` judges whether walking pays."""
 PREFIX = 4
 """Key group and state id: another state's entries are never walked over."""
 SWEPT = 256

@@ -13,7 +13,7 @@ from stateflow.state.values.versions import marked, todays_form
 
 
 class EvolvedColumnBytes(ColumnBytes):
-    """Reads values under every schema that the record has, and marks what it writes."""
+    """Reads values of every schema that the record has, and marks the values that it writes."""
 
     def __init__(self, schema: StateSchema) -> None:
         super().__init__(schema.value)

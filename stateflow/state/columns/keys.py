@@ -88,7 +88,7 @@ class EntryKeys:
         return parts
 
     def prefixes(self, keys: Any, at: Any) -> list[bytes]:
-        """What all entries of each key begin with, in the order of the keys."""
+        """The bytes with which all entries of a key begin, in the order of the keys."""
         parts = self._columns(keys, self._key, "the key")
         if self._timed:
             if at is None:
@@ -183,7 +183,7 @@ class EntryKeys:
         return arrays
 
     def _times(self, at: Any, count: int) -> Any:
-        """Micros since the epoch, as `at` says for all entries or for each."""
+        """Microseconds since the epoch, from `at`: one time for all entries, or one for each."""
         if at is None:
             raise UsageError(
                 f"{self._where}: the state is timed: give `at`, an instant for all entries or one for each"

@@ -1,4 +1,5 @@
-"""What a state of a columnar operator holds, as its pipeline declares it. It needs no Arrow: DAG files are parsed without."""
+"""The layout of a columnar operator's state, as its pipeline declares it. It needs no Arrow, because DAG files are parsed
+without Arrow."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ TIME = "at"
 class ColumnLayout:
     """The entries of one state of a columnar operator.
 
-    `columns` are the values of an entry; there may be none, when that an entry is there says enough. Without more, a key
-    has one entry. `by` names further columns that entries of a key are told apart, and ordered, by. The entries of a
+    `columns` are the values of an entry; there may be none, if it is enough that an entry exists. By default a key has one
+    entry. With `by` it may have several: these columns tell the entries of a key apart, and order them. The entries of a
     `timed` state are ordered by an instant first, so that finding and deleting what is due costs nothing for the rest.
     """
 
@@ -38,7 +39,7 @@ class ColumnLayout:
     queryable: bool = False
     """Whether `stateflow serve` may answer from it."""
     renamed: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """By column, what it was called before."""
+    """By column: its earlier names."""
 
     def check(self, where: str, key: Sequence[str] = ()) -> None:
         """Raises UsageError for a layout that cannot be; `key` are the names of the key's columns, as far as known."""

@@ -16,9 +16,9 @@ Array = np.ndarray[Any, Any]
 
 _FIXED = frozenset(scalar.name for scalar in KEYS if scalar.key_words)
 _MOST_BYTES = 32
-"""Of texts; what agrees in so many is compared as a whole."""
+"""Leading bytes of texts that are compared first; texts that agree in them are compared as a whole."""
 _FIRST_BYTES: Array = np.array([~((1 << 64 - 8 * n) - 1) & (1 << 64) - 1 for n in range(9)], dtype=np.uint64)
-"""What keeps the first bytes of a word."""
+"""Masks that keep the first bytes of a word."""
 
 
 def sort_words(types: Sequence[str], columns: Sequence[Any], groups: Array) -> tuple[list[Array], bool]:

@@ -33,7 +33,8 @@ _is_none = partial(is_, None)
 
 
 class ColumnState:
-    """What columnar operators read and write. Keys are an Arrow array, or a table of the key's columns; `by` likewise."""
+    """The state that columnar operators read and write. Keys are an Arrow array, or a table of the key's columns; `by`
+    likewise."""
 
     def __init__(
         self, key: Key, schema: StateSchema, max_parallelism: int, where: str, expiry: Expiry | None = None
@@ -52,7 +53,7 @@ class ColumnState:
         self._backend: Backend | None = None
         self._groups = range(0)
         self._earliest = NOTHING
-        """No entry is earlier; it may be that none is as early."""
+        """No entry is earlier than this; perhaps none is as early."""
         self._certain = True
         """Whether there is an entry at `_earliest`, or none at all if it is NOTHING."""
         self.changed = False
@@ -102,8 +103,8 @@ class ColumnState:
         self._put(full, self._values.write(columns, len(full)))
 
     def shared(self, keys: Any, owners: Any, *, by: Any, at: Any = None) -> SharedKeys:
-        """What the entries of several states have in common, which differ in nothing but their ids: `owners` tells the key of each
-        row of `by`; no key comes twice, and no entry either."""
+        """Entries that several states share apart from the state's id. `owners` has the key of each row of `by`. No key comes
+        twice, and neither does an entry."""
         return self._keys.shared(keys, owners, by, at)
 
     def of_shared(self, shared: SharedKeys, chosen: Any) -> list[bytes]:

@@ -1,1 +1,1 @@
-"""How long state lives, and what finds it when it expires."""
+"""How long state lives, and the index that finds what has expired."""

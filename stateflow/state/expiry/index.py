@@ -113,7 +113,7 @@ class Expiry:
             self._fresh.extend(keys)
 
     def wrote_over(self, keys: Iterable[bytes]) -> None:
-        """Entries that are written with an expiry, and nobody has looked whether they had one."""
+        """Entries that are written with an expiry, when nobody has looked whether they had one."""
         if self._index_id:
             self._unknown.extend(keys)
 
@@ -186,7 +186,7 @@ class Expiry:
         self.next = due if self.next is None else min(self.next, due)
 
     def expire(self, backend: Backend, groups: Sequence[int], budget: int) -> Iterator[Portion]:
-        """What leaves these key groups because it has expired, about `budget` entries at most; the rest waits for a later batch."""
+        """The entries that expire in these key groups, about `budget` at most; the rest waits for a later batch."""
         clock = self.clock
         if clock is None or not self._index_id:
             return
@@ -225,7 +225,7 @@ class Expiry:
                 self._moved.setdefault(due, []).append(key)
 
     def _decided(self, backend: Backend, keys: list[bytes], changes: list[Change]) -> Portion:
-        """What becomes of entries whose block is due: those that were renewed get another block."""
+        """Decides about entries whose block is due: those that were renewed get another block."""
         if not keys or self.clock is None:
             return (), changes
         keys = in_order(keys)
@@ -245,7 +245,7 @@ class Expiry:
         self._moved.setdefault(expiry, []).append(key)
 
     def _swept(self, backend: Backend, groups: Sequence[int], budget: int) -> Iterator[list[Change]]:
-        """Walks once over entries that may have been written without the index, some with every batch."""
+        """Walks once over entries that the index may not name, some of them with every batch."""
         assert self.clock is not None
         marks = [progress_key(group, self._index_id) for group in groups]
         for group, mark, value in zip(groups, marks, backend.get_many(marks), strict=True):

@@ -46,7 +46,7 @@ class Shares:
                 return
 
     def since(self, due: int | None) -> None:
-        """No block comes due before this time, or at all: what a range still counts lies behind it."""
+        """Moves the ranges up to the time of the next block; None: there is no block. Nothing comes due before it."""
         self.ranges = [
             msgspec.structs.replace(share, first=max(share.first, due))
             for share in self.ranges
@@ -70,7 +70,7 @@ class Shares:
 
 
 def joined_shares(parts: Iterable[Sequence[ExpiryShare]]) -> tuple[ExpiryShare, ...]:
-    """Those of shards that become one."""
+    """The shares of several shards that become one."""
     states: dict[int, Shares] = {}
     for share in (share for part in parts for share in part):
         states.setdefault(share.state, Shares(share.state)).join(share)

@@ -27,8 +27,7 @@ _ENCODED_FROM: dict[str, pa.DataType] = {
 def encode_columns(
     types: Sequence[str], columns: Sequence[Any], key_groups: Array, state_id: int, suffix: bytes
 ) -> list[bytes]:
-    """Parts of fixed width that follow each other are one structured array, whose bytes are cut to pieces; texts go
-    between them."""
+    """Adjacent parts of fixed width form one structured array, whose bytes are cut into pieces; texts go in between."""
     block = _Block(len(key_groups))
     block.add(">u2", key_groups)
     block.add(">u2", state_id)

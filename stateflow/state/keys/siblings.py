@@ -11,7 +11,7 @@ import numpy as np
 from stateflow.format.encoding import GROUP_WIDTH, PREFIX_WIDTH, SIGN, TIME_WIDTH, encode_timestamp
 
 _FEW = 16
-"""Of so few keys an array costs more than it saves."""
+"""With fewer keys than this an array costs more than it saves."""
 
 
 def siblings(full: Sequence[bytes], state_id: bytes) -> list[bytes]:

@@ -87,12 +87,12 @@ def _nodes(node: Any, seen: list[Any]) -> Iterator[Any]:
 
 
 RULES = "rules"
-"""Who converts what no function does."""
+"""Who converts values that no function takes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What has become of a state's type since a record."""
+    """How a state's type has changed since a record."""
 
     before: str
     now: str
@@ -101,7 +101,7 @@ class Change:
     by: str
     """rules, or the names of the functions that convert."""
     alike: tuple[str, ...] = ()
-    """What is written another way and means the same."""
+    """Changes of the text that mean the same type."""
 
 
 def evolved(old: StateSchema, declared: DeclaredType, slot: int) -> tuple[StateSchema, Change | None]:
@@ -156,7 +156,7 @@ def _change(old: str, declared: DeclaredType) -> tuple[str, Evolution, bool]:
 
 
 def readers(declared: DeclaredType, schema: StateSchema) -> dict[int, Loads]:
-    """By number what reads header and value of each earlier type. Raises RefusedError where nothing does."""
+    """By number of an earlier type: the reader of its headers and values. Raises RefusedError if there is none."""
     if declared.serializer is None:
         for version in schema.versions:
             list(followed(schema, version))
@@ -241,7 +241,7 @@ def _then(converts: list[ConvertStored | None], loads: Loads) -> Loads:
 
 
 def evolved_serializer(declared: DeclaredType, schema: StateSchema | None) -> Serializer:
-    """What writes values of today and reads those of every type that the record knows."""
+    """The serializer that writes values of today's type and reads those of every type that the record knows."""
     assert declared.serializer is not None
     if schema is None or not schema.evolved:
         return declared.serializer

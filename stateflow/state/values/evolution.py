@@ -1,4 +1,5 @@
-"""What may become of a type, decided by the texts of both, and what turns values of the old one into values of the new one.
+"""Decides from the texts of two types whether one may become the other, and converts values of the old type into values of the
+new one.
 
 Everything here is a function of texts that records keep, so that runs, tables and queries convert alike, and none of them
 needs the classes of code that is gone. A value is converted as MessagePack shows it: a `wire` value is made of dicts, lists
@@ -29,12 +30,12 @@ class Evolution:
     convert: Convert | None = None
     """From wire to wire; None when they are the same."""
     direct: bool = True
-    """Whether what reads the new type reads values of the old one as they are stored, and gives the same."""
+    """True if the reader of the new type reads stored values of the old one, and gives the same values."""
     changes: tuple[str, ...] = ()
     losses: tuple[str, ...] = ()
     """Those of the changes that lose a part of stored values."""
     alike: tuple[str, ...] = ()
-    """What is written another way and means the same: the name of a class, the places of fields."""
+    """Changes of the text that mean the same type: the name of a class, the places of fields."""
 
 
 SAME = Evolution()
@@ -329,7 +330,7 @@ def _renamed(what: str, old: str, new: str, path: str) -> tuple[str, ...]:
 
 
 def _rewritten(steps: Sequence[_Step], moved: bool) -> Iterator[str]:
-    """What changes in the text of a record, and in none of its values."""
+    """Changes in the text of a record that change none of its values."""
     if moved:
         yield "fields change places"
     for step in steps:
@@ -340,7 +341,7 @@ def _rewritten(steps: Sequence[_Step], moved: bool) -> Iterator[str]:
 def _check_positions(
     old: text.StructText, new: text.StructText, sources: Sequence[int | None], path: str
 ) -> None:
-    """A value by position cannot leave out what is followed by something."""
+    """A value by position cannot leave out a field that another one follows."""
     kept = [source for source in sources if source is not None]
     if None in sources[: len(kept)]:
         name = new.fields[sources.index(None)].name

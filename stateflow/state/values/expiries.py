@@ -1,4 +1,4 @@
-"""When stored values expire, of many at once; `serializers` documents the bytes."""
+"""The expiries of many stored values at once; `serializers` documents the bytes."""
 
 from __future__ import annotations
 

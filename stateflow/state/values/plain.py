@@ -1,7 +1,6 @@
-"""Stored values as plain Python, one at a time, without the classes that they were declared with: for look-ups.
-
-What has an Arrow type comes out as a table of the state shows it. What has none there (unions, records inside
-themselves) is read as MessagePack has it; what a custom serializer wrote stays bytes.
+"""Reads stored values as plain Python, one at a time, without the classes of their declaration: for look-ups. A value with an
+Arrow type comes out as a table of the state shows it. A value without one (a union, a record inside itself) is read as
+MessagePack has it, and the values of a custom serializer stay bytes.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from stateflow.state.values.serializers import (
 
 ReadPlain = Callable[[bytes], Any]
 _Finish = Callable[[Any], Any] | None
-"""What turns the value that msgspec read into the one to show; None when they are the same."""
+"""Turns the value that msgspec read into the one to show; None when they are the same."""
 
 _BEHIND_EXPIRY = 9
 _HINTS: dict[str, Any] = {
@@ -47,7 +46,7 @@ _NO_NUMBERS = {inf: "Infinity", -inf: "-Infinity"}
 
 
 def plain_reader(schema: StateSchema) -> ReadPlain:
-    """What reads the stored values of a state, with or without an expiry."""
+    """The reader of a state's stored values, with or without an expiry."""
     if schema.kind == "columns":
         read = _columns_reader(schema.value)
         return lambda raw: read(plain_value(raw))

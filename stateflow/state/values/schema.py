@@ -39,15 +39,15 @@ _COLLECTIONS: dict[type[Any], str] = {
 
 @dataclass(frozen=True, slots=True)
 class FieldAliases:
-    """What a field of a record was called before."""
+    """The earlier names of a record's field."""
 
     names: tuple[str, ...]
 
 
 @with_options
 def field(*, aliases: Sequence[str]) -> FieldAliases:
-    """Says what a field of a dataclass, msgspec.Struct, NamedTuple or TypedDict was called before, so that state stored then
-    keeps its value: `total: Annotated[float, sf.field(aliases=["amount"])]`."""
+    """Gives the earlier names of a field of a dataclass, msgspec.Struct, NamedTuple or TypedDict, so that state stored under
+    them keeps its value: `total: Annotated[float, sf.field(aliases=["amount"])]`."""
     if isinstance(aliases, str) or not all(isinstance(name, str) and name for name in aliases):
         raise UsageError(f'aliases of a field are a list of names, such as ["amount"], not {aliases!r}')
     return FieldAliases(tuple(aliases))
@@ -135,7 +135,7 @@ def _fields(kind: str, node: Any, hint: Any, inside: tuple[Any, ...], aliases: b
 
 
 def refuse_aliases_as_defaults(cls: type) -> None:
-    """UsageError for `amount: float = sf.field(...)`, which would make the aliases the value of who has none."""
+    """UsageError for `amount: float = sf.field(...)`, which would make the aliases the field's default."""
     defaults = (
         *vars(cls).values(),
         *getattr(cls, "__struct_defaults__", ()),

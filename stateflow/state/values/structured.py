@@ -25,7 +25,7 @@ _GOT_NONE = re.compile(r"Expected `(.+?)`, got `(?:None|null)`")
 
 
 def structured_codec(hint: Any, schema: str) -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
-    """What writes and reads values of `hint`; `schema` says what may be inside."""
+    """The writer and the reader of values of `hint`; `schema` says what may be inside."""
     dated, with_floats = "datetime" in schema, "float" in schema
     try:
         read = msgspec.msgpack.Decoder(hint).decode
@@ -81,7 +81,7 @@ def no_float(value: Any) -> StateTypeError:
 
 
 def _refuse_lost_digits(value: Any, again: Any) -> None:
-    """An int in the place of a float comes back as the nearest one."""
+    """Refuses an int in the place of a float if it would come back as another number."""
     if isinstance(again, float):
         if isinstance(value, int) and value != again:
             raise no_float(value)
@@ -114,7 +114,7 @@ def _lowered(message: str) -> str:
 
 
 def _without_none(message: str) -> str:
-    """What to do about a None in the place of something else: rows have one where a column is null."""
+    """The advice about a None in the place of another value: rows have one where a column is null."""
     expected = _GOT_NONE.match(message)
     return f": declare `{expected[1]} | None`, or give it a value before it is stored" if expected else ""
 

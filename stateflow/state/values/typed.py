@@ -59,7 +59,7 @@ class Values:
         raise NotImplementedError
 
     def foreign(self, raw: bytes) -> bytes:
-        """What is behind the header of a value of another code, once it is written as today's type."""
+        """The bytes behind the header of a value of another code, after it is written as today's type."""
         code = raw[0] & ~EXPIRES
         if not BOOL <= code <= RAW_CODE:
             raise damaged(raw, self.schema)
@@ -188,7 +188,7 @@ class DoubtfulValues(Values):
         return ValueColumn(column, expires, self._unsaid(column, bodies) if doubts else None)
 
     def _unsaid(self, column: Any, bodies: Sequence[bytes]) -> Any:
-        """The bytes of each value that the column would not give back."""
+        """The stored bytes of each value that the column would not give back."""
         written = self.write_bodies(column, lenient=True)
         return pa.array(
             [None if body == said else body for body, said in zip(bodies, written, strict=True)],

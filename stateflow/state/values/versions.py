@@ -1,4 +1,4 @@
-"""Stored values of a state whose type has changed: which of its schemas wrote each, and what it is under today's.
+"""Stored values of a state whose type has changed: finds the schema that wrote a value, and converts the value to today's.
 
 A record keeps every schema that may still have values, each with the number of the one that took its place. A value written
 under number 0 has no mark, so a state that never changed is stored as it always was. `evolution` has the rules.
@@ -51,7 +51,7 @@ def parted(raw: bytes) -> tuple[int, bytes, bytes]:
 
 
 def marked(raw: bytes, number: int) -> bytes:
-    """A value without a mark, as one of the schema with this number."""
+    """Marks a value with the number of the schema that wrote it."""
     if not number:
         return raw
     at = _EXPIRY_END if raw[0] & EXPIRES else 1
@@ -137,7 +137,8 @@ def followed(schema: StateSchema, version: SchemaVersion) -> Iterator[tuple[Sche
 
 @lru_cache(maxsize=512)
 def todays_form(schema: StateSchema) -> ConvertStored | None:
-    """What makes any stored value of a state one of today's type, without a mark; None when each is that already.
+    """A function that makes any stored value of a state one of today's type, without a mark; None when every value is of it
+    already.
 
     It needs no code of the pipeline. So it refuses values that only a function of `migrate=` converts.
     """
@@ -162,7 +163,7 @@ def todays_form(schema: StateSchema) -> ConvertStored | None:
 
 
 def stored_reader(schema: StateSchema) -> Callable[[bytes], Any]:
-    """What reads the stored values of a state as plain Python, whichever of its types they have."""
+    """A function that reads the stored values of a state as plain Python, whichever of its types they have."""
     read, today = plain_reader(schema), todays_form(schema)
     return read if today is None else lambda raw: read(today(raw))
 
@@ -235,7 +236,7 @@ def _writer(new: str, code: int) -> Callable[[Any], bytes]:
 
 
 def is_direct(schema: StateSchema, version: SchemaVersion) -> bool:
-    """Whether what reads today's type reads a version's values as they are stored, and gives the same."""
+    """True if the reader of today's type reads a version's stored values, and gives the same values."""
     way = list(followed(schema, version))
     for place, (old, text) in enumerate(way):
         if old.migrated:
