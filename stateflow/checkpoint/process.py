@@ -27,7 +27,7 @@ def this_process(*, run: str = "", dag_run: str = "", task: str = "", note: str 
         run=run or uuid.uuid4().hex,
         host=socket.gethostname(),
         pid=os.getpid(),
-        pids=_table_of_processes(),
+        pid_scope=_table_of_processes(),
         user=user,
         dag_run=dag_run,
         task=task,

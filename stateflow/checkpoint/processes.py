@@ -82,7 +82,7 @@ def has_ended(owner: Owner, here: Owner, started: Callable[[int], str | None] = 
 def same_host(one: Owner, other: Owner) -> bool:
     """Whether both owners number processes alike: the same host since it was switched on, and the same namespaces. Two machines
     may have one name, and then the boot tells them apart; where no system says it, the name alone counts."""
-    return one.host == other.host and one.pids == other.pids
+    return one.host == other.host and one.pid_scope == other.pid_scope
 
 
 def _answers(pid: int) -> bool:

@@ -278,8 +278,8 @@ class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
     run: str
     host: str = ""
     pid: int = 0
-    pids: str = ""
-    """Boot and namespaces that `pid` is a number of: containers and machines of one host name have others."""
+    pid_scope: str = ""
+    """The boot and the namespaces in which `pid` is unique: containers, and machines with the same host name, have others."""
     user: str = ""
     dag_run: str = ""
     task: str = ""

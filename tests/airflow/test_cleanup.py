@@ -152,7 +152,7 @@ def test_pins_of_processes_that_are_gone_keep_nothing(tmp_path: Path, connect: C
     connect(tmp_path)
     job = used(tmp_path)
     owner = this_process()
-    gone = Owner(run="gone", host=owner.host, pid=2**22 + 1, pids=owner.pids)
+    gone = Owner(run="gone", host=owner.host, pid=2**22 + 1, pid_scope=owner.pid_scope)
     pin(job.store, job.layout, 3, kind="reader", owner=gone, ids=job.ids, clock=job.clock)
     cleanup(retained=1, dry_run=True)
     assert [left.owner.run for left in list_pins(job.store, job.layout)] == ["gone"]

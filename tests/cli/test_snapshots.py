@@ -398,7 +398,7 @@ def test_gc_lets_go_of_what_dead_processes_were_reading_and_of_nothing_else(
     }
     made = {}
     for run, (host, pid) in pids.items():
-        owner = Owner(run=run, host=host, pid=pid, pids=this_process().pids)
+        owner = Owner(run=run, host=host, pid=pid, pid_scope=this_process().pid_scope)
         made[run] = pin(
             job.store, job.layout, 3, kind="savepoint", owner=owner, ids=job.ids, clock=job.clock
         ).id

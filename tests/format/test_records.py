@@ -186,7 +186,7 @@ class _Before(msgspec.Struct, frozen=True):
     sources: dict[str, _Source]
 
 
-def test_a_version_that_knows_no_sha256_reads_the_rest_of_the_record() -> None:
+def test_a_version_that_lacks_a_field_reads_the_rest_of_the_record() -> None:
     read = decode(FROZEN_WITH_SHA256, _Before, "chk-00000002/_pending")
     assert read.sources["events"].files == (_Earlier("0/3", 12, "aa", "o/shared/x.log"),)
 
