@@ -190,6 +190,20 @@ def test_every_page_is_in_the_menu_of_the_site() -> None:
     assert pages - menu - {"benchmarks-quick.md"} == set(), "add them to `nav` in mkdocs.yml"
 
 
+def test_every_page_is_linked_from_another_one() -> None:
+    linked = {
+        (page.parent / link.partition("#")[0]).resolve()
+        for page in PAGES
+        for link in links(page)
+        if link.endswith(".md") or ".md#" in link
+        if (page.parent / link.partition("#")[0]).resolve() != page
+    }
+    # What `make bench-quick` has written here is nobody's page.
+    assert [
+        page.name for page in PAGES[1:] if page not in linked and page.name != "benchmarks-quick.md"
+    ] == []
+
+
 def test_every_picture_is_shown_somewhere() -> None:
     shown = {(page.parent / link).resolve() for page in PAGES for link in links(page)}
     pictures = [path for path in (REPOSITORY / "docs" / "img").rglob("*") if path.suffix in (".png", ".svg")]
