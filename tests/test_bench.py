@@ -91,6 +91,7 @@ def test_slices_of_a_permutation_have_every_key_once(tmp_path: Path) -> None:
     assert sorted(found) == list(range(100))
 
 
+@pytest.mark.system
 def test_the_per_key_side_keeps_right_totals_and_times_every_batch(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -111,6 +112,7 @@ def test_the_per_key_side_keeps_right_totals_and_times_every_batch(
         sides.check_totals(tmp_path / "output", replace(data, checks=data.checks[:2]))
 
 
+@pytest.mark.system
 def test_windows_by_hand_and_sparks_own_put_out_the_same(spark: SparkSession, tmp_path: Path) -> None:
     specs = [BatchSpec(15_000, 2_000), BatchSpec(12_000, 2_000)]
     data = dataset(specs, folder=tmp_path / "data", with_time=True)
@@ -124,6 +126,7 @@ def test_windows_by_hand_and_sparks_own_put_out_the_same(spark: SparkSession, tm
             event_time.check_windows(work / "output", replace(data, checks=data.checks[:1]))
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("kind", ["sessions", "dedup", "joins"])
 def test_sessions_copies_and_pairs_are_the_same_in_spark(
     spark: SparkSession, tmp_path: Path, kind: str

@@ -97,6 +97,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Demo, list[int], l
     return demo, taken, [json.loads(line) for line in done.stdout.splitlines()], done.stderr
 
 
+@pytest.mark.system
 def test_a_killed_run_is_carried_on_and_nothing_is_lost_or_doubled(played: Any) -> None:
     demo, taken, events, _ = played
     assert len(taken) == 1
@@ -106,6 +107,7 @@ def test_a_killed_run_is_carried_on_and_nothing_is_lost_or_doubled(played: Any) 
     assert all(event["id"] > taken[0] for event in events[:-1])
 
 
+@pytest.mark.system
 def test_a_run_tells_every_batch_as_json_and_as_text(played: Any) -> None:
     _, _, events, told = played
     *batches, summary = events
@@ -126,6 +128,7 @@ def test_a_run_tells_every_batch_as_json_and_as_text(played: Any) -> None:
         assert f"chk {batch['id']}  {ROWS} rows" in told
 
 
+@pytest.mark.system
 def test_every_command_that_the_demo_suggests_works(played: Any) -> None:
     demo = played[0]
     for arguments in demo.suggestions()[:-1]:
@@ -133,6 +136,7 @@ def test_every_command_that_the_demo_suggests_works(played: Any) -> None:
         assert result.exit_code == 0, (arguments, result.output)
 
 
+@pytest.mark.system
 def test_the_note_is_kept_with_the_run(played: Any) -> None:
     demo = played[0]
     shown = CliRunner().invoke(app, ["show", "orders", "-o", "json", *demo.command.root])

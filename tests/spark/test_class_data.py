@@ -111,18 +111,6 @@ def test_other_jars_of_spark_have_another_archive(cache: Path, monkeypatch: pyte
     assert class_data.find(cache, java) is None
 
 
-def test_the_archive_is_made_once_and_drivers_start_from_it(cache: Path) -> None:
-    archive = class_data.make(cache_folder())
-    made = archive.stat().st_mtime_ns
-    assert class_data.make(cache_folder()) == archive
-    assert archive.stat().st_mtime_ns == made
-    assert not list(archive.parent.glob("*.part"))
-    (cache / "class-data").symlink_to(archive.parent)
-    printed, from_archive = started(cache)
-    assert printed == "3 True True\n"
-    assert from_archive > 5000
-
-
 def test_older_archives_make_room(cache: Path) -> None:
     folder = cache / "class-data"
     folder.mkdir()

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from stateflow.spark.session import compiling
@@ -15,18 +11,6 @@ from stateflow.spark.session import compiling
 def nothing_said_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in compiling.JAVA_READS:
         monkeypatch.delenv(name, raising=False)
-
-
-def test_a_drivers_java_has_the_option(tmp_path: Path) -> None:
-    script = (
-        "from stateflow.spark.session.build import build_session\n"
-        "jvm = build_session('start', master='local[1]')._jvm\n"
-        "print(*jvm.java.lang.management.ManagementFactory.getRuntimeMXBean().getInputArguments())"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    assert compiling.LATER in done.stdout.split()
 
 
 @pytest.mark.parametrize(

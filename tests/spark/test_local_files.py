@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,17 +14,6 @@ from stateflow.spark.internals.local_files import FILE_CONTEXT, FILE_SYSTEM, wit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-COMMANDS = ("chmod", "readlink", "stat", "ls")
-WRITES = """
-import sys
-from stateflow.spark.session.build import build_session
-spark = build_session("files", master="local[1]", conf=dict(pair.split("=") for pair in sys.argv[2:]))
-open(sys.argv[1] + "/started", "w").close()
-spark.range(3).write.format("delta").save(sys.argv[1] + "/table")
-print(spark.read.format("delta").load(sys.argv[1] + "/table").count())
-print(spark.sparkContext._jsc.hadoopConfiguration().get("fs.file.impl"))
-"""
 
 
 @pytest.fixture
@@ -54,43 +40,6 @@ class Hadoop:
 
     def rename(self, old: Path, new: Path) -> None:
         self.context.rename(self.path(old), self.path(new), self.no_options)
-
-
-def test_a_delta_table_is_written_without_processes(tmp_path: Path) -> None:
-    ours, count, started = written(tmp_path / "ours")
-    assert (ours, count, started) == ("stateflow.LocalFiles", "3", [])
-
-
-def test_the_users_own_file_system_stays(tmp_path: Path) -> None:
-    own = "org.apache.hadoop.fs.RawLocalFileSystem"
-    theirs, count, started = written(tmp_path / "own", f"spark.hadoop.{FILE_SYSTEM}={own}")
-    assert (theirs, count) == (own, "3")
-    # Which also shows that such processes are seen here.
-    assert {"chmod", "readlink"} <= set(started)
-
-
-def written(folder: Path, *conf: str) -> tuple[str, str, list[str]]:
-    """The class of the file system, the rows, and the programs that were started for the table's files."""
-    (folder / "bin").mkdir(parents=True)
-    for name in COMMANDS:
-        real = next(p for d in os.environ["PATH"].split(":") if (p := Path(d) / name).exists())
-        command = folder / "bin" / name
-        command.write_text(
-            f'#!/bin/sh\n[ -e {folder}/started ] && echo {name} >> {folder}/log\nexec {real} "$@"\n'
-        )
-        command.chmod(0o755)
-    root = Path(__file__).resolve().parents[2]
-    done = subprocess.run(
-        [sys.executable, "-c", WRITES, str(folder), *conf],
-        env={**os.environ, "PATH": f"{folder}/bin:{os.environ['PATH']}", "PYTHONPATH": str(root)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    count, system = done.stdout.split()[-2:]
-    log = folder / "log"
-    return system, count, log.read_text().split() if log.exists() else []
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o755, 0o1777, 0o000, 0o421])

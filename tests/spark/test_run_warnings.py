@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
-import signal
-import subprocess
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -23,7 +18,6 @@ from stateflow.jobs.job import Job
 from stateflow.spark.loop import BatchReport
 from stateflow.spark.run_warnings import RunWarnings, unsaid
 from stateflow.spark.runner import RunRequest, run
-from stateflow.spark.session.build import build_session
 from tests.spark.pipelines import Workbench
 from tests.spark.test_rewound_tables import go_back, reader, total, write
 
@@ -79,31 +73,12 @@ def test_what_a_run_did_not_live_to_say_is_left_to_the_next(
     assert unsaid(log, epoch, beats.get) == left  # type: ignore[arg-type]
 
 
-def test_a_warning_of_a_run_that_is_killed_is_said_by_the_next_that_ends(
+def test_a_warning_of_a_run_that_fails_is_said_by_the_next_that_ends(
     spark: SparkSession, bench: Workbench
 ) -> None:
-    """A table goes back while a run reads it, and the run is killed behind the batch that read across: no run sees it again."""
+    """A table goes back while a run reads it, and the run fails behind the batch that read across: no run sees it again."""
     write(spark, bench, 1, 2)
-    made = f"from tests.spark.test_run_warnings import killed; killed({str(bench.folder)!r})"
-    child = subprocess.run(
-        [sys.executable, "-c", made],
-        cwd=Path(__file__).parents[2],
-        timeout=240,
-        capture_output=True,
-        text=True,
-    )
-    assert child.returncode == -signal.SIGKILL, child.stderr
     pipeline = reader(bench, skipChangeCommits="true")
-    [warning] = bench.run(pipeline).warnings
-    assert warning.startswith("source 'orders': version 2 took the Delta table ")
-    assert total(spark, bench) == 19
-    assert bench.run(pipeline).warnings == ()
-
-
-def killed(folder: str) -> None:
-    """A run in this process, up to the end of this process."""
-    spark = build_session("killed", master="local[2]", conf={"spark.sql.shuffle.partitions": "2"})
-    bench = Workbench(spark, Path(folder))
     seen: list[int] = []
 
     def listen(report: BatchReport) -> None:
@@ -111,16 +86,20 @@ def killed(folder: str) -> None:
         if sum(seen) == 2:
             go_back(spark, bench, 0)
             write(spark, bench, 16)
-        if sum(seen) == 3:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if sum(seen) >= 3:
+            raise InterruptedError
 
     code = {
         "checkpoint_dir": str(bench.folder / "root"),
         "cache_dir": str(bench.folder / "cache"),
         "trigger": "until-stopped",
     }
-    options = load(code=code, env={}, folder=bench.folder)
-    run(RunRequest(reader(bench, skipChangeCommits="true"), options, listener=listen))
+    with pytest.raises(sf.StateflowError, match="the batch failed"):
+        run(RunRequest(pipeline, load(code=code, env={}, folder=bench.folder), listener=listen))
+    [warning] = bench.run(pipeline).warnings
+    assert warning.startswith("source 'orders': version 2 took the Delta table ")
+    assert total(spark, bench) == 19
+    assert bench.run(pipeline).warnings == ()
 
 
 @dataclass
