@@ -22,7 +22,7 @@ _KEYS_OF_ROWS = (
     "lookup", "merge", "message", "natural", "object", "order", "ordering", "parent", "partition", "primary", "product", "public",
     "record", "routing", "row", "s3", "shard", "sort", "source", "state", "surrogate", "target", "unique", "user",
 )  # fmt: skip
-"""What stands before `key` in names of columns and paths. After any other word, at the end of a name, a key is a secret."""
+"""Words before `key` in names of columns and paths. Behind any other word, at the end of a name, a key is a secret."""
 
 
 def _name_pattern() -> str:

@@ -194,7 +194,7 @@ def _holder(held: dict[str, Any]) -> str:
 
 
 def _sign_of_life(status: JobStatus, now: int, interval: timedelta) -> str:
-    """What is known of the run. A run that was killed a moment ago has left no word."""
+    """Describes the run, as far as it is known. A run that was killed a moment ago has left no word."""
     if status.heartbeat_at is None or status.status not in ("RUNNING", "LOST"):
         return status.status
     silence = now - status.heartbeat_at

@@ -57,7 +57,7 @@ Piece = str | Heading | Facts | Table
 
 
 class Output(ABC):
-    """What a command has to say. stderr is the same in both forms, but for notes and errors."""
+    """The output of a command. stderr is the same in both forms, but for notes and errors."""
 
     def __init__(self) -> None:
         self._err = _console(sys.stderr, stderr=True)

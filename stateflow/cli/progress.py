@@ -63,7 +63,7 @@ def batch_document(report: BatchReport, job: str) -> dict[str, Any]:
 
 
 def batch_line(body: dict[str, Any]) -> str:
-    """What one looks for, in `WIDTH` columns."""
+    """The figures that people look for, in `WIDTH` columns."""
     checkpoint, rows, rate = _begun(body)
     taken, state = seconds(body["end_to_end_duration"] / 1000), f"state {size(body['state_size'])}"
     rest = [*_event_time(body), *_dead_letters(body), *_late_rows(body)]

@@ -1,4 +1,4 @@
-"""What the states of a job's newest checkpoint have, counted."""
+"""Counts what the states of a job's newest checkpoint hold."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ class Check:
     problem: str = ""
     """Of the sources together."""
     warnings: tuple[str, ...] = ()
-    """What works, and may not be meant."""
+    """Warnings of what works and is perhaps not intended."""
     misfits: tuple[str, ...] = ()
     """Of outputs that do not fit their tables, as far as it can be told without Spark."""
 
@@ -349,7 +349,7 @@ def _operator(
 
 
 def _elements(node: KeyedNode, before: OperatorState) -> dict[str, str]:
-    """What becomes of state that has no key."""
+    """What happens to state that has no key."""
     names = element_names(node, before)
     states = {
         name: "new" if name not in names else "kept" if names[name] == name else f"renamed from {names[name]}"

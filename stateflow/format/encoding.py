@@ -28,7 +28,7 @@ SIGN = 1 << 63
 
 EMPTY_NAMESPACE = b"\x00"
 NAMESPACE = b"\x01"
-"""What a namespace that is not the empty one begins with."""
+"""The first byte of a namespace that is not empty."""
 
 _prefix = Struct(">HH")
 _group = Struct(">H")
@@ -36,7 +36,7 @@ _u64 = Struct(">Q")
 _position = Struct(">QI")
 
 prefix = _prefix.pack
-"""prefix(group, state_id): what every entry of one state in one key group begins with."""
+"""prefix(group, state_id): the bytes with which every entry of one state in one key group begins."""
 
 GROUP_WIDTH = _group.size
 PREFIX_WIDTH = _prefix.size

@@ -137,7 +137,7 @@ class SchemaVersion(msgspec.Struct, frozen=True, omit_defaults=True):
     """A former type of a state, whose values may still be stored, and the type that took its place."""
 
     number: Annotated[int, msgspec.Meta(ge=0, le=255)]
-    """What the values of this type are marked with; those of number 0 have no mark."""
+    """The mark of the values of this type; those of number 0 have no mark."""
     value: str
     """As in `StateSchema`."""
     next: Annotated[int, msgspec.Meta(ge=0, le=255)]

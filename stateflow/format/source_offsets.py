@@ -17,7 +17,7 @@ from stateflow.format.records import SourceState
 NOTHING = "-"
 """The line of a leaf that has not had data yet."""
 _NO_OFFSET = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
-"""What reading a line as an offset of a kind may raise."""
+"""Errors that may come of reading a line as an offset of a kind."""
 _WRITTEN = {
     "delta": '{"sourceVersion":1,"reservoirId":"TABLE ID","reservoirVersion":8,"index":-1,"isStartingVersion":false}',
     "kafka": '{"TOPIC":{"0":12,"1":7}}',

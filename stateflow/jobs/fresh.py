@@ -26,7 +26,7 @@ SHOWN = 20
 
 @dataclass(frozen=True)
 class SinkTable:
-    """What a sink was given."""
+    """The rows that a sink was given."""
 
     sink: str
     of_function: bool
@@ -59,7 +59,7 @@ class FreshRun:
         )  # fmt: skip
 
     def tables(self) -> Iterator[SinkTable]:
-        """What the sinks have got, by Spark, which has to run still."""
+        """The rows that each sink has got. Spark reads them, so it must still run."""
         spark = _session()
         for sink in self._declared.sinks:
             path = self._folder / "tables" / sink.uid

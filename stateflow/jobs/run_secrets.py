@@ -1,4 +1,4 @@
-"""What a scheduler hands to its driver outside of the command line, which every user of a host can read."""
+"""Hands secrets from a scheduler to its driver outside of the command line, which every user of a host can read."""
 
 from __future__ import annotations
 

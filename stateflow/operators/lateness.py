@@ -1,4 +1,5 @@
-"""What late means: one comparison for the sources of a run and for the test harness; and the watermark of an operator behind others."""
+"""Decides what is late, with one comparison for the sources of a run and for the test harness. Gives the watermark of an
+operator behind others."""
 
 from __future__ import annotations
 

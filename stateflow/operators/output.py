@@ -1,4 +1,4 @@
-"""What user code puts out, as Arrow batches. A run and the test harness share it, so that both take the same rows."""
+"""Makes Arrow batches of the rows of user code. A run and the test harness share it, so that both take the same rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a native library needs from the machine that loads it, read from its file (ELF, little endian)."""
+"""Reads from a native library's file (ELF, little endian) what it needs from the machine that loads it."""
 
 from __future__ import annotations
 

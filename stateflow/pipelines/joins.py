@@ -31,7 +31,7 @@ LATE_LEFT, LATE_RIGHT = "late_left", "late_right"
 """The side outputs of the rows of each input that came at or behind the watermark."""
 WAITING, DUE, VERSIONS = "waiting", "due", "versions"
 ROWS: Mapping[str, type[Any]] = {"rows": bytes, "texts": bytes, "layout": str}
-"""What an entry with a block of rows of one input has."""
+"""The columns of an entry with a block of rows of one input."""
 BUCKET = "bucket"
 HOWS = ("inner", "left", "right", "full", "semi", "anti")
 _ORDER = "order_by of the right rows"
@@ -69,7 +69,7 @@ class Side:
 
 @dataclass(frozen=True)
 class JoinOperator(ReadyOperator):
-    """What every join has. `rows` is the type of the left input's."""
+    """The base of every join. `rows` is the type of the left input's rows."""
 
     left: Side
     right: Side

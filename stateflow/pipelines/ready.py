@@ -36,7 +36,7 @@ PARTLY_LATE_ROWS = "partly_late_rows"
 """The counter of rows that an operator takes although one of their windows has come out without them, or may have."""
 WINDOW_START, WINDOW_END = "window_start", "window_end"
 SESSION_START, SESSION_END = "session_start", "session_end"
-"""What a session is stored by, beside its key, and where it ends."""
+"""The columns of a session in state: its start, by which it is stored beside its key, and its end."""
 UNTIL, ROW_TIME, ROW_THERE = "until", "time_of_row", "is_row"
 FOREVER = 253_402_300_799_999_999
 """The last instant that there is."""
@@ -61,7 +61,7 @@ class ReadyOperator(ColumnarOperator):
     reads: tuple[str, ...]
     """The input columns that it needs: all of them if it puts out late rows."""
     changes: tuple[str, ...] | None
-    """What an output row replaces the row before by; None when each row is one of its own."""
+    """The columns by which an output row replaces an earlier one; None when each row is one of its own."""
 
     @property
     def where(self) -> str:
@@ -87,7 +87,7 @@ class ReadyOperator(ColumnarOperator):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What works, and may not be meant."""
+        """Warnings of what works and is perhaps not intended."""
         return ()
 
     @property
@@ -107,7 +107,7 @@ class ReadyOperator(ColumnarOperator):
 
     @property
     def renamed(self) -> Mapping[str, tuple[str, ...]]:
-        """What columns of such rows were called before."""
+        """Earlier names of the columns of such rows."""
         return {}
 
     def reads_as(self, option: str, before: str) -> bool:
@@ -451,7 +451,7 @@ def stored_columns(uid: str, rows: RowType, names: tuple[str, ...]) -> dict[str,
 
 
 def former_columns(rows: RowType, names: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
-    """What these state columns were called before, as the class of the rows says."""
+    """Earlier names of these state columns, from the class of the rows."""
     fields = [field for field in rows.fields if field.name in names and field.aliases]
     return {stored_name(field.name): tuple(map(stored_name, field.aliases)) for field in fields}
 

@@ -66,7 +66,7 @@ class Session(Window):
 
 @dataclass(frozen=True)
 class Counted(Window):
-    """So many rows of a key, in the order of event time."""
+    """A window of a number of rows of a key, in the order of event time."""
 
     n: int
 

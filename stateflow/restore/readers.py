@@ -48,7 +48,7 @@ class Readers:
     found: tuple[Reader, ...] = ()
     """The readers of the job's own outputs first, then their readers, and so on."""
     unknown: tuple[str, ...] = ()
-    """What could not be looked at: a sentence each."""
+    """A sentence for each thing that could not be looked at."""
 
 
 @dataclass(frozen=True, slots=True)

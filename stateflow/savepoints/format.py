@@ -92,7 +92,7 @@ def expired(savepoint: Savepoint, now: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ListedSavepoint:
-    """What a savepoint's folder holds."""
+    """The content of a savepoint's folder."""
 
     savepoint: Savepoint | None
     """None when the savepoint cannot be read, or is being deleted: see `problem`."""

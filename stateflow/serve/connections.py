@@ -1,4 +1,4 @@
-"""What one connection may cost before anybody has shown a token: bytes, time, and its share of the connections.
+"""Limits of one connection before anybody has shown a token: bytes, time, and its share of the connections.
 
 The parsers beneath bound none of these. Without limits, headers that never end fill the memory, and requests that are sent half
 keep their connections for ever.

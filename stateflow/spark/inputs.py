@@ -244,7 +244,7 @@ def _checked(frame: DataFrame, index: int) -> DataFrame:
 
 @dataclass(frozen=True)
 class Observation:
-    """What a batch held of one source."""
+    """What a batch held from one source."""
 
     rows: int
     event_time: int | None

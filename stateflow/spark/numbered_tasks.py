@@ -38,7 +38,7 @@ def numbers_of_tasks(tasks: int) -> tuple[int, ...]:
 
 
 def murmur3(number: int) -> int:
-    """What Spark's `hash()` gives for an int."""
+    """Spark's `hash()` of an int."""
     mixed = number * 0xCC9E2D51 & _BITS
     mixed = _rotated(mixed, 15) * 0x1B873593 & _BITS
     state = _rotated(_SEED ^ mixed, 13) * 5 + 0xE6546B64 & _BITS

@@ -111,7 +111,7 @@ class RunReport:
     lost: tuple[LostRows, ...] = ()
     """The late rows that nobody reads, by operator."""
     warnings: tuple[str, ...] = ()
-    """What else a person should know of, a sentence each."""
+    """Warnings for people, a sentence each."""
 
 
 def run(request: RunRequest) -> RunReport:

@@ -76,7 +76,7 @@ Key = Sequence[tuple[str, str]]
 
 
 class _Table:
-    """What state tables and timer tables have in common."""
+    """The base of state tables and timer tables."""
 
     schema: pa.Schema
     names: Mapping[str, str]

@@ -68,7 +68,7 @@ class _Status:
 
 
 class Web(Protocol):
-    """What the store asks of a client. RefusedError and UnheardError are what it raises."""
+    """The client as the store uses it. It raises RefusedError and UnheardError."""
 
     def ask(self, method: str, path: str, op: str, **parameters: str) -> dict[str, Any]: ...
 
@@ -336,7 +336,7 @@ class HdfsStore:
         return _status(self._web.ask("GET", at.rstrip("/") or "/", "GETFILESTATUS")["FileStatus"])
 
     def _inside(self, folder: str) -> Sequence[_Status]:
-        """What is directly in a folder; nothing when it is missing, or no folder."""
+        """The entries directly in a folder; none when it is missing, or no folder."""
         at = f"{self._folder}{folder}".rstrip("/") or "/"
         with self._errors("list", folder) as errors:
             found = self._web.ask("GET", at, "LISTSTATUS")["FileStatuses"]["FileStatus"]

@@ -327,7 +327,7 @@ def _judged(rows: list[Any], context: OperatorContext, judge: Callable[[Any], bo
 
 
 class _Once:
-    """The rows of a key, which can be gone through once: in a run a second pass finds none, without a word."""
+    """The rows of a key, for one pass: in a run a second pass silently finds none."""
 
     def __init__(self, rows: Iterator[Any]) -> None:
         self._rows = rows

@@ -1,4 +1,4 @@
-"""What every operator has: the connection, who it acts as, the link, and how it ends when it is killed."""
+"""The base of every operator: its connection, the owner it acts as, its link, and its end when the task is killed."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ class StateflowCleanupOperator(StateflowOperator):
         return report
 
     def _rule(self, argument: str, option: str, options: Any) -> tuple[Any, str]:
-        """What the task says, else the option; and who has said it."""
+        """The value of the task, else of the option, and which of the two it is."""
         value = self.given(argument)
         if value is not None:
             return value, f"{argument} of this task"

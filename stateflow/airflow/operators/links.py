@@ -31,7 +31,8 @@ class CheckpointLink(BaseOperatorLink):
 
 @attrs.define()
 class SparkLink(BaseOperatorLink):
-    """To where `[stateflow] spark_page` says, such as a history server; else to Spark's own pages, which are off by default."""
+    """The address that `[stateflow] spark_page` gives, such as a history server; else Spark's own pages, which are off by
+    default."""
 
     name = "Spark"
 

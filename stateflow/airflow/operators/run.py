@@ -183,7 +183,8 @@ class StateflowRunOperator(ReportsLineage, StateflowOperator):
         self._busy_since: float | None = None
 
     def render_template_fields(self, context: Context, jinja_env: Any = None) -> None:
-        """As every operator's, on a launcher of its own: Airflow renders a launcher in place, and tasks may share one."""
+        """Renders the templates of this task, with a copy of the launcher: Airflow renders a launcher in place, and tasks may
+        share one."""
         self.launcher = copy(self.launcher)
         super().render_template_fields(context, jinja_env)
 

@@ -1,4 +1,4 @@
-"""What a sensor waits for, as pure decisions: the same for a worker that pokes and for a trigger."""
+"""The conditions that sensors wait for, as pure decisions: the same for a worker that pokes and for a trigger."""
 
 from __future__ import annotations
 

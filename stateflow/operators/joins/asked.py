@@ -46,7 +46,7 @@ class Asked:
 
 
 def most_in_a_row(batch: int) -> int:
-    """So many halves of a call may fail one after another before the others are not asked for any more.
+    """How many halves of a call may fail one after another before the rest is given up.
 
     With one poisoned key a half is answered each time that a piece is cut. Only where most keys are poisoned, or the service is
     down, all fail from the whole call to a single key: two for each cut on that way.

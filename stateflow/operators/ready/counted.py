@@ -1,4 +1,4 @@
-"""Windows of so many rows of a key, in the order of event time.
+"""Windows that hold a number of rows of a key, in the order of event time.
 
 `waiting` has the rows that the watermark has not reached. So the rows alone decide which of them share a window, and not the
 order in which they came. `open` has each key's window that is not full yet, under the last instant that there is: only a run

@@ -41,7 +41,7 @@ class SnapshotOrigin:
     """The record's writer, or the savepoint's id."""
 
     def explained(self, error: CorruptError, options: Mapping[str, str]) -> StateflowError:
-        """What a missing file means. Files are only deleted together with the snapshots that name them."""
+        """The error for a missing file. Files are only deleted together with the snapshots that name them."""
         if not self._exists(options):
             how = "collected" if self.job else "disposed of"
             keep = (

@@ -1,4 +1,4 @@
-"""What expires in this batch, and the index that finds it later; `format/expiry_blocks` documents the index's bytes.
+"""Finds what expires in a batch, and keeps the index that finds it later; `format/expiry_blocks` documents the index's bytes.
 
 Every entry that has an expiry is named by at least one block, which comes due when the entry expires or before. A write
 that only moves an entry's expiry leaves the index alone: when the block comes due, the entry tells whether it was renewed,

@@ -26,7 +26,7 @@ class Shares:
         """In the order of time, and apart from each other."""
 
     def add(self, due: int, entries: int, size: int) -> None:
-        """So many entries are named by blocks that come due then, and have so many bytes."""
+        """Counts entries that are named by blocks of this due time, and their bytes."""
         due = _moment(due)
         at = next((i for i, share in enumerate(self.ranges) if share.last >= due), len(self.ranges))
         if at < len(self.ranges) and self.ranges[at].first <= due:
@@ -37,7 +37,7 @@ class Shares:
             self._shorten()
 
     def take(self, due: int, entries: int) -> None:
-        """Blocks that came due then, and named so many entries, are gone."""
+        """Takes entries out of the count, since the blocks of this due time that named them are gone."""
         due = _moment(due)
         for at, old in enumerate(self.ranges):
             if old.first <= due <= old.last:

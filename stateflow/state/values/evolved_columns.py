@@ -64,7 +64,7 @@ def _sources(old: str, new: str, aliases: Mapping[str, Sequence[str]]) -> dict[s
 def earlier_name(
     name: str, aliases: Sequence[str], before: Collection[str], now: Collection[str]
 ) -> str | None:
-    """What a column was called: its own name comes first, then an alias that is no other column's name today."""
+    """The stored name of a column: its own name comes first, then an alias that is no other column's name today."""
     names = (name, *(alias for alias in aliases if alias not in now))
     return next((each for each in names if each in before), None)
 

@@ -26,9 +26,9 @@ class Migration:
 
     function: Callable[[Any], Any]
     argument: Serializer | None
-    """What reads the stored values that it takes; None: it takes them as plain data."""
+    """The reader of the stored values that the function takes; None: it takes them as plain data."""
     result: Serializer | None
-    """What its results are stored as; None: they are of today's type."""
+    """The type of its results; None: they are of today's type."""
 
     @property
     def name(self) -> str:
@@ -114,7 +114,7 @@ def _says_nothing(hint: Any) -> bool:
 
 @lru_cache(maxsize=512)
 def form(schema: str) -> str:
-    """What two types have in common whose values are stored alike, whatever their classes are called."""
+    """A text that is the same for two types whose values are stored alike, whatever their classes are called."""
     try:
         return repr(_bare(text.read_schema(schema)))
     except text.UnreadableText:

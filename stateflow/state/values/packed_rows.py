@@ -49,7 +49,7 @@ def packed_rows(head: bytes, columns: Sequence[Any], count: int) -> list[bytes]:
 
 
 def _joined(block: Sequence[Cells], count: int) -> Any:
-    """What counts of the cells of each row, as an Arrow array."""
+    """The used bytes of the cells of each row, as an Arrow array."""
     bytes_ = np.hstack([cells for cells, _ in block])
     counts = np.hstack([_counts(cells.shape[1], lengths, count) for cells, lengths in block])
     offsets = np.zeros(count + 1, dtype=np.int64)
@@ -105,7 +105,7 @@ def _of_ints(numbers: Array) -> Cells:
 
 
 def _headers(column: Any) -> Cells:
-    """What stands before each text."""
+    """The header of each text."""
     is_text = pa.types.is_string(column.type)
     lengths = _numbers(pc.binary_length(column), 0).astype(np.uint64)
     types, widths = _sized(lengths, _TEXT if is_text else _BYTES)

@@ -66,7 +66,7 @@ class FieldText:
     defaulted: bool = False
     """It has a default, so stored values may lack it."""
     aliases: tuple[str, ...] = ()
-    """What it was called before, as far as its declaration says."""
+    """Its earlier names, as far as its declaration gives them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -216,7 +216,7 @@ class InstantShape(Shape):
 
 
 class OpaqueShape(Shape):
-    """What has no faithful Arrow type: its MessagePack."""
+    """Values without a faithful Arrow type, as their MessagePack."""
 
     arrow = pa.binary()
     opaque = True
