@@ -69,8 +69,7 @@ def bound(plan: Plan, *, masked: bool = False) -> dict[str, Any]:
                 "action": s.action,
                 "back_to": s.back_to,
                 "again": s.again,
-                # An approval of a plan without copies stays as it was.
-                **({"copy": [s.copy_of, s.copy_version]} if s.action == "copies" else {}),
+                "copy": [s.copy_of, s.copy_version] if s.action == "copies" else None,
             }
             for s in plan.sinks
         },
