@@ -25,7 +25,7 @@ CONSTRAINT = "delta.constraints."
 
 @dataclass(frozen=True, slots=True)
 class TableShape:
-    """What data files written for a table depend on, at one version of it."""
+    """The parts of a table's metadata on which its new data files depend, at one version."""
 
     id: str
     schema: StructType
@@ -71,7 +71,7 @@ class LoggedFile:
     """A data file of a table."""
 
     add: Mapping[str, Any]
-    """What the action that added it says."""
+    """The fields of the action that added the file."""
     _action: Any
     """The action as Delta holds it."""
 
@@ -251,7 +251,7 @@ class Transaction:
         f"{_DELTA}.OptimisticTransaction.protocol()",
     )
     def shape(self) -> TableShape:
-        """What the table is like in the version that the transaction began with."""
+        """The table's metadata in the version with which the transaction began."""
         from pyspark.sql.types import StructType
 
         if self._txn.readVersion() < 0:
@@ -302,7 +302,7 @@ class Transaction:
         f"{_DELTA}.Snapshot.setTransactions()",
     )
     def app_ids(self) -> list[str]:
-        """The names of all that have committed to a table that has rows, as far as Delta knows."""
+        """The names under which writers have committed to the table, as far as Delta knows; none for a table without rows."""
         snapshot = self._txn.snapshot()
         if int(snapshot.numOfFiles()) == 0:
             return []
@@ -331,8 +331,8 @@ class Transaction:
         f"{_DELTA}.OptimisticTransaction.readWholeTable()",
     )
     def rests_on_all(self) -> None:
-        """From here on a commit of another writer that could change what this one should write makes this one fail, as it would a
-        MERGE: also one that puts rows into a table without any."""
+        """From now on this transaction fails, as a MERGE would, if another writer commits something that could change its
+        result, such as rows in an empty table."""
         self._txn.readWholeTable()
 
     def rows_of(self, files: Sequence[LoggedFile]) -> DataFrame:

@@ -45,8 +45,8 @@ def spark_schema(schema: pa.Schema) -> StructType:
 def empty_frame(spark: SparkSession, schema: StructType) -> DataFrame:
     """A frame without rows that runs no Python.
 
-    `createDataFrame([], schema)` of PySpark begins Python workers to make no rows, which takes seconds where none has begun yet. It is
-    an RDD to the optimiser, which would take operators away that read a frame known to be empty.
+    PySpark's `createDataFrame([], schema)` starts Python workers to make no rows, which takes seconds if none runs yet. This
+    frame is an RDD to the optimiser, which would remove operators that read a frame known to be empty.
     """
     from pyspark.sql import DataFrame
 
@@ -58,7 +58,8 @@ def empty_frame(spark: SparkSession, schema: StructType) -> DataFrame:
 
 @internal("pyspark.sql.SparkSession._jsparkSession", f"{_DATASETS}.SparkSession.cloneSession()")
 def cloned_session(spark: SparkSession) -> SparkSession:
-    """A session with the settings and views of this one, and of its own from here on. PySpark's `newSession` has neither."""
+    """A session that begins with the settings and views of this one, and then has its own. PySpark's `newSession` copies
+    neither."""
     from pyspark.sql import SparkSession
 
     return SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
@@ -125,9 +126,8 @@ public class StateflowTable implements Table, SupportsRead {
     f"{_DATASETS}.Dataset.ofRows(SparkSession, LogicalPlan)",
 )
 def python_source(spark: SparkSession, format: str, options: dict[str, str]) -> DataFrame:
-    """A frame of a registered data source in Python, of which every scan gets a source of its own.
-
-    Spark's own plan of such a source keeps what one scan has pushed down for the next.
+    """A frame of a registered data source in Python. Each of its scans gets a source of its own, because Spark's plan of such a
+    source keeps the conditions of one scan for the next.
     """
     from pyspark.sql import DataFrame
 

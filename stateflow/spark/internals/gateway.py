@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 JAVA_ERRORS = (Py4JJavaError, CapturedException)
-"""What a call into the JVM raises. PySpark translates some of Java's exceptions."""
+"""The errors that a call into the JVM raises. PySpark translates some of Java's exceptions."""
 
 
 @internal("pyspark.SparkContext._active_spark_context")

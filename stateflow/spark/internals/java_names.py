@@ -27,7 +27,7 @@ _MODULE = "MODULE$"
     "py4j.java_gateway.JavaMember",
 )
 def java_names(spark: SparkSession) -> JavaPackageNames:
-    """In place of `spark._jvm`. What it has found stays for all sessions of the JVM."""
+    """In place of `spark._jvm`. Names that were found stay for all sessions of the JVM."""
     context: Any = spark.sparkContext
     client = context._gateway._gateway_client
     if client not in _known:
@@ -36,7 +36,7 @@ def java_names(spark: SparkSession) -> JavaPackageNames:
 
 
 class JavaPackageNames:
-    """A package: what has a small letter is a package in it, all else a class."""
+    """A package: a name with a small letter is a package in it, any other name a class."""
 
     def __init__(self, client: Any, package: str = "") -> None:
         self._client = client

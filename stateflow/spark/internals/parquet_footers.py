@@ -12,9 +12,10 @@ from stateflow.internals import internal
 from stateflow.spark.internals.java_names import java_names
 
 FooterTypes = tuple[StructType, StructType]
-"""As Spark reads the columns, and as they are meant: they differ where nanoseconds and times of day are numbers to Spark."""
+"""The types by which Spark reads the columns, and the types that are meant. They differ where Spark reads nanoseconds and times
+of day as numbers."""
 TIME_OF_DAY = "time of day in "
-"""How the one field of a struct is called that stands for a time of day; behind it comes its unit."""
+"""Prefix of the only field of a struct that stands for a time of day; the unit follows."""
 _PARQUET = "org.apache.parquet"
 
 

@@ -1,4 +1,5 @@
-"""PySpark's copy of cloudpickle, with what it gives nobody a way into: how a class is known again in a worker."""
+"""PySpark's copy of cloudpickle, and the register by which a worker recognises a class, to which cloudpickle gives no public
+way."""
 
 from __future__ import annotations
 
@@ -30,11 +31,11 @@ def goes_by_name(value: Any) -> bool:
 
 @internal("pyspark.cloudpickle.cloudpickle._get_or_create_tracker_id(class_def)")
 def tracking_number(cls: type) -> str:
-    """What a worker knows a class by that has come to it before, so that one class does not become two."""
+    """The number by which a worker recognises a class that has come before, so that one class does not become two."""
     return str(inner._get_or_create_tracker_id(cls))  # type: ignore[no-untyped-call]
 
 
 @internal("pyspark.cloudpickle.cloudpickle._lookup_class_or_track(class_tracker_id, class_def)")
 def tracked_as(number: str, cls: type) -> type:
-    """The class that came under this number before; else this one, which has the number from here on."""
+    """The class that came under this number before; otherwise this class, which then gets the number."""
     return inner._lookup_class_or_track(number, cls)  # type: ignore[no-any-return, no-untyped-call]

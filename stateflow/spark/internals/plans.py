@@ -93,9 +93,8 @@ def _analyzed(frame: DataFrame) -> Any:
     otherwise=lambda: False,
 )
 def in_one_stage(frame: DataFrame, rows: DataFrame) -> bool:
-    """Whether nothing lies between `frame` and the operator's `rows` but conditions and columns chosen, computed or renamed.
-
-    Then the task that computes rows of `frame` has computed the operator's. With a shuffle, a cache or a second reader
+    """True if only conditions, and columns that are chosen, computed or renamed, lie between `frame` and the operator's `rows`.
+    Then the task that computes rows of `frame` has computed the operator's rows. With a shuffle, a cache or a second reader
     between, rows could come from another attempt of the operator's task than its acks.
     """
     own: Any = _analyzed(rows).output().head().exprId()

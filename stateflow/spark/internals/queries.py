@@ -21,9 +21,8 @@ _EXECUTION = "org.apache.spark.sql.execution.streaming"
     "org.apache.spark.sql.execution.QueryExecution.observedMetrics()",
 )
 def observed_metrics(spark: SparkSession) -> dict[str, dict[str, Any]]:
-    """What the running batch has observed so far, by the name of the observation; call it after the batch's jobs.
-
-    PySpark gives a query's observations with its progress, when the batch has ended.
+    """The observations of the running batch so far, by name; call it after the batch's jobs. PySpark gives a query's
+    observations only with its progress, after the batch.
     """
     # Spark sets the property for the thread that runs a batch.
     query = spark.sparkContext.getLocalProperty("sql.streaming.queryId")

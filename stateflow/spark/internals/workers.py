@@ -12,5 +12,5 @@ WORKER = "pyspark.worker"
 
 @internal("pyspark.daemon.manager()", "pyspark.worker.main(infile, outfile)")
 def fork_workers() -> None:
-    """What Spark's own module for `spark.python.daemon.module` does."""
+    """Does what Spark's own module for `spark.python.daemon.module` does."""
     daemon.manager()
