@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
+import shlex
 import sqlite3
 import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -225,6 +227,45 @@ def test_the_command_line_page_has_every_command_and_option() -> None:
         if option.startswith("--") and option != "--help" and f"`{option}" not in page
     ]
     assert missing == []
+
+
+def typed_commands(page: Path) -> Iterator[str]:
+    """What follows `stateflow` in the blocks of code and in the sentences of a page."""
+    continued = ""
+    for _, line in code_lines(page):
+        whole, continued = continued + line, ""
+        if whole.endswith("\\"):
+            continued = whole[:-1]
+        elif found := re.match(r"\s*(?:[A-Z_]+=\S+ )*stateflow (.*)", whole):
+            yield found[1]
+    yield from re.findall(r"`stateflow ([a-z][^`\n]*)`", page.read_text(encoding="utf-8"))
+
+
+def wrong_words(typed: str) -> list[str]:
+    """The words of a command line that are no command and no option."""
+    import typer.main
+
+    command: Any = typer.main.get_command(app)
+    words = shlex.split(typed, comments=True)
+    while hasattr(command, "commands") and words and not words[0].startswith("-"):
+        if words[0] not in command.commands:
+            return [words[0]]
+        command = command.commands[words.pop(0)]
+    known = {"--help", *(name for each in command.params for name in (*each.opts, *each.secondary_opts))}
+    return [word for word in words if re.match("--?[a-z]", word) and word.split("=")[0] not in known]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
+def test_every_command_on_a_page_has_its_options(page: Path) -> None:
+    assert {typed: wrong for typed in typed_commands(page) if (wrong := wrong_words(typed))} == {}
+
+
+def test_a_wrong_command_and_a_wrong_option_are_noticed() -> None:
+    assert sum(len(list(typed_commands(page))) for page in PAGES) > 200
+    assert wrong_words("restore orders orders.py:orders --from checkpoint:42 --rewind-outputs") == [
+        "--rewind-outputs"
+    ]
+    assert wrong_words("savepoint make orders") == ["make"]
 
 
 WALK = (REPOSITORY / "docs" / "walk.md").read_text(encoding="utf-8")
