@@ -104,7 +104,8 @@ class Files:
     @property
     def _reading(self) -> Reading:
         # Whoever names a locale has numbers as they are written there, which only Spark reads.
-        return Reading(texts=self.format in _TEXTS and not self._option("locale"))
+        texts = self.format in _TEXTS and not self._option("locale")
+        return Reading(texts, dates=texts and not self._option("dateFormat"))
 
     def _fitted(self, frame: DataFrame) -> DataFrame:
         """The rows, without values that Spark's reader would misread."""

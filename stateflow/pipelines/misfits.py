@@ -6,16 +6,16 @@ milliseconds become the year 57971.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stateflow.errors import ERROR_MARK, IncompatibleError
 from stateflow.pipelines.rows import parts_of_schema, quoted
+from stateflow.pipelines.type_text import fields_of, inside_of, size_of
 
-_DECIMAL = re.compile(r"decimal(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?", re.I)
-_INSIDE = re.compile(r"(array|map|struct)\s*<(.*)>", re.I | re.S)
 _TIMES = ("timestamp", "timestamp_ltz", "timestamp_ntz")
+_DATE = r"^ *[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}([ T]00:00(:00([.]0+)?)?(Z|[+]00:00)?)? *$"
+"""A day, or its midnight, as some programs write a day."""
 _ADVICE = (
     "; mend or move the file and run again, or let such rows come in a column of their own with "
     "options={'columnNameOfCorruptRecord': 'broken'} (docs/sources.md, bad rows)"
@@ -28,28 +28,30 @@ class Reading:
 
     texts: bool
     """The files have texts, in which a decimal may stand in any form."""
+    dates: bool = False
+    """The texts have dates as Spark writes them, and Spark's reader would take a time for its day."""
 
     def type(self, type: str) -> str:
         """The columns that the reader is asked for, with decimals as text."""
         if not self.texts:
             return type
-        if _DECIMAL.fullmatch(type):
+        if size_of(type) or (self.dates and type == "date"):
             return "string"
-        kind, inside = _inside(type)
+        kind, inside = inside_of(type)
         if kind == "struct":
-            return f"struct<{','.join(f'{quoted(name)}:{self.type(of)}' for name, of in _fields(inside))}>"
+            return f"struct<{','.join(f'{quoted(name)}:{self.type(of)}' for name, of in fields_of(inside))}>"
         return f"{kind}<{','.join(map(self.type, parts_of_schema(inside)))}>" if kind else type
 
     def value(self, type: str, sql: str, depth: int = 0) -> str:
         """SQL for the value of a column that was read as `type(type)`; null where it does not fit."""
         if self.type(type) == type:
             return sql
-        kind, inside = _inside(type)
+        kind, inside = inside_of(type)
         each = f"x{depth}"
         if kind == "struct":
             values = (
                 f"{_text(name)}, {self.value(of, f'{sql}.{quoted(name)}', depth)}"
-                for name, of in _fields(inside)
+                for name, of in fields_of(inside)
             )
             return f"if({sql} is null, null, named_struct({', '.join(values)}))"
         if kind == "array":
@@ -61,16 +63,18 @@ class Reading:
 
     def wrong(self, type: str, sql: str, depth: int = 0) -> str:
         """A condition for values that do not fit; empty where all fit."""
-        kind, inside = _inside(type)
+        kind, inside = inside_of(type)
         if kind == "struct":
-            found = (self.wrong(of, f"{sql}.{quoted(name)}", depth) for name, of in _fields(inside))
+            found = (self.wrong(of, f"{sql}.{quoted(name)}", depth) for name, of in fields_of(inside))
             return " or ".join(each for each in found if each)
         if kind:
             each, values = f"x{depth}", sql if kind == "array" else f"map_values({sql})"
             found_inside = self.wrong(parts_of_schema(inside)[-1], each, depth + 1)
             return f"exists({values}, {each} -> {found_inside})" if found_inside else ""
-        if self.texts and (size := _size(type)):
+        if self.texts and (size := size_of(type)):
             return f"({sql} is not null and not ({_fits(sql, *size)}))"
+        if self.type(type) != type:
+            return f"({sql} is not null and (not rlike({sql}, '{_DATE}') or try_cast({sql} as date) is null))"
         if type in _TIMES or type == "date":
             least, most = (
                 ("date'0001-01-01'", "date'9999-12-31'") if type == "date" else _bounds_of_time(type)
@@ -80,11 +84,11 @@ class Reading:
 
     def reason(self, type: str, sql: str, path: str, depth: int = 0) -> str:
         """The misfit in words, where `wrong` holds."""
-        kind, inside = _inside(type)
+        kind, inside = inside_of(type)
         if kind == "struct":
             cases = (
                 f"when {wrong} then {self.reason(of, field, f'{path}.{name}', depth)}"
-                for name, of in _fields(inside)
+                for name, of in fields_of(inside)
                 if (wrong := self.wrong(of, field := f"{sql}.{quoted(name)}", depth))
             )
             return f"case {' '.join(cases)} end"
@@ -93,9 +97,12 @@ class Reading:
             of = parts_of_schema(inside)[-1]
             first = f"get(filter({values}, {each} -> {self.wrong(of, each, depth + 1)}), 0)"
             return self.reason(of, first, path, depth + 1)
-        if size := _size(type):
+        if size := size_of(type):
             room = f"decimal({size[0]},{size[1]})"
             said = f" for {path!r}, a {room}, which has room for {size[0] - size[1]} digits before the point and {size[1]} after it"
+            return f"concat('the value ', left({sql}, 100), {_text(said)})"
+        if self.type(type) != type:
+            said = f" for {path!r}, a date, which is written like 2026-01-31, with no time of day behind it"
             return f"concat('the value ', left({sql}, 100), {_text(said)})"
         if type == "date":
             return (
@@ -172,23 +179,6 @@ def _bounds_of_time(type: str) -> tuple[str, str]:
     word = "timestamp_ntz" if type == "timestamp_ntz" else "timestamp"
     zone = "" if type == "timestamp_ntz" else "Z"
     return f"{word}'0001-01-01 00:00:00{zone}'", f"{word}'9999-12-31 23:59:59.999999{zone}'"
-
-
-def _size(type: str) -> tuple[int, int] | None:
-    """Precision and scale of a decimal."""
-    match = _DECIMAL.fullmatch(type)
-    return (int(match[1] or 10), int(match[2] or 0)) if match else None
-
-
-def _inside(type: str) -> tuple[str, str]:
-    """Which kind of nested type it is, and what is between its brackets; both empty for a scalar."""
-    match = _INSIDE.fullmatch(type.strip())
-    return (match[1].lower(), match[2].strip()) if match else ("", "")
-
-
-def _fields(inside: str) -> list[tuple[str, str]]:
-    parts = (part.partition(":") for part in parts_of_schema(inside))
-    return [(name.strip().strip("`"), type.strip()) for name, _, type in parts]
 
 
 def _text(text: str) -> str:

@@ -54,7 +54,15 @@ from stateflow.pipelines.operators import DEAD_LETTERS, MAIN, OperatorSpec
 from stateflow.pipelines.ready import ReadyOperator
 from stateflow.pipelines.rows import RowType, row_type
 from stateflow.spark.combiner import combined_rows
-from stateflow.spark.exchange import LATE, KeyedInput, carried_by, exchanged, same_key_types, spread
+from stateflow.spark.exchange import (
+    LATE,
+    KeyedInput,
+    carried_by,
+    exchanged,
+    field_sql,
+    same_key_types,
+    spread,
+)
 from stateflow.spark.inputs import SourceFrames, unioned, with_lateness
 from stateflow.spark.internals.frames import arrow_schema
 from stateflow.spark.internals.plans import in_one_stage
@@ -416,7 +424,7 @@ class Batch:
             read_outputs=read_outputs,
             elements=todays_elements(node, before) if before else {},
             begins=self._begins(),
-            broadcast={name: self._broadcast(stream) for name, stream in node.broadcast.items()},
+            broadcast={name: self._broadcast(node, stream) for name, stream in node.broadcast.items()},
             user_paths=self.settings.user_paths,
             carry=carry,
         )
@@ -428,14 +436,12 @@ class Batch:
         parent = self.parent
         return parent is None or parent.kind != "checkpoint" or parent.epoch != self.storage.epoch
 
-    def _broadcast(self, stream: NodeRows) -> tuple[Any, ...]:
+    def _broadcast(self, node: KeyedNode, stream: NodeRows) -> tuple[Any, ...]:
         frame = self._visible(self._frame(stream))
         rows = stream.rows or _untyped(frame)
-        table = (
-            frame.select(*(F.col(f"`{f.name}`").cast(f.type) for f in rows.fields))
-            .limit(BROADCAST_LIMIT + 1)
-            .toArrow()
-        )
+        given = KeyedInput(frame, (), (), rows)
+        columns = (field_sql(node.uid, given, f.name, f.type) for f in rows.fields)
+        table = frame.selectExpr(*columns).limit(BROADCAST_LIMIT + 1).toArrow()
         if table.num_rows > BROADCAST_LIMIT:
             raise UsageError(
                 f"a broadcast stream had more than {BROADCAST_LIMIT} rows in one batch: it is for small, slow-changing data"

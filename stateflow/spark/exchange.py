@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -19,6 +20,7 @@ from pyspark.sql import functions as F
 from stateflow.errors import IncompatibleError, UsageError
 from stateflow.format.keygroups import default_assignment
 from stateflow.format.scalars import BY_NAME
+from stateflow.pipelines.conversions import converted
 from stateflow.pipelines.rows import RowType, key_type, quoted
 from stateflow.spark.numbered_tasks import to_tasks
 from stateflow.spark.task.carried import GROUP_AT, Carried, carried, everything
@@ -41,13 +43,18 @@ class KeyedInput:
     order_by: tuple[str, ...]
     rows: RowType
 
+    @cached_property
+    def types(self) -> dict[str, str]:
+        """The columns that come in, and their types."""
+        return dict(self.frame.dtypes)
+
 
 def key_types_of(uid: str, keyed: KeyedInput) -> tuple[str, ...]:
     """The key's types: the row type declares them, or else the frame has them."""
     out = []
     for name in keyed.columns:
         field = keyed.rows.field(name)
-        spark = field.type if field is not None else dict(keyed.frame.dtypes).get(name)
+        spark = field.type if field is not None else keyed.types.get(name)
         if spark is None:
             raise _missing(uid, name, keyed.frame)
         kind = key_type(spark)
@@ -216,9 +223,10 @@ def _order_column(uid: str, keyed: KeyedInput, order: str) -> str:
 
 def field_sql(uid: str, keyed: KeyedInput, name: str, type_: str) -> str:
     """A column of an input in its declared type."""
-    if name not in keyed.frame.columns:
+    have = keyed.types.get(name)
+    if have is None:
         raise _missing(uid, name, keyed.frame)
-    return f"cast({quoted(name)} as {type_})"
+    return converted(f"operator {uid!r}", name, have, type_, keyed.rows.name)
 
 
 def _missing(uid: str, name: str, frame: DataFrame) -> IncompatibleError:

@@ -6,7 +6,7 @@ barrier.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -38,6 +38,9 @@ TAG = "_sf_source"
 _OBSERVED = "stateflow-source-"
 _PRESENT = "present"
 _WHOLE = "whole"
+_EARLY = "early"
+_EARLY_1970 = "between timestamp'1970-01-01 00:00:00Z' and timestamp'1970-04-26 00:00:00Z'"
+"""Seconds since 1970 that are numbers below ten million."""
 _BITS = 62
 _LAST_MOMENT = 253_402_300_799_999_999
 """The end of the year 9999, in microseconds since 1970. Python has no later one."""
@@ -184,6 +187,10 @@ def _observed(node: SourceNode, frame: DataFrame) -> DataFrame:
         F.bit_and(F.expr(_bits([_unless_broken(node) + each.whole for each in some]))).alias(f"{_WHOLE}{k}")
         for k, some in enumerate(_in_words(_never_null(node)))
     ]
+    if times := _parsed_times(node):
+        measures.append(
+            F.bit_or(F.expr(_bits([f"{quoted(each)} {_EARLY_1970}" for each in times]))).alias(_EARLY)
+        )
     return frame.observe(_OBSERVED + node.uid, *measures)
 
 
@@ -194,6 +201,13 @@ def _watched(node: SourceNode) -> list[Watched]:
 def _never_null(node: SourceNode) -> list[Watched]:
     """The fields in which every row should have a value."""
     return [each for each in _watched(node) if each.may_not_be_null] if may_have_nulls(node) else []
+
+
+def _parsed_times(node: SourceNode) -> list[str]:
+    """The fields for which JSON's reader takes a number for seconds since 1970."""
+    if node.rows is None or not isinstance(node.factory, Files) or node.factory.format != "json":
+        return []
+    return [field.name for field in node.rows.fields if field.type in ("timestamp", "timestamp_ltz")][:_BITS]
 
 
 def _unless_broken(node: SourceNode) -> str:
@@ -252,6 +266,8 @@ class Observation:
     """Fields that no row has a value in."""
     null: tuple[str, ...] = ()
     """Fields that some row has no value in, though its class says that it always has one."""
+    early: tuple[str, ...] = ()
+    """Fields in which some row has a time of early 1970, as numbers have that are no times."""
 
 
 def observations(spark: SparkSession, nodes: Sequence[SourceNode]) -> dict[str, Observation]:
@@ -275,6 +291,9 @@ def observations(spark: SparkSession, nodes: Sequence[SourceNode]) -> dict[str, 
                 values.get("event_time"),
                 _without(_watched(node), present),
                 _without(_never_null(node), whole),
+                tuple(
+                    name for k, name in enumerate(_parsed_times(node)) if (values.get(_EARLY) or 0) >> k & 1
+                ),
             )
     return by_source
 
@@ -289,6 +308,17 @@ def check_times(observed: Mapping[str, Observation]) -> None:
                 "row would be late: if those are milliseconds or microseconds, make seconds of them where the time is made, as "
                 "timestamp_millis(column) does, or leave such rows out; nothing was written"
             )
+
+
+def early_times(observed: Mapping[str, Observation]) -> Iterator[tuple[str, str]]:
+    """Warnings, each with its matter, of times that are hardly any."""
+    for uid, seen in observed.items():
+        for name in seen.early:
+            sentence = (
+                f"source {uid!r}: rows have a time of early 1970 in {name!r}, as a small number has, since Spark takes numbers of "
+                "JSON for seconds since 1970: if they are numbers, declare the field as int"
+            )
+            yield f"source {uid}: early times in {name}", sentence
 
 
 def _without(fields: Sequence[Watched], masks: Sequence[int | None]) -> tuple[str, ...]:

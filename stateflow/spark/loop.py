@@ -40,6 +40,7 @@ from stateflow.spark.inputs import (
     SourceFrames,
     advanced,
     check_times,
+    early_times,
     holder_of,
     less,
     looked_until,
@@ -317,6 +318,8 @@ class BatchLoop:
         check_times(observed)
         positions = advanced(sources(), observed, now)
         self._absent.check(observed, positions, self.location)
+        for about, sentence in early_times(observed):
+            self.warnings.add(about, sentence)
         if parent is not None and not input_free:
             self._tell_of_passed(parent.sources, positions)
         self._tell_of_partly_late(statistics.get("operators", {}))

@@ -205,8 +205,11 @@ TAKEN_FOR_ANOTHER = [
     ("price", "123456789", "the value 123456789 for 'price'"),
     ("ts", "1767225600000", r"'ts' is a time in the year 57971, .*\(1767225600000 seconds since 1970: .*divide milliseconds by 1000"),
     ("ts", "1767225600000000", "'ts' is a time in the year -"),
-    ("day", '"+12026-01-01"', "'day' is a date in the year 12026"),
-    ("day", '"20260101"', "The value '20260101' of the type \"STRING\" cannot be cast to \"DATE\""),
+    ("day", '"+12026-01-01"', r"the value \+12026-01-01 for 'day', a date, which is written like 2026-01-31"),
+    ("day", '"20260101"', "the value 20260101 for 'day', a date"),
+    ("day", '"2026-02-30"', "the value 2026-02-30 for 'day', a date"),
+    ("day", '"2026-01-05T09:10:00"', "the value 2026-01-05T09:10:00 for 'day', a date, .* with no time of day behind it"),
+    ("day", "19000", "the value 19000 for 'day', a date"),
     ("parts", '[{"price": 1.5}, {"price": "1,5"}]', r"the value 1,5 for 'parts\.price'"),
 ]  # fmt: skip
 
@@ -267,6 +270,28 @@ def test_what_fits_is_what_stands_in_the_file(spark: SparkSession, tmp_path: Pat
     right = [None if text == "null" else Decimal(text.strip('" ')) for text in texts]
     assert [found[k][0] for k in range(len(texts))] == right
     assert [found[k][1][0]["price"] for k in range(len(texts))] == right
+
+
+def test_a_day_and_its_midnight_are_that_day(spark: SparkSession, tmp_path: Path) -> None:
+    texts = ["2026-01-31", "2026-1-31", " 2026-01-31 ", "2026-01-31 00:00:00", "2026-01-31T00:00:00.000Z"]
+    bench = Workbench(spark, tmp_path)
+    pipeline = reading(bench, Priced)
+    (tmp_path / "in" / "a.json").write_text("\n".join(json.dumps({"user": 1, "day": text}) for text in texts))
+    bench.run(pipeline)
+    assert [row["day"] for row in sf.memory("misfits").rows] == [date(2026, 1, 31)] * len(texts)
+
+
+def test_a_number_that_is_hardly_a_time_is_told(spark: SparkSession, tmp_path: Path) -> None:
+    bench = Workbench(spark, tmp_path)
+    pipeline = reading(bench, Priced)
+    folder = tmp_path / "in"
+    (folder / "a.json").write_text(
+        '{"user": 1, "ts": 1767225600}\n{"user": 1, "ts": "2026-01-05T09:10:00"}\n{"user": 1}\n'
+    )
+    assert bench.run(pipeline).warnings == ()
+    (folder / "b.json").write_text('{"user": 1, "ts": 3}\n{"user": 1, "ts": 1767225600}\n')
+    (warning,) = bench.run(pipeline).warnings
+    assert "source 'orders': rows have a time of early 1970 in 'ts', as a small number has" in warning
 
 
 def test_a_locale_says_how_numbers_are_written(spark: SparkSession, tmp_path: Path) -> None:

@@ -1,0 +1,91 @@
+"""Columns of another type than the row class says, in Spark."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import stateflow as sf
+from stateflow.pipelines.conversions import converted
+from tests.spark.pipelines import Workbench
+
+
+@dataclass
+class Point:
+    lat: float
+    lon: float
+
+
+@dataclass
+class Visit:
+    user: int
+    at: Point
+
+
+@dataclass
+class Whole:
+    user: int
+    at: int
+
+
+class Last(sf.KeyedProcess[int, Any, dict[str, Any]]):
+    def process(self, key: int, rows: Any, ctx: sf.Context) -> Any:
+        for row in rows:
+            yield {"user": key, "said": repr(row.at)}
+
+
+def flow(bench: Workbench, declared: type, column: str) -> sf.Pipeline:
+    out = sf.memory("conversions")
+    out.clear()
+    opened = bench.source("in", "user bigint, lon double, lat double")
+
+    @sf.pipeline("conversions")
+    def conversions(flow: sf.Flow) -> None:
+        source = flow.source(
+            "visits", lambda spark: opened(spark).selectExpr("user", f"{column} as at"), declared
+        )
+        source.key_by("user").process("last", Last, output="user bigint, said string").collect("out", out)
+
+    return conversions
+
+
+def test_an_operator_reads_a_struct_by_the_names_of_its_fields(spark: SparkSession, tmp_path: Path) -> None:
+    bench = Workbench(spark, tmp_path)
+    bench.rows("in", [{"user": 1, "lon": 8.5, "lat": 47.4}])
+    bench.run(flow(bench, Visit, "struct(lon, lat)"))
+    assert sf.memory("conversions").rows == [{"user": 1, "said": "Point(lat=47.4, lon=8.5)"}]
+
+
+def test_an_operator_refuses_a_column_whose_values_would_become_others(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    bench = Workbench(spark, tmp_path)
+    bench.rows("in", [{"user": 1, "lon": 8.5, "lat": 47.4}])
+    with pytest.raises(
+        sf.IncompatibleError, match="operator 'last': column 'at' is double, which Whole says is bigint"
+    ):
+        bench.run(flow(bench, Whole, "lat"))
+    assert bench.run(flow(bench, Whole, "cast(lat as bigint)")).rows == 1
+    assert sf.memory("conversions").rows == [{"user": 1, "said": "47"}]
+
+
+def test_nested_values_are_converted_each(spark: SparkSession) -> None:
+    frame = spark.sql(
+        "select map('a', array(named_struct('n', 1, 'd', 1.5F)), 'b', null) m, cast(null as struct<a:int,b:int>) s, map(1, 2) k"
+    )
+    types = dict(frame.dtypes)
+    wanted = {
+        "m": "map<string,array<struct<d:double,n:bigint>>>",
+        "s": "struct<b:bigint,a:bigint>",
+        "k": "map<bigint,bigint>",
+    }
+    found = frame.selectExpr(
+        *(f"{converted('here', n, types[n], want)} as {n}" for n, want in wanted.items())
+    )
+    assert dict(found.dtypes) == wanted
+    (row,) = found.collect()
+    assert row.asDict(recursive=True) == {"m": {"a": [{"d": 1.5, "n": 1}], "b": None}, "s": None, "k": {1: 2}}
