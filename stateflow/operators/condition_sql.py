@@ -6,8 +6,6 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
-import pyarrow as pa
-
 from stateflow.format.instants import days_since_epoch, micros_since_epoch
 from stateflow.pipelines.aggregates import FLOATS, INTEGERS
 from stateflow.pipelines.conditions import Expression
@@ -81,8 +79,7 @@ def _side(side: Expression, kind: str) -> str:
     if side.operation == "column":
         return f"cast({quoted(side.value)} as {kind})"
     if kind == "double":
-        # As the kernel casts it: of a decimal, Arrow's float is not always the nearest one.
-        return literal(pa.scalar(side.value).cast(pa.float64()).as_py(), kind)
+        return literal(float(side.value), kind)
     return literal(side.value, kind)
 
 

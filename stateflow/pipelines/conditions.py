@@ -1,4 +1,4 @@
-"""Conditions of aggregates: the part of SQL that a `WHERE` over one row needs, parsed and checked when the pipeline is built.
+"""Conditions of aggregates: the part of SQL that a `WHERE` over one row needs, checked when the pipeline is built.
 
 They are evaluated beside the aggregates and not by Spark, so that the test harness says the same as a run.
 """
@@ -8,24 +8,21 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stateflow.errors import UsageError
 from stateflow.pipelines.like_patterns import WrongPatternError, parts
 from stateflow.pipelines.rows import RowType
 
-_TOKEN = re.compile(
-    r"\s*(?:(?P<number>\d+\.\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|\d+(?:[eE][+-]?\d+)?)"
-    r"|(?P<text>'(?:[^'\\]|''|\\.)*')|(?P<quoted>`[^`]+`)|(?P<word>[A-Za-z_]\w*)|(?P<sign><=>|<>|!=|<=|>=|==|[-+*/%(),<>=]))"
-)
+if TYPE_CHECKING:
+    from stateflow.pipelines.condition_syntax import Node
+
 _DIGITS = 38
 """Of a decimal."""
-_COMPARISONS = {"=": "=", "==": "=", "<>": "<>", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
-_WORDS = {"AND", "OR", "NOT", "IS", "NULL", "IN", "BETWEEN", "LIKE", "TRUE", "FALSE"}
 _KINDS = {
     **dict.fromkeys(("tinyint", "smallint", "int", "bigint", "float", "double"), "number"),
     "string": "string",
@@ -33,6 +30,8 @@ _KINDS = {
     "date": "date",
     "timestamp": "timestamp",
 }
+_WORDS = frozenset(["AND", "OR", "NOT", "IS", "NULL", "IN", "BETWEEN", "LIKE", "TRUE", "FALSE"])
+"""Of the language. A column called so needs backticks."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +59,7 @@ def is_name(condition: str) -> bool:
 
 def condition_of(where: str, text: str, rows: RowType) -> Expression:
     """The condition, checked against the rows; `where` names the operator and the aggregate."""
-    parser = _Parser(where, text, rows)
-    expression = parser.any_of()
-    parser.end()
+    expression = _Checked(where, text, rows).of(_read(where, text))
     if expression.kind not in ("boolean", "null"):
         raise UsageError(
             f'{where}: the condition {text!r} is a {expression.kind}: compare it with something, as in "amount > 100"'
@@ -70,67 +67,78 @@ def condition_of(where: str, text: str, rows: RowType) -> Expression:
     return expression
 
 
-class _Parser:
+def _read(where: str, text: str) -> Node:
+    # sqlglot takes as long to import as everything else here: only pipelines that have a condition wait for it.
+    from stateflow.pipelines.condition_syntax import FunctionCallError, NotReadError, read
+
+    try:
+        return read(text, _WORDS)
+    except NotReadError as error:
+        raise UsageError(
+            f"{where}: the condition {text!r} cannot be read at {error.at or 'its end'!r}: it takes comparisons, AND, OR, NOT, "
+            "IS NULL, IN, BETWEEN, LIKE and arithmetic; compute anything else as a boolean column with transform()"
+        ) from None
+    except FunctionCallError as error:
+        raise UsageError(
+            f"{where}: the condition {text!r} calls {str(error)!r}, and conditions have no functions: compute a boolean column "
+            "with transform()"
+        ) from None
+    except RecursionError:
+        raise UsageError(
+            f"{where}: the condition {text[:60]!r}... is nested too deeply: compute a boolean column with transform()"
+        ) from None
+
+
+class _Checked:
+    """What was read, with the types of the rows."""
+
     def __init__(self, where: str, text: str, rows: RowType) -> None:
         self._where, self._text, self._rows = where, text, rows
-        self._tokens = list(self._cut())
-        self._at = 0
 
-    def _cut(self) -> Iterator[tuple[str, str]]:
-        at, text = 0, self._text.rstrip()
-        while at < len(text):
-            match = _TOKEN.match(text, at)
-            if match is None:
-                raise self._wrong(text[at:].strip())
-            kind = str(match.lastgroup)
-            token = match[kind]
-            if kind == "word" and token.upper() in _WORDS:
-                kind, token = "sign", token.upper()
-            yield kind, token
-            at = match.end()
+    def of(self, node: Node) -> Expression:
+        match node.operation:
+            case "name":
+                return self._column(node.text)
+            case "number":
+                return Expression("literal", "number", value=self._number(node.text))
+            case "text":
+                return Expression("literal", "string", value=_unquoted(node.text))
+            case "TRUE" | "FALSE":
+                return Expression("literal", "boolean", value=node.operation == "TRUE")
+            case "NULL":
+                return Expression("literal", "null")
+        arguments = [self.of(argument) for argument in node.arguments]
+        match node.operation:
+            case "AND" | "OR":
+                return self._chain(node.operation, arguments)
+            case "NOT":
+                return self._booleans("NOT", *arguments)
+            case "IS NULL":
+                return Expression("IS NULL", "boolean", tuple(arguments))
+            case "IN":
+                left, *options = arguments
+                return self._chain("OR", [self._comparison("=", left, option) for option in options])
+            case "BETWEEN":
+                left, low, high = arguments
+                return self._booleans(
+                    "AND", self._comparison(">=", left, low), self._comparison("<=", left, high)
+                )
+            case "LIKE":
+                return self._like(*arguments)
+            case "negative":
+                return self._numbers("-", Expression("literal", "number", value=0), *arguments)
+            case "+" | "-" | "*" | "/" | "%":
+                return self._numbers(node.operation, *arguments)
+        return self._comparison(node.operation, *arguments)
 
-    def _wrong(self, at: str) -> UsageError:
-        return UsageError(
-            f"{self._where}: the condition {self._text!r} cannot be read at {at or 'its end'!r}: it takes comparisons, AND, OR, NOT, "
-            "IS NULL, IN, BETWEEN, LIKE and arithmetic; compute anything else as a boolean column with transform()"
+    def _chain(self, operation: str, arguments: Sequence[Expression]) -> Expression:
+        """By halves, so that a list of thousands is evaluated a few calls deep."""
+        if len(arguments) == 1:
+            return arguments[0]
+        half = len(arguments) // 2
+        return self._booleans(
+            operation, self._chain(operation, arguments[:half]), self._chain(operation, arguments[half:])
         )
-
-    def _next_is(self, *signs: str) -> str:
-        """Takes the token if it is one of them."""
-        if self._at < len(self._tokens):
-            kind, token = self._tokens[self._at]
-            if kind == "sign" and token in signs:
-                self._at += 1
-                return token
-        return ""
-
-    def _need(self, sign: str) -> None:
-        if not self._next_is(sign):
-            raise self._wrong(self._rest())
-
-    def _rest(self) -> str:
-        return " ".join(token for _, token in self._tokens[self._at :])
-
-    def end(self) -> None:
-        if self._at < len(self._tokens):
-            raise self._wrong(self._rest())
-
-    def any_of(self) -> Expression:
-        left = self._all_of()
-        while self._next_is("OR"):
-            left = self._booleans("OR", left, self._all_of())
-        return left
-
-    def _all_of(self) -> Expression:
-        left = self._negated()
-        while self._next_is("AND"):
-            left = self._booleans("AND", left, self._negated())
-        return left
-
-    def _negated(self) -> Expression:
-        if self._next_is("NOT"):
-            return self._booleans("NOT", self._negated())
-        return self._compared()
 
     def _booleans(self, operation: str, *arguments: Expression) -> Expression:
         for argument in arguments:
@@ -138,36 +146,11 @@ class _Parser:
                 raise self._misfit(operation, argument.kind)
         return Expression(operation, "boolean", arguments)
 
-    def _compared(self) -> Expression:
-        left = self._sum()
-        if sign := self._next_is(*_COMPARISONS):
-            return self._comparison(_COMPARISONS[sign], left, self._sum())
-        if self._next_is("IS"):
-            negative = self._next_is("NOT")
-            self._need("NULL")
-            return self._maybe_not(negative, Expression("IS NULL", "boolean", (left,)))
-        negative = self._next_is("NOT")
-        if self._next_is("IN"):
-            self._need("(")
-            found = self._comparison("=", left, self._sum())
-            while self._next_is(","):
-                found = self._booleans("OR", found, self._comparison("=", left, self._sum()))
-            self._need(")")
-            return self._maybe_not(negative, found)
-        if self._next_is("BETWEEN"):
-            low = self._sum()
-            self._need("AND")
-            both = self._comparison(">=", left, low), self._comparison("<=", left, self._sum())
-            return self._maybe_not(negative, self._booleans("AND", *both))
-        if self._next_is("LIKE"):
-            pattern = self._sum()
-            if left.kind != "string" or pattern.operation != "literal" or pattern.kind != "string":
-                raise self._misfit("LIKE", f"{left.kind} and {pattern.kind}")
-            self._check_pattern(pattern.value)
-            return self._maybe_not(negative, Expression("LIKE", "boolean", (left,), pattern.value))
-        if negative:
-            raise self._wrong(self._rest())
-        return left
+    def _like(self, text: Expression, pattern: Expression) -> Expression:
+        if text.kind != "string" or pattern.operation != "literal" or pattern.kind != "string":
+            raise self._misfit("LIKE", f"{text.kind} and {pattern.kind}")
+        self._check_pattern(pattern.value)
+        return Expression("LIKE", "boolean", (text,), pattern.value)
 
     def _check_pattern(self, pattern: str) -> None:
         try:
@@ -178,16 +161,13 @@ class _Parser:
                 r"%, _ or \ behind it as itself, so write \\\\ for a backslash in the text"
             ) from None
 
-    def _maybe_not(self, negative: str, expression: Expression) -> Expression:
-        return Expression("NOT", "boolean", (expression,)) if negative else expression
-
     def _comparison(self, operation: str, left: Expression, right: Expression) -> Expression:
-        left, right = self._like(left, right), self._like(right, left)
+        left, right = self._beside(left, right), self._beside(right, left)
         if left.kind != right.kind and "null" not in (left.kind, right.kind):
             raise self._misfit(operation, f"{left.kind} and {right.kind}")
         return Expression(operation, "boolean", (left, right))
 
-    def _like(self, given: Expression, other: Expression) -> Expression:
+    def _beside(self, given: Expression, other: Expression) -> Expression:
         """A text beside a date or an instant is one. An instant without a zone is in UTC."""
         if given.operation != "literal" or given.kind != "string" or other.kind not in ("date", "timestamp"):
             return given
@@ -204,47 +184,11 @@ class _Parser:
     def _misfit(self, operation: str, kinds: str) -> UsageError:
         return UsageError(f"{self._where}: {operation} in the condition {self._text!r} does not take {kinds}")
 
-    def _sum(self) -> Expression:
-        left = self._product()
-        while sign := self._next_is("+", "-"):
-            left = self._numbers(sign, left, self._product())
-        return left
-
-    def _product(self) -> Expression:
-        left = self._factor()
-        while sign := self._next_is("*", "/", "%"):
-            left = self._numbers(sign, left, self._factor())
-        return left
-
     def _numbers(self, operation: str, *arguments: Expression) -> Expression:
         for argument in arguments:
             if argument.kind not in ("number", "null"):
                 raise self._misfit(operation, argument.kind)
         return Expression(operation, "number", arguments)
-
-    def _factor(self) -> Expression:
-        if self._next_is("-"):
-            return self._numbers("-", Expression("literal", "number", value=0), self._factor())
-        if self._next_is("("):
-            inside = self.any_of()
-            self._need(")")
-            return inside
-        if word := self._next_is("TRUE", "FALSE"):
-            return Expression("literal", "boolean", value=word == "TRUE")
-        if self._next_is("NULL"):
-            return Expression("literal", "null")
-        if self._at == len(self._tokens):
-            raise self._wrong("")
-        kind, token = self._tokens[self._at]
-        if kind == "sign":
-            raise self._wrong(self._rest())
-        self._at += 1
-        match kind:
-            case "number":
-                return Expression("literal", "number", value=self._number(token))
-            case "text":
-                return Expression("literal", "string", value=_unquoted(token))
-        return self._column(token.strip("`"))
 
     def _number(self, text: str) -> Any:
         number: Decimal | float = float(text) if "e" in text.lower() else Decimal(text)
@@ -264,11 +208,6 @@ class _Parser:
     def _column(self, name: str) -> Expression:
         column = self._rows.field(name)
         if column is None:
-            if self._at < len(self._tokens) and self._tokens[self._at][1] == "(":
-                raise UsageError(
-                    f"{self._where}: the condition {self._text!r} calls {name!r}, and conditions have no functions: compute a boolean column "
-                    "with transform()"
-                )
             raise UsageError(
                 f"{self._where}: the condition {self._text!r} needs column {name!r}, but {self._rows.name} has none; it has "
                 f"{', '.join(self._rows.names)}"

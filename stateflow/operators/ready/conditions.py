@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
+from decimal import Decimal, localcontext
 from typing import Any
 
 import numpy as np
@@ -49,6 +51,11 @@ def _value(expression: Expression, column: Column) -> Any:
     return _compared(expression.operation, *arguments)
 
 
+def _double(value: Any) -> Any:
+    """Of a decimal the nearest one, as Spark's: Arrow's cast is off by one bit now and then, so that 0.1 would not equal 0.1."""
+    return (value.cast(pa.string()) if pa.types.is_decimal(value.type) else value).cast(pa.float64())
+
+
 def _boolean(value: Any) -> Any:
     return value if value.type == pa.bool_() else value.cast(pa.bool_())
 
@@ -57,7 +64,9 @@ def _computed(operation: str, left: Any, right: Any) -> Any:
     if pa.types.is_null(left.type) or pa.types.is_null(right.type):
         return pa.scalar(None)
     if operation == "/" or any(pa.types.is_floating(side.type) for side in (left, right)):
-        left, right = left.cast(pa.float64()), right.cast(pa.float64())
+        left, right = _double(left), _double(right)
+    elif any(pa.types.is_decimal(side.type) for side in (left, right)):
+        left, right = _short_decimal(left), _short_decimal(right)
     if operation in "/%":
         # As TRY_DIVIDE: divided by zero is null, and fails no batch.
         zero = pc.equal(right, pa.scalar(0, right.type))
@@ -71,18 +80,59 @@ def _computed(operation: str, left: Any, right: Any) -> Any:
             return pc.multiply_checked(left, right)
         case "/":
             return pc.divide(left, right)
-    # The remainder has the sign of the dividend.
-    whole = pc.divide(left, right)
-    if pa.types.is_floating(whole.type):
-        whole = pc.trunc(whole)
-    return pc.subtract(left, pc.multiply(whole, right))
+    return _remainder(left, right)
+
+
+def _remainder(left: Any, right: Any) -> Any:
+    """It has the sign of the dividend."""
+    if pa.types.is_integer(left.type) and pa.types.is_integer(right.type):
+        return pc.subtract(left, pc.multiply(pc.divide(left, right), right))
+    remainder: Callable[[Any, Any], Any]
+    if pa.types.is_floating(left.type):
+        remainder, kind = _float_remainder, pa.float64()
+    else:
+        scale = max(left.type.scale, right.type.scale)
+        whole = min(side.type.precision - side.type.scale for side in (left, right))
+        remainder, kind = _exact_remainder, pa.decimal128(max(whole + scale, 1), scale)
+    sides = [side for side in (left, right) if not isinstance(side, pa.Scalar)]
+    pairs = zip(*(_values(side, len(sides[0]) if sides else 1) for side in (left, right)), strict=True)
+    # Arrow has no kernel for it.
+    found = pa.array(
+        [None if one is None or other is None else remainder(one, other) for one, other in pairs], kind
+    )
+    return found if sides else found[0]
+
+
+def _values(side: Any, count: int) -> list[Any]:
+    return [side.as_py()] * count if isinstance(side, pa.Scalar) else side.to_pylist()
+
+
+def _float_remainder(left: float, right: float) -> float:
+    return math.nan if math.isinf(left) else math.fmod(left, right)
+
+
+def _exact_remainder(left: Decimal, right: Decimal) -> Decimal:
+    with localcontext(prec=76):
+        return left % right
+
+
+_DIGITS = {pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 19}
+
+
+def _short_decimal(value: Any) -> Any:
+    """A whole number with as few digits as it may have: Arrow would give it 19, and a product may have 38."""
+    if pa.types.is_decimal(value.type):
+        return value
+    if isinstance(value, pa.Scalar) and value.is_valid:
+        return pa.scalar(Decimal(value.as_py()))
+    return value.cast(pa.decimal128(_DIGITS[value.type], 0))
 
 
 def _compared(operation: str, left: Any, right: Any) -> Any:
     if pa.types.is_null(left.type) or pa.types.is_null(right.type):
         return pa.scalar(None, pa.bool_())
     if any(pa.types.is_floating(side.type) for side in (left, right)):
-        left, right = left.cast(pa.float64()), right.cast(pa.float64())
+        left, right = _double(left), _double(right)
         return _floats(operation, left, right)
     match operation:
         case "=":
