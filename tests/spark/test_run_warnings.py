@@ -98,7 +98,8 @@ def test_a_warning_of_a_run_that_fails_is_said_by_the_next_that_ends(
         run(RunRequest(pipeline, load(code=code, env={}, folder=bench.folder), listener=listen))
     [warning] = bench.run(pipeline).warnings
     assert warning.startswith("source 'orders': version 2 took the Delta table ")
-    assert total(spark, bench) == 19
+    assert "counts again when they are written again" in warning
+    assert total(bench) == 19
     assert bench.run(pipeline).warnings == ()
 
 

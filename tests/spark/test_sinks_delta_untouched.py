@@ -163,7 +163,7 @@ def test_a_small_file_is_extended_until_it_is_worth_its_own(
     assert len(files(spark, path)) == 1
 
 
-@pytest.mark.parametrize(("seed", "partition_by"), [(0, []), (1, []), (2, ["v"])])
+@pytest.mark.parametrize(("seed", "partition_by"), [(0, []), (2, ["v"])])
 def test_random_batches_leave_what_a_table_of_all_keys_has(
     spark: SparkSession, path: Path, log: Log, apart: None, seed: int, partition_by: list[str]
 ) -> None:
@@ -172,7 +172,7 @@ def test_random_batches_leave_what_a_table_of_all_keys_has(
     model: dict[int, tuple[Any, ...]] = {}
     untouched, newest = 0, 0
     before: dict[str, LoggedFile] = {}
-    for _ in range(12):
+    for _ in range(8):
         first = newest - 3 if chance.random() < 0.6 else chance.randrange(-20, max(newest, 1))
         spread = chance.choice([5, 10, 40])
         batch = [
@@ -209,10 +209,10 @@ def test_small_batches_keep_a_table_of_few_files(
 ) -> None:
     sink = opened(spark, path)
     counts = []
-    for k in range(60):
+    for k in range(20):
         log.deliver(sink, rows(spark, [(k, 1, "v")]))
         counts.append(len(files(spark, path)))
-    assert contents(spark, path, "id") == list(range(60))
+    assert contents(spark, path, "id") == list(range(20))
     assert max(counts) == MOST_SMALL + 1
     assert min(counts[10:]) == 2
 
@@ -358,12 +358,11 @@ def test_a_large_batch_of_growing_keys_writes_again_little_more_than_what_it_sha
     assert contents(spark, path) == sorted(expected.values())
 
 
-@pytest.mark.parametrize("seed", [0, 1])
 def test_keys_that_come_again_later_than_expected_are_replaced_too(
-    spark: SparkSession, path: Path, log: Log, apart: None, monkeypatch: pytest.MonkeyPatch, seed: int
+    spark: SparkSession, path: Path, log: Log, apart: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(delta_rewrite, "FROM_BYTES", 0)
-    chance = random.Random(seed)
+    chance = random.Random(0)
     sink = opened(spark, path)
     model: dict[int, tuple[Any, ...]] = {}
     for k in range(8):
