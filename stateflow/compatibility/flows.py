@@ -7,15 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from stateflow.checkpoint.rescale import rescaled
+from stateflow.compatibility.non_restored import NonRestored, non_restored
 from stateflow.compatibility.states import (
     NewerTypeError,
     changed_elements,
-    check_flow,
     check_key,
     check_key_columns,
     check_options,
-    check_replaced,
-    check_sources,
     compared_states,
     declared_elements,
     declared_states,
@@ -123,6 +121,33 @@ class Check:
         return [problem for problem in problems if problem]
 
 
+def check_flow(
+    flow: Flow,
+    record: Record | None,
+    *,
+    allow_non_restored_state: bool = False,
+    checkpoints: Collection[int] = (),
+) -> None:
+    """Raises IncompatibleError for the first thing that does not fit; `checkpoints` are those that the job has."""
+    if record is None:
+        return
+    left = non_restored(flow, record, allowed=allow_non_restored_state)
+    if left.refusal:
+        raise IncompatibleError(left.refusal)
+    for node in flow.operators:
+        if (before := record.operators.get(node.uid)) is None:
+            continue
+        check_options(node, before)
+        try:
+            resolve_states(node, before)
+        except NewerTypeError as error:
+            raise IncompatibleError(f"{error}{where_to_go_back(error, checkpoints)}") from None
+        changed_elements(node, before)
+        check_key_columns(node, before)
+        if refusal := left.of_states(node, before):
+            raise IncompatibleError(refusal)
+
+
 def compare(
     flow: Flow,
     job: str,
@@ -140,34 +165,20 @@ def compare(
     by the uid of a sink what its table lacks, and `written` where the job has written to, if not the record alone tells it; `read` which folders of files it has read."""
     before = record.operators if record else {}
     nodes = {node.uid: node for node in flow.operators}
+    left = non_restored(flow, record, allowed=allow_non_restored_state)
     operators = [
         replace(
-            _operator(
-                node, before.get(uid), parallelism, allow_non_restored_state, checkpoints, counts or {}
-            ),
+            _operator(node, before.get(uid), parallelism, left, checkpoints, counts or {}),
             options=fixed_options(node),
             combines=combining_of(node.columnar, flow.read_outputs(node)) is not None,
         )
         for uid, node in nodes.items()
     ]
-    for uid in sorted(set(before) - set(nodes)):
-        problem = (
-            ""
-            if allow_non_restored_state
-            else (
-                f"state of operator {uid!r} has no operator in this pipeline: give an operator that uid again, or drop "
-                "the state with --allow-non-restored-state"
-            )
-        )
+    for uid in left.operators:
+        problem = left.of_operator(uid)
         states = dict.fromkeys(before[uid].states, "dropped")
         operators.append(OperatorCheck(uid, "incompatible" if problem else "dropped", states, problem))
-    problem = ""
-    if record is not None and not allow_non_restored_state:
-        try:
-            check_sources(flow, record)
-        except IncompatibleError as error:
-            problem = str(error)
-    compatible = not problem and not any(each.problem for each in operators)
+    compatible = not left.sources and not any(each.problem for each in operators)
     if compatible:
         check_flow(flow, record, allow_non_restored_state=allow_non_restored_state)
     if written is None:
@@ -182,7 +193,7 @@ def compare(
         operators=tuple(operators),
         sources=_compared([n.uid for n in flow.sources], list(record.sources) if record else []),
         sinks={**sinks, **dict.fromkeys(misfits, "incompatible")},
-        problem=problem,
+        problem=left.sources,
         warnings=(
             *(warning for each in operators for warning in _losses(each, record)),
             *(warning for source in flow.sources for warning in _lost_late_rows(flow, source)),
@@ -299,7 +310,7 @@ def _operator(
     node: KeyedNode,
     before: OperatorState | None,
     parallelism: int,
-    allow_non_restored_state: bool,
+    left: NonRestored,
     checkpoints: Collection[int],
     counts: Counts,
 ) -> OperatorCheck:
@@ -310,8 +321,8 @@ def _operator(
         if before is not None:
             evolution |= changed_elements(node, before)
             _check_key(node, before)
-            if not allow_non_restored_state:
-                check_replaced(node, before)
+            if refusal := left.of_states(node, before):
+                raise IncompatibleError(refusal)
             if node.parallelism or parallelism:
                 rescaled(before, node.parallelism or parallelism, f"operator {node.uid!r}")
     except NewerTypeError as error:

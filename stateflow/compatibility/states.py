@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -16,13 +16,11 @@ from stateflow.format.records import (
     OPTION_ROWS,
     OperatorListState,
     OperatorState,
-    Record,
     Shard,
     StateSchema,
 )
 from stateflow.operators.binding import TIMER_IDS, schemas, type_of
 from stateflow.pipelines.fixed_options import duration
-from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.graph import KeyedNode, origin
 from stateflow.pipelines.ready import ReadyOperator
 from stateflow.pipelines.rows import RowType
@@ -36,38 +34,6 @@ FIRST_STATE_ID = 1
 _HELD_BACK = "held back"
 """Name of an option: by how much the operators before it hold an operator back."""
 _ANEW = "give the operator another uid, under which it begins anew, and let the old state go with --allow-non-restored-state"
-
-
-def check_flow(
-    flow: Flow,
-    record: Record | None,
-    *,
-    allow_non_restored_state: bool = False,
-    checkpoints: Collection[int] = (),
-) -> None:
-    """Raises IncompatibleError for the first thing that does not fit; `checkpoints` are those that the job has."""
-    if record is None:
-        return
-    nodes = {node.uid: node for node in flow.operators}
-    lost = sorted(set(record.operators) - set(nodes))
-    if lost and not allow_non_restored_state:
-        raise IncompatibleError(
-            f"job {flow.name!r}, checkpoint {record.slot}: state of operator {', '.join(map(repr, lost))} has no operator "
-            "in this pipeline: give an operator that uid again, or drop the state with --allow-non-restored-state"
-        )
-    if not allow_non_restored_state:
-        check_sources(flow, record)
-    for uid, node in nodes.items():
-        if uid in record.operators:
-            check_options(node, record.operators[uid])
-            try:
-                resolve_states(node, record.operators[uid])
-            except NewerTypeError as error:
-                raise IncompatibleError(f"{error}{where_to_go_back(error, checkpoints)}") from None
-            changed_elements(node, record.operators[uid])
-            check_key_columns(node, record.operators[uid])
-            if not allow_non_restored_state:
-                check_replaced(node, record.operators[uid])
 
 
 def fixed_options(node: KeyedNode) -> dict[str, str]:
@@ -187,91 +153,8 @@ def check_another_key(node: KeyedNode, rows: RowType, before: OperatorState) -> 
             )
 
 
-def check_sources(flow: Flow, record: Record) -> None:
-    """A source under another uid would be read from its beginning once more, into state that has its rows."""
-    uids = {node.uid for node in flow.sources}
-    lost, new = sorted(set(record.sources) - uids), sorted(uids - set(record.sources))
-    if lost and new:
-        raise IncompatibleError(
-            f"job {flow.name!r}, checkpoint {record.slot}: it knows how far source {', '.join(map(repr, lost))} was read, which "
-            f"is not in this pipeline any more, and source {', '.join(map(repr, new))} is new and would be read from its "
-            "beginning: give it the uid that it had, or accept that with --allow-non-restored-state"
-        )
-
-
-def check_replaced(node: KeyedNode, before: OperatorState) -> None:
-    """A state that is gone while another one is new may be the same to its author: the new one would begin empty."""
-    gone, new = _gone(node, before), _new(node, before)
-    if not gone or not new:
-        return
-    alike = ((old, name) for old in gone for name in new if _same_kind(gone[old], new[name]))
-    old, name = next(alike, (next(iter(gone)), next(iter(new))))
-    raise IncompatibleError(
-        f"operator {node.uid!r}: state {old!r}, {_described(gone[old])}, is not declared any more, and {name!r}, "
-        f"{_described(new[name])}, is new and would begin empty: {_how_to_keep(node, old, name, gone[old], new[name])}; "
-        f"if its values may go, {_let_go(node, old)}"
-    )
-
-
-def _how_to_keep(node: KeyedNode, old: str, name: str, was: _Form, now: _Form) -> str:
-    if not _same_kind(was, now):
-        return f"if its values matter, declare {old!r} again"
-    alias = f'if it is the same state, declare it with aliases=("{old}",)'
-    try:
-        if was.value != now.value:
-            evolved(StateSchema(id=0, kind=was.kind, value=was.value), _type(node, name, now.value), 0)
-    except RefusedError:
-        return f"{alias} and a function migrate= that converts its values"
-    return alias
-
-
-def _same_kind(one: _Form, other: _Form) -> bool:
-    timers_alike = one.kind != "timer" or one.value == other.value
-    return one.kind == other.kind and one.map_key == other.map_key and timers_alike
-
-
-class _Form(NamedTuple):
-    kind: str
-    value: str
-    map_key: str
-
-
-def _gone(node: KeyedNode, before: OperatorState) -> dict[str, _Form]:
-    """The states of the record that the code neither declares nor lets go of."""
-    declared = {name for taken in (declared_states(node), declared_elements(node)) for name in taken}
-    renamed = {*recorded_names(node, before).values(), *element_names(node, before).values()}
-    forms: dict[str, _Form] = {
-        name: _Form(schema.kind, schema.value, schema.map_key)
-        for name, schema in before.states.items()
-        if not schema.forgotten
-    }
-    forms |= {name: _elements_form(s.kind, s.schema) for name, s in before.operator_states.items()}
-    kept = declared | renamed | forgets(node)
-    return {name: form for name, form in forms.items() if name not in kept}
-
-
-def _new(node: KeyedNode, before: OperatorState) -> dict[str, _Form]:
-    keyed, elements = recorded_names(node, before), element_names(node, before)
-    return {
-        **{n: _Form(s.kind, s.value, s.map_key) for n, s in declared_states(node).items() if n not in keyed},
-        **{
-            name: _elements_form(declaration.kind, serializer_for(declaration.type).schema)
-            for name, declaration in declared_elements(node).items()
-            if name not in elements
-        },
-    }
-
-
-def _elements_form(kind: str, schema: str) -> _Form:
-    return _Form(f"operator state ({kind})", schema, "")
-
-
-def _described(form: _Form) -> str:
-    kind, value, map_key = form
-    return f"a {kind} of {map_key + ' to ' if map_key else ''}{value}"
-
-
-def _let_go(node: KeyedNode, name: str) -> str:
+def let_go(node: KeyedNode, name: str) -> str:
+    """How the code says that a state's values may go."""
     if node.columnar is not None:
         return f'give process_arrow forgets=("{name}",)'
     assert node.process_type is not None
@@ -395,7 +278,7 @@ def with_index(schema: StateSchema, old: StateSchema | None, next_id: int) -> St
     )
 
 
-def _type(node: KeyedNode, name: str, schema: str) -> DeclaredType:
+def state_type(node: KeyedNode, name: str, schema: str) -> DeclaredType:
     """The declared type of a state that has values; `schema` is its text."""
     if node.columnar is not None:
         return DeclaredType(schema, node.columnar.states[name].with_aliases)
@@ -409,7 +292,7 @@ def _evolved(
     """The recorded state under the type `now` of the code."""
     if old.value == now and not old.evolved:
         return old, None
-    declared = _type(node, name, now)
+    declared = state_type(node, name, now)
     try:
         _refuse_renamed_back(old, now)
         return evolved(old, declared, slot)
@@ -490,7 +373,7 @@ def todays_elements(node: KeyedNode, before: OperatorState) -> dict[str, tuple[t
         schema, change = _evolved(node, name, _of_elements(old), serializer.schema, 0)
         elements[name] = old.parts
         if change is not None:
-            loads, dumps = readers(_type(node, name, serializer.schema), schema)[0], serializer.dumps
+            loads, dumps = readers(state_type(node, name, serializer.schema), schema)[0], serializer.dumps
             try:
                 elements[name] = tuple(tuple(dumps(loads(raw)) for raw in part) for part in old.parts)
             except StateflowError as error:
@@ -536,7 +419,7 @@ def _changed(
         )
     return IncompatibleError(
         f"operator {node.uid!r}, state {name!r}: its {what} was {before} and is {now} now{why}: put the {what} back{migrate}; "
-        f"or, if its values may go, give the changed state another name and {_let_go(node, name)}"
+        f"or, if its values may go, give the changed state another name and {let_go(node, name)}"
     )
 
 

@@ -70,11 +70,11 @@ _HARMLESS = frozenset({"this", "expression", "expressions", "low", "high", "quot
 
 
 @dataclass(frozen=True)
-class Node:
+class SyntaxNode:
     """A part of a condition as it was written: an operation, or a leaf and its text."""
 
     operation: str
-    arguments: tuple[Node, ...] = ()
+    arguments: tuple[SyntaxNode, ...] = ()
     text: str = ""
 
 
@@ -90,7 +90,7 @@ class FunctionCallError(Exception):
     """Conditions have no functions; the text is its name."""
 
 
-def read(text: str, words: Collection[str]) -> Node:
+def read(text: str, words: Collection[str]) -> SyntaxNode:
     """`words` are those of the language, any other one is a name. Raises NotReadError, FunctionCallError, and RecursionError of what is nested
     too deeply."""
     return _Reading(text, words).node()
@@ -110,7 +110,7 @@ class _Reading:
         self._written: list[str] = []
         """The tokens that the tree stands for."""
 
-    def node(self) -> Node:
+    def node(self) -> SyntaxNode:
         tokens = list(self._tokens())
         if not tokens or tokens[-1].token_type not in _ENDS_A_VALUE:
             raise NotReadError("")
@@ -165,7 +165,7 @@ class _Reading:
         """None of a word of the language that sqlglot takes as a name."""
         return self._leaves[int(tree.name)] if tree.name.isdecimal() else None
 
-    def _node(self, tree: Any, least: int) -> Node:
+    def _node(self, tree: Any, least: int) -> SyntaxNode:
         """`least` is how tightly it has to bind."""
         kind = type(tree)
         if {name for name, value in tree.args.items() if value} - _HARMLESS:
@@ -181,17 +181,17 @@ class _Reading:
             return inside
         if kind is exp.Neg:
             self._write("-")
-            return Node("negative", (self._node(tree.this, _FACTOR),))
+            return SyntaxNode("negative", (self._node(tree.this, _FACTOR),))
         if kind is exp.Column and isinstance(tree.this, exp.Identifier) and (leaf := self._leaf(tree.this)):
             self._write(tree.this.name)
-            return Node(leaf.kind, text=leaf.text)
+            return SyntaxNode(leaf.kind, text=leaf.text)
         if kind in (exp.Null, exp.Boolean):
             operation = "NULL" if kind is exp.Null else "TRUE" if tree.this else "FALSE"
             self._write(operation)
-            return Node(operation)
+            return SyntaxNode(operation)
         raise self._refused(tree)
 
-    def _binary(self, tree: Any, least: int) -> Node:
+    def _binary(self, tree: Any, least: int) -> SyntaxNode:
         operation, binds, right = _BINARY[type(tree)]
         if binds < least:
             raise self._refused(tree)
@@ -204,19 +204,19 @@ class _Reading:
         if operation == "IS":
             if type(tree.right) is not exp.Null:
                 raise self._refused(tree)
-            return Node("IS NULL", (nodes[0],))
-        found = Node(operation, tuple(nodes))
+            return SyntaxNode("IS NULL", (nodes[0],))
+        found = SyntaxNode(operation, tuple(nodes))
         if tree.args.get("negate"):  # NOT LIKE
             self._write("NOT")
-            return Node("NOT", (found,))
+            return SyntaxNode("NOT", (found,))
         return found
 
-    def _of_words(self, tree: Any, least: int) -> Node:
+    def _of_words(self, tree: Any, least: int) -> SyntaxNode:
         if least > (_NOT if isinstance(tree, exp.Not) else _COMPARED):
             raise self._refused(tree)
         if isinstance(tree, exp.Not):
             self._write("NOT")
-            return Node("NOT", (self._node(tree.this, _NOT),))
+            return SyntaxNode("NOT", (self._node(tree.this, _NOT),))
         if isinstance(tree, exp.Between):
             operation, others = "BETWEEN", [tree.args["low"], tree.args["high"]]
             between = ["BETWEEN", "AND"]
@@ -233,7 +233,7 @@ class _Reading:
             nodes.append(self._node(side, _SUM))
         if operation == "IN":
             self._write(")")
-        return Node(operation, tuple(nodes))
+        return SyntaxNode(operation, tuple(nodes))
 
     def _write(self, token: str) -> None:
         self._written.append(token)

@@ -19,7 +19,7 @@ from stateflow.pipelines.like_patterns import WrongPatternError, parts
 from stateflow.pipelines.rows import RowType
 
 if TYPE_CHECKING:
-    from stateflow.pipelines.condition_syntax import Node
+    from stateflow.pipelines.condition_syntax import SyntaxNode
 
 _DIGITS = 38
 """Of a decimal."""
@@ -67,7 +67,7 @@ def condition_of(where: str, text: str, rows: RowType) -> Expression:
     return expression
 
 
-def _read(where: str, text: str) -> Node:
+def _read(where: str, text: str) -> SyntaxNode:
     # sqlglot takes as long to import as everything else here: only pipelines that have a condition wait for it.
     from stateflow.pipelines.condition_syntax import FunctionCallError, NotReadError, read
 
@@ -95,7 +95,7 @@ class _Checked:
     def __init__(self, where: str, text: str, rows: RowType) -> None:
         self._where, self._text, self._rows = where, text, rows
 
-    def of(self, node: Node) -> Expression:
+    def of(self, node: SyntaxNode) -> Expression:
         match node.operation:
             case "name":
                 return self._column(node.text)

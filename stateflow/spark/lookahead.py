@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from stateflow.checkpoint.control import Heartbeat
 from stateflow.checkpoint.log import Log
 from stateflow.checkpoint.rescale import needs_rescale
-from stateflow.compatibility.states import check_flow
+from stateflow.compatibility.flows import check_flow
 from stateflow.config.options import Options
 from stateflow.format.records import Record
 from stateflow.format.source_offsets import NOTHING

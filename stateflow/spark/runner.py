@@ -30,8 +30,7 @@ from stateflow.checkpoint.log import read_epochs, read_identity, read_log
 from stateflow.checkpoint.process import this_process
 from stateflow.checkpoint.rescale import kept_key_groups, needs_rescale, rescaled_operators
 from stateflow.checkpoint.writer import Writer
-from stateflow.compatibility.flows import compare
-from stateflow.compatibility.states import check_flow
+from stateflow.compatibility.flows import check_flow, compare
 from stateflow.config.options import Options, checkpoint_root, scratch_parent
 from stateflow.errors import IncompatibleError, NotFoundError, StateflowError, UsageError
 from stateflow.format.layout import JobLayout

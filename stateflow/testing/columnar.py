@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from stateflow.compatibility.states import check_options, check_replaced, fixed_options, resolve_states
+from stateflow.compatibility.non_restored import check_replaced
+from stateflow.compatibility.states import check_options, fixed_options, resolve_states
 from stateflow.errors import UsageError
 from stateflow.format.instants import micros_since_epoch
 from stateflow.format.keygroups import DEFAULT_MAX_PARALLELISM

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
+from stateflow.compatibility.non_restored import check_replaced
 from stateflow.compatibility.states import (
     changed_elements,
-    check_replaced,
     indexes,
     resolve_states,
     state_ids,

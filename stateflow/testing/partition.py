@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from stateflow.checkpoint.rescale import redistributed
-from stateflow.compatibility.states import changed_elements, check_replaced, todays_elements
+from stateflow.compatibility.non_restored import check_replaced
+from stateflow.compatibility.states import changed_elements, todays_elements
 from stateflow.errors import UsageError
 from stateflow.format.instants import micros_since_epoch
 from stateflow.format.records import OperatorListState, OperatorState

@@ -10,8 +10,9 @@ import msgspec
 import pytest
 
 import stateflow as sf
-from stateflow.compatibility.flows import OperatorCheck, compare
-from stateflow.compatibility.states import check_flow, check_key, resolve_states, state_ids
+from stateflow.compatibility.flows import OperatorCheck, check_flow, compare
+from stateflow.compatibility.non_restored import non_restored
+from stateflow.compatibility.states import check_key, resolve_states, state_ids
 from stateflow.format.records import OperatorListState, OperatorState, Owner, Record, SourceState
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.pipeline import Pipeline
@@ -329,3 +330,32 @@ def test_rows_of_an_operator_that_nobody_reads_are_warned_of(read: bool, queryab
     assert [warning.split(":")[0] for warning in warnings] == [
         "nobody reads the rows of operator 'op', so that they are in no table"
     ] * count
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_what_is_not_restored_is_said_once_and_allowed_as_a_whole(allowed: bool) -> None:
+    renamed = process(sum=sf.ValueState(float), skus=sf.MapState(str, int))
+    before = msgspec.structs.replace(
+        reading("events"), operators={"op": state_of(BEFORE), "gone": state_of(BEFORE)}
+    )
+    declared = flow(renamed)
+    left = non_restored(declared, before, allowed=allowed)
+    assert left.operators == ("gone",)
+    said = (
+        left.refusal,
+        left.of_operator("gone"),
+        left.sources,
+        left.of_states(declared.operators[0], before.operators["op"]),
+    )
+    if allowed:
+        assert said == ("", "", "", "")
+    else:
+        assert said[0] == f"job 'job', checkpoint 7: {said[1]}"
+        assert ["'gone'" in said[1], "'events'" in said[2], "'total'" in said[3]] == [True] * 3
+    checked = compare(declared, "job", before, allow_non_restored_state=allowed)
+    assert checked.compatible == allowed
+    assert [each.verdict for each in checked.operators if each.uid == "gone"] == [
+        "dropped" if allowed else "incompatible"
+    ]
+    nothing = non_restored(flow(BEFORE), record(op=state_of(BEFORE)), allowed=False)
+    assert (nothing.operators, nothing.refusal) == ((), "")

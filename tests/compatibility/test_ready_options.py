@@ -14,8 +14,8 @@ import msgspec
 import pytest
 
 import stateflow as sf
-from stateflow.compatibility.flows import compare
-from stateflow.compatibility.states import check_flow, fixed_options, resolve_states
+from stateflow.compatibility.flows import check_flow, compare
+from stateflow.compatibility.states import fixed_options, resolve_states
 from stateflow.errors import IncompatibleError
 from stateflow.format.records import FileRef, OperatorState, Owner, Record, Shard
 from stateflow.pipelines import enrichment, joins, latest, ready, top, window_process

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 import stateflow as sf
-from stateflow.compatibility.flows import compare
-from stateflow.compatibility.states import check_flow, resolve_states
+from stateflow.compatibility.flows import check_flow, compare
+from stateflow.compatibility.states import resolve_states
 from stateflow.errors import UsageError
 from stateflow.format.records import OperatorListState
 from tests.compatibility.test_compatibility import flow, process, record, state_of

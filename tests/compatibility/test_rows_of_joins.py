@@ -10,8 +10,7 @@ import msgspec
 import pytest
 
 import stateflow as sf
-from stateflow.compatibility.flows import Check, compare
-from stateflow.compatibility.states import check_flow
+from stateflow.compatibility.flows import Check, check_flow, compare
 from stateflow.errors import IncompatibleError
 from stateflow.format.records import Record
 from stateflow.pipelines.graph import KeyedNode

@@ -14,8 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import stateflow as sf
-from stateflow.compatibility.flows import compare
-from stateflow.compatibility.states import check_flow
+from stateflow.compatibility.flows import check_flow, compare
 from stateflow.errors import UserCodeError
 from tests.operators.releases import Releases, flow_of, opened, operator_of
 

@@ -17,7 +17,8 @@ import msgspec
 import stateflow as sf
 from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.writer import Writer
-from stateflow.compatibility.states import begin_to_sweep, check_flow, indexes, resolve_states, state_ids
+from stateflow.compatibility.flows import check_flow
+from stateflow.compatibility.states import begin_to_sweep, indexes, resolve_states, state_ids
 from stateflow.format.encoding import prefix, split
 from stateflow.format.records import FileRef, OperatorState, Record, Shard, SourceState
 from stateflow.operators.context import Moment
