@@ -44,6 +44,7 @@ LONGEST = (
     "test_demo.py",
     "test_bench.py",
     "test_sinks_delta_untouched.py",
+    "test_sinks_delta_rewrite.py",
     "test_sinks_delta_append.py",
     "test_api_failures.py",
     "test_sinks_delta_upsert.py",

@@ -22,7 +22,7 @@ from tests.operators.ready.combine_by_hand import combined
 from tests.operators.ready.driving import END, Driven
 
 SECOND = 1_000_000
-SEEDS = range(200 if os.environ.get("STATEFLOW_LONG") else 8)
+SEEDS = range(200 if os.environ.get("STATEFLOW_LONG") else 4)
 ROWS = "user long, name string, amount double, price decimal(10,2), n long, k int, day date, paid boolean, ts timestamp"
 SCHEMA = pa.schema(
     [
