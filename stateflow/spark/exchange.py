@@ -4,8 +4,8 @@
     _sf_place   one long that decides nearly all comparisons: the key group, then the key's low bits or a hash of it
 
 If the sort began with the key group alone, it would compare whole rows for all but the first key of a group. Where the rows
-of a key need no order, Spark does not sort at all: the task sorts them by the place and nothing else
-(`spark/task/sorted_rows.py`), and tells keys apart that share one (`spark/task/shared_places.py`).
+of a key need no order, Spark does not sort at all: the task sorts them (`spark/task/sorted_rows.py`), by the place alone where no
+two keys share one.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -16,12 +16,10 @@ import pytest
 from stateflow.errors import UsageError
 from stateflow.operators.context import Moment, OperatorContext
 from stateflow.pipelines.rows import row_type
-from stateflow.spark.task import shared_places, sorted_rows, spilled_keys
+from stateflow.spark.task import sorted_rows
 from stateflow.spark.task.blocks import Blocks, Shape
 from stateflow.spark.task.carried import GROUP_AT, carried
-from stateflow.spark.task.shared_places import WholeKeys
 from stateflow.spark.task.sorted_rows import SortedRows
-from stateflow.spark.task.spilled_keys import SpilledKeys
 from stateflow.state.cursor import Cursor
 from stateflow.state.keys.codec import KeyCodec
 
@@ -127,14 +125,10 @@ def cut_at_random(random_: random.Random, given: list[Given], cut: Cut) -> Itera
 def test_keys_that_share_places_come_whole_and_in_order(
     kinds: tuple[str, ...], memory: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spilled_keys, "BYTES_IN_MEMORY", memory)
     monkeypatch.setattr(sorted_rows, "BYTES_IN_MEMORY", memory)
     spilled = 0
     for seed in range(12):
         random_ = random.Random(f"{kinds} {seed}")
-        rows = random_.choice((1, 3, 1000))
-        monkeypatch.setattr(spilled_keys, "ROWS", rows)
-        monkeypatch.setattr(shared_places, "ROWS", rows)
         monkeypatch.setattr(sorted_rows, "BLOCK_BYTES", random_.choice((1, 200, 1 << 20)))
         late = random_.random() < 0.3
         at_most = random_.choice((1, 2, 1000, 1000))
@@ -160,48 +154,46 @@ def hot(cut: Cut, rows: int) -> Iterator[pa.RecordBatch]:
     yield cut.batch([(10, ("c",), -1)])
 
 
-def test_the_first_key_of_a_place_streams_and_the_others_wait_in_a_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_most_rows_at_one_place_are_never_gathered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sorted_rows, "BYTES_IN_MEMORY", 1000)
+    monkeypatch.setattr(sorted_rows, "BLOCK_BYTES", 300)
+    cut, joined, at_once = Cut(("str",), tmp_path), sorted_rows._joined, []
+
+    def watched(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+        return joined((batch for batch in batches if at_once.append(batch.num_rows) is None), rows)
+
+    monkeypatch.setattr(sorted_rows, "_joined", watched)
+    found = cut.read(hot(cut, 500))
+    assert {key: [n for n, _ in rows] for _, key, rows in found} == {
+        "a": list(range(0, 1000, 2)),
+        "b": list(range(1, 1000, 2)),
+        "c": [-1],
+    }
+    assert max(at_once) < 50
+
+
+@pytest.mark.parametrize("memory", [1 << 20, 100])
+def test_keys_may_be_null_where_the_operator_takes_them(
+    memory: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spilled_keys, "BYTES_IN_MEMORY", 1000)
-    cut, pulled, in_places = Cut(("str",), tmp_path), [], SortedRows.of
-
-    def counted(self: SortedRows, batches: Iterator[pa.RecordBatch]) -> Generator[pa.RecordBatch]:
-        for batch in in_places(self, batches):
-            pulled.append(batch.num_rows)
-            yield batch
-
-    monkeypatch.setattr(SortedRows, "of", counted)
-    blocks = cut.blocks(hot(cut, 100))
-    found = {}
-    for _, chunk in blocks.chunks(OperatorContext(Cursor(1, 0), Moment(1, 0, 0, None), 0, {}), (0,)):
-        for i, key in enumerate(chunk.keys):
-            (rows,) = chunk.rows(i)
-            found[key] = [next(rows).n]
-            if key == "a":
-                assert pulled == [2, 2]
-            for row in rows:
-                found[key].append(row.n)
-                if row.n == 150:
-                    assert (cut.folders[0] / "rows.arrow").stat().st_size > 1000
-    assert found == {"a": list(range(0, 200, 2)), "b": list(range(1, 200, 2)), "c": [-1]}
-    assert blocks.rows_in == 201
-    assert not cut.folders[0].exists()
-
-
-def test_a_place_without_other_keys_is_passed_on_as_it_comes(tmp_path: Path) -> None:
-    cut = Cut(("str",), tmp_path)
-    given = [cut.batch([(1, ("a",), 0), (1, ("a",), 1)]), cut.batch([(1, ("a",), 2), (2, ("b",), 3)])]
-    passed = list(WholeKeys(cut.shape.keys, cut.folder).of(iter(given)))
-    assert [batch for batch, _ in passed] == given
-    assert all(batch is before for (batch, _), before in zip(passed, given, strict=True))
-    assert [starts.tolist() for _, starts in passed] == [[0], [0, 1]]
+    monkeypatch.setattr(sorted_rows, "BYTES_IN_MEMORY", memory)
+    cut = Cut(("str", "datetime"), tmp_path)
+    values = [(None, NOON), ("b", None), ("a", NOON), (None, None), ("b", NOON)]
+    given = [cut.batch([(n % 2, values[n % 5], n) for n in range(k, k + 7)]) for k in range(0, 70, 7)]
+    found: list[tuple[int, Any, int]] = []
+    for batch, starts in SortedRows(cut.shape.keys, cut.folder).of(iter(given)):
+        columns = [batch.column(i).to_pylist() for i in (0, *cut.shape.keys.indices, 1)]
+        rows = list(zip(*columns, strict=True))
+        assert starts.tolist() == [k for k, row in enumerate(rows) if not k or row[1:3] != rows[k - 1][1:3]]
+        found += [(row[0], row[1:3], row[3]) for row in rows]
+    order = {None: 2, "a": 0, "b": 1, NOON: 0}
+    expected = [(n % 2, values[n % 5], n) for n in range(70)]
+    assert found == sorted(expected, key=lambda row: (row[0], order[row[1][0]], order[row[1][1]]))
 
 
 def test_the_file_is_removed_when_the_rows_fail_or_user_code_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spilled_keys, "BYTES_IN_MEMORY", 100)
     monkeypatch.setattr(sorted_rows, "BYTES_IN_MEMORY", 100)
     cut = Cut(("str",), tmp_path)
 
@@ -219,9 +211,7 @@ def test_the_file_is_removed_when_the_rows_fail_or_user_code_does(
         (rows,) = chunk.rows(0)
         assert len([row for row, _ in zip(rows, range(5), strict=False)]) == 5
         break
-    rows_in_order, set_aside_rows = cut.folders[1:]
-    assert rows_in_order.exists()
-    assert set_aside_rows.exists()
+    assert cut.folders[1].exists()
     blocks.close()
     assert not list(tmp_path.iterdir())
 
@@ -231,21 +221,3 @@ def test_a_null_key_is_refused_before_keys_are_compared(place: int, tmp_path: Pa
     cut = Cut(("int", "str"), tmp_path)
     with pytest.raises(UsageError, match=r"operator 'op': 1 row has a null in key column 'k1'"):
         cut.read(iter([cut.batch([(1, (1, "a"), 0), (place, (1, None), 1)])]))
-
-
-def test_no_more_waits_in_memory_than_the_bound_whichever_key_it_is_of(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(spilled_keys, "BYTES_IN_MEMORY", 20_000)
-    cut = Cut(("int",), tmp_path)
-    aside = SpilledKeys(cut.shape.keys, cut.folder)
-    largest = 0
-    for n in range(100):
-        aside.add(cut.batch([(1, (key,), 100 * n + key) for key in range(100)]))
-        largest = max(largest, aside._bytes)
-    assert largest <= 20_000
-    rows = [
-        (k, n) for b in aside.take() for k, n in zip(*(b.column(i).to_pylist() for i in (2, 1)), strict=True)
-    ]
-    assert rows == [(key, 100 * n + key) for key in range(100) for n in range(100)]
-    assert not aside

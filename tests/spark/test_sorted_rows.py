@@ -10,7 +10,11 @@ import pyarrow as pa
 import pytest
 
 from stateflow.spark.task import sorted_rows
+from stateflow.spark.task.key_columns import KeyColumns
 from stateflow.spark.task.sorted_rows import SortedRows
+
+KEYS = KeyColumns("op", ("place",), (0,))
+"""A key per place; `test_shared_places.py` has several."""
 
 
 def batch_of(rows: list[tuple[int, int]]) -> pa.RecordBatch:
@@ -70,7 +74,7 @@ def test_rows_of_any_order_come_by_place_and_then_as_they_came(
         spills: list[bool] = []
         cut = cut_at_random(random_, given, sizes)
         batches = (batch for batch in cut if spills.append(any(tmp_path.iterdir())) is None)
-        found = list(SortedRows(scratch).of(batches))
+        found = [batch for batch, _ in SortedRows(KEYS, scratch).of(batches)]
         # Python's sort is stable, too.
         assert rows_of(iter(found)) == sorted(given, key=lambda row: row[0]), seed
         assert all(0 < batch.num_rows <= max(sizes) for batch in found)
@@ -85,17 +89,17 @@ def test_batches_come_out_as_large_as_they_came(
     def given() -> Iterator[pa.RecordBatch]:
         return iter([batch_of([(n * 7 % 5, n) for n in range(10)]) for _ in range(7)])
 
-    assert [batch.num_rows for batch in SortedRows(scratch).of(given())] == [10] * 7
+    assert [batch.num_rows for batch, _ in SortedRows(KEYS, scratch).of(given())] == [10] * 7
     monkeypatch.setattr(sorted_rows, "BYTES_IN_MEMORY", 1)
     monkeypatch.setattr(sorted_rows, "BLOCK_BYTES", 1)
-    assert [batch.num_rows for batch in SortedRows(scratch).of(given())] == [10] * 7
+    assert [batch.num_rows for batch, _ in SortedRows(KEYS, scratch).of(given())] == [10] * 7
 
 
 def test_no_more_waits_in_memory_than_the_bound_and_a_batch(
     scratch: Callable[[], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sorted_rows, "BYTES_IN_MEMORY", 20_000)
-    rows = SortedRows(scratch)
+    rows = SortedRows(KEYS, scratch)
     largest = 0
 
     def given() -> Iterator[pa.RecordBatch]:
@@ -104,7 +108,7 @@ def test_no_more_waits_in_memory_than_the_bound_and_a_batch(
             yield batch_of([(m * 31 % 17, 100 * n + m) for m in range(100)])
             largest = max(largest, rows._bytes)
 
-    assert len(rows_of(rows.of(given()))) == 10_000
+    assert len(rows_of(batch for batch, _ in rows.of(given()))) == 10_000
     assert 10_000 < largest <= 20_000
 
 
@@ -126,7 +130,9 @@ def test_a_place_with_most_rows_is_not_gathered_when_runs_are_merged(
     monkeypatch.setattr(sorted_rows, "_joined", watched)
     given = [(9 if n % 50 else n, n) for n in range(5000)]
     batches = (batch_of(given[begin : begin + 20]) for begin in range(0, 5000, 20))
-    assert rows_of(SortedRows(scratch).of(batches)) == sorted(given, key=lambda row: row[0])
+    assert rows_of(batch for batch, _ in SortedRows(KEYS, scratch).of(batches)) == sorted(
+        given, key=lambda row: row[0]
+    )
     assert max(at_once) < 200
 
 
@@ -142,9 +148,9 @@ def test_the_file_is_removed_when_the_rows_fail_or_nobody_reads_on(
         raise ConnectionError("the executor is gone")
 
     with pytest.raises(ConnectionError):
-        next(SortedRows(scratch).of(broken()))
+        next(SortedRows(KEYS, scratch).of(broken()))
     assert not list(tmp_path.iterdir())
-    rows = SortedRows(scratch).of(iter(given))
+    rows = SortedRows(KEYS, scratch).of(iter(given))
     next(rows)
     assert list(tmp_path.iterdir())
     rows.close()

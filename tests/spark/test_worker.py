@@ -17,7 +17,7 @@ from stateflow.format.records import Shard
 from stateflow.operators.context import Moment
 from stateflow.pipelines.operators import OperatorSpec
 from stateflow.pipelines.rows import row_type
-from stateflow.spark.task import spilled_keys
+from stateflow.spark.task import sorted_rows
 from stateflow.spark.task.acks import Ack
 from stateflow.spark.task.carried import carried
 from stateflow.spark.task.storage import TaskStorage
@@ -130,7 +130,7 @@ def test_rows_that_waited_on_disk_are_removed_when_user_code_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are of other keys than the one that fails, at the same place."""
-    monkeypatch.setattr(spilled_keys, "BYTES_IN_MEMORY", 10)
+    monkeypatch.setattr(sorted_rows, "BYTES_IN_MEMORY", 10)
 
     class Fails(Sum):
         def process(self, key: int, rows: Iterator[Event], ctx: sf.Context) -> Iterator[Total]:

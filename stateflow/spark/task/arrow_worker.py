@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -22,15 +22,13 @@ from stateflow.pipelines.operators import MAIN
 from stateflow.spark.session.shipping import packed, unpacked
 from stateflow.spark.task.acks import Ack
 from stateflow.spark.task.carried import Carried
-from stateflow.spark.task.key_columns import KeyColumns
+from stateflow.spark.task.key_columns import KeyColumns, key_starts
 from stateflow.spark.task.shards import TaskShards
+from stateflow.spark.task.sorted_rows import SortedRows
 from stateflow.spark.task.storage import TaskStorage
 from stateflow.spark.task.widths import WIDEST, Widest
 from stateflow.spark.task.worker import expires_now, marked, spare_the_collector
 from stateflow.state.backends.base import Backend, OpenShard
-from stateflow.storage.scratch import remove_scratch
-
-BUCKETS = 32
 
 
 @dataclass(frozen=True)
@@ -202,93 +200,69 @@ class _Subtask:
 
 
 class _TableFeed:
-    """A task's rows as tables that hold whole keys: one table per shard, if the rows fit into memory.
-
-    Otherwise they go to files on scratch disk, one per range of key groups. A range that still does not fit is cut
-    between keys.
-    """
+    """A task's rows as tables that hold whole keys: one table per shard, if the rows fit into memory. Otherwise they are sorted
+    and cut between keys."""
 
     def __init__(self, batches: Iterator[Any], task: ArrowTask) -> None:
-        limit, storage = task.spec.operator.chunk_rows, task.storage
         self._keys = KeyColumns(task.spec.uid, [name for name, _ in task.spec.key], task.carry.key_indices)
         self._null_keys = task.spec.operator.null_keys
-        self._batches = batches
-        self._limit = limit
-        self._storage = storage
-        self._folder: Path | None = None
-        self._writers: dict[int, tuple[Path, Any]] = {}
+        self._batches = self._counted(batches)
+        self._limit = task.spec.operator.chunk_rows
+        self._sorted = SortedRows(self._keys, task.storage.folder)
         self.rows = 0
 
     def tables(self, shards: Sequence[Shard]) -> Iterator[tuple[int, pa.Table]]:
         """Index of a shard and a table of its rows, with the columns of the exchange."""
-        batches: list[pa.RecordBatch] = []
+        first: list[pa.RecordBatch] = []
         rows = 0
-        first, last = shards[0].first, max(s.last for s in shards)
         for batch in self._batches:
-            if not batch.num_rows:
-                continue
-            if not self._null_keys:
-                self._keys.checked(batch)
-            batches.append(batch)
+            first.append(batch)
             rows += batch.num_rows
-            self.rows += count_of(batch)
             if rows > self._limit:
-                self._spill(pa.Table.from_batches(batches), first, last)
-                batches, rows = [], 0
-        if self._writers:
-            if batches:
-                self._spill(pa.Table.from_batches(batches), first, last)
-            for _, (path, writer) in sorted(self._writers.items()):
-                writer.close()
-                with pa.memory_map(str(path)) as mapped:
-                    table = pa.ipc.open_file(mapped).read_all()
-                    for shard, part in _by_shard(table, shards):
-                        for piece in self._cut(part):
-                            yield shard, piece
-        elif batches:
-            for shard, part in _by_shard(pa.Table.from_batches(batches), shards):
-                yield shard, part
-
-    def _cut(self, table: pa.Table) -> Iterator[pa.Table]:
-        if table.num_rows <= self._limit:
-            yield table
+                break
+        if not first:
             return
-        names = [table.column_names[index] for index in (0, *self._keys.indices)]
-        table = table.sort_by([(name, "ascending") for name in names])
-        begin = 0
-        while begin < table.num_rows:
-            end = min(begin + self._limit, table.num_rows)
-            if end < table.num_rows:
-                end = self._boundary(table, names, begin, end)
-            yield table.slice(begin, end - begin)
-            begin = end
+        tables = iter([pa.Table.from_batches(first)]) if rows <= self._limit else self._cut(first)
+        for table in tables:
+            yield from _by_shard(table, shards)
 
-    def _boundary(self, table: pa.Table, names: list[str], begin: int, end: int) -> int:
-        """The last row at or before `end` that begins a key; `end` itself inside a key larger than the limit."""
-        edge = [table[name][end] for name in names]
-        low, high = begin, end
-        while low < high:
-            middle = (low + high) // 2
-            if [table[name][middle] for name in names] == edge:
-                high = middle
-            else:
-                low = middle + 1
-        return low if low > begin else end
+    def _counted(self, batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            if batch.num_rows:
+                if not self._null_keys:
+                    self._keys.checked(batch)
+                self.rows += count_of(batch)
+                yield batch
 
-    def _spill(self, table: pa.Table, first: int, last: int) -> None:
-        if self._folder is None:
-            self._folder = self._storage.folder()
-        groups = table.column(0).to_numpy()
-        buckets = (groups - first) * BUCKETS // (last - first + 1)
-        for bucket in np.unique(buckets).tolist():
-            if bucket not in self._writers:
-                path = self._folder / f"bucket-{bucket}.arrow"
-                self._writers[bucket] = (path, pa.ipc.new_file(str(path), table.schema))
-            self._writers[bucket][1].write_table(table.filter(pa.array(buckets == bucket)))
+    def _cut(self, first: list[pa.RecordBatch]) -> Iterator[pa.Table]:
+        """Tables that end with a key. They are larger than the limit only if a key is."""
+        waiting: pa.Table | None = None
+        begins = np.zeros(0, dtype=np.int64)
+        for batch, starts in self._sorted.of(chain(first, self._batches)):
+            table, before = pa.Table.from_batches([batch]), 0
+            if waiting is not None:
+                before = waiting.num_rows
+                table = pa.concat_tables([waiting, table])
+                starts = starts[int(self._goes_on(waiting, batch)) :] + before
+            begins = np.concatenate((begins, starts))
+            while table.num_rows > self._limit and len(ends := begins[begins > 0]):
+                # With the last key that still ends within the limit, or with the first one.
+                end = int(max(ends[ends <= self._limit], default=ends[0]))
+                yield table.slice(0, end)
+                table, begins = table.slice(end), begins[begins >= end] - end
+            waiting = table
+        if waiting is not None:
+            yield waiting
+
+    def _goes_on(self, waiting: pa.Table, batch: Any) -> bool:
+        """Whether a batch begins with the key that the rows before it ended with."""
+        two = pa.concat_tables(
+            [waiting.slice(waiting.num_rows - 1), pa.Table.from_batches([batch.slice(0, 1)])]
+        )
+        return len(key_starts(self._keys.of(two.combine_chunks().to_batches()[0]))) == 1
 
     def close(self) -> None:
-        if self._folder is not None:
-            remove_scratch(self._folder)
+        self._sorted.close()
 
 
 def _by_shard(table: pa.Table, shards: Sequence[Shard]) -> Iterator[tuple[int, pa.Table]]:

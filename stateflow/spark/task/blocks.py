@@ -24,7 +24,6 @@ from stateflow.pipelines.rows import RowType
 from stateflow.spark.task.carried import Carried, everything, groups_of
 from stateflow.spark.task.columns import RowReader
 from stateflow.spark.task.key_columns import KeyColumns, key_starts
-from stateflow.spark.task.shared_places import WholeKeys
 from stateflow.spark.task.sorted_rows import SortedRows
 from stateflow.state.keys.codec import KeyCodec
 
@@ -130,11 +129,17 @@ def _repeated(values: list[Any], counts: Any) -> list[Any]:
     return np.repeat(held, counts).tolist()
 
 
+def _checked(batches: Iterator[Any], keys: KeyColumns) -> Iterator[Any]:
+    for batch in batches:
+        keys.checked(batch)
+        yield batch
+
+
 def _with_starts(batches: Iterator[Any], keys: KeyColumns) -> Generator[tuple[Any, Any]]:
     """Each batch with the first indices of its keys."""
-    for batch in batches:
+    for batch in _checked(batches, keys):
         if batch.num_rows:
-            yield batch, key_starts(keys.checked(batch))
+            yield batch, key_starts(keys.of(batch))
 
 
 def _temporary_folder() -> Path:
@@ -151,12 +156,11 @@ class Blocks:
         remember: int = 0,
         scratch: Callable[[], Path] = _temporary_folder,
     ) -> None:
-        self._placed: Generator[Any] | None = None
-        if shape.mixed:
-            self._placed = SortedRows(scratch).of(batches)
-            self._batches = WholeKeys(shape.keys, scratch).of(self._placed)
-        else:
-            self._batches = _with_starts(batches, shape.keys)
+        self._batches = (
+            SortedRows(shape.keys, scratch).of(_checked(batches, shape.keys))
+            if shape.mixed
+            else _with_starts(batches, shape.keys)
+        )
         self._remember = remember
         """How many rows of a spanning key to remember, in case user code fails on it."""
         self._shape = shape
@@ -167,8 +171,6 @@ class Blocks:
     def close(self) -> None:
         """Removes what lies on disk, also after an error."""
         self._batches.close()
-        if self._placed is not None:
-            self._placed.close()
 
     def peek(self) -> Block | None:
         if self._failed is not None:

@@ -41,6 +41,8 @@ def key_starts(columns: Sequence[Any]) -> Any:
     """The first index of each key."""
     changed: Any = None
     for column in columns:
+        if column.null_count:
+            column = column.dictionary_encode(null_encoding="encode").indices
         if pa.types.is_integer(column.type):
             values = column.to_numpy()
             differs = values[1:] != values[:-1]
@@ -48,12 +50,3 @@ def key_starts(columns: Sequence[Any]) -> Any:
             differs = pc.not_equal(column[1:], column[:-1]).to_numpy(zero_copy_only=False)
         changed = differs if changed is None else changed | differs
     return np.concatenate(([0], np.flatnonzero(changed) + 1))
-
-
-def rows_of_key(columns: Sequence[Any], key: Sequence[Any]) -> Any:
-    """Which rows have this key, given as a scalar per column."""
-    mine: Any = None
-    for column, value in zip(columns, key, strict=True):
-        equal = pc.equal(column, value).to_numpy(zero_copy_only=False)
-        mine = equal if mine is None else mine & equal
-    return mine

@@ -1,19 +1,23 @@
-"""Rows in the order of their places, sorted by the task itself: of Arrow columns that takes a fifth of what Spark's sort takes
-of rows, which it fetches from all over its memory one by one.
+"""Rows in the order of their places and keys, sorted by the task itself: of Arrow columns that takes a fifth of what Spark's sort
+takes of rows, which it fetches from all over its memory one by one.
 
-What exceeds the bound in memory is written to a file as a sorted run; at the end the runs are merged. So a task can have
-more rows than its memory holds.
+The places are sorted, as they are numbers. Hardly any two keys share a place; where some do, there are more changes of the key
+than of the place, and the rows of those places are sorted by their keys, too. What exceeds the bound in memory is written to a
+file as a sorted run, and at the end the runs are merged. So neither many rows nor many keys at one place need more memory.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from stateflow.spark.task.key_columns import KeyColumns, key_starts
 from stateflow.spark.task.runs_file import RunsFile
 
 BYTES_IN_MEMORY = 64 << 20
@@ -23,16 +27,18 @@ BLOCK_BYTES = 1 << 20
 
 
 class SortedRows:
-    """Sorts Arrow batches by their first column, the place. Rows of one place stay in the order of their arrival."""
+    """Sorts Arrow batches by their first column, the place, and by their keys. Rows of a key stay in the order of their arrival."""
 
-    def __init__(self, scratch: Callable[[], Path]) -> None:
+    def __init__(self, keys: KeyColumns, scratch: Callable[[], Path]) -> None:
+        self._keys = keys
         self._file = RunsFile(scratch)
         self._waiting: list[Any] = []
         self._bytes = 0
         self._rows = 1
         """The rows of a batch that comes out, at most: as many as the largest that came in has."""
 
-    def of(self, batches: Iterator[Any]) -> Generator[Any]:
+    def of(self, batches: Iterator[Any]) -> Generator[tuple[Any, Any]]:
+        """Each batch with the first indices of its keys. The first key may be the last one of the batch before."""
         try:
             for batch in batches:
                 if batch.num_rows:
@@ -41,9 +47,10 @@ class SortedRows:
                 yield from self._sorted(self._rows)
                 return
             self._write()
-            yield from _joined(self._merged(), self._rows)
+            for batch in _joined(self._merged(), self._rows):
+                yield batch, key_starts(self._keys.of(batch))
         finally:
-            self._close()
+            self.close()
 
     def _add(self, batch: Any) -> None:
         self._waiting.append(batch)
@@ -52,34 +59,42 @@ class SortedRows:
         if self._bytes > BYTES_IN_MEMORY:
             self._write()
 
-    def _sorted(self, rows: int) -> Iterator[Any]:
+    def _sorted(self, rows: int) -> Iterator[tuple[Any, Any]]:
         """The waiting rows, in batches of so many rows."""
         if not self._waiting:
             return
         whole = pa.concat_batches(self._waiting)
         self._waiting, self._bytes = [], 0
-        order = _order(whole)
+        order, starts = _order(whole, self._keys)
         for begin in range(0, len(order), rows):
-            yield _in_order(whole, order[begin : begin + rows])
+            end = begin + rows
+            first, last = np.searchsorted(starts, (begin + 1, end))
+            yield _in_order(whole, order[begin:end]), np.concatenate(([0], starts[first:last] - begin))
 
     def _write(self) -> None:
         rows = sum(batch.num_rows for batch in self._waiting)
-        self._file.write(self._sorted(max(1, rows * BLOCK_BYTES // max(1, self._bytes))))
+        block = max(1, rows * BLOCK_BYTES // max(1, self._bytes))
+        self._file.write(batch for batch, _ in self._sorted(block))
 
     def _merged(self) -> Iterator[Any]:
         with self._file.opened() as file:
-            runs = [_Run(file, numbers) for numbers in self._file.runs]
+            runs = [_Run(file, numbers, self._keys) for numbers in self._file.runs]
             while runs := [run for run in runs if run.rows is not None]:
-                # Behind its block a run may have more rows of the block's last place, and none before that place.
-                bound = min(run.places[-1] for run in runs)
+                # Behind its block a run may have more rows of the block's last key, and none before it.
+                bound = min(run.last for run in runs)
                 before = pa.concat_batches([run.before(bound) for run in runs])
-                yield _in_order(before, _order(before))
+                yield _in_order(before, _order(before, self._keys)[0])
                 for run in runs:
                     yield from run.at(bound)
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Removes what lies on disk, also after an error."""
         self._waiting, self._bytes = [], 0
         self._file.close()
+
+
+_Place = tuple[int, tuple[Any, ...]]
+"""Where a row stands among others: its place and its key."""
 
 
 class _Run:
@@ -87,25 +102,26 @@ class _Run:
 
     rows: Any
     """What is left of the block at hand; None at the end."""
-    places: Any
+    last: _Place
 
-    def __init__(self, file: Any, numbers: range) -> None:
+    def __init__(self, file: Any, numbers: range, keys: KeyColumns) -> None:
         self._file = file
         self._numbers = iter(numbers)
+        self._keys = keys
         self._turn(None)
 
-    def before(self, bound: int) -> Any:
-        """Takes the rows of lower places. There are none of them in later blocks."""
-        cut = int(np.searchsorted(self.places, bound))
+    def before(self, bound: _Place) -> Any:
+        """Takes the rows before the bound. There are none of them in later blocks."""
+        cut = bisect_left(range(self.rows.num_rows), bound, key=self._stands)
         taken = self.rows.slice(0, cut)
         # The block ends at the bound or behind it, so some of it is left.
         self._turn(self.rows.slice(cut))
         return taken
 
-    def at(self, place: int) -> Iterator[Any]:
-        """Takes the rows of this place, from all blocks that have any."""
-        while self.rows is not None and self.places[0] == place:
-            cut = int(np.searchsorted(self.places, place, side="right"))
+    def at(self, bound: _Place) -> Iterator[Any]:
+        """Takes the rows of this very key, from all blocks that have any."""
+        while self.rows is not None and self._stands(0) == bound:
+            cut = bisect_right(range(self.rows.num_rows), bound, key=self._stands)
             yield self.rows.slice(0, cut)
             rest = self.rows.slice(cut)
             self._turn(rest if rest.num_rows else None)
@@ -116,20 +132,49 @@ class _Run:
             number = next(self._numbers, None)
             rows = None if number is None else self._file.get_batch(number)
         self.rows = rows
-        self.places = None if rows is None else _places(rows)
+        if rows is not None:
+            self._places, self._columns = _places(rows), self._keys.of(rows)
+            self.last = self._stands(rows.num_rows - 1)
+
+    def _stands(self, row: int) -> _Place:
+        return int(self._places[row]), tuple(_comparable(column[row]) for column in self._columns)
 
 
 def _places(rows: Any) -> Any:
     return rows.column(0).to_numpy()
 
 
-def _order(rows: Any) -> Any:
-    """Where each row of the sorted ones stands; those of one place stay in their order."""
-    return np.argsort(_places(rows), kind="stable")
+def _order(rows: Any, keys: KeyColumns) -> tuple[Any, Any]:
+    """Where each row of the sorted ones stands, and at which of these a key begins."""
+    order = np.argsort(_places(rows), kind="stable")
+    places = _places(rows)[order]
+    changes = np.count_nonzero(places[1:] != places[:-1])
+    columns = [column.take(pa.array(order)) for column in keys.of(rows)]
+    starts = key_starts(columns)
+    if not len(order) or len(starts) == changes + 1:
+        return order, starts
+    place = np.concatenate(([0], np.cumsum(places[1:] != places[:-1])))
+    shared = np.flatnonzero((np.bincount(place[starts], minlength=place[-1] + 1) > 1)[place])
+    by = [pa.array(place[shared]), *(column.take(pa.array(shared)) for column in columns)]
+    table = pa.table(by, [str(n) for n in range(len(by))])
+    # Arrow's sort is stable, too.
+    order[shared] = order[shared][
+        pc.sort_indices(table, [(name, "ascending") for name in table.column_names]).to_numpy()
+    ]
+    return order, key_starts([column.take(pa.array(order)) for column in keys.of(rows)])
 
 
 def _in_order(rows: Any, order: Any) -> Any:
     return rows.take(pa.array(order))
+
+
+def _comparable(value: Any) -> tuple[bool, Any]:
+    """A value of a key as Arrow orders it: nulls last, and instants as numbers, which have no last year."""
+    if pa.types.is_timestamp(value.type):
+        value = value.cast(pa.int64())
+    elif pa.types.is_date(value.type):
+        value = value.cast(pa.int32())
+    return not value.is_valid, value.as_py()
 
 
 def _joined(batches: Iterator[Any], rows: int) -> Iterator[Any]:
