@@ -9,7 +9,7 @@ file as a sorted run, and at the end the runs are merged. So neither many rows n
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -65,11 +65,12 @@ class SortedRows:
             return
         whole = pa.concat_batches(self._waiting)
         self._waiting, self._bytes = [], 0
-        order, starts = _order(whole, self._keys)
+        order, starts, done = _order(whole, self._keys)
         for begin in range(0, len(order), rows):
-            end = begin + rows
+            end = min(begin + rows, len(order))
             first, last = np.searchsorted(starts, (begin + 1, end))
-            yield _in_order(whole, order[begin:end]), np.concatenate(([0], starts[first:last] - begin))
+            batch = _in_order(whole, order[begin:end], {n: column[begin:end] for n, column in done.items()})
+            yield batch, np.concatenate(([0], starts[first:last] - begin))
 
     def _write(self) -> None:
         rows = sum(batch.num_rows for batch in self._waiting)
@@ -83,7 +84,8 @@ class SortedRows:
                 # Behind its block a run may have more rows of the block's last key, and none before it.
                 bound = min(run.last for run in runs)
                 before = pa.concat_batches([run.before(bound) for run in runs])
-                yield _in_order(before, _order(before, self._keys)[0])
+                order, _, done = _order(before, self._keys)
+                yield _in_order(before, order, done)
                 for run in runs:
                     yield from run.at(bound)
 
@@ -144,28 +146,31 @@ def _places(rows: Any) -> Any:
     return rows.column(0).to_numpy()
 
 
-def _order(rows: Any, keys: KeyColumns) -> tuple[Any, Any]:
-    """Where each row of the sorted ones stands, and at which of these a key begins."""
+def _order(rows: Any, keys: KeyColumns) -> tuple[Any, Any, dict[int, Any]]:
+    """Where each row of the sorted ones stands, at which of these a key begins, and the columns that are sorted for it."""
     order = np.argsort(_places(rows), kind="stable")
     places = _places(rows)[order]
-    changes = np.count_nonzero(places[1:] != places[:-1])
     columns = [column.take(pa.array(order)) for column in keys.of(rows)]
     starts = key_starts(columns)
-    if not len(order) or len(starts) == changes + 1:
-        return order, starts
-    place = np.concatenate(([0], np.cumsum(places[1:] != places[:-1])))
-    shared = np.flatnonzero((np.bincount(place[starts], minlength=place[-1] + 1) > 1)[place])
-    by = [pa.array(place[shared]), *(column.take(pa.array(shared)) for column in columns)]
-    table = pa.table(by, [str(n) for n in range(len(by))])
-    # Arrow's sort is stable, too.
-    order[shared] = order[shared][
-        pc.sort_indices(table, [(name, "ascending") for name in table.column_names]).to_numpy()
-    ]
-    return order, key_starts([column.take(pa.array(order)) for column in keys.of(rows)])
+    changes = places[1:] != places[:-1]
+    if len(order) and len(starts) != np.count_nonzero(changes) + 1:
+        place = np.concatenate(([0], np.cumsum(changes)))
+        shared = np.flatnonzero((np.bincount(place[starts], minlength=place[-1] + 1) > 1)[place])
+        by = [pa.array(place[shared]), *(column.take(pa.array(shared)) for column in columns)]
+        table = pa.table(by, [str(n) for n in range(len(by))])
+        # Arrow's sort is stable, too.
+        within = pc.sort_indices(table, [(name, "ascending") for name in table.column_names])
+        order[shared] = order[shared][within.to_numpy()]
+        columns = [column.take(pa.array(order)) for column in keys.of(rows)]
+        starts = key_starts(columns)
+    return order, starts, dict(zip(keys.indices, columns, strict=True))
 
 
-def _in_order(rows: Any, order: Any) -> Any:
-    return rows.take(pa.array(order))
+def _in_order(rows: Any, order: Any, done: Mapping[int, Any]) -> Any:
+    """The rows in this order; `done` has columns that are in order already, by their numbers."""
+    indices = pa.array(order)
+    columns = (done[n] if n in done else column.take(indices) for n, column in enumerate(rows.columns))
+    return pa.RecordBatch.from_arrays(list(columns), schema=rows.schema)
 
 
 def _comparable(value: Any) -> tuple[bool, Any]:
