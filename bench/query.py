@@ -46,7 +46,7 @@ def cold(root: Path, size: Size, workplace: Workplace) -> dict[str, Any]:
     """Queries with an empty cache each time, from reading the job's log to the value."""
     from stateflow.format.records import Owner
     from stateflow.reading.snapshots import ReaderContext, checkpoint_reader
-    from stateflow.state.backends.choice import Readers
+    from stateflow.state.backends.choice import ShardReaders
     from stateflow.state.backends.rocksdb_options import RocksOptions
     from stateflow.storage.cache import FileCache
 
@@ -54,7 +54,11 @@ def cold(root: Path, size: Size, workplace: Workplace) -> dict[str, Any]:
     for number in range(size.cold):
         folder = workplace.folder / f"host-{number}"
         here = ReaderContext(
-            str(root), FileCache(folder / "cache", 1 << 40), folder / "scratch", Readers(RocksOptions()), now
+            str(root),
+            FileCache(folder / "cache", 1 << 40),
+            folder / "scratch",
+            ShardReaders(RocksOptions()),
+            now,
         )
         key = size.keys // size.cold * number
         began = time.perf_counter()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stateflow.config.declaration import Declaration, written
+from stateflow.config.declaration import OptionDeclaration, written
 from stateflow.config.file import FILE_NAME, FILE_VARIABLE
 from stateflow.config.options import DECLARATIONS, PREFIX, Options
 
@@ -149,7 +149,7 @@ def _options() -> Iterator[str]:
         yield f"| `{name}` | {default_text} | {_allowed(declaration)} | {declaration.doc} |\n"
 
 
-def _allowed(declaration: Declaration) -> str:
+def _allowed(declaration: OptionDeclaration) -> str:
     if declaration.choices:
         return ", ".join(f"`{choice}`" for choice in declaration.choices)
     if declaration.kind == "trigger":

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 from stateflow.storage.memory import CrashError
-from stateflow.storage.webhdfs import RefusedError, UnheardError
+from stateflow.storage.webhdfs import HdfsAnswerError, UnheardError
 
 _INODES = "/.reserved/.inodes/"
 
@@ -92,7 +92,7 @@ class FakeHdfs:
         self._begin("DATA", path)
         with self._lock:
             if self.files.get(path) is not inode:
-                raise RefusedError("LeaseExpiredException", "the file is not open for writing")
+                raise HdfsAnswerError("LeaseExpiredException", "the file is not open for writing")
             if accident is None or accident.arrives == 1:
                 inode.data, inode.open = data, False
             else:
@@ -105,16 +105,16 @@ class FakeHdfs:
 
     def _named(self, path: str, parameters: dict[str, str]) -> Inode:
         if path in self.folders:
-            raise RefusedError("FileAlreadyExistsException", f"{path} is a directory")
+            raise HdfsAnswerError("FileAlreadyExistsException", f"{path} is a directory")
         parents = [path[:at] or "/" for at, letter in enumerate(path) if letter == "/"]
         if any(parent in self.files for parent in parents):
-            raise RefusedError("ParentNotDirectoryException", "(is not a directory)")
+            raise HdfsAnswerError("ParentNotDirectoryException", "(is not a directory)")
         there = self.files.get(path)
         if there is not None and parameters["overwrite"] != "true":
             there.asked += there.open
             if there.asked >= self.patience:
                 there.open = False
-            raise RefusedError("FileAlreadyExistsException", f"{path} already exists")
+            raise HdfsAnswerError("FileAlreadyExistsException", f"{path} already exists")
         self.folders.update(parents)
         inode = self.files[path] = Inode(self._next, mode=parameters.get("permission", "644"))
         self._next += 1
@@ -127,17 +127,17 @@ class FakeHdfs:
         for name, inode in self.files.items():
             if inode.id == wanted:
                 return name
-        raise RefusedError("FileNotFoundException", "File for given inode path does not exist")
+        raise HdfsAnswerError("FileNotFoundException", "File for given inode path does not exist")
 
     def _file(self, path: str) -> Inode:
         if path not in self.files:
-            raise RefusedError("FileNotFoundException", path)
+            raise HdfsAnswerError("FileNotFoundException", path)
         return self.files[path]
 
     def _delete(self, path: str) -> bool:
         if path in self.folders:
             if self._list(path):
-                raise RefusedError("PathIsNotEmptyDirectoryException", path)
+                raise HdfsAnswerError("PathIsNotEmptyDirectoryException", path)
             self.folders.discard(path)
             return True
         return self.files.pop(path, None) is not None

@@ -316,13 +316,15 @@ def test_one_row_is_compared_with_the_stateless_batch() -> None:
 def test_made_state_has_every_key_with_its_value(tmp_path: Path) -> None:
     from stateflow.format.records import Owner
     from stateflow.reading.snapshots import ReaderContext, checkpoint_reader
-    from stateflow.state.backends.choice import Readers
+    from stateflow.state.backends.choice import ShardReaders
     from stateflow.state.backends.rocksdb_options import RocksOptions
     from stateflow.storage.cache import FileCache
 
     make(tmp_path / "root", 500, shards=3, serializer=export.Reading, values=export.readings)
     cache = FileCache(tmp_path / "cache", 1 << 30)
-    place = ReaderContext(str(tmp_path / "root"), cache, tmp_path / "scratch", Readers(RocksOptions()), now)
+    place = ReaderContext(
+        str(tmp_path / "root"), cache, tmp_path / "scratch", ShardReaders(RocksOptions()), now
+    )
     with checkpoint_reader(place, JOB, owner=Owner(run="test"), ids=lambda: "reader") as reader:
         shards = reader.target(OPERATOR, STATE).shards
         found = [reader.get(OPERATOR, STATE, key)["count"] for key in range(500)]

@@ -42,7 +42,7 @@ class Garbage:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CollectionPlan:
     """What a collection would delete, and what it keeps and why."""
 
     records: Mapping[int, str]
@@ -115,7 +115,7 @@ def plan(
     chosen: Iterable[int] | None = None,
     files: Iterable[Entry] = (),
     others: Iterable[Entry] = (),
-) -> Plan:
+) -> CollectionPlan:
     """What may be deleted, from the facts of one moment.
 
     With `chosen` only records in these slots. `asked`: how many of the `retained` are kept by number; age keeps the others. `files` are the listings of `shared/` and `staged/`, for orphans; `others`
@@ -142,7 +142,7 @@ def plan(
     for entry in files:
         if entry.path not in reached and entry.path not in garbage and is_over(log, entry.path):
             garbage[entry.path] = Garbage(entry.path, entry.size, "orphan")
-    return Plan(
+    return CollectionPlan(
         records=removals,
         files=tuple(garbage[path] for path in sorted(garbage)),
         savepoints=tuple(sorted(bases(removed_records) - bases(live_records))),
@@ -180,7 +180,7 @@ def inspect(
     *,
     asked: int | None = None,
     cache: BodyCache | None = None,
-) -> Plan:
+) -> CollectionPlan:
     """What `collect` with orphans would delete now. It deletes nothing. `asked`: as `plan` takes it."""
     pins, log = _observed(store, layout, cache)
     files, others = _files(store, layout), _others(store, layout)

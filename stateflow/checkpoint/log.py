@@ -257,14 +257,16 @@ def _lost_above(newest: int, slots: Mapping[int, SlotContent]) -> Iterator[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Folder:
+class RecordFolder:
     """One record's folder, as a listing shows it."""
 
     slot: int
     entries: tuple[Entry, ...]
 
 
-def _one_by_one(read: Callable[[Folder], SlotContent], folders: Sequence[Folder]) -> Iterable[SlotContent]:
+def _one_by_one(
+    read: Callable[[RecordFolder], SlotContent], folders: Sequence[RecordFolder]
+) -> Iterable[SlotContent]:
     return map(read, folders)
 
 
@@ -279,7 +281,7 @@ class SlotCache:
         self,
         slim: Callable[[SlotContent], SlotContent] = lambda slot: slot,
         each: Callable[
-            [Callable[[Folder], SlotContent], Sequence[Folder]], Iterable[SlotContent]
+            [Callable[[RecordFolder], SlotContent], Sequence[RecordFolder]], Iterable[SlotContent]
         ] = _one_by_one,
     ) -> None:
         self._slim, self._each = slim, each
@@ -287,7 +289,7 @@ class SlotCache:
         self._slots: dict[int, tuple[tuple[tuple[str, int], ...], SlotContent]] = {}
 
     def read(
-        self, uuid: str, folders: Sequence[Folder], read: Callable[[Folder], SlotContent]
+        self, uuid: str, folders: Sequence[RecordFolder], read: Callable[[RecordFolder], SlotContent]
     ) -> dict[int, SlotContent]:
         if uuid != self._uuid:
             # A new job under the name of a deleted one may have other bodies with the same names and sizes.
@@ -368,7 +370,7 @@ def _observe(
     folders = _folders(store, layout)
     chosen = folders if newest is None else folders[-newest:]
 
-    def read(folder: Folder) -> SlotContent:
+    def read(folder: RecordFolder) -> SlotContent:
         return _read_slot(store, folder, bodies)
 
     if cache is not None:
@@ -388,16 +390,16 @@ def _observe(
     return replace(log, whole=False, gaps=tuple(gap for gap in log.gaps if gap >= lowest))
 
 
-def _folders(store: Store, layout: JobLayout) -> list[Folder]:
+def _folders(store: Store, layout: JobLayout) -> list[RecordFolder]:
     """The folders of all records, ascending by slot."""
     entries: dict[int, list[Entry]] = {}
     for entry in store.list(layout.log):
         if (parts := slot_of(entry.path)) is not None:
             entries.setdefault(parts[0], []).append(entry)
-    return [Folder(slot, tuple(entries[slot])) for slot in sorted(entries)]
+    return [RecordFolder(slot, tuple(entries[slot])) for slot in sorted(entries)]
 
 
-def _read_slot(store: Store, folder: Folder, bodies: BodyCache | None) -> SlotContent:
+def _read_slot(store: Store, folder: RecordFolder, bodies: BodyCache | None) -> SlotContent:
     named = {_name(entry): entry for entry in folder.entries}
     unreadable: list[str] = []
 

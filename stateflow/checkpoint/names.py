@@ -16,7 +16,7 @@ _WRITE = "write latest, 42, checkpoint:42 or tag:NAME"
 
 
 @dataclass(frozen=True, slots=True)
-class Latest:
+class LatestCheckpoint:
     """The newest complete checkpoint."""
 
     def __str__(self) -> str:
@@ -49,14 +49,14 @@ class Elsewhere:
         return self.url
 
 
-Name = Latest | Slot | Tag | Elsewhere
+Name = LatestCheckpoint | Slot | Tag | Elsewhere
 
 
 def parse(text: str) -> Name:
     """What a text names. UsageError when it begins like the name of a checkpoint, but is none."""
     kind, _, rest = text.partition(":")
     if text == "latest":
-        return Latest()
+        return LatestCheckpoint()
     if text.isdecimal():
         return Slot(int(text))
     if kind == "checkpoint" and rest:
@@ -71,7 +71,7 @@ def parse(text: str) -> Name:
 def slot_of(name: Name, job: JobHandle, log: Log) -> int:
     """The slot of the complete checkpoint with this name. NotFoundError says which checkpoints exist."""
     match name:
-        case Latest():
+        case LatestCheckpoint():
             return head_of(log).slot
         case Slot(slot):
             pass

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from stateflow.cli.options import Conf, Invocation, JobName, Yes, argument, command, flag, pairs
-from stateflow.cli.output import Facts, Table
+from stateflow.cli.output import Facts, TextTable
 from stateflow.cli.text import moment, number
 
 
@@ -43,7 +43,7 @@ def abandon(
                     ("rows", number(plan.rows)),
                 ]
             ),
-            Table(("sink", "target"), plan.sinks.items()),
+            TextTable(("sink", "target"), plan.sinks.items()),
             note=f"Nothing was done. `stateflow abandon {job} {checkpoint} --yes` asks each table whether it has this "
             "output, and gives up the output of those that have not.",
         )
@@ -60,6 +60,6 @@ def abandon(
             "kept": done.kept,
             "pin": done.pin.id,
         },
-        Table(("sink", "output"), outputs),
+        TextTable(("sink", "output"), outputs),
         Facts([("pin", done.pin.id), ("kept files", len(done.kept))]),
     )

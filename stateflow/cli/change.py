@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stateflow.cli.options import Invocation, JobName, Note, Takeover, Yes, argument, command, flag
-from stateflow.cli.output import Facts, Table
+from stateflow.cli.output import Facts, TextTable
 from stateflow.cli.text import number, size
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def rescale(
             call.output.log(f"operator {uid} keeps {operator.parallelism}, which its pipeline gives it")
     call.output.answer(
         {"job": job, "record": done.slot, "parallelism": parallelism, "shards": shards},
-        Table(("operator", "parallelism", "shards"), rows, right=("parallelism", "shards")),
+        TextTable(("operator", "parallelism", "shards"), rows, right=("parallelism", "shards")),
         f"record {done.slot}: the next run of job {job} has parallelism {parallelism}",
     )
 

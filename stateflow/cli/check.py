@@ -22,7 +22,7 @@ from stateflow.cli.options import (
     pairs,
     root_of,
 )
-from stateflow.cli.output import Piece, Table
+from stateflow.cli.output import Piece, TextTable
 from stateflow.cli.sizes import counted
 from stateflow.errors import IncompatibleError
 
@@ -82,7 +82,7 @@ def check(
     call.output.answer(
         {**body, "problems": result.problems},
         f"pipeline {result.pipeline}, compared with {against}",
-        Table(("", "uid", "verdict", "states"), rows),
+        TextTable(("", "uid", "verdict", "states"), rows),
         *_ready_made((o.uid, o.options, o.combines) for o in result.operators),
     )
     for warning in result.warnings:
@@ -116,4 +116,4 @@ def _ready_made(operators: Iterable[tuple[str, Mapping[str, str], bool]]) -> Ite
     ]
     if rows:
         yield ""
-        yield Table(("operator", "what it is"), rows)
+        yield TextTable(("operator", "what it is"), rows)

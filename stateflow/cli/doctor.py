@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from stateflow.cli.options import Conf, Invocation, Settings, command, flag, pairs
-from stateflow.cli.output import Table
+from stateflow.cli.output import TextTable
 
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
@@ -43,13 +43,13 @@ def doctor(
             ],
             "configuration": [{"name": s.name, "value": s.value, "origin": s.origin} for s in settings],
         },
-        Table(
+        TextTable(
             ("", "check", "found", "next step"),
             [(f.verdict, f.check, f.found, f.next_step) for f in findings],
             colours=_COLOURS,
         ),
         "",
-        Table(("option", "value", "set by"), [(s.name, s.value, s.origin) for s in settings]),
+        TextTable(("option", "value", "set by"), [(s.name, s.value, s.origin) for s in settings]),
     )
     if failed:
         raise typer.Exit(1)

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 from stateflow.checkpoint.collection import ANNOUNCED, YOUNG
 from stateflow.cli.options import Invocation, JobName, Yes, command, flag, job_of
-from stateflow.cli.output import Table
+from stateflow.cli.output import TextTable
 from stateflow.cli.text import several, size
 from stateflow.errors import NotFoundError
 
 if TYPE_CHECKING:
-    from stateflow.checkpoint.collection import Plan
+    from stateflow.checkpoint.collection import CollectionPlan
 
 _CLAIMED, _OVER, _HALF = (
     "claimed savepoint that nothing names",
@@ -106,7 +106,7 @@ def gc(
     )
 
 
-def _table(plan: Plan, expired: list[str], unfinished: list[str]) -> Table:
+def _table(plan: CollectionPlan, expired: list[str], unfinished: list[str]) -> TextTable:
     rows: list[tuple[object, ...]] = [
         (f"record {slot}", "keep", _KEPT.get(reason, reason)) for slot, reason in sorted(plan.kept.items())
     ]
@@ -121,4 +121,4 @@ def _table(plan: Plan, expired: list[str], unfinished: list[str]) -> Table:
         rows.append(
             (f"{len(plan.leftovers)} claims, control files and pins", "delete", "of epochs that are over")
         )
-    return Table(("what", "", "why"), rows)
+    return TextTable(("what", "", "why"), rows)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stateflow.cli.options import Invocation, JobName, command, flag, job_of, root_of
-from stateflow.cli.output import Facts, Heading, Piece, Table
+from stateflow.cli.output import Facts, Heading, Piece, TextTable
 from stateflow.cli.sizes import counted
 from stateflow.cli.text import moment, number, seconds, several, size
 from stateflow.errors import StateflowError, UsageError
@@ -68,7 +68,7 @@ def jobs(call: Invocation) -> None:
     ]
     columns = ("job", "status", "health", "checkpoint", "pending", "completed", "state", "epoch")
     numbers = ("checkpoint", "completed", "state", "epoch")
-    call.output.answer({"root": place, "jobs": found}, Table(columns, rows, right=numbers), *unwell)
+    call.output.answer({"root": place, "jobs": found}, TextTable(columns, rows, right=numbers), *unwell)
 
 
 @command
@@ -124,7 +124,7 @@ def _show_schemas(call: Invocation, job: str, head: Record | None) -> None:
     rows = stored_schemas(head)
     call.output.answer(
         {"job": job, "checkpoint": head.slot if head else None, "schemas": [row.document() for row in rows]},
-        Table(
+        TextTable(
             ("operator", "state", "schema", "introduced by", "type", "converted by"),
             [
                 (
@@ -151,7 +151,7 @@ def _show_sizes(call: Invocation, job: str, options: Options) -> None:
     ]
     call.output.answer(
         {"job": job, "checkpoint": slot, "states": [asdict(state) for state in found]},
-        Table(columns, rows, right=columns[2:]),
+        TextTable(columns, rows, right=columns[2:]),
         note=f"checkpoint {slot}; sizes before compression",
     )
 
@@ -184,7 +184,7 @@ def _history(status: JobStatus, lines: list[HistoryLine], kept: set[int]) -> Ite
     ]
     if acts:
         yield ""
-        yield Table(("record", "act", "at", "by", "from", "note"), acts, right=("record",))
+        yield TextTable(("record", "act", "at", "by", "from", "note"), acts, right=("record",))
 
 
 def _holder(held: dict[str, Any]) -> str:
@@ -217,7 +217,7 @@ def _ttls(status: JobStatus) -> Iterator[Piece]:
     if lives:
         columns = ("operator", "state", "lives until", "live", "expired")
         yield ""
-        yield Table(columns, lives, right=columns[3:])
+        yield TextTable(columns, lives, right=columns[3:])
         expired = sum(o.expired for o in status.operators)
         rest = ", and more wait for the next batches" if any(o.expiring for o in status.operators) else ""
         yield f"{number(expired)} expired entries left with the newest batch{rest}"
@@ -264,25 +264,25 @@ def _shown(status: JobStatus, life: str, health: Health) -> Iterator[Piece]:
         ]
         columns = ("operator", "key", "parallelism", "max", "shards", "entries", "state", "backend")
         yield ""
-        yield Table(columns, rows, right=columns[2:7])
+        yield TextTable(columns, rows, right=columns[2:7])
         ready = [
             (o.uid, "; ".join(filter(None, (o.what, o.late, o.combiner)))) for o in status.operators if o.what
         ]
         if ready:
             yield ""
-            yield Table(("operator", "what it is"), ready)
+            yield TextTable(("operator", "what it is"), ready)
         states = [(o.uid, name, text) for o in status.operators for name, text in o.states.items()]
         yield ""
-        yield Table(("operator", "state", "type"), states)
+        yield TextTable(("operator", "state", "type"), states)
         yield from _ttls(status)
     if status.sources:
         yield ""
         positions = [(s.uid, s.kind, s.position, moment(s.event_time)) for s in status.sources]
-        yield Table(("source", "kind", "position", "newest event"), positions)
+        yield TextTable(("source", "kind", "position", "newest event"), positions)
     if status.sinks:
         yield ""
         targets = [(s.uid, s.kind, s.target, s.last_commit) for s in status.sinks]
-        yield Table(("sink", "kind", "target", "has"), targets)
+        yield TextTable(("sink", "kind", "target", "has"), targets)
 
 
 @command
@@ -328,7 +328,7 @@ def checkpoints(
         "sinks",
     )
     rows = [_row(line, standing) for line in newest]
-    call.output.answer(body, Table(columns, rows, right=("id", *columns[5:11])))
+    call.output.answer(body, TextTable(columns, rows, right=("id", *columns[5:11])))
 
 
 def _row(line: HistoryLine, standing: set[int]) -> Sequence[object]:

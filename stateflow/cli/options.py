@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Literal, ParamSpe
 
 import typer
 
-from stateflow.cli.output import ConsoleOutput, JsonOutput, Output
+from stateflow.cli.output import CommandOutput, ConsoleOutput, JsonOutput
 from stateflow.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 _ARGUMENTS = {"retained_checkpoints": "--retained", "retained_age": "--age"}
 """The arguments of `gc` that are not called like their options."""
-_OUTPUTS: dict[str, type[Output]] = {"text": ConsoleOutput, "json": JsonOutput}
+_OUTPUTS: dict[str, type[CommandOutput]] = {"text": ConsoleOutput, "json": JsonOutput}
 _OUTPUT, _DEBUG = "stateflow.output", "stateflow.debug"
 """Where a context keeps them, for whoever reports an error."""
 
@@ -29,7 +29,7 @@ flag = partial(typer.Option, show_default=False)
 argument = partial(typer.Argument, show_default=False)
 
 
-def _output(ctx: typer.Context, value: str) -> Output:
+def _output(ctx: typer.Context, value: str) -> CommandOutput:
     if value not in _OUTPUTS:
         raise typer.BadParameter(f"{value!r} is neither text nor json")
     made = ctx.meta[_OUTPUT] = _OUTPUTS[value]()
@@ -41,9 +41,9 @@ def _debug(ctx: typer.Context, value: bool) -> bool:
     return value
 
 
-def output_of(ctx: typer.Context) -> Output:
+def output_of(ctx: typer.Context) -> CommandOutput:
     """The output that the command prints to; text, until its form is known."""
-    found: Output | None = ctx.meta.get(_OUTPUT)
+    found: CommandOutput | None = ctx.meta.get(_OUTPUT)
     return found or ConsoleOutput()
 
 
@@ -116,7 +116,7 @@ def _shared(
 class Invocation:
     """One call of a command: where its answer goes, and the options that every command has."""
 
-    output: Output
+    output: CommandOutput
     root: str | None
     debug: bool
 
@@ -151,7 +151,7 @@ def _with_shared(function: Command[P], *names: str) -> Callable[..., None]:
     parameters = [*own, *(shared[name] for name in names)]
 
     @wraps(function)
-    def called(output: Output, debug: bool, root: str | None = None, **given: Any) -> None:
+    def called(output: CommandOutput, debug: bool, root: str | None = None, **given: Any) -> None:
         function(Invocation(output, root, debug), **given)  # type: ignore[call-arg]
 
     # What typer reads.

@@ -29,7 +29,7 @@ Advance = Callable[[str, int, int], object]
 
 
 @dataclass(frozen=True)
-class Table:
+class TextTable:
     """Rows under a header. A cell's text is shown as it is, brackets and all."""
 
     columns: Sequence[str]
@@ -52,11 +52,11 @@ class Heading:
     text: str
 
 
-Piece = str | Heading | Facts | Table
+Piece = str | Heading | Facts | TextTable
 """What a person reads; a text is a line of its own."""
 
 
-class Output(ABC):
+class CommandOutput(ABC):
     """The output of a command. stderr is the same in both forms, but for notes and errors."""
 
     def __init__(self) -> None:
@@ -127,7 +127,7 @@ class Output(ABC):
             yield advance
 
 
-class ConsoleOutput(Output):
+class ConsoleOutput(CommandOutput):
     """Text, for people."""
 
     def __init__(self) -> None:
@@ -151,7 +151,7 @@ class ConsoleOutput(Output):
                     self._out.print(f"\n[bold]{escape(text)}[/]")
                 case Facts(pairs):
                     self._out.print(_facts(pairs))
-                case Table():
+                case TextTable():
                     self._out.print(_table(piece))
 
     def note(self, text: str) -> None:
@@ -166,7 +166,7 @@ class ConsoleOutput(Output):
         self._err.print(f"[bold red]stateflow:[/] {escape(text)}", soft_wrap=True)
 
 
-class JsonOutput(Output):
+class JsonOutput(CommandOutput):
     """JSON, for programs."""
 
     def answer(self, body: Any, *pieces: Piece, note: str = "") -> None:
@@ -208,7 +208,7 @@ def _plain(body: Any) -> Any:
     return str(body)
 
 
-def _table(table: Table) -> rich.table.Table:
+def _table(table: TextTable) -> rich.table.Table:
     made = rich.table.Table(header_style="bold", box=None, pad_edge=False)
     numbers = set(table.right)
     for name in table.columns:

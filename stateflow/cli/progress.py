@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from stateflow.cli.output import Heading, Piece, Table
+from stateflow.cli.output import Heading, Piece, TextTable
 from stateflow.cli.text import harmless, moment, number, seconds, several, size
 from stateflow.masking import all_masked
 
@@ -199,7 +199,7 @@ def table_pieces(table: SinkTable) -> tuple[Piece, ...]:
         for name in table.columns
         if all(isinstance(row[name], int | float) for row in table.rows if row[name] is not None)
     ]
-    shown = Table(
+    shown = TextTable(
         table.columns, [[_cell(row[name]) for name in table.columns] for row in table.rows], right=numbers
     )
     more = table.count - len(table.rows)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stateflow.cli.options import Invocation, JobName, OperatorName, argument, command, flag, root_of
-from stateflow.cli.output import Piece, Table
+from stateflow.cli.output import Piece, TextTable
 from stateflow.cli.text import moment
 from stateflow.errors import UsageError
 
@@ -96,7 +96,7 @@ def _shown(found: LookupResult) -> list[Piece]:
     if not found.found:
         return []
     if found.what == "map":
-        return [Table(("map key", "value"), [(name, _text(one)) for name, one in value.items()])]
+        return [TextTable(("map key", "value"), [(name, _text(one)) for name, one in value.items()])]
     return [_text(one) for one in (value if found.what == "list" else [value])]
 
 

@@ -26,7 +26,7 @@ from stateflow.cli.options import (
     pairs,
     root_of,
 )
-from stateflow.cli.output import Facts, Output, Piece, Table
+from stateflow.cli.output import CommandOutput, Facts, Piece, TextTable
 from stateflow.cli.text import moment, number, size
 from stateflow.errors import UsageError
 
@@ -142,7 +142,7 @@ def list_(
     columns = ("job", "type", "checkpoint", "made", "size", "by", "note", "place")
     call.output.answer(
         {"root": place, "savepoints": [_listed(url, each) for url, each in listed]},
-        Table(columns, rows, right=("checkpoint", "size")),
+        TextTable(columns, rows, right=("checkpoint", "size")),
     )
 
 
@@ -282,14 +282,14 @@ def _shown(url: str, savepoint: Savepoint) -> Iterator[Piece]:
     ]
     if rows:
         yield ""
-        yield Table(("operator", "state", "kind", "type", "rows"), rows, right=("rows",))
+        yield TextTable(("operator", "state", "kind", "type", "rows"), rows, right=("rows",))
     if savepoint.offsets:
         yield ""
         positions = [
             (uid, "; ".join(str(o.get("position", "")) for o in offsets))
             for uid, offsets in savepoint.offsets.items()
         ]
-        yield Table(("source", "position"), positions)
+        yield TextTable(("source", "position"), positions)
 
 
 def _rows(savepoint: Savepoint, uid: str, state: str) -> str | None:
@@ -304,7 +304,7 @@ def _parsed(parse: Any, flag: str, text: str) -> Any:
         raise UsageError(f"{flag}: {error}") from None
 
 
-def _detach(job: str, output: Output) -> None:
+def _detach(job: str, output: CommandOutput) -> None:
     """The same command without --detach, in a session of its own; what it says goes to a file."""
     from stateflow.config.options import cache_folder
     from stateflow.private_folders import make_private

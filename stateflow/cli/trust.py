@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from stateflow.cli.options import Invocation, argument, flag, rootless_command
-from stateflow.cli.output import Table
+from stateflow.cli.output import TextTable
 from stateflow.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def trust(
     remember(path, read.owner, read.guarded, os.environ)
     call.output.answer(
         {"file": str(path), "trusted": True, "options": dict(rows)},
-        Table(("option", "value"), rows)
+        TextTable(("option", "value"), rows)
         if rows
         else f"{path} names no folder, endpoint or credential, and does not decide what is deleted",
         note=f"{path} is trusted, until one of these values changes." if rows else "",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from stateflow.cli.options import Invocation, JobOrUrl, command, flag, job_of
-from stateflow.cli.output import Table
+from stateflow.cli.output import TextTable
 from stateflow.errors import CorruptError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def verify(
                 for f in findings
             ],
         },
-        Table(("", "finding"), [(f.severity, _told(f, job)) for f in findings]) if findings else sound,
+        TextTable(("", "finding"), [(f.severity, _told(f, job)) for f in findings]) if findings else sound,
     )
     if errors:
         rest = f", and {len(errors) - 1} more" if len(errors) > 1 else ""

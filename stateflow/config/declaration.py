@@ -16,7 +16,7 @@ Trigger = Literal["drain", "until-stopped"] | timedelta
 
 
 @dataclass(frozen=True, slots=True)
-class Declaration:
+class OptionDeclaration:
     """The declaration of one option."""
 
     kind: Kind
@@ -37,7 +37,7 @@ class Declaration:
         return self.place or self.deletes
 
 
-def read(declaration: Declaration, value: Any) -> Any:
+def read(declaration: OptionDeclaration, value: Any) -> Any:
     """The value in the option's own type. ValueError says what would be right."""
     result = _READERS[declaration.kind](value)
     if declaration.choices and result not in declaration.choices:
@@ -49,7 +49,7 @@ def read(declaration: Declaration, value: Any) -> Any:
     return result
 
 
-def written(declaration: Declaration, value: Any) -> str:
+def written(declaration: OptionDeclaration, value: Any) -> str:
     """The value as one writes it in `stateflow.toml`, without quotes. A secret mapping shows only its keys."""
     if isinstance(value, bool):
         return "true" if value else "false"

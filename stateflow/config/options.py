@@ -16,7 +16,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
 
-from stateflow.config.declaration import Declaration, Kind, Trigger, read, written
+from stateflow.config.declaration import Kind, OptionDeclaration, Trigger, read, written
 from stateflow.config.file import FILE_VARIABLE, ConfigurationFile, beside, configuration_file
 from stateflow.config.trust import home, option_name
 from stateflow.errors import UsageError
@@ -49,7 +49,7 @@ def _option(
     place: bool = False,
     deletes: bool = False,
 ) -> Any:
-    declaration = Declaration(kind, doc, flink, choices, least, most, secret, place, deletes)
+    declaration = OptionDeclaration(kind, doc, flink, choices, least, most, secret, place, deletes)
     if kind == "mapping":
         return field(default_factory=dict, repr=not secret, metadata={"declaration": declaration})
     return field(default=default, metadata={"declaration": declaration})
@@ -297,7 +297,7 @@ class Options:
             yield Setting(name, written(declaration, getattr(self, name)), self.origin(name))
 
 
-DECLARATIONS: Mapping[str, Declaration] = {
+DECLARATIONS: Mapping[str, OptionDeclaration] = {
     each.name: each.metadata["declaration"] for each in fields(Options) if "declaration" in each.metadata
 }
 

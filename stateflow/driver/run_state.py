@@ -43,7 +43,7 @@ RunState = Running | Ended | Lost
 
 
 @dataclass(frozen=True, slots=True)
-class Observation:
+class RunObservation:
     """One look at a run."""
 
     process: ProcessStatus | None
@@ -54,7 +54,7 @@ class Observation:
     """Seconds since the heartbeat's counter changed, by the observer's own clock; without a heartbeat, since the first look."""
 
 
-def run_state(observation: Observation, patience: float, last_words: Sequence[str] = ()) -> RunState:
+def run_state(observation: RunObservation, patience: float, last_words: Sequence[str] = ()) -> RunState:
     """`patience`: seconds without a new heartbeat before the run counts as lost. `last_words`: the end of the process's output."""
     beat, silence = observation.heartbeat, observation.silent_for
     epoch = beat.epoch if beat else None

@@ -28,7 +28,7 @@ from stateflow.checkpoint.log import read_epochs
 from stateflow.driver.handover import Handover
 from stateflow.driver.processes import ProcessStatus
 from stateflow.driver.run_spec import RunSpec
-from stateflow.driver.run_state import Ended, Lost, Observation, Running, RunState, run_state
+from stateflow.driver.run_state import Ended, Lost, Running, RunObservation, RunState, run_state
 from stateflow.errors import BusyError, FencedError, StateflowError, UnavailableError, error_of
 from stateflow.format.records import Owner
 from stateflow.quantities import several
@@ -233,7 +233,7 @@ class Supervision:
             if self._counter != (beat.epoch, beat.counter):
                 self._counter, self._changed = (beat.epoch, beat.counter), self._monotonic()
                 self._notice(beat.epoch)
-        observation = Observation(process, beat, self._monotonic() - self._changed)
+        observation = RunObservation(process, beat, self._monotonic() - self._changed)
         return run_state(observation, self.patience, driver.last_words() if driver else ())
 
     def _notice(self, epoch: int) -> None:

@@ -75,7 +75,7 @@ def keys_of(value: bytes, begin: bytes = b"") -> list[bytes]:
     raise CorruptError(f"a block of expiries is damaged: {value[:40].hex()}; run `stateflow verify`")
 
 
-class Progress(NamedTuple):
+class SweepProgress(NamedTuple):
     """How far the sweep of one key group has come."""
 
     sweep: int
@@ -88,15 +88,15 @@ def progress_key(group: int, index_id: int) -> bytes:
     return prefix(group, index_id) + bytes(_DUE_WIDTH)
 
 
-def encode_progress(progress: Progress) -> bytes:
+def encode_progress(progress: SweepProgress) -> bytes:
     return _progress.pack(progress.sweep, progress.through) + progress.key
 
 
-def decode_progress(value: bytes) -> Progress:
+def decode_progress(value: bytes) -> SweepProgress:
     try:
         sweep, through = _progress.unpack_from(value)
     except StructError:
         raise CorruptError(
             f"the progress of a sweep is damaged: {value[:40].hex()}; run `stateflow verify`"
         ) from None
-    return Progress(sweep, bool(through), value[_progress.size :])
+    return SweepProgress(sweep, bool(through), value[_progress.size :])

@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from stateflow.checkpoint.abandon import Abandoned, Probe
 from stateflow.checkpoint.abandon import abandon as abandon_record
 from stateflow.checkpoint.claim import CarryOut, claim
-from stateflow.checkpoint.collection import CollectionReport, DisposeSavepoint, Plan, collect, inspect
+from stateflow.checkpoint.collection import (
+    CollectionPlan,
+    CollectionReport,
+    DisposeSavepoint,
+    collect,
+    inspect,
+)
 from stateflow.checkpoint.control import read_heartbeat, read_progress
 from stateflow.checkpoint.deletion import Deleted, delete_job
 from stateflow.checkpoint.draft import Draft
@@ -424,7 +430,7 @@ class Job(JobHandle):
             open_base=lambda url: open_recorded(url, self.storage_options, root=self.store.url),
         )
 
-    def garbage(self, retained: int = COLLECTED_RETAINED, age: timedelta = timedelta(0)) -> Plan:
+    def garbage(self, retained: int = COLLECTED_RETAINED, age: timedelta = timedelta(0)) -> CollectionPlan:
         """What `collect` would delete now, what it would keep, and why."""
         cache: BodyCache = {}
         most = self._retained(retained, age, cache)

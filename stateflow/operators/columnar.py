@@ -55,7 +55,7 @@ class ColumnarSpec:
     """By how many microseconds the operator's watermark is behind that of the batch: its rows may be that far behind."""
 
 
-class ColumnarContext(OperatorContext):
+class TaskColumnarContext(OperatorContext):
     """One per task."""
 
     late: Any
@@ -82,7 +82,7 @@ class ColumnarEngine:
 
     def __init__(self, spec: ColumnarSpec, moment: Moment, subtask: int) -> None:
         self.spec = spec
-        self.context = ColumnarContext(moment, subtask)
+        self.context = TaskColumnarContext(moment, subtask)
         expiries = {
             name: expiry_of_schema(schema, moment.now, moment.watermark, moment.slot + moment.shift)
             for name, schema in spec.states.items()

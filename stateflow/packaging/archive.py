@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from stateflow.packaging.entries import Entry
+from stateflow.packaging.entries import ArchiveEntry
 from stateflow.packaging.native import Native, native
 
 LEVEL = 2
@@ -23,7 +23,7 @@ _SHORT = 12
 class ArchiveContent:
     """The files of an archive, read once to know their size and fingerprint."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[ArchiveEntry, ...]
     fingerprint: str
     """A hash of names, modes and bytes, but not of the compression."""
     size: int
@@ -47,10 +47,10 @@ class Archive:
 
 
 def read_content(
-    entries: Iterable[Entry], advance: Callable[[int, int], object] = lambda done, total: None
+    entries: Iterable[ArchiveEntry], advance: Callable[[int, int], object] = lambda done, total: None
 ) -> ArchiveContent:
     """Reads every file. If two entries have one name, the first one counts."""
-    named: dict[str, Entry] = {}
+    named: dict[str, ArchiveEntry] = {}
     for entry in entries:
         named.setdefault(entry.name, entry)
     ordered = tuple(named[name] for name in sorted(named))
@@ -94,7 +94,7 @@ def write_archive(
 
 
 def _write(
-    tar: tarfile.TarFile, entries: Sequence[Entry], total: int, advance: Callable[[int, int], object]
+    tar: tarfile.TarFile, entries: Sequence[ArchiveEntry], total: int, advance: Callable[[int, int], object]
 ) -> None:
     done = 0
     for entry in entries:

@@ -17,7 +17,7 @@ from stateflow.distribution import DISTRIBUTION, installed_version
 from stateflow.errors import NotFoundError, UsageError
 from stateflow.packaging.archive import Archive, ArchiveContent, archive_path, read_content, write_archive
 from stateflow.packaging.closure import FROM_SPARK, NeededDistribution, closure, files_of, lock
-from stateflow.packaging.entries import Entry, file_entry
+from stateflow.packaging.entries import ArchiveEntry, file_entry
 from stateflow.packaging.interpreter import interpreter, launcher
 from stateflow.packaging.native import Demands, demands
 from stateflow.packaging.platforms import Hosts, hosts_of, refuse_others, version_text
@@ -115,9 +115,9 @@ def _without_home(module: str, where: str) -> Exception:
     )
 
 
-def _environment(needed: Sequence[NeededDistribution], *, include_python: bool) -> Iterable[Entry]:
+def _environment(needed: Sequence[NeededDistribution], *, include_python: bool) -> Iterable[ArchiveEntry]:
     yield launcher(included=include_python)
-    yield Entry(LOCK, lock(needed).encode())
+    yield ArchiveEntry(LOCK, lock(needed).encode())
     for each in needed:
         yield from files_of(each)
     if include_python:

@@ -14,7 +14,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from stateflow.errors import NotFoundError, UsageError
-from stateflow.packaging.entries import Entry, file_entry
+from stateflow.packaging.entries import ArchiveEntry, file_entry
 from stateflow.pipelines.sources import files_below
 
 FROM_SPARK = frozenset(("pyspark", "pyspark-client", "py4j"))
@@ -72,14 +72,14 @@ def lock(needed: Iterable[NeededDistribution]) -> str:
     return "".join(f"{each.name}=={each.version}\n" for each in needed)
 
 
-def files_of(needed: NeededDistribution) -> Iterator[Entry]:
+def files_of(needed: NeededDistribution) -> Iterator[ArchiveEntry]:
     """The files of a distribution that an executor needs. If it is installed editable, they come from its project folder."""
     distribution = needed.distribution
     if distribution.read_text("RECORD") is None and distribution.read_text("SOURCES.txt") is not None:
         # Setuptools writes these notes into a project's own folder, and Python finds them first when it starts there.
         yield from _own_modules(needed)
         place = f"{ROOM}/{needed.name.replace('-', '_')}-{needed.version}.dist-info/METADATA"
-        yield Entry(place, (distribution.read_text("PKG-INFO") or "").encode())
+        yield ArchiveEntry(place, (distribution.read_text("PKG-INFO") or "").encode())
         return
     if distribution.files is None:
         raise UsageError(
@@ -140,7 +140,7 @@ def _is_editable(distribution: metadata.Distribution) -> bool:
     return bool(origin.get("dir_info", {}).get("editable"))
 
 
-def _own_modules(needed: NeededDistribution) -> Iterator[Entry]:
+def _own_modules(needed: NeededDistribution) -> Iterator[ArchiveEntry]:
     names = (needed.distribution.read_text("top_level.txt") or "").split()
     if not names:
         raise UsageError(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ArchiveEntry:
     """A file and its name in the archive. Its content is a file on disk, or bytes."""
 
     name: str
@@ -23,5 +23,5 @@ class Entry:
         return len(self.source) if isinstance(self.source, bytes) else self.source.stat().st_size
 
 
-def file_entry(name: str, path: Path) -> Entry:
-    return Entry(name, path, executable=os.access(path, os.X_OK))
+def file_entry(name: str, path: Path) -> ArchiveEntry:
+    return ArchiveEntry(name, path, executable=os.access(path, os.X_OK))

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from stateflow.errors import UsageError
-from stateflow.packaging.entries import Entry, file_entry
+from stateflow.packaging.entries import ArchiveEntry, file_entry
 from stateflow.pipelines.sources import files_below
 
 FOLDER = "python"
@@ -50,15 +50,15 @@ exit 1
 """
 
 
-def launcher(*, included: bool) -> Entry:
+def launcher(*, included: bool) -> ArchiveEntry:
     """`bin/python`. It finds its environment by its own path, so it works wherever Spark unpacks it."""
     start = _INCLUDED if included else _ON_HOST
     version = NAME.removeprefix("python")
     text = _LAUNCHER.format(start=start.format(folder=FOLDER, name=NAME, minor=_MINOR, version=version))
-    return Entry("bin/python", text.encode(), executable=True)
+    return ArchiveEntry("bin/python", text.encode(), executable=True)
 
 
-def interpreter() -> Iterator[Entry]:
+def interpreter() -> Iterator[ArchiveEntry]:
     """The running interpreter and its standard library. The interpreter finds the library by its own path."""
     program = Path(sys.executable).resolve()
     library = Path(sysconfig.get_path("stdlib"))

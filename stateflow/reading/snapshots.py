@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stateflow.checkpoint.handle import JobHandle
-from stateflow.checkpoint.names import Latest, Name, parse, slot_of
+from stateflow.checkpoint.names import LatestCheckpoint, Name, parse, slot_of
 from stateflow.checkpoint.pins import pin, release
 from stateflow.config.options import cache_folder, scratch_parent
 from stateflow.errors import NotFoundError, UsageError
@@ -123,7 +123,7 @@ def _pinned(job: JobHandle, name: Name, owner: Owner) -> tuple[Record, Pin]:
             return record, record_pin
         except NotFoundError:
             # The record that was the newest a moment ago may be collected by now.
-            if name != Latest() or not tries_left:
+            if name != LatestCheckpoint() or not tries_left:
                 raise
     raise AssertionError("the last try returns or raises")
 

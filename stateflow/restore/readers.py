@@ -18,12 +18,12 @@ from stateflow.savepoints.origin import newest_sinks
 from stateflow.spark.internals.delta_log import LoggedCommit, logged_commit
 from stateflow.spark.sinks.delta_rewind import find_rewind, rewindable
 from stateflow.spark.sinks.slot import SinkSlot
-from stateflow.spark.sources.delta_log import DeltaLog, log_of
+from stateflow.spark.sources.delta_log import SourceLog, log_of
 from stateflow.spark.sources.delta_offset import DeltaOffset
 from stateflow.spark.sources.delta_restores import TableRestore, UndoneRead, last_like, next_step
 from stateflow.storage.roots import open_beside
 
-OpenTable = Callable[[str], DeltaLog | None]
+OpenTable = Callable[[str], SourceLog | None]
 """Opens the log of the table at a path; None when this process cannot read it."""
 
 
@@ -64,7 +64,7 @@ def readers_of(job: JobHandle, last_commits: Mapping[str, int], sinks: Iterable[
     """The readers of these sinks of `job`, if the outputs after `last_commits` are undone."""
     logs, unreadable = _other_logs(job)
 
-    def open_table(path: str) -> DeltaLog | None:
+    def open_table(path: str) -> SourceLog | None:
         return log_of(path, job.store, lambda url: open_beside(url, job.store, job.storage_options))
 
     return find_readers(job.log(), last_commits, sinks, logs, open_table, unreadable)
@@ -99,7 +99,7 @@ class _Search:
     def __init__(self, others: Mapping[str, Log], open_table: OpenTable, notes: list[str]) -> None:
         self.others, self.notes = others, notes
         self._open = open_table
-        self._tables: dict[str, DeltaLog | None] = {}
+        self._tables: dict[str, SourceLog | None] = {}
 
     def undone_by(self, log: Log, slot: int) -> dict[str, _Undone]:
         """What going back to a checkpoint would undo in the job's outputs."""
@@ -184,7 +184,7 @@ def _offsets(sources: Mapping[str, SourceState]) -> Iterator[tuple[str, DeltaOff
                 yield uid, DeltaOffset.parse(line)
 
 
-def _commits(table: DeltaLog, known: int) -> Iterator[LoggedCommit]:
+def _commits(table: SourceLog, known: int) -> Iterator[LoggedCommit]:
     """From the newest version down, as far as the log reaches."""
     for version in range(_newest(table, known), -1, -1):
         body = table.commit(version)
@@ -193,7 +193,7 @@ def _commits(table: DeltaLog, known: int) -> Iterator[LoggedCommit]:
         yield logged_commit(version, body.splitlines())
 
 
-def _newest(table: DeltaLog, known: int) -> int:
+def _newest(table: SourceLog, known: int) -> int:
     """The newest version: a table's versions have no gap."""
     version = known
     while table.commit(version + 1) is not None:

@@ -16,7 +16,7 @@ from stateflow.config.options import Options
 from stateflow.format.records import Record
 from stateflow.format.source_offsets import NOTHING
 from stateflow.pipelines.tables import DeltaTable
-from stateflow.spark.sources.delta_log import Ahead, DeltaLog, Position, ahead, begins_after
+from stateflow.spark.sources.delta_log import Ahead, Position, SourceLog, ahead, begins_after
 from stateflow.spark.timers import timers_due
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from stateflow.pipelines.graph import Node
     from stateflow.spark.sources.positions import Bound
 
-LogOf = Callable[[str], DeltaLog | None]
+LogOf = Callable[[str], SourceLog | None]
 """Opens the log of the Delta table at a path; None when it cannot be read with certainty."""
 
 

@@ -34,7 +34,7 @@ class LinkError(OSError):
         super().__init__(errno.ELOOP, "a symbolic link", link)
 
 
-class Folder:
+class OpenFolder:
     """The folders from a root to one below it, open. Close it, or use it in a `with`.
 
     FileNotFoundError when one is missing, NotADirectoryError when one is a file, LinkError when one is a link. With

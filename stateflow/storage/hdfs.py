@@ -34,7 +34,7 @@ from stateflow.storage.store import (
     checked_path,
     checked_prefix,
 )
-from stateflow.storage.webhdfs import RefusedError, UnheardError, WebHdfs
+from stateflow.storage.webhdfs import HdfsAnswerError, UnheardError, WebHdfs
 
 _THREADS = 8
 _FEW = 4
@@ -144,7 +144,7 @@ class HdfsStore:
             try:
                 self._write(path, body, len(body), overwrite=False)
                 return
-            except RefusedError as error:
+            except HdfsAnswerError as error:
                 if error.kind not in _TAKEN:
                     raise self._failed("create", path, error) from None
             except UnheardError as error:
@@ -242,7 +242,7 @@ class HdfsStore:
 
     def remove_root(self) -> None:
         """Removes the root's own folder if it is empty."""
-        with suppress(RefusedError, UnheardError):
+        with suppress(HdfsAnswerError, UnheardError):
             self._web.ask("DELETE", self._folder.rstrip("/"), "DELETE", recursive="false")
 
     def _write(
@@ -263,7 +263,7 @@ class HdfsStore:
             try:
                 write()
                 return
-            except RefusedError as error:
+            except HdfsAnswerError as error:
                 if missing and error.kind in _MISSING:
                     raise self._missing(missing) from None
                 if not left or error.kind not in (*_TAKEN, "LeaseExpiredException", *_MISSING):
@@ -325,7 +325,7 @@ class HdfsStore:
         try:
             found = self._web.ask("GET", _by_id(at, status), "GET_BLOCK_LOCATIONS")
             return bool(found["LocatedBlocks"]["isUnderConstruction"])
-        except RefusedError as error:
+        except HdfsAnswerError as error:
             if error.kind in _MISSING:
                 raise
             return True
@@ -374,7 +374,7 @@ class HdfsStore:
 
     def _tidy(self, folder: str) -> None:
         """Removes what broke off in the folder, then the folder and those above it, as far as they are empty."""
-        with suppress(RefusedError, UnheardError, StateflowError):
+        with suppress(HdfsAnswerError, UnheardError, StateflowError):
             for each in self._inside(f"{folder}/" if folder else ""):
                 if not each.folder and (not each.has_length or each.id in self._torn):
                     self._became_whole(f"{folder}/{each.name}" if folder else each.name, each)
@@ -417,10 +417,10 @@ class _Errors:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
-        if isinstance(error, RefusedError) and error.kind in _MISSING:
+        if isinstance(error, HdfsAnswerError) and error.kind in _MISSING:
             self.gone = True
             return True
-        if isinstance(error, RefusedError | UnheardError):
+        if isinstance(error, HdfsAnswerError | UnheardError):
             raise self._store._failed(self._verb, self._path, error) from None
         if isinstance(error, KeyError | TypeError | ValueError):
             raise self._store._failed(

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from stateflow.errors import UsageError
 from stateflow.masking import without_secrets
 from stateflow.storage.store import checked_path
-from stateflow.storage.webhdfs import Access, Endpoint
+from stateflow.storage.webhdfs import HdfsAccess, HdfsEndpoint
 
 SCHEMES = ("hdfs", "webhdfs", "swebhdfs")
 PREFIX = "hdfs_"
@@ -28,8 +28,8 @@ class HdfsRoot:
     url: str
     folder: str
     """The path in HDFS, with a `/` at both ends."""
-    endpoints: tuple[Endpoint, ...]
-    access: Access
+    endpoints: tuple[HdfsEndpoint, ...]
+    access: HdfsAccess
 
 
 def hdfs_root(url: str, options: Mapping[str, str], env: Mapping[str, str] = os.environ) -> HdfsRoot:
@@ -59,13 +59,13 @@ def hdfs_root(url: str, options: Mapping[str, str], env: Mapping[str, str] = os.
     return HdfsRoot(url.rstrip("/"), f"/{folder}/" if folder else "/", endpoints, _access(url, known, env))
 
 
-def _endpoints(url: str, given: str, scheme: str, host: str, port: int | None) -> tuple[Endpoint, ...]:
+def _endpoints(url: str, given: str, scheme: str, host: str, port: int | None) -> tuple[HdfsEndpoint, ...]:
     if not given:
         if scheme == "hdfs":
             # The port of an hdfs:// URL is not the one of HTTP.
-            return (Endpoint(host, _HTTP, False),)
+            return (HdfsEndpoint(host, _HTTP, False),)
         secure = scheme == "swebhdfs"
-        return (Endpoint(host, port or (_HTTPS if secure else _HTTP), secure),)
+        return (HdfsEndpoint(host, port or (_HTTPS if secure else _HTTP), secure),)
     found = []
     for each in given.split(","):
         try:
@@ -82,7 +82,7 @@ def _endpoints(url: str, given: str, scheme: str, host: str, port: int | None) -
             raise UsageError(
                 f"{PREFIX}endpoint of {url} is no list of addresses: write https://namenode:9871, or several with commas"
             )
-        found.append(Endpoint(parts.hostname, named or (443 if secure else 80), secure))
+        found.append(HdfsEndpoint(parts.hostname, named or (443 if secure else 80), secure))
     if scheme == "swebhdfs" and not all(endpoint.secure for endpoint in found):
         raise UsageError(
             f"{PREFIX}endpoint of {url} has an address without TLS: write https://, or webhdfs:// as root"
@@ -90,7 +90,7 @@ def _endpoints(url: str, given: str, scheme: str, host: str, port: int | None) -
     return tuple(found)
 
 
-def _access(url: str, options: Mapping[str, str], env: Mapping[str, str]) -> Access:
+def _access(url: str, options: Mapping[str, str], env: Mapping[str, str]) -> HdfsAccess:
     kerberos = options.get("kerberos", "false").lower()
     if kerberos not in ("true", "false"):
         raise UsageError(f"{PREFIX}kerberos of {url} is neither true nor false")
@@ -103,7 +103,7 @@ def _access(url: str, options: Mapping[str, str], env: Mapping[str, str]) -> Acc
     seconds = {
         name: _seconds(url, name, options[name]) for name in ("connect_timeout", "timeout") if name in options
     }
-    return Access(user, token, kerberos == "true", options.get("ca_file", ""), **seconds)
+    return HdfsAccess(user, token, kerberos == "true", options.get("ca_file", ""), **seconds)
 
 
 def _user() -> str:

@@ -18,8 +18,8 @@ from typing import Self
 from stateflow.errors import CorruptError, NotFoundError, StateflowError, UnavailableError, UsageError
 from stateflow.storage.beneath import (
     ANYBODY,
-    Folder,
     LinkError,
+    OpenFolder,
     fsync_folder,
     link_beside,
     link_regular,
@@ -255,7 +255,7 @@ class LocalStore:
         """Removes the root's own folder. OSError when it is not empty, or cannot be reached without following a link, or when
         its name leads to another folder than the one that is held."""
         top, way = (self._top, self._way) if self._way else (self._root.parent, (self._root.name,))
-        with Folder(top, way[:-1]) as above:
+        with OpenFolder(top, way[:-1]) as above:
             if self._held is not None and not os.path.samestat(
                 os.fstat(self._held), os.stat(way[-1], dir_fd=above.descriptor, follow_symlinks=False)
             ):
@@ -279,13 +279,13 @@ class LocalStore:
         """The path, for messages. To open the file, use `_folder_of`."""
         return self._root / checked_path(path)
 
-    def _folder_of(self, path: str, *, make: bool = False) -> Folder:
+    def _folder_of(self, path: str, *, make: bool = False) -> OpenFolder:
         return self._open_folder(path.split("/")[:-1], make=make)
 
-    def _open_folder(self, names: Iterable[str], *, make: bool = False, partial: bool = False) -> Folder:
+    def _open_folder(self, names: Iterable[str], *, make: bool = False, partial: bool = False) -> OpenFolder:
         if self._held is not None:
-            return Folder(self._root, tuple(names), make=make, partial=partial, opened=self._held)
-        return Folder(self._top, (*self._way, *names), make=make, partial=partial)
+            return OpenFolder(self._root, tuple(names), make=make, partial=partial, opened=self._held)
+        return OpenFolder(self._top, (*self._way, *names), make=make, partial=partial)
 
     def _publish(
         self,
@@ -391,7 +391,7 @@ class LocalStore:
             f"{self._at(path).parent} is removed again and again: stop whatever deletes it and run again"
         )
 
-    def _settle(self, folder: Folder) -> None:
+    def _settle(self, folder: OpenFolder) -> None:
         """Forces the names in `folder` to disk, and the names of `folder` itself and of all folders above it."""
         if not self._fsync:
             return

@@ -35,7 +35,7 @@ _TOKEN = re.compile(r"(?i)((?:delegation|token|signature|hadoop\.auth)=)[^&\s\"'
 _ERRORS = (OSError, HTTPException)
 
 
-class RefusedError(Exception):
+class HdfsAnswerError(Exception):
     """HDFS has answered, with an error: `kind` is the name of its exception."""
 
     def __init__(self, kind: str, said: str) -> None:
@@ -48,7 +48,7 @@ class UnheardError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class HdfsEndpoint:
     """A NameNode or a gateway."""
 
     host: str
@@ -60,7 +60,7 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class HdfsAccess:
     """The user of a client, and its patience."""
 
     user: str = ""
@@ -106,8 +106,8 @@ class WebHdfs:
 
     def __init__(
         self,
-        endpoints: Sequence[Endpoint],
-        access: Access,
+        endpoints: Sequence[HdfsEndpoint],
+        access: HdfsAccess,
         *,
         pause: Callable[[float], object] = time.sleep,
         negotiate: Callable[[str], str] | None = None,
@@ -121,8 +121,8 @@ class WebHdfs:
             ssl.create_default_context(cafile=access.ca_file or None) if _secure(endpoints, access) else None
         )
         self._active = 0
-        self._idle: dict[Endpoint, list[_Connection]] = {}
-        self._cookies: dict[Endpoint, str] = {}
+        self._idle: dict[HdfsEndpoint, list[_Connection]] = {}
+        self._cookies: dict[HdfsEndpoint, str] = {}
         self._process = os.getpid()
         self._lock = threading.Lock()
 
@@ -154,7 +154,7 @@ class WebHdfs:
 
     def _at_namenode(
         self, method: str, path: str, op: str, parameters: Mapping[str, str]
-    ) -> tuple[Endpoint, _Answer]:
+    ) -> tuple[HdfsEndpoint, _Answer]:
         failure: Exception = UnheardError("no NameNode is named")
         for turn in range(ROUNDS):
             if turn:
@@ -165,7 +165,7 @@ class WebHdfs:
                     return endpoint, self._asked(endpoint, method, self._target(path, op, parameters))
                 except UnheardError as error:
                     failure = error
-                except RefusedError as error:
+                except HdfsAnswerError as error:
                     if error.kind not in _PASSING:
                         raise
                     failure = UnheardError(str(error))
@@ -180,7 +180,7 @@ class WebHdfs:
             query["user.name"] = self._access.user
         return f"{PREFIX}{quote(path)}?{urlencode(query)}"
 
-    def _asked(self, endpoint: Endpoint, method: str, target: str) -> _Answer:
+    def _asked(self, endpoint: HdfsEndpoint, method: str, target: str) -> _Answer:
         answer = self._exchange(endpoint, method, target, self._credentials(endpoint))
         if answer.status == 401 and self._access.kerberos:
             headers = {"Authorization": f"Negotiate {self._negotiate(endpoint.host)}"}
@@ -191,12 +191,14 @@ class WebHdfs:
             raise self._error(answer)
         return answer
 
-    def _credentials(self, endpoint: Endpoint) -> dict[str, str]:
+    def _credentials(self, endpoint: HdfsEndpoint) -> dict[str, str]:
         """The cookie that stands for an earlier negotiation: it saves one for each question."""
         cookie = self._cookies.get(endpoint)
         return {"Cookie": cookie} if cookie else {}
 
-    def _exchange(self, endpoint: Endpoint, method: str, target: str, headers: Mapping[str, str]) -> _Answer:
+    def _exchange(
+        self, endpoint: HdfsEndpoint, method: str, target: str, headers: Mapping[str, str]
+    ) -> _Answer:
         for connection, used in self._connections(endpoint):
             try:
                 connection.request(method, target, headers=headers)
@@ -218,7 +220,7 @@ class WebHdfs:
             return answer
         raise AssertionError("the last connection is a new one")
 
-    def _connections(self, endpoint: Endpoint) -> Iterator[tuple[_Connection, bool]]:
+    def _connections(self, endpoint: HdfsEndpoint) -> Iterator[tuple[_Connection, bool]]:
         """First a kept connection, if there is one, then a new one; each with whether it was used before."""
         with self._lock:
             if self._process != os.getpid():
@@ -230,7 +232,7 @@ class WebHdfs:
             yield connection, True
         yield self._connection(endpoint.host, endpoint.port, endpoint.secure), False
 
-    def _keep(self, endpoint: Endpoint, connection: _Connection) -> None:
+    def _keep(self, endpoint: HdfsEndpoint, connection: _Connection) -> None:
         with self._lock:
             kept = self._idle.setdefault(endpoint, [])
             if len(kept) < _IDLE:
@@ -252,7 +254,7 @@ class WebHdfs:
     def _at_datanode(
         self,
         method: str,
-        asked: Endpoint,
+        asked: HdfsEndpoint,
         answer: _Answer,
         body: bytes | BinaryIO | Iterator[bytes] | None = None,
         size: int = 0,
@@ -307,7 +309,7 @@ class WebHdfs:
                 raise broken from None
             raise
 
-    def _redirect(self, asked: Endpoint, answer: _Answer) -> tuple[str, int, bool, str]:
+    def _redirect(self, asked: HdfsEndpoint, answer: _Answer) -> tuple[str, int, bool, str]:
         """Where the NameNode sends the client. Only a file's content has such an answer, and only one of them."""
         location = answer.headers.get("location", "")
         try:
@@ -332,12 +334,14 @@ class WebHdfs:
         secure = parts.scheme == "https"
         return parts.hostname, port or (443 if secure else 80), secure, f"{parts.path}?{parts.query}"
 
-    def _error(self, answer: _Answer) -> RefusedError | UnheardError:
+    def _error(self, answer: _Answer) -> HdfsAnswerError | UnheardError:
         with suppress(ValueError, TypeError, KeyError):
             exception = json.loads(answer.body)["RemoteException"]
-            return RefusedError(str(exception["exception"]), self._clean(str(exception.get("message", ""))))
+            return HdfsAnswerError(
+                str(exception["exception"]), self._clean(str(exception.get("message", "")))
+            )
         if answer.status in (401, 403):
-            return RefusedError(
+            return HdfsAnswerError(
                 str(answer.status), "the user, the delegation token or the Kerberos ticket is not accepted"
             )
         return UnheardError(f"it answered {answer.status}")
@@ -374,5 +378,5 @@ def kerberos_token(host: str) -> str:
     return base64.b64encode(token or b"").decode()
 
 
-def _secure(endpoints: Sequence[Endpoint], access: Access) -> bool:
+def _secure(endpoints: Sequence[HdfsEndpoint], access: HdfsAccess) -> bool:
     return bool(access.ca_file) or any(endpoint.secure for endpoint in endpoints)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from stateflow.checkpoint.collection import (
+    CollectionPlan,
     CollectionReport,
-    Plan,
     candidates,
     collect,
     inspect,
@@ -128,7 +128,7 @@ def test_an_epoch_is_over_by_a_higher_record_and_a_slot_by_a_later_one(path: str
     assert is_over(found, path) == over
 
 
-def garbage(todo: Plan) -> dict[str, str]:
+def garbage(todo: CollectionPlan) -> dict[str, str]:
     return {g.path: g.reason for g in todo.files}
 
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from stateflow.checkpoint.names import Elsewhere, Latest, Name, Slot, Tag, parse, slot_of
+from stateflow.checkpoint.names import Elsewhere, LatestCheckpoint, Name, Slot, Tag, parse, slot_of
 from stateflow.errors import NotFoundError, StateflowError, UsageError
 from stateflow.jobs.job import Job
 from tests.jobs.made import made_job
 
 NAMES: list[tuple[str, Name, str]] = [
-    ("latest", Latest(), "latest"),
+    ("latest", LatestCheckpoint(), "latest"),
     ("42", Slot(42), "checkpoint:42"),
     ("checkpoint:42", Slot(42), "checkpoint:42"),
     ("tag:v1", Tag("v1"), "tag:v1"),
@@ -92,4 +92,4 @@ def test_a_job_that_has_not_run_has_no_latest_checkpoint(tmp_path: Path) -> None
     made_job(tmp_path, batches=0)
     job = Job(str(tmp_path), "orders")
     with pytest.raises(NotFoundError, match="job 'orders' has no complete checkpoint yet: run it once"):
-        slot_of(Latest(), job, job.log())
+        slot_of(LatestCheckpoint(), job, job.log())

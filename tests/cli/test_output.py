@@ -12,20 +12,20 @@ from typer.testing import CliRunner
 
 import stateflow.cli
 from stateflow.cli.options import Invocation, command, rootless_command
-from stateflow.cli.output import ConsoleOutput, Facts, Heading, JsonOutput, Output, Table
+from stateflow.cli.output import CommandOutput, ConsoleOutput, Facts, Heading, JsonOutput, TextTable
 from stateflow.errors import BusyError
 
 FILES = sorted(Path(stateflow.cli.__file__).parent.glob("*.py"))
 Captured = pytest.CaptureFixture[str]
 
 
-def answered(output: Output) -> None:
+def answered(output: CommandOutput) -> None:
     output.say("first")
     output.answer(
         {"rows": (1, 2), "at": Path("/a")},
         Heading("facts"),
         Facts([("name", "a[b]\x1b"), ("nothing", None)]),
-        Table(("", "n"), [("fail", 1), ("ok", None)], right=("n",), colours={"fail": "red"}),
+        TextTable(("", "n"), [("fail", 1), ("ok", None)], right=("n",), colours={"fail": "red"}),
         "x" * 300,
         note="go on",
     )
@@ -52,7 +52,7 @@ def test_a_verdict_has_its_colour_on_a_terminal(capsys: Captured, monkeypatch: p
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    ConsoleOutput().say(Table(("", "check"), [("fail", "a"), ("ok", "fail")], colours={"fail": "red"}))
+    ConsoleOutput().say(TextTable(("", "check"), [("fail", "a"), ("ok", "fail")], colours={"fail": "red"}))
     said = capsys.readouterr().out
     assert said.count("\x1b[31mfail\x1b[0m") == 1, "in the first column only"
 
@@ -72,7 +72,9 @@ def test_a_program_reads_an_event_a_line_and_a_person_its_pieces(capsys: Capture
 
 
 @pytest.mark.parametrize("kind", [ConsoleOutput, JsonOutput])
-def test_progress_and_warnings_go_to_stderr_in_both_forms(kind: type[Output], capsys: Captured) -> None:
+def test_progress_and_warnings_go_to_stderr_in_both_forms(
+    kind: type[CommandOutput], capsys: Captured
+) -> None:
     output = kind()
     output.log("[red] :x: " + "x" * 300)
     with output.progress("copy", shown=False) as advance:

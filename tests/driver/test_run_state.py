@@ -11,8 +11,8 @@ from stateflow.driver.run_state import (
     START_PATIENCE,
     Ended,
     Lost,
-    Observation,
     Running,
+    RunObservation,
     RunState,
     run_state,
 )
@@ -31,7 +31,7 @@ def beat(*, ended: bool = False, outcome: RunOutcome | None = None) -> Heartbeat
 def judged(
     process: ProcessStatus | None, heartbeat: Heartbeat | None, silent: float = 0, words: tuple[str, ...] = ()
 ) -> RunState:
-    return run_state(Observation(process, heartbeat, silent), patience=10, last_words=words)
+    return run_state(RunObservation(process, heartbeat, silent), patience=10, last_words=words)
 
 
 @pytest.mark.parametrize("silent", [0.0, 11.0, 5000.0])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from stateflow.errors import CorruptError
 from stateflow.format.expiry_blocks import (
     AT_ONCE,
-    Progress,
+    SweepProgress,
     block,
     block_key,
     decode_progress,
@@ -26,8 +26,8 @@ def test_these_bytes_never_change() -> None:
     assert progress_key(5, 9).hex() == "000500090000000000000000"
     assert block([b"ab", b"cd"]).hex() == "000000000261626364"
     assert block([b"a", b"bcd"]).hex() == "010000000200000001000000036162636" + "4"
-    assert encode_progress(Progress(3, True, b"")).hex() == "0000000301"
-    assert encode_progress(Progress(3, False, b"ab")).hex() == "00000003006162"
+    assert encode_progress(SweepProgress(3, True, b"")).hex() == "0000000301"
+    assert encode_progress(SweepProgress(3, False, b"ab")).hex() == "00000003006162"
 
 
 @given(st.lists(st.binary(min_size=1), min_size=1))
@@ -39,7 +39,7 @@ def test_a_block_names_the_keys_it_was_made_of(keys: list[bytes]) -> None:
 def test_progress_is_told_from_blocks() -> None:
     assert not is_block(progress_key(5, 9))
     assert is_block(block_key(5, 9, AT_ONCE, 0, 0))
-    for progress in (Progress(1, False, b"key"), Progress(2, True, b"")):
+    for progress in (SweepProgress(1, False, b"key"), SweepProgress(2, True, b"")):
         assert decode_progress(encode_progress(progress)) == progress
 
 

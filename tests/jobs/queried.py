@@ -16,7 +16,7 @@ from stateflow.operators.binding import TIMER_IDS, schemas
 from stateflow.reading.query import StateReader
 from stateflow.reading.snapshots import ReaderContext
 from stateflow.state.backends.base import OpenShard
-from stateflow.state.backends.choice import Readers
+from stateflow.state.backends.choice import ShardReaders
 from stateflow.state.backends.openings import OpenShards
 from stateflow.state.backends.rocksdb_options import MIB, RocksOptions
 from stateflow.storage.cache import FileCache
@@ -125,7 +125,7 @@ class Counted:
         return open_shard
 
 
-opener = Readers(RocksOptions(write_buffer=MIB, inline_threshold=0))
+opener = ShardReaders(RocksOptions(write_buffer=MIB, inline_threshold=0))
 
 
 class QueriedJob(ClaimedJob):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stateflow.packaging.archive import ArchiveContent, archive_path, read_content, write_archive
-from stateflow.packaging.entries import Entry, file_entry
+from stateflow.packaging.entries import ArchiveEntry, file_entry
 from stateflow.pipelines.sources import files_below
 
 
@@ -86,10 +86,10 @@ def test_an_archive_that_could_not_be_finished_leaves_nothing(folder: Path, tmp_
 
 
 def test_the_order_in_which_files_are_found_does_not_matter() -> None:
-    entries = [Entry(name, name.encode()) for name in ("b", "a", "c/d")]
+    entries = [ArchiveEntry(name, name.encode()) for name in ("b", "a", "c/d")]
     assert read_content(entries).fingerprint == read_content(reversed(entries)).fingerprint
 
 
 def test_of_two_files_of_one_name_the_first_counts() -> None:
-    looked = read_content([Entry("a", b"first"), Entry("a", b"second")])
+    looked = read_content([ArchiveEntry("a", b"first"), ArchiveEntry("a", b"second")])
     assert [entry.read() for entry in looked.entries] == [b"first"]

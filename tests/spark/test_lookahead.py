@@ -14,8 +14,8 @@ import pytest
 from stateflow.spark.sources.delta_log import (
     MOST_REPLAYED,
     Ahead,
-    DeltaLog,
     Position,
+    SourceLog,
     ahead,
     begins_after,
     log_of,
@@ -38,11 +38,11 @@ def body(*actions: Mapping[str, Any]) -> bytes:
     return b"\n".join(json.dumps(action).encode() for action in actions)
 
 
-def log(*commits: tuple[Mapping[str, Any], ...], times: Mapping[int, datetime] | None = None) -> DeltaLog:
+def log(*commits: tuple[Mapping[str, Any], ...], times: Mapping[int, datetime] | None = None) -> SourceLog:
     """A table whose commit N was made N hours after noon, unless `times` says otherwise."""
     files = {version: body(*actions) for version, actions in enumerate(commits)}
     at = times or {version: NOON + timedelta(hours=version) for version in files}
-    return DeltaLog(
+    return SourceLog(
         files.get, lambda: {version: int(when.timestamp() * 1000) for version, when in at.items()}
     )
 
@@ -111,7 +111,7 @@ def test_a_table_adds_up_to_its_commits_when_they_only_append(
 
 def test_a_table_whose_first_commits_are_gone_does_not_add_up() -> None:
     there = log(*THREE)
-    assert not DeltaLog(lambda version: there.read(version) if version else None).only_appends(2)
+    assert not SourceLog(lambda version: there.read(version) if version else None).only_appends(2)
     assert not there.only_appends(3), "a commit that is not there yet"
 
 
@@ -143,7 +143,7 @@ def test_another_table_in_the_place_is_for_a_run_to_refuse() -> None:
 def test_a_table_whose_first_commits_were_tidied_away_is_compared_too() -> None:
     files = {11: body(ROWS), 12: body(ROWS)}
     times = {version: int(NOON.timestamp() * 1000) + version for version in files}
-    tidied = DeltaLog(files.get, lambda: times)
+    tidied = SourceLog(files.get, lambda: times)
     assert ahead(tidied, Position("t", 13), None) is Ahead.NOTHING
     assert ahead(tidied, Position("t", 12), None) is Ahead.UNKNOWN
     assert ahead(tidied, Position("t", 11), None) is Ahead.UNKNOWN
@@ -162,7 +162,7 @@ def test_a_clock_that_went_back_is_read_as_delta_does() -> None:
 
 
 def test_a_store_that_tells_no_times_leaves_bounds_in_time_to_a_run() -> None:
-    untimed = DeltaLog({0: body(MADE, ROWS)}.get)
+    untimed = SourceLog({0: body(MADE, ROWS)}.get)
     assert ahead(untimed, Position("t", 1), NOON) is Ahead.UNKNOWN
     assert ahead(untimed, Position("t", 1), None) is Ahead.NOTHING
 
@@ -170,7 +170,7 @@ def test_a_store_that_tells_no_times_leaves_bounds_in_time_to_a_run() -> None:
 def test_a_table_younger_than_the_bound_is_seen() -> None:
     assert begins_after(log(*THREE), NOON - timedelta(seconds=1))
     assert not begins_after(log(*THREE), NOON)
-    assert not begins_after(DeltaLog({}.get), NOON)
+    assert not begins_after(SourceLog({}.get), NOON)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from stateflow.format.records import Owner, encode, stated_size
 from stateflow.storage.hdfs import HdfsStore
 from stateflow.storage.memory import CrashError
 from stateflow.storage.store import ExistsError, create_once
-from stateflow.storage.webhdfs import RefusedError
+from stateflow.storage.webhdfs import HdfsAnswerError
 from tests.fake_hdfs import Accident, FakeHdfs
 
 PATH = "job/epochs/00000007"
@@ -214,7 +214,7 @@ def test_a_store_is_never_pickled() -> None:
 
 def test_what_hdfs_refuses_is_told_in_one_sentence() -> None:
     def before(op: str, path: str) -> None:
-        raise RefusedError("AccessControlException", "Permission denied: user=eve, access=WRITE")
+        raise HdfsAnswerError("AccessControlException", "Permission denied: user=eve, access=WRITE")
 
     web = FakeHdfs(before=before)
     calls: tuple[Callable[[], object], ...] = (

@@ -26,7 +26,14 @@ from stateflow.storage.hdfs import HdfsStore
 from stateflow.storage.hdfs_roots import hdfs_root
 from stateflow.storage.objects import ObjectStore
 from stateflow.storage.roots import open_recorded, open_store
-from stateflow.storage.webhdfs import Access, Endpoint, RefusedError, UnheardError, WebHdfs, _Answer
+from stateflow.storage.webhdfs import (
+    HdfsAccess,
+    HdfsAnswerError,
+    HdfsEndpoint,
+    UnheardError,
+    WebHdfs,
+    _Answer,
+)
 from tests.spark.standalone import free_port
 
 STATUS = {"FileStatus": {"pathSuffix": "", "type": "FILE", "length": 3, "fileId": 9, "permission": "644"}}
@@ -49,8 +56,8 @@ class Server:
     seen: list[Seen] = field(default_factory=list)
 
     @property
-    def endpoint(self) -> Endpoint:
-        return Endpoint("127.0.0.1", self.port, False)
+    def endpoint(self) -> HdfsEndpoint:
+        return HdfsEndpoint("127.0.0.1", self.port, False)
 
 
 @contextmanager
@@ -111,7 +118,7 @@ def sending_to(port: int) -> Handler:
 def client(*servers: Server, **access: Any) -> WebHdfs:
     return WebHdfs(
         [server.endpoint for server in servers],
-        Access(**access),
+        HdfsAccess(**access),
         pause=lambda _: None,
         negotiate=lambda host: f"ticket-for-{host}",
     )
@@ -172,8 +179,8 @@ def test_a_gateway_that_sends_to_itself_is_shown_the_cookie_again() -> None:
     ],
 )
 def test_where_no_namenode_would_send_a_client_it_does_not_go(location: str, said: str) -> None:
-    secure = Endpoint("namenode", 9871, True)
-    web = WebHdfs([secure], Access())
+    secure = HdfsEndpoint("namenode", 9871, True)
+    web = WebHdfs([secure], HdfsAccess())
     with pytest.raises(UnheardError, match=said) as error:
         web._redirect(secure, _Answer(307, {"location": location}, b""))
     assert "secret" not in str(error.value)
@@ -275,7 +282,7 @@ def test_a_datanode_that_refuses_before_it_has_the_body_is_heard() -> None:
         thread.start()
         with (
             serving(sending_to(listening.getsockname()[1])) as namenode,
-            pytest.raises(RefusedError, match="it is there"),
+            pytest.raises(HdfsAnswerError, match="it is there"),
         ):
             client(namenode).create("/a", b"x" * 30_000, 30_000)
         done.set()

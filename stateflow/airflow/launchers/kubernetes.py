@@ -71,7 +71,7 @@ class Kubernetes:
 
     def bound(self, spark_conn_id: str) -> Launcher:
         pods = DriverPods(_client(self.kubernetes_conn_id), self.namespace)
-        return _Submitting(spark_conn_id, self, pods)
+        return _PodSubmission(spark_conn_id, self, pods)
 
     def conf(self) -> dict[str, str]:
         """Spark's settings for the pods."""
@@ -102,7 +102,7 @@ def pod_of(name: str, kubernetes_conn_id: str) -> DriverPod:
 
 
 @dataclass
-class _Submitting:
+class _PodSubmission:
     spark_conn_id: str
     of: Kubernetes
     pods: DriverPods

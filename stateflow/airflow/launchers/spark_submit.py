@@ -53,7 +53,7 @@ class SparkSubmit:
         self.submit = {"driver_memory": "2g", **submit}
 
     def bound(self, spark_conn_id: str) -> Launcher:
-        return _Submitting(spark_conn_id, self.submit, variables_of(self.env))
+        return _CommandSubmission(spark_conn_id, self.submit, variables_of(self.env))
 
     def __repr__(self) -> str:
         # A DAG file that is parsed again must give the same text, and Airflow shows it to whoever may see the task.
@@ -62,7 +62,7 @@ class SparkSubmit:
 
 
 @dataclass
-class _Submitting:
+class _CommandSubmission:
     spark_conn_id: str
     submit: Mapping[str, Any]
     env: Mapping[str, str] = field(default_factory=dict)

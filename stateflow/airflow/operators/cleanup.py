@@ -13,7 +13,7 @@ from stateflow.quantities import several, size_text, written_duration
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from stateflow.checkpoint.collection import Plan
+    from stateflow.checkpoint.collection import CollectionPlan
 
 
 class StateflowCleanupOperator(StateflowOperator):
@@ -149,7 +149,7 @@ class StateflowCleanupOperator(StateflowOperator):
         return getattr(options, option), f"option {option} ({origin})"
 
 
-def kept_by(plan: Plan, retained: str, age: str) -> list[str]:
+def kept_by(plan: CollectionPlan, retained: str, age: str) -> list[str]:
     """Which rule keeps how many checkpoints. A checkpoint counts once, under the first rule here that keeps it."""
     from stateflow.checkpoint.collection import ANNOUNCED, YOUNG  # loads the log, as above
     from stateflow.checkpoint.retention import RETAINED

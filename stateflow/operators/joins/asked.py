@@ -27,7 +27,7 @@ class UnreadableAnswerError(UserCodeError):
 
 
 @dataclass(frozen=True)
-class Failure:
+class NoAnswer:
     """Why keys have no answer."""
 
     error: Exception
@@ -42,7 +42,7 @@ class Asked:
     """The answers and the failures, by the places of the keys."""
 
     answers: dict[int, Any] = field(default_factory=dict)
-    failures: dict[int, Failure] = field(default_factory=dict)
+    failures: dict[int, NoAnswer] = field(default_factory=dict)
 
 
 def most_in_a_row(batch: int) -> int:
@@ -190,7 +190,7 @@ class _Call:
         return None
 
     def fail(self, places: range, error: Exception, in_a_row: int = 0) -> None:
-        failure = Failure(error, [self.keys[place] for place in places], in_a_row)
+        failure = NoAnswer(error, [self.keys[place] for place in places], in_a_row)
         self.asked.failures.update(dict.fromkeys(places, failure))
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from stateflow.errors import UserCodeError, placed
 from stateflow.operators.arrow_types import arrow_schema_of
 from stateflow.operators.joins.arrivals import Produced
-from stateflow.operators.joins.asked import Failure, Lookups, UnreadableAnswerError, WrongAnswersError
+from stateflow.operators.joins.asked import Lookups, NoAnswer, UnreadableAnswerError, WrongAnswersError
 from stateflow.operators.lossless import MISFITS, array_of, misfits
 from stateflow.operators.ready.dead_letters import Letters, dead_letter, key_of, put_out
 from stateflow.operators.ready.groups import grouped, whole
@@ -114,7 +114,7 @@ class Enriched(ColumnarOperator):
                 "was stored"
             ) from error
 
-    def _error(self, failure: Failure) -> UserCodeError:
+    def _error(self, failure: NoAnswer) -> UserCodeError:
         where, count = f"operator {self._declared.uid!r}", len(failure.keys)
         keys = f"key {failure.keys[0]!r}"
         if count > 1:
@@ -131,7 +131,7 @@ class Enriched(ColumnarOperator):
         )
 
     def _letters(
-        self, rows: pa.Table, ids: Any, keys: pa.Table, gone: Mapping[int, Failure], ctx: ColumnarContext
+        self, rows: pa.Table, ids: Any, keys: pa.Table, gone: Mapping[int, NoAnswer], ctx: ColumnarContext
     ) -> Letters:
         """A dead letter for each key that could not be looked up; `gone` are their numbers, and `ids` those of the rows."""
         at = np.flatnonzero(np.isin(ids, list(gone)))
@@ -158,7 +158,7 @@ def _plain(keys: pa.Table) -> list[Any]:
     return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
 
 
-def _asked_with(failure: Failure) -> str:
+def _asked_with(failure: NoAnswer) -> str:
     """The words for a key that was only asked for with others, and may be sound itself; else empty."""
     if not failure.in_a_row:
         return ""

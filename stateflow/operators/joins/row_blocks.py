@@ -55,7 +55,7 @@ def both(one: Rows, other: Rows) -> Rows:
 
 
 @dataclass(frozen=True)
-class Blocks:
+class EncodedBlocks:
     """Encoded rows: a value per block."""
 
     rows: Any
@@ -93,7 +93,7 @@ class RowBlocks:
     def of_text(cls, text: str) -> RowBlocks:
         return _of_text(text)
 
-    def write(self, rows: Rows, ends: Any) -> Blocks:
+    def write(self, rows: Rows, ends: Any) -> EncodedBlocks:
         """`ends` are where each block ends among the rows, ascending; rows of a block lie together."""
         count = len(rows)
         records = np.zeros(count, dtype=self._record)
@@ -108,18 +108,18 @@ class RowBlocks:
         bounds = np.concatenate(([0], ends))
         blocks = _binary(bounds * self._record.itemsize, pa.py_buffer(records))
         if not self._texts:
-            return Blocks(blocks, pa.nulls(len(ends), pa.binary()))
+            return EncodedBlocks(blocks, pa.nulls(len(ends), pa.binary()))
         offsets, data = _interleaved([columns[place] for place in self._texts])
         width = len(self._texts)
         lengths = np.diff(offsets).reshape(count, width)
         for number, place in enumerate(self._texts):
             records[f"c{place}"] = lengths[:, number]
-        return Blocks(
+        return EncodedBlocks(
             _binary(bounds * self._record.itemsize, pa.py_buffer(records)),
             _binary(offsets[bounds * width], data),
         )
 
-    def read(self, blocks: Blocks) -> tuple[Rows, Any]:
+    def read(self, blocks: EncodedBlocks) -> tuple[Rows, Any]:
         """The rows of all blocks, and how many each has; a block may be null."""
         sizes, data = _joined(blocks.rows)
         records = np.frombuffer(data, dtype=self._record)
@@ -133,7 +133,7 @@ class RowBlocks:
         rows = Rows(at, records[_MATCHED].astype(bool), pa.table(columns, schema=self.schema))
         return rows, sizes // self._record.itemsize
 
-    def read_as(self, blocks: Blocks, where: str, now: RowBlocks) -> tuple[Rows, Any]:
+    def read_as(self, blocks: EncodedBlocks, where: str, now: RowBlocks) -> tuple[Rows, Any]:
         """The rows with the columns that they have now."""
         rows, counts = self.read(blocks)
         columns, names = [], self.schema.names

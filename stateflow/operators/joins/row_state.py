@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from stateflow.operators.joins.row_blocks import Blocks, RowBlocks, Rows, both
+from stateflow.operators.joins.row_blocks import EncodedBlocks, RowBlocks, Rows, both
 from stateflow.operators.ready.groups import whole
 
 
@@ -30,7 +30,7 @@ class RowState:
         self.layout = layout
 
     def read(self, entries: pa.Table) -> SideOfBlocks:
-        blocks = Blocks(whole(entries["rows"]), whole(entries["texts"]))
+        blocks = EncodedBlocks(whole(entries["rows"]), whole(entries["texts"]))
         return side_of_blocks(blocks, whole(entries["layout"]), self._where, self.layout, lambda text: text)
 
     def values(self, side: SideOfBlocks, count: int) -> pa.Table:
@@ -46,7 +46,7 @@ class RowState:
 
 
 def side_of_blocks(
-    blocks: Blocks, layouts: Any, where: str, now: RowBlocks, of_side: Callable[[str], str]
+    blocks: EncodedBlocks, layouts: Any, where: str, now: RowBlocks, of_side: Callable[[str], str]
 ) -> SideOfBlocks:
     """`layouts` says how each block was written; `of_side` picks this side's part."""
     texts = layouts.unique().drop_null().to_pylist()
@@ -58,14 +58,14 @@ def side_of_blocks(
     encoded = layouts.to_pylist()
     for text in texts:
         there = np.array([place for place, each in enumerate(encoded) if each == text], dtype=np.int64)
-        some = Blocks(blocks.rows.take(pa.array(there)), blocks.texts.take(pa.array(there)))
+        some = EncodedBlocks(blocks.rows.take(pa.array(there)), blocks.texts.take(pa.array(there)))
         older, counts = RowBlocks.of_text(of_side(text)).read_as(some, where, now)
         rows = both(rows, older)
         numbers = np.concatenate((numbers, np.repeat(there, counts)))
     return SideOfBlocks(rows, numbers)
 
 
-def in_blocks(layout: RowBlocks, rows: Rows, chosen: Any, numbers: Any, count: int) -> Blocks:
+def in_blocks(layout: RowBlocks, rows: Rows, chosen: Any, numbers: Any, count: int) -> EncodedBlocks:
     """The `chosen` rows, written as `count` blocks; `numbers` has the block of each row."""
     if bool((numbers[1:] < numbers[:-1]).any()):
         order = np.argsort(numbers, kind="stable")

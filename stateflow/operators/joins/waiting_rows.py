@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from stateflow.operators.joins.row_blocks import Blocks, RowBlocks
+from stateflow.operators.joins.row_blocks import EncodedBlocks, RowBlocks
 from stateflow.operators.joins.row_state import SideOfBlocks, empty_rows, in_blocks, side_of_blocks
 from stateflow.operators.ready.assigning import instants
 from stateflow.operators.ready.groups import grouped, whole
@@ -59,7 +59,7 @@ class WaitingRows:
         of_side = (lambda text: text.split(BETWEEN)[0]), (lambda text: text.split(BETWEEN)[1])
         left, right = (
             side_of_blocks(
-                Blocks(whole(entries[f"{name}_rows"]), whole(entries[f"{name}_texts"])),
+                EncodedBlocks(whole(entries[f"{name}_rows"]), whole(entries[f"{name}_texts"])),
                 layouts, self._where, layout, of,
             )
             for name, layout, of in zip(("left", "right"), self.layouts, of_side, strict=True)

@@ -22,7 +22,7 @@ from stateflow.operators.ready.failed_groups import FailedCode, FailedGroups, Fa
 from stateflow.operators.ready.groups import Groups, whole
 from stateflow.operators.ready.inputs import Inputs
 from stateflow.operators.ready.own import Own
-from stateflow.operators.ready.partials import Kernel, Values, kernel_of
+from stateflow.operators.ready.partials import CountedRows, Kernel, kernel_of
 from stateflow.operators.ready.quantiles import Quantile
 from stateflow.operators.ready.row_frames import heading
 from stateflow.pipelines.aggregates import Aggregated
@@ -53,7 +53,7 @@ class Accumulator:
             return self._given_values(self._plain, rows, groups, keys, seen)
         inputs = Inputs(rows, groups)
         columns: dict[str, Any] = {}
-        unseen: dict[str, Values] = {}
+        unseen: dict[str, CountedRows] = {}
         if self._distinct:
             assert seen is not None, "the operator has no state for single values"
             unseen = seen.unseen(counted_in(self._distinct, inputs), keys)

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from stateflow.operators.ready.groups import Groups, grouped, whole
 from stateflow.operators.ready.ordered_values import ranks
-from stateflow.operators.ready.partials import Parts, Values
+from stateflow.operators.ready.partials import CountedRows, Parts
 from stateflow.state.keys.arrow_types import ARROW
 
 _encode, _decode = msgspec.msgpack.encode, msgspec.msgpack.decode
@@ -27,7 +27,7 @@ class Collected:
         self._kinds = [_plain_type(ARROW[kind]) for kind in kinds]
         self._result = result
 
-    def create(self, values: Values, groups: Groups) -> Parts:
+    def create(self, values: CountedRows, groups: Groups) -> Parts:
         columns = [plain(values.column), *(plain(column) for column, _ in values.order)]
         return [self._first(values.ids, columns, groups.size)]
 
@@ -60,7 +60,7 @@ class Frequencies:
         self._kinds = [_plain_type(ARROW[kind]), pa.int64()]
         self._result = result
 
-    def create(self, values: Values, groups: Groups) -> Parts:
+    def create(self, values: CountedRows, groups: Groups) -> Parts:
         counts = pa.array(np.ones(len(values.ids), dtype=np.int64))
         return [self._counted(values.ids, plain(values.column), counts, groups.size)]
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from stateflow.operators.ready.failed_groups import OverflowedSum
 from stateflow.operators.ready.groups import Groups
 from stateflow.operators.ready.packed import bytes_of, of_bytes
-from stateflow.operators.ready.partials import Parts, Values, added
+from stateflow.operators.ready.partials import CountedRows, Parts, added
 
 _LOW = (1 << 32) - 1
 _SIGN = np.uint64(1 << 63)
@@ -66,7 +66,7 @@ def floats(column: Any) -> Any:
 class DecimalSum:
     """The exact sum; beyond 38 digits it is an error."""
 
-    def create(self, values: Values, groups: Groups) -> Parts:
+    def create(self, values: CountedRows, groups: Groups) -> Parts:
         return [_sums(values.column, values.ids, groups.size)]
 
     def merge(self, one: Parts, other: Parts) -> Parts:
@@ -88,7 +88,7 @@ class DecimalMean:
         self._scale = scale
         self._kind = kind
 
-    def create(self, values: Values, groups: Groups) -> Parts:
+    def create(self, values: CountedRows, groups: Groups) -> Parts:
         return [*self._sum.create(values, groups), pa.array(groups.counts(values.ids))]
 
     def merge(self, one: Parts, other: Parts) -> Parts:

@@ -17,7 +17,7 @@ from stateflow.operators.ready.groups import Groups, whole
 from stateflow.operators.ready.inputs import Inputs
 from stateflow.operators.ready.kept_columns import kept
 from stateflow.operators.ready.pairs import MOST_CONDITIONS, Pairs, pairs_of, reduced
-from stateflow.operators.ready.partials import Values
+from stateflow.operators.ready.partials import CountedRows
 from stateflow.pipelines.aggregates import Aggregated
 from stateflow.pipelines.ready import SEEN, VALUE, distinct_state
 from stateflow.state.keys.arrow_types import ARROW
@@ -37,10 +37,10 @@ class Seen:
     _new: list[Callable[[], None]] = field(default_factory=list)
     _sizes: list[int] = field(default_factory=list)
 
-    def unseen(self, counted: Iterable[Counted], keys: pa.Table) -> dict[str, Values]:
+    def unseen(self, counted: Iterable[Counted], keys: pa.Table) -> dict[str, CountedRows]:
         """By names of aggregates: a row for each value that is new to its group, without the value itself. `keys` has a row per
         group."""
-        found: dict[str, Values] = {}
+        found: dict[str, CountedRows] = {}
         for alike, pairs in counted:
             self._sizes.append(len(pairs.owners))
             found |= self._unseen(alike, pairs, keys)
@@ -51,7 +51,7 @@ class Seen:
         """How many different values the batch had, counted per column."""
         return sum(self._sizes)
 
-    def _unseen(self, alike: Sequence[Aggregated], pairs: Pairs, keys: pa.Table) -> dict[str, Values]:
+    def _unseen(self, alike: Sequence[Aggregated], pairs: Pairs, keys: pa.Table) -> dict[str, CountedRows]:
         """The new values of one column. The states of its aggregates have entries of one form, so these are sorted and encoded
         once."""
         states = [self.states[distinct_state(each.name)] for each in alike]
@@ -65,7 +65,7 @@ class Seen:
             if not bool(is_new.all()):
                 entries, owners = list(compress(entries, is_new.tolist())), owners[is_new]
             self._new.append(partial(state.put_shared, entries, _MARK))
-            found[each.name] = Values(owners, None)
+            found[each.name] = CountedRows(owners, None)
         return found
 
     def keep(self) -> None:

@@ -14,7 +14,7 @@ import xxhash
 
 from stateflow.operators.ready.groups import Groups, whole
 from stateflow.operators.ready.packed import bytes_of, of_bytes
-from stateflow.operators.ready.partials import Parts, Values
+from stateflow.operators.ready.partials import CountedRows, Parts
 
 _BITS = 12
 REGISTERS = 1 << _BITS
@@ -26,7 +26,7 @@ _AT_ONCE = 4096
 
 
 class DistinctSketch:
-    def create(self, values: Values, groups: Groups) -> Parts:
+    def create(self, values: CountedRows, groups: Groups) -> Parts:
         hashes = _hashes(values.column)
         registers = (hashes >> np.uint64(64 - _BITS)).astype(np.int64)
         rest = (hashes << np.uint64(_BITS)) | np.uint64(1 << (_BITS - 1))

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from stateflow.operators.ready.groups import Groups
 from stateflow.operators.ready.packed import bytes_of, of_bytes
-from stateflow.operators.ready.partials import Parts, Values
+from stateflow.operators.ready.partials import CountedRows, Parts
 
 
 class EncodedRows:
@@ -20,7 +20,7 @@ class EncodedRows:
     def __init__(self, columns: bytes) -> None:
         self._columns = pa.scalar(columns, pa.binary())
 
-    def create(self, values: Values, groups: Groups) -> Parts:
+    def create(self, values: CountedRows, groups: Groups) -> Parts:
         order = np.argsort(values.ids, kind="stable")
         lengths, raw = bytes_of(values.column.take(pa.array(order)))
         sums = np.zeros(groups.size, dtype=np.int64)

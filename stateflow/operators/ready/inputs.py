@@ -10,7 +10,7 @@ from stateflow.operators.ready.conditions import holds
 from stateflow.operators.ready.decimals import floats
 from stateflow.operators.ready.groups import Groups, whole
 from stateflow.operators.ready.kept_columns import kept
-from stateflow.operators.ready.partials import Values
+from stateflow.operators.ready.partials import CountedRows
 from stateflow.pipelines.aggregates import Aggregated
 
 _Form = Literal["kept", "float", "as it is"]
@@ -25,13 +25,13 @@ class Inputs:
         self._masks: dict[str, Any] = {}
         self._values: dict[tuple[str, str, str], tuple[Any, Any, Any]] = {}
 
-    def of(self, each: Aggregated) -> Values:
+    def of(self, each: Aggregated) -> CountedRows:
         ids, column, counts = self._counting(each)
         order = []
         for by in each.order:
             place = self._column(by.removeprefix("-"))
             order.append((place if counts is None else place.filter(counts), by.startswith("-")))
-        return Values(ids, column, tuple(order))
+        return CountedRows(ids, column, tuple(order))
 
     def column(self, each: Aggregated) -> Any:
         """The values of all rows, those that do not count among them."""

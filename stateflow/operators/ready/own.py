@@ -11,7 +11,7 @@ from stateflow.operators.arrow_types import arrow_type
 from stateflow.operators.lossless import MISFITS, array_of, misfits
 from stateflow.operators.ready.failed_groups import FailedCode
 from stateflow.operators.ready.groups import Groups
-from stateflow.operators.ready.partials import Parts, Values
+from stateflow.operators.ready.partials import CountedRows, Parts
 from stateflow.pipelines.aggregates import OwnCode
 from stateflow.state.values.serializers import serializer_for
 
@@ -25,7 +25,7 @@ class Own:
         self._code = code
         self._result = result
 
-    def create(self, values: Values, groups: Groups) -> Parts:
+    def create(self, values: CountedRows, groups: Groups) -> Parts:
         code, dumps = self._code, serializer_for(self._code.state).dumps
         held: dict[int, Any] = {}
         failures: Failures = {}

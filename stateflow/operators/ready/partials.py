@@ -24,7 +24,7 @@ _HALF = 1 << 32
 
 
 @dataclass(frozen=True)
-class Values:
+class CountedRows:
     """The rows that an aggregate counts: those with a value that fulfil its condition."""
 
     ids: Any
@@ -41,7 +41,7 @@ class Values:
 class Kernel(Protocol):
     """One kind of aggregate."""
 
-    def create(self, values: Values, groups: Groups) -> Parts: ...
+    def create(self, values: CountedRows, groups: Groups) -> Parts: ...
     def merge(self, one: Parts, other: Parts) -> Parts:
         """Merges two partials. `other` came later, which makes no difference."""
         ...
@@ -49,8 +49,8 @@ class Kernel(Protocol):
     def result(self, parts: Parts) -> Any: ...
 
 
-class Count:
-    def create(self, values: Values, groups: Groups) -> Parts:
+class CountPartials:
+    def create(self, values: CountedRows, groups: Groups) -> Parts:
         return [pa.array(groups.counts(values.ids))]
 
     def merge(self, one: Parts, other: Parts) -> Parts:
@@ -63,7 +63,7 @@ class Count:
 class WholeSum:
     """The exact sum of whole numbers."""
 
-    def create(self, values: Values, groups: Groups) -> Parts:
+    def create(self, values: CountedRows, groups: Groups) -> Parts:
         numbers = values.numbers().astype(np.int64, copy=False)
         sums = _whole_sums(numbers, values.ids, groups.size)
         return [pa.array(sums, mask=groups.counts(values.ids) == 0)]
@@ -83,7 +83,7 @@ class WholeSum:
 
 
 class FloatSum:
-    def create(self, values: Values, groups: Groups) -> Parts:
+    def create(self, values: CountedRows, groups: Groups) -> Parts:
         sums = _sums(values.ids, values.numbers(), groups.size)
         return [pa.array(sums, mask=groups.counts(values.ids) == 0)]
 
@@ -95,7 +95,7 @@ class FloatSum:
 
 
 class Mean:
-    def create(self, values: Values, groups: Groups) -> Parts:
+    def create(self, values: CountedRows, groups: Groups) -> Parts:
         counts = groups.counts(values.ids)
         sums = _sums(values.ids, values.numbers(), groups.size)
         return [pa.array(sums), pa.array(counts)]
@@ -114,7 +114,7 @@ class Variance:
     def __init__(self, *, root: bool) -> None:
         self._root = root
 
-    def create(self, values: Values, groups: Groups) -> Parts:
+    def create(self, values: CountedRows, groups: Groups) -> Parts:
         numbers = values.numbers().astype(np.float64, copy=False)
         counts = groups.counts(values.ids)
         means = _sums(values.ids, numbers, groups.size) / np.maximum(counts, 1)
@@ -147,7 +147,7 @@ class Extreme:
     def __init__(self, *, least: bool) -> None:
         self._least = least
 
-    def create(self, values: Values, groups: Groups) -> Parts:
+    def create(self, values: CountedRows, groups: Groups) -> Parts:
         numbers = ordered(values.column)
         return [_best(numbers, values.ids, groups, least=self._least)]
 
@@ -169,7 +169,7 @@ class Place:
         self._least = [is_first != each for each in (*descends, False)]
         """Per column, with the value as the last one: whether the smallest counts."""
 
-    def create(self, values: Values, groups: Groups) -> Parts:
+    def create(self, values: CountedRows, groups: Groups) -> Parts:
         columns = [*(column for column, _ in values.order), values.column]
         rows = winners(list(zip(columns, self._least, strict=True)), values.ids, groups)
         at = pa.array(rows, mask=rows < 0)
@@ -246,8 +246,8 @@ def _whole_sums(numbers: Any, ids: Any, size: int) -> Any:
 def kernel_of(kind: str, kept_as: type[Any], descends: Sequence[bool]) -> Kernel:
     """The kernel of an aggregate, whose value the state keeps as `kept_as`."""
     makers: dict[str, Callable[[], Kernel]] = {
-        "count": Count,
-        "count_distinct": Count,
+        "count": CountPartials,
+        "count_distinct": CountPartials,
         "sum": WholeSum if kept_as is int else FloatSum,
         "mean": Mean,
         "variance": lambda: Variance(root=False),

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from stateflow.operators.ready.groups import Groups
 from stateflow.operators.ready.packed import packed, unpacked
-from stateflow.operators.ready.partials import Parts, Values
+from stateflow.operators.ready.partials import CountedRows, Parts
 
 _MIDDLE, _INFINITY, _NAN = 1 << 40, 1 << 61, 1 << 62
 _LARGEST = np.finfo(np.float64).max
@@ -28,7 +28,7 @@ class Quantile:
         self._share = share
         self._buckets = _Growing(accuracy) if accuracy else _Single()
 
-    def create(self, values: Values, groups: Groups) -> Parts:
+    def create(self, values: CountedRows, groups: Groups) -> Parts:
         numbers = values.numbers().astype(np.float64, copy=False)
         buckets = self._buckets.of(numbers)
         return [_counted(values.ids, buckets, np.ones(len(buckets), dtype=np.int64), groups.size)]

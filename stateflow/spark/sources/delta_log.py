@@ -59,7 +59,7 @@ class Position:
 
 
 @dataclass(frozen=True)
-class DeltaLog:
+class SourceLog:
     """The commits of a table, by version."""
 
     read: Callable[[int], bytes | None]
@@ -120,7 +120,7 @@ class DeltaLog:
         return next((str(a["metaData"]["id"]) for a in actions if "metaData" in a), None)
 
 
-def ahead(log: DeltaLog, position: Position, until: int | datetime | None) -> Ahead:
+def ahead(log: SourceLog, position: Position, until: int | datetime | None) -> Ahead:
     """What a run that ends at `until` would find after the position."""
     version = position.version
     if log.table not in (None, position.table):
@@ -148,13 +148,13 @@ def ahead(log: DeltaLog, position: Position, until: int | datetime | None) -> Ah
     return Ahead.UNKNOWN
 
 
-def begins_after(log: DeltaLog, until: int | datetime) -> bool:
+def begins_after(log: SourceLog, until: int | datetime) -> bool:
     """Whether the whole table is younger than `until`, so that a first run has nothing to begin with."""
     first = log.time_of(0) if isinstance(until, datetime) else None
     return first is not None and isinstance(until, datetime) and first > _millis(until)
 
 
-def _last_before(log: DeltaLog, version: int, until: datetime) -> int | None:
+def _last_before(log: SourceLog, version: int, until: datetime) -> int | None:
     """The last commit at or before `until`, as far as a reader at `version` needs it; None when it is not known."""
     bound = _millis(until)
     if version > 0:
@@ -176,7 +176,7 @@ def _last_before(log: DeltaLog, version: int, until: datetime) -> int | None:
     return last
 
 
-def log_of(path: str, root: Store, location: Callable[[str], Store | None]) -> DeltaLog | None:
+def log_of(path: str, root: Store, location: Callable[[str], Store | None]) -> SourceLog | None:
     """The log of the table at `path`; None when this process cannot be sure to read it.
 
     A table in an object store is read only when it lies in the store of the checkpoint root, whose credentials are at hand.
@@ -190,14 +190,14 @@ def log_of(path: str, root: Store, location: Callable[[str], Store | None]) -> D
     return _stored(store) if store is not None else None
 
 
-def local_log(path: str) -> DeltaLog | None:
+def local_log(path: str) -> SourceLog | None:
     """The log of a table on the local disk; None when it lies elsewhere or is not there."""
     table = local_folder(path)
     folder = table / "_delta_log" if table is not None else None
     return _local(folder) if folder is not None and folder.is_dir() else None
 
 
-def _local(folder: Path) -> DeltaLog:
+def _local(folder: Path) -> SourceLog:
     def read(version: int) -> bytes | None:
         try:
             return (folder / f"{version:020d}.json").read_bytes()
@@ -211,17 +211,17 @@ def _local(folder: Path) -> DeltaLog:
             if path.stem.isdigit()
         }
 
-    return DeltaLog(read, modified)
+    return SourceLog(read, modified)
 
 
-def _stored(store: Store) -> DeltaLog:
+def _stored(store: Store) -> SourceLog:
     def read(version: int) -> bytes | None:
         try:
             return store.read(f"{version:020d}.json")
         except NotFoundError:
             return None
 
-    return DeltaLog(read)
+    return SourceLog(read)
 
 
 def _is_plain(action: Mapping[str, Any], allowed: Set[str]) -> bool:

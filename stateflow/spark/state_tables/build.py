@@ -55,7 +55,7 @@ from stateflow.spark.sources.files import entry_until
 from stateflow.spark.state_tables.canonical import create_canonical
 from stateflow.spark.state_tables.frames import table_frame
 from stateflow.spark.state_tables.load import load_state
-from stateflow.spark.state_tables.snapshots import Snapshot
+from stateflow.spark.state_tables.snapshots import TableSnapshot
 from stateflow.spark.task.storage import TaskStorage, task_storage
 from stateflow.state.backends.choice import open_backend
 from stateflow.state.tabular import TIMERS, tables_of
@@ -78,7 +78,7 @@ class BuildRequest:
     options: Options
     owner: Owner
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    like: Snapshot | None = None
+    like: TableSnapshot | None = None
     """The snapshot that supplies what `tables` leaves out: other states, sources' offsets, the watermark."""
     offsets: Mapping[str, str] = field(default_factory=dict)
     """Per source uid the offset as Spark writes it (JSON). Other sources start at their beginning."""
@@ -194,7 +194,7 @@ def _remove_build(store: Store, building: str) -> None:
     remove_empty(store)
 
 
-def _job_of(like: Snapshot | None) -> str:
+def _job_of(like: TableSnapshot | None) -> str:
     if like is None:
         return ""
     return like.savepoint.job if like.savepoint is not None else like.origin.job

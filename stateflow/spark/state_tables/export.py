@@ -16,7 +16,7 @@ from stateflow.format.records import Owner
 from stateflow.spark.internals.file_systems import Folder
 from stateflow.spark.state_tables.failures import failed
 from stateflow.spark.state_tables.frames import table_frame
-from stateflow.spark.state_tables.snapshots import Snapshot
+from stateflow.spark.state_tables.snapshots import TableSnapshot
 
 Format = Literal["parquet", "json", "csv"]
 FORMATS: tuple[str, ...] = get_args(Format)
@@ -33,7 +33,7 @@ _PARQUET_INSTANTS = "spark.sql.parquet.outputTimestampType"
 
 def export_state(
     spark: SparkSession,
-    snapshot: Snapshot,
+    snapshot: TableSnapshot,
     operator: str,
     state: str,
     path: str,

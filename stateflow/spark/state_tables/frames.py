@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from stateflow.errors import StateflowError
 from stateflow.spark.internals.frames import arrow_schema, python_source, spark_schema
 from stateflow.spark.state_tables.failures import library_error
-from stateflow.spark.state_tables.snapshots import Snapshot, SnapshotOrigin
+from stateflow.spark.state_tables.snapshots import SnapshotOrigin, TableSnapshot
 from stateflow.spark.state_tables.source import FORMAT, StateDataSource, rows_of
 from stateflow.spark.state_tables.tables import Part, Table
 from stateflow.spark.task.worker import marked
@@ -37,7 +37,7 @@ def read_state(spark: SparkSession, **options: Any) -> DataFrame:
         raise library_error(error) from error
 
 
-def table_frame(spark: SparkSession, snapshot: Snapshot, operator: str, state: str) -> DataFrame:
+def table_frame(spark: SparkSession, snapshot: TableSnapshot, operator: str, state: str) -> DataFrame:
     """All rows of one table, with a task for each part. Unlike the data source it starts no planning process."""
     table, parts = snapshot.table(operator, state)
     schema = spark_schema(table.schema)

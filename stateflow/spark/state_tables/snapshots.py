@@ -69,7 +69,7 @@ class SnapshotOrigin:
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class TableSnapshot:
     """A snapshot with a record whose files can be fetched."""
 
     origin: SnapshotOrigin
@@ -117,7 +117,7 @@ class Snapshot:
             yield
 
 
-def checkpoint_of(job: str, which: str, options: Options) -> Snapshot:
+def checkpoint_of(job: str, which: str, options: Options) -> TableSnapshot:
     """`which` is latest, a number, checkpoint:N or tag:NAME."""
     if not options.checkpoint_dir:
         raise UsageError(
@@ -130,21 +130,21 @@ def checkpoint_of(job: str, which: str, options: Options) -> Snapshot:
     refuse_erased(log, slot)
     record = log.record(slot)
     label = f"checkpoint {record.slot} of job {job!r}"
-    return Snapshot(
+    return TableSnapshot(
         SnapshotOrigin(label, owner.store.url, job, record.slot, record.writer), record, None, options, owner
     )
 
 
-def savepoint_at(url: str, options: Options) -> Snapshot:
+def savepoint_at(url: str, options: Options) -> TableSnapshot:
     """The savepoint in a folder or at a URL."""
     store = open_store(url, options.storage_options)
     return savepoint_snapshot(read_savepoint(store), store.url, options)
 
 
-def savepoint_snapshot(savepoint: Savepoint, url: str, options: Options) -> Snapshot:
+def savepoint_snapshot(savepoint: Savepoint, url: str, options: Options) -> TableSnapshot:
     """A savepoint that has been read already."""
     origin = SnapshotOrigin(f"the savepoint {url}", url, "", savepoint.record.slot, savepoint.id)
-    return Snapshot(origin, resolved(savepoint, url), savepoint, options)
+    return TableSnapshot(origin, resolved(savepoint, url), savepoint, options)
 
 
 STORAGE = "storage."
@@ -152,7 +152,7 @@ _OPTIONS = ("checkpoint_dir", "cache_dir", "cache_size", "scratch_dir")
 _NAMES = ("job", "checkpoint", "path", "operator", "state", "key", "keys", "pushdown", "root", *_OPTIONS)
 
 
-def snapshot_of(settings: Mapping[str, str]) -> Snapshot:
+def snapshot_of(settings: Mapping[str, str]) -> TableSnapshot:
     """The snapshot that a data source's options name. Missing options come from environment and file, as for a run."""
     unknown = sorted(name for name in settings if name not in _NAMES and not name.startswith(STORAGE))
     if unknown:

@@ -31,7 +31,7 @@ class Backends:
 
 
 @dataclass(frozen=True)
-class Readers(Backends):
+class ShardReaders(Backends):
     """Opens shards that are only read, within their own key groups."""
 
     def __call__(self, backend: str) -> OpenShard:
@@ -55,5 +55,5 @@ def open_backend(options: Options) -> Backends:
     )
 
 
-def open_reader(options: Options) -> Readers:
-    return Readers(open_backend(options).rocks)
+def open_reader(options: Options) -> ShardReaders:
+    return ShardReaders(open_backend(options).rocks)

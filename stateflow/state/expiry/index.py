@@ -25,7 +25,7 @@ from stateflow.format.encoding import (
 )
 from stateflow.format.expiry_blocks import (
     AT_ONCE,
-    Progress,
+    SweepProgress,
     block,
     block_key,
     decode_progress,
@@ -249,9 +249,9 @@ class Expiry:
         assert self.clock is not None
         marks = [progress_key(group, self._index_id) for group in groups]
         for group, mark, value in zip(groups, marks, backend.get_many(marks), strict=True):
-            progress = decode_progress(value) if value else Progress(0, False, b"")
+            progress = decode_progress(value) if value else SweepProgress(0, False, b"")
             if progress.sweep != self._sweep:
-                progress = Progress(self._sweep, False, b"")
+                progress = SweepProgress(self._sweep, False, b"")
             if progress.through:
                 continue
             if budget <= 0:
@@ -265,8 +265,8 @@ class Expiry:
             yield changes
 
     def _swept_on(
-        self, backend: Backend, group: int, progress: Progress, budget: int
-    ) -> tuple[list[Change], Progress, int]:
+        self, backend: Backend, group: int, progress: SweepProgress, budget: int
+    ) -> tuple[list[Change], SweepProgress, int]:
         assert self.ttl is not None
         begin = prefix(group, self._state_id)
         start = begin + progress.key + (b"\0" if progress.key else b"")
@@ -283,8 +283,8 @@ class Expiry:
             else:
                 self._keep(key, raw, changes)
         if len(entries) < budget:
-            return changes, Progress(progress.sweep, True, b""), len(entries)
-        return changes, Progress(progress.sweep, False, entries[-1][0][PREFIX_WIDTH:]), len(entries)
+            return changes, SweepProgress(progress.sweep, True, b""), len(entries)
+        return changes, SweepProgress(progress.sweep, False, entries[-1][0][PREFIX_WIDTH:]), len(entries)
 
 
 def in_order(keys: Iterable[bytes]) -> list[bytes]:

@@ -23,8 +23,8 @@ from stateflow.state.values.shapes import (
     InstantShape,
     Mode,
     OpaqueShape,
-    Shape,
     SimpleShape,
+    TypeShape,
     Writing,
 )
 
@@ -33,7 +33,7 @@ _LEFT_OUT = msgspec.Raw(b"\xc0")
 """Stands for a field that was left out, by identity: Raw cannot be in a union with UNSET."""
 
 
-class ListShape(Shape):
+class ListShape(TypeShape):
     def __init__(self, item: Element) -> None:
         self._item = item
         self.arrow = pa.list_(item.shape.arrow)
@@ -55,7 +55,7 @@ class ListShape(Shape):
         return [flat[begin:end] for begin, end in pairwise((offsets - offsets[0]).tolist())]
 
 
-class MapShape(Shape):
+class MapShape(TypeShape):
     def __init__(self, key: Element, value: Element) -> None:
         self._key, self._value = key, value
         self.arrow = pa.map_(key.shape.arrow, value.shape.arrow)
@@ -82,7 +82,7 @@ class MapShape(Shape):
         ]
 
 
-class StructShape(Shape):
+class StructShape(TypeShape):
     """Structs by field name; `by_position` named tuples and tuples."""
 
     def __init__(self, names: Sequence[str], elements: Sequence[Element], by_position: bool) -> None:
@@ -192,7 +192,7 @@ class StructShape(Shape):
         )
 
 
-def _inherit(shape: Shape, elements: Sequence[Element]) -> None:
+def _inherit(shape: TypeShape, elements: Sequence[Element]) -> None:
     shape.checked = any(element.shape.checked for element in elements)
     shape.doubtful = any(element.shape.doubtful for element in elements)
     shape.opaque = any(element.shape.opaque for element in elements)
@@ -231,7 +231,7 @@ def element_of(tree: text.Tree, *, hashed: bool = False) -> Element:
     return element
 
 
-def _shape(tree: text.Tree, hashed: bool) -> Shape:
+def _shape(tree: text.Tree, hashed: bool) -> TypeShape:
     match tree:
         case text.ScalarText("datetime"):
             return InstantShape(hashed)
@@ -259,7 +259,7 @@ def _shape(tree: text.Tree, hashed: bool) -> Shape:
     return OpaqueShape()
 
 
-def _record(fields: Sequence[text.FieldText], by_position: bool, hashed: bool) -> Shape:
+def _record(fields: Sequence[text.FieldText], by_position: bool, hashed: bool) -> TypeShape:
     names = [field.name for field in fields]
     if not names or len({name.lower() for name in names}) < len(names):
         return OpaqueShape()
@@ -275,7 +275,7 @@ def _record(fields: Sequence[text.FieldText], by_position: bool, hashed: bool) -
 
 
 _CLASSES = {"int": BoundedShape, "date": DateShape, "timedelta": BoundedShape, "decimal": DecimalShape}
-_PLAIN: dict[str, Shape] = {
+_PLAIN: dict[str, TypeShape] = {
     name: SimpleShape(str, ARROW[name], scalar.type)
     if name in ("time", "uuid")
     else _CLASSES.get(name, SimpleShape)(scalar.type, ARROW[name])

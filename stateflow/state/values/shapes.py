@@ -63,7 +63,7 @@ class Writing:
         return UsageError(f"{self.where}: {path} {how}")
 
 
-class Shape:
+class TypeShape:
     """One type."""
 
     arrow: pa.DataType
@@ -90,7 +90,7 @@ class Shape:
 class Element:
     """Values of a shape as fields, items, keys or on their own."""
 
-    shape: Shape
+    shape: TypeShape
     optional: bool = False
     defaulted: bool = False
     """It may be left out."""
@@ -113,7 +113,7 @@ class Element:
         return [next(dense) if valid else absent for valid in there]
 
 
-class SimpleShape(Shape):
+class SimpleShape(TypeShape):
     """Arrow takes the values as Python has them."""
 
     def __init__(self, hint: Any, arrow: pa.DataType, strict: Any = None) -> None:
@@ -190,7 +190,7 @@ def decimal_texts(column: Any) -> list[str]:
     ]
 
 
-class InstantShape(Shape):
+class InstantShape(TypeShape):
     """Read and written as bytes; `hashed` ones, in keys of maps, as datetimes."""
 
     arrow = INSTANT
@@ -215,7 +215,7 @@ class InstantShape(Shape):
         return list(map(instant, micros.tolist())) if self._hashed else write_instants(micros)
 
 
-class OpaqueShape(Shape):
+class OpaqueShape(TypeShape):
     """Values without a faithful Arrow type, as their MessagePack."""
 
     arrow = pa.binary()
