@@ -25,7 +25,7 @@ from stateflow.checkpoint.writer import Writer
 from stateflow.config.options import Options
 from stateflow.distribution import installed_version
 from stateflow.errors import CorruptError, FencedError, IncompatibleError, StateflowError, UsageError
-from stateflow.format.records import END_OF_TIME, FileRef, Record, SourceState
+from stateflow.format.records import END_OF_TIME, FileRef, Prepared, Record, SourceState
 from stateflow.operators.context import Moment
 from stateflow.pipelines.parameters import as_texts
 from stateflow.pipelines.partly_late_rows import partly_late_rows, partly_late_warning
@@ -275,12 +275,43 @@ class BatchLoop:
         input_free: bool,
     ) -> None:
         """`counted` is what Spark had counted when the try before failed: it does not begin anew at the next one."""
-        began = time.perf_counter()
-        writer, parent = self.writer, self.writer.parent
+        writer, times = self.writer, [time.perf_counter()]
+        # 1. When the batch is: its slot, its watermark, its clock.
+        moment = self._moment()
+        batch = self._batch(frames, moment, input_free=input_free)
+        # 2. Spark computes it: the tasks upload new state, and sinks prepare rows that nobody sees yet.
+        with self._deadline():
+            prepared = batch.run()
+        times.append(time.perf_counter())
+        # 3. What was read: positions, event times, and what the user should hear of.
+        observed = {} if input_free else less(observations(self.spark, self.inputs.nodes), counted)
+        check_times(observed)
+        positions = advanced(sources(), observed, moment.now)
+        self._tell(batch, observed, positions, input_free=input_free)
+        # 4. The record that says all this.
+        record = self._record(batch, prepared, observed, positions)
+        # 5. From here on the batch has happened.
+        permit = writer.decide(record)
+        times.append(time.perf_counter())
+        # 6. The sinks make their rows visible.
+        outcomes = self.sinks.carry_out(permit, writer.still_owner)
+        times.append(time.perf_counter())
+        # 7. The checkpoint is complete.
+        phases = {
+            f"{name}_ms": round((end - start) * 1000)
+            for name, start, end in zip(("evaluate", "decide", "commit"), times, times[1:], strict=False)
+        }
+        writer.complete(permit, outcomes, phases)
+        self.has_looked = self.has_looked or (self.reads_all and not input_free)
+        self._ended = time.perf_counter()
+        # 8. Others hear of it, and what it subsumes is deleted while the next batch runs.
+        self._report(batch, permit.record, observed, phases, self._ended - times[0])
+
+    def _moment(self) -> Moment:
+        parent = self.writer.parent
         now = max(self._now(), parent.now if parent else 0)
-        slot = writer.next_slot
-        moment = Moment(
-            slot=slot,
+        return Moment(
+            slot=self.writer.next_slot,
             now=now,
             seed=random.SystemRandom().getrandbits(63),
             watermark=self._watermark(parent, now),
@@ -288,53 +319,71 @@ class BatchLoop:
             shift=parent.shift if parent else 0,
             watermark_before=parent.watermark if parent else None,
         )
-        batch = Batch(
+
+    def _batch(self, frames: SourceFrames, moment: Moment, *, input_free: bool) -> Batch:
+        writer = self.writer
+        return Batch(
             spark=self.spark,
             settings=self.settings,
             frames=frames,
             moment=moment,
-            parent=parent,
+            parent=writer.parent,
             last_commits=writer.last_commits,
-            storage=self.storage_of(slot),
+            storage=self.storage_of(moment.slot),
             late=writer.late,
             input_free=input_free,
             again=self._failed_tries > 0,
         )
-        with self._deadline():
-            prepared = batch.run()
-        evaluated = time.perf_counter()
-        observed = {} if input_free else less(observations(self.spark, self.inputs.nodes), counted)
-        rows = sum(s.rows for s in observed.values())
+
+    def _tell(
+        self,
+        batch: Batch,
+        observed: Mapping[str, Observation],
+        positions: Mapping[str, SourceState],
+        *,
+        input_free: bool,
+    ) -> None:
+        """Warns of what the batch showed. A misspelt field is an error before the batch is decided."""
+        self._absent.check(observed, positions, self.location)
+        for about, sentence in early_times(observed):
+            self.warnings.add(about, sentence)
+        if batch.parent is not None and not input_free:
+            self._tell_of_passed(batch.parent.sources, positions)
+        self._tell_of_partly_late(batch.statistics()["operators"])
+
+    def _record(
+        self,
+        batch: Batch,
+        prepared: Mapping[str, Prepared],
+        observed: Mapping[str, Observation],
+        positions: Mapping[str, SourceState],
+    ) -> Draft:
+        """What is to be decided. With `incremental=False` it has files of its own."""
+        moment, parent = batch.moment, batch.parent
         statistics: dict[str, Any] = {
-            "trigger_timestamp": now // 1000,
-            "processed_rows": rows,
-            "input_free": input_free,
+            "trigger_timestamp": moment.now // 1000,
+            "processed_rows": rows_of(observed),
+            "input_free": batch.input_free,
             "source_rows": {uid: seen.rows for uid, seen in observed.items()},
             "sink_rows": {uid: sink.rows for uid, sink in prepared.items()},
             **batch.statistics(),
         }
         if self._failed_tries:
             statistics["failed_tries"] = self._failed_tries
-        check_times(observed)
-        positions = advanced(sources(), observed, now)
-        self._absent.check(observed, positions, self.location)
-        for about, sentence in early_times(observed):
-            self.warnings.add(about, sentence)
-        if parent is not None and not input_free:
-            self._tell_of_passed(parent.sources, positions)
-        self._tell_of_partly_late(statistics.get("operators", {}))
         statistics |= self._warned()
-        if not self.draining and (holder := holder_of(self.settings.flow, positions, now, self._idle_after)):
+        if not self.draining and (
+            holder := holder_of(self.settings.flow, positions, moment.now, self._idle_after)
+        ):
             statistics["watermark_held_by"] = holder
             statistics["watermark_held_since"] = positions[holder].active
         record = Draft(
             "checkpoint",
-            sources=positions,
+            sources=dict(positions),
             operators=batch.operators,
-            sinks=prepared,
+            sinks=dict(prepared),
             timeline=parent.timeline if parent else 1,
             shift=moment.shift,
-            now=now,
+            now=moment.now,
             seed=moment.seed,
             watermark=moment.watermark,
             parameters=as_texts(self.parameters),
@@ -346,7 +395,7 @@ class BatchLoop:
         if not self.options.incremental:
             record, copied = with_own_files(
                 record,
-                writer,
+                self.writer,
                 batch.storage.store,
                 ids=lambda: uuid.uuid4().hex,
                 scratch=Path(batch.storage.scratch_dir),
@@ -356,30 +405,28 @@ class BatchLoop:
         statistics["checkpointed_size"] = copied + int(
             figures.get("uploaded_bytes", 0) + figures.get("inlined_bytes", 0)
         )
-        permit = writer.decide(record)
-        decided = time.perf_counter()
-        outcomes = self.sinks.carry_out(permit, writer.still_owner)
-        committed = time.perf_counter()
-        phases = {
-            "evaluate_ms": round((evaluated - began) * 1000),
-            "decide_ms": round((decided - evaluated) * 1000),
-            "commit_ms": round((committed - decided) * 1000),
-        }
-        writer.complete(permit, outcomes, phases)
-        self.has_looked = self.has_looked or (self.reads_all and not input_free)
-        self._ended = time.perf_counter()
-        duration = self._ended - began
+        return record
+
+    def _report(
+        self,
+        batch: Batch,
+        record: Record,
+        observed: Mapping[str, Observation],
+        phases: Mapping[str, int],
+        duration: float,
+    ) -> None:
+        rows, slot = rows_of(observed), batch.moment.slot
         self.batches += 1
         self.rows += rows
-        statistics = {**statistics, **phases, "duration_ms": round(duration * 1000)}
+        statistics = {**record.statistics, **phases, "duration_ms": round(duration * 1000)}
         self._tidy(statistics, slot)
         self.listener(
             BatchReport(
                 slot=slot,
-                input_free=input_free,
+                input_free=batch.input_free,
                 rows=rows,
                 duration=duration,
-                record=permit.record,
+                record=record,
                 statistics=statistics,
                 observed=observed,
             )
@@ -518,6 +565,10 @@ class _Deadline:
                 f"the batch took longer than batch_deadline={self._seconds:g} s and was cancelled: give it more time or "
                 "smaller batches"
             ) from error
+
+
+def rows_of(observed: Mapping[str, Observation]) -> int:
+    return sum(seen.rows for seen in observed.values())
 
 
 def cause(writer: Writer, problem: Exception) -> Exception:
