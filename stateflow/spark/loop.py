@@ -31,7 +31,8 @@ from stateflow.pipelines.parameters import as_texts
 from stateflow.pipelines.partly_late_rows import partly_late_rows, partly_late_warning
 from stateflow.savepoints.dispose import dispose_claimed
 from stateflow.spark.absent_columns import AbsentColumns
-from stateflow.spark.batch import Batch, BatchSettings
+from stateflow.spark.batch import Batch
+from stateflow.spark.batch_attempt import BatchAttempt, BatchSettings
 from stateflow.spark.carry_out import Sinks
 from stateflow.spark.foreign_changes import passed_sentences
 from stateflow.spark.inputs import (
@@ -322,10 +323,9 @@ class BatchLoop:
 
     def _batch(self, frames: SourceFrames, moment: Moment, *, input_free: bool) -> Batch:
         writer = self.writer
-        return Batch(
+        attempt = BatchAttempt(
             spark=self.spark,
             settings=self.settings,
-            frames=frames,
             moment=moment,
             parent=writer.parent,
             last_commits=writer.last_commits,
@@ -334,6 +334,7 @@ class BatchLoop:
             input_free=input_free,
             again=self._failed_tries > 0,
         )
+        return Batch(attempt, frames)
 
     def _tell(
         self,
@@ -347,8 +348,8 @@ class BatchLoop:
         self._absent.check(observed, positions, self.location)
         for about, sentence in early_times(observed):
             self.warnings.add(about, sentence)
-        if batch.parent is not None and not input_free:
-            self._tell_of_passed(batch.parent.sources, positions)
+        if batch.attempt.parent is not None and not input_free:
+            self._tell_of_passed(batch.attempt.parent.sources, positions)
         self._tell_of_partly_late(batch.statistics()["operators"])
 
     def _record(
@@ -359,11 +360,11 @@ class BatchLoop:
         positions: Mapping[str, SourceState],
     ) -> Draft:
         """What is to be decided. With `incremental=False` it has files of its own."""
-        moment, parent = batch.moment, batch.parent
+        moment, parent = batch.attempt.moment, batch.attempt.parent
         statistics: dict[str, Any] = {
             "trigger_timestamp": moment.now // 1000,
             "processed_rows": rows_of(observed),
-            "input_free": batch.input_free,
+            "input_free": batch.attempt.input_free,
             "source_rows": {uid: seen.rows for uid, seen in observed.items()},
             "sink_rows": {uid: sink.rows for uid, sink in prepared.items()},
             **batch.statistics(),
@@ -396,9 +397,9 @@ class BatchLoop:
             record, copied = with_own_files(
                 record,
                 self.writer,
-                batch.storage.store,
+                batch.attempt.storage.store,
                 ids=lambda: uuid.uuid4().hex,
-                scratch=Path(batch.storage.scratch_dir),
+                scratch=Path(batch.attempt.storage.scratch_dir),
             )
         # The record has this very mapping.
         figures = statistics["metrics"]
@@ -415,7 +416,7 @@ class BatchLoop:
         phases: Mapping[str, int],
         duration: float,
     ) -> None:
-        rows, slot = rows_of(observed), batch.moment.slot
+        rows, slot = rows_of(observed), batch.attempt.moment.slot
         self.batches += 1
         self.rows += rows
         statistics = {**record.statistics, **phases, "duration_ms": round(duration * 1000)}
@@ -423,7 +424,7 @@ class BatchLoop:
         self.listener(
             BatchReport(
                 slot=slot,
-                input_free=batch.input_free,
+                input_free=batch.attempt.input_free,
                 rows=rows,
                 duration=duration,
                 record=record,

@@ -42,7 +42,7 @@ from stateflow.pipelines.lost_rows import LostRows, added, lost_rows
 from stateflow.pipelines.pipeline import Pipeline
 from stateflow.savepoints.origin import newest_sinks
 from stateflow.spark.absent_inputs import absent_inputs
-from stateflow.spark.batch import BatchSettings
+from stateflow.spark.batch_attempt import BatchSettings
 from stateflow.spark.carry_out import Sinks, functions_of
 from stateflow.spark.foreign_changes import tell_of_outputs
 from stateflow.spark.inputs import OpenInputs, open_inputs
@@ -50,6 +50,7 @@ from stateflow.spark.lineage import traced
 from stateflow.spark.loop import MOST_INPUT_FREE, BatchLoop, BatchReport
 from stateflow.spark.placement import Placement
 from stateflow.spark.queries import Queries
+from stateflow.spark.routes import Routes
 from stateflow.spark.run_warnings import RunWarnings, unsaid
 from stateflow.spark.schemas import Outline
 from stateflow.spark.session.build import build_session
@@ -378,6 +379,7 @@ class _Run:
             job=self.job,
             job_uuid=writer.job,
             flow=self.flow,
+            routes=Routes(self.flow),
             sinks=open_sinks,
             parallelism=options.parallelism or spark.sparkContext.defaultParallelism,
             max_parallelism=options.max_parallelism,
