@@ -282,11 +282,6 @@ def test_every_stop_of_the_walks_is_there(stop: str) -> None:
         body = inner[0].body
 
 
-def test_a_walk_is_short() -> None:
-    row, restore = (part.count("\n| ") - 1 for part in WALK.split("## ")[1:3])
-    assert (row, restore) <= (21, 12)
-
-
 SECURITY = (REPOSITORY / "docs" / "security.md").read_text(encoding="utf-8")
 
 
