@@ -31,10 +31,10 @@ class Size:
 
 def run(side: str, size: Size, workplace: Workplace) -> dict[str, Any]:
     from bench import sides
-    from stateflow.spark import batch
+    from stateflow.spark import running_operator
 
     if side != "chosen":
-        batch.combines = lambda last: side == "always"
+        running_operator.combines = lambda last: side == "always"
     data, work = dataset(size.batches, with_time=True), workplace.folder
     parameters = {"input": str(data.path), "output": str(work / "output"), "count": 0}
     outcome = sides.stateflow_run(sides.session(), totals, parameters, work)

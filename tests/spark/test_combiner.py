@@ -20,7 +20,7 @@ from stateflow.operators.combining import combining_of
 from stateflow.pipelines import windows
 from stateflow.pipelines.ready import KeyedRows, ReadyOperator, running_aggregate, window_aggregate
 from stateflow.pipelines.rows import row_type
-from stateflow.spark import batch
+from stateflow.spark import running_operator
 from stateflow.spark.combiner import combined_rows
 from stateflow.spark.exchange import KeyedInput
 from tests.operators.ready.driving import END, Driven
@@ -281,7 +281,7 @@ def run_with(
 
     pipeline = sf.pipeline(folder)(named)
     chosen = iter(choices)
-    monkeypatch.setattr(batch, "combines", lambda last: next(chosen))
+    monkeypatch.setattr(running_operator, "combines", lambda last: next(chosen))
     for n in range(4):
         bench.rows(folder, orders(n, 17))
     bench.run(pipeline, stop_after=2)
@@ -353,7 +353,7 @@ def test_a_key_without_a_value_is_refused_by_name(bench: Workbench, monkeypatch:
     bench.rows("in", [{"user": None, "sku": "tea", "amount": 1.0, "ts": at(0)}])
     errors = []
     for choice in (True, False):
-        monkeypatch.setattr(batch, "combines", lambda last, choice=choice: choice)
+        monkeypatch.setattr(running_operator, "combines", lambda last, choice=choice: choice)
         with pytest.raises(StateflowError, match="'user'") as error:
             bench.run(nameless)
         errors.append(str(error.value))
