@@ -31,7 +31,7 @@ class Size:
 
 def run(side: str, size: Size, workplace: Workplace) -> dict[str, Any]:
     from bench import sides
-    from stateflow.spark import running_operator
+    from stateflow.spark.batches import running_operator
 
     if side != "chosen":
         running_operator.combines = lambda last: side == "always"

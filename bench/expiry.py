@@ -32,8 +32,8 @@ from stateflow.config.options import load
 from stateflow.format.records import Shard, StateSchema
 from stateflow.operators.binding import schemas
 from stateflow.operators.context import Moment
-from stateflow.pipelines.operators import OperatorSpec
-from stateflow.pipelines.rows import row_type
+from stateflow.pipelines.processes.operator_spec import OperatorSpec
+from stateflow.pipelines.rows.row_type import row_type
 from stateflow.spark.task.acks import Ack
 from stateflow.spark.task.storage import TaskStorage
 from stateflow.spark.task.worker import KeyedTask, keyed_worker

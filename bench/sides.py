@@ -23,11 +23,11 @@ from bench.generate import Dataset
 from bench.operators import ONE_FILE, OUTPUT
 from stateflow.config.options import load
 from stateflow.format.keygroups import default_assignment
-from stateflow.pipelines.rows import row_type
-from stateflow.spark.exchange import PLACE, KeyedInput, carried_by, exchanged
+from stateflow.pipelines.rows.row_type import row_type
 from stateflow.spark.loop import BatchReport
 from stateflow.spark.runner import RunReport, RunRequest, run
 from stateflow.spark.session.build import build_session
+from stateflow.spark.shuffle.exchange import PLACE, KeyedInput, carried_by, exchanged
 from stateflow.spark.task.sorted_rows import SortedRows
 
 ROOT = Path(__file__).resolve().parents[1]

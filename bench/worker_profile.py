@@ -35,9 +35,9 @@ from stateflow.operators.arrow_types import arrow_schema_of
 from stateflow.operators.binding import TIMER_IDS, schemas
 from stateflow.operators.columnar import ColumnarSpec
 from stateflow.operators.context import Moment
-from stateflow.pipelines.columnar import ALONE, FunctionOperator
-from stateflow.pipelines.operators import MAIN, OperatorSpec
-from stateflow.pipelines.rows import row_type
+from stateflow.pipelines.processes.columnar import ALONE, FunctionOperator
+from stateflow.pipelines.processes.operator_spec import MAIN, OperatorSpec
+from stateflow.pipelines.rows.row_type import row_type
 from stateflow.spark.task.acks import Ack
 from stateflow.spark.task.arrow_worker import ArrowTask, arrow_worker
 from stateflow.spark.task.carried import GROUP_AT, carried

@@ -52,7 +52,8 @@ ROOMS: Mapping[str, Room] = {
     "working_folder": Room("`python -m stateflow` without modules of the working folder"),
     "format": Room(
         "bytes and names that are frozen: records, paths, scalar types, keys' encoding; no I/O",
-        first="records.py",
+        "",
+        "records.py",
     ),
     "quantities": Room("durations, sizes, times and counts as people write them", "format"),
     "config": Room("every option, and where its value comes from", "quantities", "options.py"),
@@ -68,6 +69,16 @@ ROOMS: Mapping[str, Room] = {
     "savepoints": Room("snapshots in folders of their own", "checkpoint format storage", "format.py"),
     "state/keys": Room("keys as bytes, text and columns", "format", "codec.py"),
     "state/values": Room("values as bytes, by their declared type", "format state/keys", "serializers.py"),
+    "state/values/evolution": Room(
+        "values of an older type as today's: what may change, and who converts",
+        "format state/keys state/values",
+        "decision.py",
+    ),
+    "state/values/arrow": Room(
+        "many stored values at once, as Arrow columns and back",
+        "format state/keys state/values state/values/evolution",
+        "typed.py",
+    ),
     "state/backends": Room(
         "where entries live while a task runs: memory, RocksDB", "config format", "base.py"
     ),
@@ -78,43 +89,88 @@ ROOMS: Mapping[str, Room] = {
     ),
     "state/columns": Room(
         "state of columnar operators: many entries at once, as Arrow tables",
-        "format state/backends state/expiry state/keys state/values",
+        "format state/backends state/expiry state/keys state/values state/values/arrow state/values/evolution",
         "state.py",
     ),
     "state": Room(
         "declared states, and what user code gets to hold",
-        "format state/backends state/expiry state/keys state/values",
+        "format state/backends state/expiry state/keys state/values state/values/arrow state/values/evolution",
         "declare.py",
+    ),
+    "pipelines/rows": Room(
+        "row types: named fields with Spark types, and values that do not fit them",
+        "format state/values",
+        "row_type.py",
+    ),
+    "pipelines/conditions": Room("the part of SQL that a `where=` needs", "pipelines/rows", "expression.py"),
+    "pipelines/code": Room(
+        "the pipeline's own files and source text, read without running them", "", "own_modules.py"
+    ),
+    "pipelines/processes": Room(
+        "processes that users write, per key, per Arrow table and per partition",
+        "format pipelines/rows state state/columns",
+        "process.py",
+    ),
+    "pipelines/inputs": Room("files and Delta tables that a pipeline reads", "pipelines/rows", "files.py"),
+    "pipelines/ready": Room(
+        "aggregates, windows, joins, as a pipeline declares them",
+        "format pipelines/code pipelines/conditions pipelines/processes pipelines/rows quantities state "
+        "state/columns state/expiry state/values",
+        "operators.py",
     ),
     "pipelines": Room(
         "what users write with: flows, processes, rows",
-        "format quantities state state/columns state/expiry state/values",
+        "format pipelines/code pipelines/conditions pipelines/inputs pipelines/processes pipelines/ready "
+        "pipelines/rows quantities state state/columns state/expiry",
         "flow.py",
     ),
     "operators": Room(
         "the engine: keys in, rows and changes out, without Spark",
-        "format pipelines state state/backends state/columns state/expiry state/keys state/values",
+        "format pipelines/conditions pipelines/processes pipelines/ready pipelines/rows state state/backends "
+        "state/columns state/expiry state/keys state/values state/values/arrow state/values/evolution",
         "keyed.py",
+    ),
+    "operators/ready/grouping": Room(
+        "which rows belong together, and in which order",
+        "operators pipelines/processes pipelines/rows state/keys",
+        "groups.py",
+    ),
+    "operators/ready/aggregates": Room(
+        "aggregates over groups of rows: partial values that add up",
+        "format operators operators/ready/grouping pipelines/conditions pipelines/processes pipelines/ready "
+        "state/keys state/values",
+        "accumulator.py",
+    ),
+    "operators/ready/windows": Room(
+        "rows in windows: which, when they close, what is late",
+        "operators operators/ready/aggregates operators/ready/grouping pipelines/processes pipelines/ready "
+        "pipelines/rows state/values/evolution",
+        "windowed.py",
     ),
     "operators/ready": Room(
         "ready-made operators: aggregates, windows, deduplication; over columns",
-        "format operators pipelines state/keys state/values",
+        "operators operators/ready/aggregates operators/ready/grouping operators/ready/windows pipelines "
+        "pipelines/processes pipelines/ready",
         "windowed.py",
     ),
     "operators/joins": Room(
         "joins and enrichment: rows that wait as blocks, partners found by sorting, answers that are kept",
-        "operators operators/ready pipelines quantities state/keys state/values",
+        "operators operators/ready operators/ready/aggregates operators/ready/grouping "
+        "operators/ready/windows pipelines/processes pipelines/ready quantities state/keys state/values "
+        "state/values/evolution",
         "interval.py",
     ),
     "compatibility": Room(
         "whether a pipeline fits the state of a record",
-        "checkpoint format operators pipelines quantities state state/values",
+        "checkpoint format operators pipelines pipelines/inputs pipelines/processes pipelines/ready "
+        "pipelines/rows quantities state state/values state/values/evolution",
         "flows.py",
     ),
     "observe": Room("what a job looks like from outside", "checkpoint format quantities", "status.py"),
     "reading": Room(
         "one key, one state, one snapshot",
-        "checkpoint config format savepoints state/backends state/keys state/values storage",
+        "checkpoint config format savepoints state/backends state/keys state/values state/values/evolution "
+        "storage",
         "query.py",
     ),
     "spark/internals": Room(
@@ -125,50 +181,76 @@ ROOMS: Mapping[str, Room] = {
     "spark/session": Room("Java, jars and the Spark session", "config spark/internals storage", "build.py"),
     "spark/task": Room(
         "what runs in a Spark task: blocks of rows, shards, acks",
-        "checkpoint config format operators pipelines spark/internals spark/session state/backends state/expiry "
-        "state/keys storage",
+        "checkpoint config format operators pipelines/processes pipelines/rows spark/internals spark/session "
+        "state/backends state/expiry state/keys storage",
         "worker.py",
     ),
     "spark/sources": Room(
-        "offsets and positions of Spark's sources", "format pipelines spark/internals storage", "positions.py"
+        "offsets and positions of Spark's sources",
+        "format pipelines/inputs spark/internals storage",
+        "positions.py",
     ),
     "spark/sinks": Room(
         "prepare and commit, per kind of sink",
-        "checkpoint format pipelines spark/internals storage",
+        "checkpoint format pipelines pipelines/conditions pipelines/inputs pipelines/rows spark/internals "
+        "storage",
         "base.py",
+    ),
+    "spark/shuffle": Room(
+        "the rows of a key brought together, on the executor that has its state",
+        "format operators pipelines/rows spark/internals spark/task",
+        "exchange.py",
+    ),
+    "spark/inputs": Room(
+        "the sources of a run: opened, outlined, and what is wrong with them",
+        "checkpoint compatibility config format operators pipelines pipelines/inputs pipelines/processes "
+        "pipelines/rows spark/internals spark/shuffle spark/sinks spark/sources",
+        "open_inputs.py",
+    ),
+    "spark/batches": Room(
+        "one micro-batch: operators run, outputs prepared",
+        "checkpoint compatibility format operators operators/joins pipelines pipelines/processes "
+        "pipelines/ready pipelines/rows spark/inputs spark/internals spark/shuffle spark/sinks spark/task "
+        "state/backends state/values",
+        "batch.py",
     ),
     "spark": Room(
         "what runs on the driver: a run, its loop, a batch",
-        "checkpoint compatibility config format liveness operators operators/joins pipelines savepoints spark/internals "
-        "spark/session spark/sinks spark/sources spark/task state/backends state/values storage",
+        "checkpoint compatibility config format liveness operators pipelines savepoints spark/batches "
+        "spark/inputs spark/internals spark/session spark/shuffle spark/sinks spark/sources spark/task "
+        "state/backends storage",
         "runner.py",
     ),
     "testing": Room(
         "operators in unit tests, without Spark, and whole pipelines, with it",
-        # The rescale of a record, which is pure: the harness of operators without keys rescales as a run does.
-        "checkpoint compatibility config format operators operators/joins pipelines spark spark/session state state/backends "
+        # `checkpoint` is the rescale of a record, which is pure: the harness of operators without keys rescales as a run does.
+        "checkpoint compatibility config format operators operators/joins pipelines pipelines/inputs "
+        "pipelines/processes pipelines/rows spark spark/inputs spark/session state state/backends "
         "state/columns state/keys state/values",
     ),
     "spark/state_tables": Room(
         "state as Spark tables: the data source, canonical savepoints",
-        "checkpoint compatibility config format observe pipelines savepoints spark spark/internals spark/sources spark/task state "
-        "state/backends state/expiry state/keys storage",
+        "checkpoint compatibility config format observe pipelines pipelines/inputs pipelines/rows savepoints "
+        "spark/inputs spark/internals spark/shuffle spark/sources spark/task state state/backends "
+        "state/expiry state/keys storage",
         "tables.py",
     ),
     "restore": Room(
         "what a restore would mean, and doing it",
-        "checkpoint compatibility config format liveness observe pipelines quantities savepoints spark spark/internals "
-        "spark/session spark/sinks spark/sources spark/state_tables storage",
+        "checkpoint compatibility config format liveness observe pipelines pipelines/code pipelines/inputs "
+        "quantities savepoints spark spark/internals spark/session spark/sinks spark/sources "
+        "spark/state_tables storage",
         "plan.py",
     ),
     "jobs": Room(
         "`Job`: the verbs that the command line, Airflow and scripts call",
-        "checkpoint compatibility config format liveness observe pipelines reading restore savepoints spark "
-        "spark/session spark/sinks spark/sources spark/state_tables spark/task state/backends state/keys storage",
+        "checkpoint compatibility config format liveness observe pipelines pipelines/inputs reading restore "
+        "savepoints spark spark/inputs spark/session spark/sinks spark/sources spark/state_tables spark/task "
+        "state/backends state/keys storage",
         "job.py",
     ),
     "packaging": Room(
-        "what executors need, as archives that are tried out", "pipelines spark/session", "build.py"
+        "what executors need, as archives that are tried out", "pipelines/code spark/session", "build.py"
     ),
     "serve": Room("keyed state over HTTP", "checkpoint format liveness reading state/backends", "app.py"),
     "driver": Room(
@@ -178,8 +260,8 @@ ROOMS: Mapping[str, Room] = {
     ),
     "cli": Room(
         "the `stateflow` command",
-        "checkpoint config format jobs liveness observe packaging pipelines quantities reading savepoints "
-        "serve spark spark/session spark/state_tables storage",
+        "checkpoint config format jobs liveness observe packaging pipelines pipelines/ready quantities "
+        "reading savepoints serve spark spark/session spark/state_tables storage",
         "main.py",
     ),
     "__main__": Room("`python -m stateflow`: the command without its script", "cli"),
@@ -196,7 +278,8 @@ ROOMS: Mapping[str, Room] = {
     ),
     "airflow/launchers": Room(
         "how a task starts a driver",
-        "airflow/connections airflow/internals checkpoint config driver jobs pipelines quantities spark spark/session",
+        "airflow/connections airflow/internals checkpoint config driver jobs pipelines quantities spark "
+        "spark/session",
         "spark_submit.py",
     ),
     "airflow/triggers": Room(
@@ -206,8 +289,8 @@ ROOMS: Mapping[str, Room] = {
     ),
     "airflow/operators": Room(
         "one operator per verb",
-        "airflow/connections airflow/internals airflow/launchers airflow/triggers checkpoint driver format jobs liveness observe pipelines "
-        "quantities restore savepoints storage",
+        "airflow/connections airflow/internals airflow/launchers airflow/triggers checkpoint driver format "
+        "jobs liveness observe pipelines quantities restore savepoints storage",
         "run.py",
     ),
     "airflow": Room(

@@ -61,7 +61,8 @@ class Sum(sf.KeyedProcess[int, Order, Any]):
 def walk(folder: Path) -> dict[str, list[str]]:
     """The steps of a row, on the driver and in its task."""
     from stateflow.config.options import load
-    from stateflow.spark import loop, running_operator
+    from stateflow.spark import loop
+    from stateflow.spark.batches import running_operator
     from stateflow.spark.runner import RunRequest, run
 
     noted = folder / "task.json"

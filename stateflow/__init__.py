@@ -31,7 +31,21 @@ if TYPE_CHECKING:
         UsageError,
     )
     from stateflow.jobs.job import Job
-    from stateflow.pipelines.aggregates import (
+    from stateflow.pipelines.delivery import Delivery
+    from stateflow.pipelines.flow import Flow
+    from stateflow.pipelines.inputs.files import files
+    from stateflow.pipelines.inputs.tables import delta
+    from stateflow.pipelines.pipeline import Pipeline, pipeline
+    from stateflow.pipelines.processes.columnar import ColumnarContext, ColumnarOperator
+    from stateflow.pipelines.processes.process import (
+        ConnectedProcess,
+        Context,
+        KeyedProcess,
+        Output,
+        PartitionProcess,
+        output,
+    )
+    from stateflow.pipelines.ready.aggregates import (
         Aggregate,
         aggregate,
         collect,
@@ -48,23 +62,9 @@ if TYPE_CHECKING:
         top_values,
         variance,
     )
-    from stateflow.pipelines.columnar import ColumnarContext, ColumnarOperator
-    from stateflow.pipelines.delivery import Delivery
-    from stateflow.pipelines.files import files
-    from stateflow.pipelines.flow import Flow
-    from stateflow.pipelines.pipeline import Pipeline, pipeline
-    from stateflow.pipelines.process import (
-        ConnectedProcess,
-        Context,
-        KeyedProcess,
-        Output,
-        PartitionProcess,
-        output,
-    )
+    from stateflow.pipelines.ready.window_process import WindowBounds, WindowProcess
+    from stateflow.pipelines.ready.windows import Window, count_window, cumulative, hopping, session, tumbling
     from stateflow.pipelines.streams import KeyedStream, Stream, WindowedStream
-    from stateflow.pipelines.tables import delta
-    from stateflow.pipelines.window_process import WindowBounds, WindowProcess
-    from stateflow.pipelines.windows import Window, count_window, cumulative, hopping, session, tumbling
     from stateflow.spark.sinks.memory import memory
     from stateflow.state.columns.layout import columns
     from stateflow.state.declare import (
@@ -153,7 +153,7 @@ __all__ = [
 
 _ROOMS = {
     "stateflow.errors": tuple(name for name in __all__ if name.endswith("Error")),
-    "stateflow.pipelines.aggregates": (
+    "stateflow.pipelines.ready.aggregates": (
         "Aggregate",
         "aggregate",
         "collect",
@@ -171,15 +171,22 @@ _ROOMS = {
         "variance",
     ),
     "stateflow.pipelines.delivery": ("Delivery",),
-    "stateflow.pipelines.files": ("files",),
+    "stateflow.pipelines.inputs.files": ("files",),
     "stateflow.pipelines.flow": ("Flow",),
     "stateflow.pipelines.streams": ("KeyedStream", "Stream", "WindowedStream"),
     "stateflow.pipelines.pipeline": ("Pipeline", "pipeline"),
-    "stateflow.pipelines.window_process": ("WindowBounds", "WindowProcess"),
-    "stateflow.pipelines.windows": ("Window", "count_window", "cumulative", "hopping", "session", "tumbling"),
+    "stateflow.pipelines.ready.window_process": ("WindowBounds", "WindowProcess"),
+    "stateflow.pipelines.ready.windows": (
+        "Window",
+        "count_window",
+        "cumulative",
+        "hopping",
+        "session",
+        "tumbling",
+    ),
     "stateflow.jobs.job": ("Job",),
-    "stateflow.pipelines.columnar": ("ColumnarContext", "ColumnarOperator"),
-    "stateflow.pipelines.process": (
+    "stateflow.pipelines.processes.columnar": ("ColumnarContext", "ColumnarOperator"),
+    "stateflow.pipelines.processes.process": (
         "ConnectedProcess",
         "Context",
         "KeyedProcess",
@@ -188,7 +195,7 @@ _ROOMS = {
         "output",
     ),
     "stateflow.spark.sinks.memory": ("memory",),
-    "stateflow.pipelines.tables": ("delta",),
+    "stateflow.pipelines.inputs.tables": ("delta",),
     "stateflow.state.columns.layout": ("columns",),
     "stateflow.state.declare": (*(name for name in __all__ if name.endswith("State")), "Timer"),
     "stateflow.state.expiry.ttl": ("ttl",),

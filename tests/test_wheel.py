@@ -308,7 +308,7 @@ def test_a_package_for_executors_has_the_library_and_not_the_provider(
     look = (
         "from pathlib import Path\n"
         "from stateflow.packaging.build import _imported_distributions\n"
-        "from stateflow.pipelines.sources import sources\n"
+        "from stateflow.pipelines.code.own_modules import sources\n"
         "print(*_imported_distributions(sources(Path('readme.py')), ()))"
     )
     asked = run("python", "-c", look, env=with_provider, cwd=tmp_path).split()

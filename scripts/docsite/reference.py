@@ -35,15 +35,15 @@ TOPICS = {
             "pipelines.pipeline",
             "pipelines.flow",
             "pipelines.streams",
-            "pipelines.tables",
-            "pipelines.files",
+            "pipelines.delivery",
+            "pipelines.inputs",
             "spark",
         ),
     ),
-    "processes": Topic("Processes", ("pipelines.process",)),
+    "processes": Topic("Processes", ("pipelines.processes",)),
     "state": Topic("State", ("state",)),
-    "operators": Topic("Ready-made operators", ("pipelines",)),
-    "columnar": Topic("Columnar operators", ("pipelines.columnar", "state.columns")),
+    "operators": Topic("Ready-made operators", ("pipelines.ready",)),
+    "columnar": Topic("Columnar operators", ("pipelines.processes.columnar", "state.columns")),
     "jobs": Topic("Jobs", ("jobs",)),
     "errors": Topic("Errors", ("errors",)),
 }
@@ -69,7 +69,7 @@ def pages() -> Iterator[Page]:
 
 
 def topic_of(module: str) -> str:
-    """The page of a module: `pipelines.process` has one, `pipelines.windows` is on that of `pipelines`."""
+    """The page of a module: `pipelines.flow` has one, `pipelines.ready.windows` is on that of `pipelines.ready`."""
     place = {module: topic for topic, of in TOPICS.items() for module in of.modules}
     name = module.removeprefix("stateflow.")
     while name:

@@ -13,7 +13,7 @@ from typing import Any
 
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.graph import KeyedNode, NodeRows, SourceNode
-from stateflow.pipelines.process import Output
+from stateflow.pipelines.processes.process import Output
 from stateflow.testing import ColumnarHarness, KeyedHarness
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -134,7 +134,7 @@ def _dead_letters(body: dict[str, Any]) -> list[str]:
 def _late_rows(body: dict[str, Any]) -> list[str]:
     """The rows that were late for operators, which count them."""
     # They load Arrow, and a command that only looks must not.
-    from stateflow.pipelines.ready import LATE_ROWS, PARTLY_LATE_ROWS
+    from stateflow.pipelines.ready.operators import LATE_ROWS, PARTLY_LATE_ROWS
 
     counts = (
         (name, body["counters"].get(of, 0))

@@ -29,17 +29,17 @@ from stateflow.format.records import OperatorState, Record
 from stateflow.operators.combining import combining_of
 from stateflow.pipelines.delivery import taking_ids
 from stateflow.pipelines.event_times import has_event_time, splitting_operator, splitting_source
-from stateflow.pipelines.files import Files
-from stateflow.pipelines.fixed_options import duration
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.graph import KeyedNode, SourceNode, UnionNode, origin
-from stateflow.pipelines.operators import DEAD_LETTERS, MAIN
-from stateflow.pipelines.places import same_place, same_spelling
-from stateflow.pipelines.ready import ReadyOperator
-from stateflow.pipelines.rows import key_type
-from stateflow.pipelines.tables import DeltaTable
+from stateflow.pipelines.inputs.files import Files
+from stateflow.pipelines.inputs.places import same_place, same_spelling
+from stateflow.pipelines.inputs.tables import DeltaTable
+from stateflow.pipelines.processes.operator_spec import DEAD_LETTERS, MAIN
+from stateflow.pipelines.ready.fixed_options import duration
+from stateflow.pipelines.ready.operators import ReadyOperator
+from stateflow.pipelines.rows.row_type import key_type
 from stateflow.quantities import several
-from stateflow.state.values.declared_types import RULES, Change
+from stateflow.state.values.evolution.declared_types import RULES, Change
 
 Counts = Mapping[tuple[str, str], int]
 """By uid of the operator and name of the state in the record: its entries."""

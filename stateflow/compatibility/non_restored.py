@@ -18,8 +18,8 @@ from stateflow.errors import IncompatibleError
 from stateflow.format.records import OperatorState, Record, StateSchema
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.graph import KeyedNode
-from stateflow.state.values.declared_types import evolved
-from stateflow.state.values.evolution import RefusedError
+from stateflow.state.values.evolution.decision import RefusedError
+from stateflow.state.values.evolution.declared_types import evolved
 from stateflow.state.values.serializers import serializer_for
 
 

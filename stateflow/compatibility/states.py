@@ -20,14 +20,14 @@ from stateflow.format.records import (
     StateSchema,
 )
 from stateflow.operators.binding import TIMER_IDS, schemas, type_of
-from stateflow.pipelines.fixed_options import duration
 from stateflow.pipelines.graph import KeyedNode, origin
-from stateflow.pipelines.ready import ReadyOperator
-from stateflow.pipelines.rows import RowType
+from stateflow.pipelines.ready.fixed_options import duration
+from stateflow.pipelines.ready.operators import ReadyOperator
+from stateflow.pipelines.rows.row_type import RowType
 from stateflow.state.declare import OperatorState as DeclaredOperatorState
-from stateflow.state.values.declared_types import RULES, Change, DeclaredType, evolved, readers
-from stateflow.state.values.evolution import RefusedError
-from stateflow.state.values.evolved_columns import columns_evolution, exchanged_columns
+from stateflow.state.values.evolution.decision import RefusedError
+from stateflow.state.values.evolution.declared_types import RULES, Change, DeclaredType, evolved, readers
+from stateflow.state.values.evolution.evolved_columns import columns_evolution, exchanged_columns
 from stateflow.state.values.serializers import serializer_for
 
 FIRST_STATE_ID = 1

@@ -9,10 +9,10 @@ from typing import Any
 from stateflow.compatibility.flows import Check, compare, folders
 from stateflow.errors import StateflowError
 from stateflow.format.records import Record
-from stateflow.pipelines.files import Files
 from stateflow.pipelines.flow import Flow
+from stateflow.pipelines.inputs.files import Files
 from stateflow.pipelines.pipeline import Pipeline
-from stateflow.spark.absent_inputs import absent_inputs
+from stateflow.spark.inputs.absent_inputs import absent_inputs
 from stateflow.spark.sinks.lacking import lacking
 from stateflow.spark.sources import subfolders
 

@@ -54,7 +54,7 @@ def foreseen(
     Never a refusal: what is wrong, a run says in its own words.
     """
     from stateflow.pipelines.loading import load_pipeline
-    from stateflow.spark.lookahead import look_ahead, may_tell
+    from stateflow.spark.inputs.lookahead import look_ahead, may_tell
     from stateflow.spark.sources.delta_log import Ahead, log_of
 
     try:

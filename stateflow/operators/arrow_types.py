@@ -8,7 +8,7 @@ import re
 import pyarrow as pa
 
 from stateflow.errors import UsageError
-from stateflow.pipelines.rows import RowType, row_type
+from stateflow.pipelines.rows.row_type import RowType, row_type
 
 _PLAIN = {
     "boolean": pa.bool_(),

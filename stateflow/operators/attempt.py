@@ -7,7 +7,7 @@ from typing import Any
 
 from stateflow.operators.context import OperatorContext
 from stateflow.operators.snapshots import Taker
-from stateflow.pipelines.operators import MAIN
+from stateflow.pipelines.processes.operator_spec import MAIN
 
 Mark = tuple[int, int, dict[str, int]]
 

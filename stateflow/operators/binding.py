@@ -10,7 +10,7 @@ from typing import Any
 
 from stateflow.errors import StateflowError
 from stateflow.format.records import StateSchema
-from stateflow.pipelines.process import Process
+from stateflow.pipelines.processes.process import Process
 from stateflow.state.bound import (
     BoundAggregatingState,
     BoundListState,
@@ -40,9 +40,9 @@ from stateflow.state.expiry.index import Expiry
 from stateflow.state.expiry.ttl import ttl_fields
 from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.namespaces import Namespaced
-from stateflow.state.values.declared_types import DeclaredType, declared_type, evolved_serializer
+from stateflow.state.values.evolution.declared_types import DeclaredType, declared_type, evolved_serializer
+from stateflow.state.values.evolution.migrations import migrations_of
 from stateflow.state.values.key_types import key_types_for
-from stateflow.state.values.migrations import migrations_of
 from stateflow.state.values.serializers import Serializer, serializer_for
 
 TIMER_IDS = 2

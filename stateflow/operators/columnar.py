@@ -20,10 +20,10 @@ from stateflow.operators.engine import REPEATED
 from stateflow.operators.expiry import OperatorExpiry
 from stateflow.operators.filled import filled
 from stateflow.operators.lateness import ahead, of_rows_and_timers
-from stateflow.pipelines.columnar import ColumnarOperator
-from stateflow.pipelines.defaults import Default
-from stateflow.pipelines.operators import DEAD_LETTERS, MAIN
-from stateflow.pipelines.process import Output
+from stateflow.pipelines.processes.columnar import ColumnarOperator
+from stateflow.pipelines.processes.operator_spec import DEAD_LETTERS, MAIN
+from stateflow.pipelines.processes.process import Output
+from stateflow.pipelines.rows.defaults import Default
 from stateflow.state.backends.base import Backend
 from stateflow.state.bound import Cursor
 from stateflow.state.columns.state import UNKNOWN, ColumnState

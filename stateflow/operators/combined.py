@@ -7,8 +7,8 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from stateflow.pipelines.aggregates import Aggregated
-from stateflow.pipelines.columnar import ColumnarOperator
+from stateflow.pipelines.processes.columnar import ColumnarOperator
+from stateflow.pipelines.ready.aggregates import Aggregated
 
 ROWS = "_sf_rows"
 """The column that only combined rows have: how many rows each stands for."""

@@ -21,11 +21,11 @@ from dataclasses import dataclass
 
 from stateflow.operators.combined import COUNTED, MARKS, ROWS, counts_by_column, part_name, value_name
 from stateflow.operators.condition_sql import NotInSparkError, condition_sql, literal
-from stateflow.pipelines.aggregates import FLOATS, INTEGERS, Aggregated
-from stateflow.pipelines.columnar import ColumnarOperator
-from stateflow.pipelines.ready import LATE, RunningAggregate, WindowAggregate
-from stateflow.pipelines.rows import Field, RowType, quoted
-from stateflow.pipelines.windows import Cumulative, Sliding, Window
+from stateflow.pipelines.processes.columnar import ColumnarOperator
+from stateflow.pipelines.ready.aggregates import FLOATS, INTEGERS, Aggregated
+from stateflow.pipelines.ready.operators import LATE, RunningAggregate, WindowAggregate
+from stateflow.pipelines.ready.windows import Cumulative, Sliding, Window
+from stateflow.pipelines.rows.row_type import Field, RowType, quoted
 
 _HALF = (1 << 32) - 1
 _MOST_DIGITS = 28

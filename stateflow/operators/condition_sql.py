@@ -1,4 +1,4 @@
-"""Conditions of aggregates and plain values as Spark's SQL, where Spark means exactly what `operators/ready/conditions` means."""
+"""Conditions of aggregates and plain values as Spark's SQL, where Spark means exactly what `operators/ready/aggregates/conditions` means."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from decimal import Decimal
 from typing import Any
 
 from stateflow.format.instants import days_since_epoch, micros_since_epoch
-from stateflow.pipelines.aggregates import FLOATS, INTEGERS
-from stateflow.pipelines.conditions import Expression
-from stateflow.pipelines.rows import RowType, quoted
+from stateflow.pipelines.conditions.expression import Expression
+from stateflow.pipelines.ready.aggregates import FLOATS, INTEGERS
+from stateflow.pipelines.rows.row_type import RowType, quoted
 
 _COMPARISONS = ("=", "<>", "<", "<=", ">", ">=")
 _COMPARED = ("bigint", "double", "string", "boolean", "date", "timestamp")

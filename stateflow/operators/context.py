@@ -12,7 +12,7 @@ from stateflow.errors import UsageError
 from stateflow.format.instants import instant
 from stateflow.names import CONTEXT, Named
 from stateflow.operators.snapshots import Taker
-from stateflow.pipelines.process import Output
+from stateflow.pipelines.processes.process import Output
 from stateflow.state.bound import BoundTimer, BoundTimers, Cursor
 from stateflow.state.namespaces import Namespaced
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from stateflow.format.encoding import EMPTY_NAMESPACE, SIGN
 from stateflow.state.keys.codec import KeyCodec
-from stateflow.state.values.packed_instants import datetimes_of
+from stateflow.state.values.arrow.packed_instants import datetimes_of
 
 _WORDS = frozenset(("int", "datetime"))
 """Types that are one word of eight bytes in a key."""

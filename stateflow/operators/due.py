@@ -13,7 +13,7 @@ import numpy as np
 from stateflow.format.encoding import SIGN, encode_timestamp, split, split_timer, timer_range
 from stateflow.operators.decoded import signed
 from stateflow.state.backends.base import Backend
-from stateflow.state.values.packed_instants import datetimes_of
+from stateflow.state.values.arrow.packed_instants import datetimes_of
 
 LEAST = 4
 """Fewest entries that are read from a queue at once."""

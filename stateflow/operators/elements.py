@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stateflow.errors import StateflowError, StateTypeError
-from stateflow.pipelines.process import Process
+from stateflow.pipelines.processes.process import Process
 from stateflow.state.values.serializers import Serializer, serializer_for
 
 Elements = Mapping[str, tuple[tuple[bytes, ...], ...]]

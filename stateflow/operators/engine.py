@@ -12,7 +12,7 @@ from stateflow.operators.binding import Binding, bind
 from stateflow.operators.context import Moment, OperatorContext
 from stateflow.operators.lateness import of_rows_and_timers
 from stateflow.operators.snapshots import Copies, Taker
-from stateflow.pipelines.operators import DEAD_LETTERS, MAIN, OperatorSpec
+from stateflow.pipelines.processes.operator_spec import DEAD_LETTERS, MAIN, OperatorSpec
 from stateflow.state.broadcast_map import BroadcastWriteError, writing
 from stateflow.state.cursor import NO_KEY, Cursor
 

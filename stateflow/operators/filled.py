@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from stateflow.errors import UsageError
 from stateflow.operators.lossless import MISFITS, array_of
-from stateflow.pipelines.defaults import Default
+from stateflow.pipelines.rows.defaults import Default
 
 
 def filled(uid: str, table: pa.Table, defaults: Mapping[str, Default]) -> pa.Table:

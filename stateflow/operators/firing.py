@@ -20,7 +20,7 @@ from stateflow.operators.decoded import decoded_keys
 from stateflow.operators.due import KEY_AT, DueTimers, Queue, base_of, rank_of, time_of, times_of, turn
 from stateflow.operators.lateness import ahead, behind
 from stateflow.operators.output import returned
-from stateflow.pipelines.operators import OperatorSpec
+from stateflow.pipelines.processes.operator_spec import OperatorSpec
 from stateflow.state.bound import BoundTimer, BoundTimers, Change, Cursor
 from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.keys.siblings import siblings

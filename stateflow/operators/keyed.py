@@ -34,8 +34,8 @@ from stateflow.operators.firing import PREFETCH_SHARE, Firing
 from stateflow.operators.output import returned
 from stateflow.operators.snapshots import Taker
 from stateflow.operators.visiting import Visiting
-from stateflow.pipelines.operators import DEAD_LETTERS, OperatorSpec
-from stateflow.pipelines.process import ConnectedProcess
+from stateflow.pipelines.processes.operator_spec import DEAD_LETTERS, OperatorSpec
+from stateflow.pipelines.processes.process import ConnectedProcess
 from stateflow.state.backends.base import Backend
 from stateflow.state.bound import Change
 from stateflow.state.broadcast_map import BroadcastWriteError

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from stateflow.state.values.packed_instants import micros_of
+from stateflow.state.values.arrow.packed_instants import micros_of
 
 MISFITS = (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, OverflowError, ValueError)
 """What Arrow raises for values that are not of a column's type."""

@@ -13,8 +13,8 @@ import pyarrow as pa
 from stateflow.errors import UsageError, own_frames
 from stateflow.operators.lossless import MISFITS, array_of, misfits
 from stateflow.operators.snapshots import changeable, snapshot
-from stateflow.pipelines.operators import MAIN, OperatorSpec
-from stateflow.pipelines.rows import RowType
+from stateflow.pipelines.processes.operator_spec import MAIN, OperatorSpec
+from stateflow.pipelines.rows.row_type import RowType
 
 Values = list[Any]
 _INT64 = 1 << 63

@@ -8,7 +8,7 @@ from typing import Any
 from stateflow.errors import StateflowError, UserCodeError, placed
 from stateflow.operators.engine import REPEATED, ProcessEngine
 from stateflow.operators.output import returned
-from stateflow.pipelines.process import PartitionProcess
+from stateflow.pipelines.processes.process import PartitionProcess
 from stateflow.state.broadcast_map import BroadcastWriteError
 
 

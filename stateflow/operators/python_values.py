@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stateflow.errors import UsageError
-from stateflow.state.values.packed_instants import datetimes_of
+from stateflow.state.values.arrow.packed_instants import datetimes_of
 
 Values = list[Any]
 

@@ -13,7 +13,7 @@ from stateflow.operators.binding import Binding
 from stateflow.operators.context import OperatorContext, Visit
 from stateflow.operators.firing import PREFETCH_SHARE
 from stateflow.operators.output import returned
-from stateflow.pipelines.operators import OperatorSpec
+from stateflow.pipelines.processes.operator_spec import OperatorSpec
 from stateflow.state.bound import Change, Cursor, StoredState
 from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.keys.siblings import siblings

@@ -23,7 +23,7 @@ from stateflow.packaging.native import Demands, demands
 from stateflow.packaging.platforms import Hosts, hosts_of, refuse_others, version_text
 from stateflow.packaging.trial import try_out
 from stateflow.packaging.usage import settings
-from stateflow.pipelines.sources import Sources, sources
+from stateflow.pipelines.code.own_modules import Sources, sources
 
 FORMAT = 1
 LOCK = "requirements.txt"

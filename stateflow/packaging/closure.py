@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 
 from stateflow.errors import NotFoundError, UsageError
 from stateflow.packaging.entries import ArchiveEntry, file_entry
-from stateflow.pipelines.sources import files_below
+from stateflow.pipelines.code.own_modules import files_below
 
 FROM_SPARK = frozenset(("pyspark", "pyspark-client", "py4j"))
 """Every Spark installation brings these for its executors, in its own version."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from stateflow.errors import UsageError
 from stateflow.packaging.entries import ArchiveEntry, file_entry
-from stateflow.pipelines.sources import files_below
+from stateflow.pipelines.code.own_modules import files_below
 
 FOLDER = "python"
 NAME = f"python{sys.version_info.major}.{sys.version_info.minor}"

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-from stateflow.pipelines.files import Files
 from stateflow.pipelines.graph import SourceNode
-from stateflow.pipelines.rows import Field, RowType, nested_in, quoted, row_type
-from stateflow.pipelines.tables import DeltaTable
+from stateflow.pipelines.inputs.files import Files
+from stateflow.pipelines.inputs.tables import DeltaTable
+from stateflow.pipelines.rows.row_type import Field, RowType, nested_in, quoted, row_type
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from stateflow.errors import UsageError
-from stateflow.pipelines.aggregates import Aggregate
+from stateflow.pipelines.code.source_text import shown_filter
 from stateflow.pipelines.graph import FormerChanges, Graph, Node, NodeRows, SinkNode, TransformNode, UnionNode
-from stateflow.pipelines.rows import RowType, row_type
-from stateflow.pipelines.source_text import shown_filter
+from stateflow.pipelines.ready.aggregates import Aggregate
+from stateflow.pipelines.rows.row_type import RowType, row_type
 
 OPERATION, UPSERT, DELETE = "_op", "upsert", "delete"
 """The column that says what a change is, in streams that also delete, and its two values."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from stateflow.errors import UsageError
 from stateflow.pipelines.graph import GroupedRows, KeyedNode, Node, NodeRows, SourceNode
 from stateflow.pipelines.held_back import before_and, behind, of_any_time
-from stateflow.pipelines.ready import Deduplicate, ReadyOperator
-from stateflow.pipelines.windows import event_time
+from stateflow.pipelines.ready.operators import Deduplicate, ReadyOperator
+from stateflow.pipelines.ready.windows import event_time
 
 
 @dataclass(frozen=True)

@@ -6,15 +6,15 @@ from typing import Any
 
 from stateflow.errors import UsageError
 from stateflow.names import with_options
-from stateflow.pipelines.files import Files
 from stateflow.pipelines.graph import Graph, SourceNode
-from stateflow.pipelines.operators import MAIN
-from stateflow.pipelines.process import Output
-from stateflow.pipelines.rows import row_type
+from stateflow.pipelines.inputs.files import Files
+from stateflow.pipelines.inputs.tables import DeltaTable
+from stateflow.pipelines.processes.operator_spec import MAIN
+from stateflow.pipelines.processes.process import Output
+from stateflow.pipelines.ready.windows import not_negative
+from stateflow.pipelines.rows.row_type import row_type
 from stateflow.pipelines.step_checks import check_source
 from stateflow.pipelines.streams import Stream
-from stateflow.pipelines.tables import DeltaTable
-from stateflow.pipelines.windows import not_negative
 
 
 class Flow(Graph):

@@ -11,10 +11,10 @@ from typing import Any
 
 from stateflow.errors import UsageError
 from stateflow.format.layout import checked_name
-from stateflow.pipelines.aggregates import Aggregate
-from stateflow.pipelines.columnar import ColumnarOperator
-from stateflow.pipelines.process import Output, Process
-from stateflow.pipelines.rows import RowType
+from stateflow.pipelines.processes.columnar import ColumnarOperator
+from stateflow.pipelines.processes.process import Output, Process
+from stateflow.pipelines.ready.aggregates import Aggregate
+from stateflow.pipelines.rows.row_type import RowType
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,15 +28,21 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from stateflow.pipelines.columnar import ColumnarOperator
 from stateflow.pipelines.graph import KeyedNode, Node, NodeRows, SourceNode
-from stateflow.pipelines.joined_columns import LEFT, RIGHT
-from stateflow.pipelines.joins import AsofJoin, IntervalJoin, JoinOperator, LatestJoin, WindowJoin
-from stateflow.pipelines.operators import MAIN
-from stateflow.pipelines.process import Process
-from stateflow.pipelines.ready import WINDOW_END, WINDOW_START, Deduplicate, ReadyOperator, WindowAggregate
-from stateflow.pipelines.window_process import WindowCode
-from stateflow.pipelines.windows import Cumulative, Session, Sliding, Window
+from stateflow.pipelines.processes.columnar import ColumnarOperator
+from stateflow.pipelines.processes.operator_spec import MAIN
+from stateflow.pipelines.processes.process import Process
+from stateflow.pipelines.ready.joined_columns import LEFT, RIGHT
+from stateflow.pipelines.ready.joins import AsofJoin, IntervalJoin, JoinOperator, LatestJoin, WindowJoin
+from stateflow.pipelines.ready.operators import (
+    WINDOW_END,
+    WINDOW_START,
+    Deduplicate,
+    ReadyOperator,
+    WindowAggregate,
+)
+from stateflow.pipelines.ready.window_process import WindowCode
+from stateflow.pipelines.ready.windows import Cumulative, Session, Sliding, Window
 
 Length = int | str
 """Microseconds; or a text that says why there is no bound, and what to write."""

@@ -8,7 +8,7 @@ from typing import Any
 from stateflow.errors import UsageError
 from stateflow.format.scalars import KEY_TYPES
 from stateflow.pipelines.graph import GroupedRows, NodeRows
-from stateflow.pipelines.rows import RowType, key_type
+from stateflow.pipelines.rows.row_type import RowType, key_type
 
 
 def check_key(rows: RowType | None, columns: Sequence[str], order: Sequence[str]) -> None:

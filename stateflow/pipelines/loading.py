@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from stateflow.errors import NotFoundError, StateflowError, UsageError
-from stateflow.pipelines.bound_code import bound_code
+from stateflow.pipelines.code.bound_code import bound_code
 from stateflow.pipelines.pipeline import Pipeline
 
 MODULE_PREFIX = "_stateflow_pipeline_"

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from stateflow.pipelines.graph import Graph
-from stateflow.pipelines.operators import DEAD_LETTERS
-from stateflow.pipelines.ready import LATE_ROWS, ReadyOperator
+from stateflow.pipelines.processes.operator_spec import DEAD_LETTERS
+from stateflow.pipelines.ready.operators import LATE_ROWS, ReadyOperator
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,21 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from stateflow.errors import UsageError
-from stateflow.pipelines.columnar import ColumnarOperator, columnar_operator
 from stateflow.pipelines.event_times import held_back
 from stateflow.pipelines.graph import Graph, GroupedRows, KeyedNode, NodeRows
 from stateflow.pipelines.held_back import has_event_timers
 from stateflow.pipelines.keys import check_streams
-from stateflow.pipelines.operators import check_on_error, side_outputs
-from stateflow.pipelines.process import KeyedProcess, Output, PartitionProcess, Process, type_arguments
-from stateflow.pipelines.ready import ReadyOperator
-from stateflow.pipelines.rows import RowType, row_type
+from stateflow.pipelines.processes.columnar import ColumnarOperator, columnar_operator
+from stateflow.pipelines.processes.operator_spec import check_on_error, side_outputs
+from stateflow.pipelines.processes.process import (
+    KeyedProcess,
+    Output,
+    PartitionProcess,
+    Process,
+    type_arguments,
+)
+from stateflow.pipelines.ready.operators import ReadyOperator
+from stateflow.pipelines.rows.row_type import RowType, row_type
 from stateflow.pipelines.step_checks import own_parallelism
 from stateflow.state.columns.layout import ColumnLayout
 from stateflow.state.declare import ValueState

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from stateflow.pipelines.ready import PARTLY_LATE_ROWS
+from stateflow.pipelines.ready.operators import PARTLY_LATE_ROWS
 from stateflow.quantities import several
 
 

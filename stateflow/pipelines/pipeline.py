@@ -9,7 +9,7 @@ from typing import Any
 
 from stateflow.errors import StateflowError, UsageError, placed
 from stateflow.format.layout import checked_name
-from stateflow.pipelines.bound_code import BoundCode
+from stateflow.pipelines.code.bound_code import BoundCode
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.graph import KeyedNode, Node, SinkNode
 from stateflow.pipelines.parameters import from_text

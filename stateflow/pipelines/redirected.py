@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from stateflow.errors import UsageError
-from stateflow.pipelines.files import Files
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.graph import SinkNode, SourceNode
+from stateflow.pipelines.inputs.files import Files
+from stateflow.pipelines.inputs.tables import DeltaTable
 from stateflow.pipelines.pipeline import Pipeline
-from stateflow.pipelines.tables import DeltaTable
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,14 @@ from typing import Any
 
 from stateflow.errors import UsageError
 from stateflow.names import OPTIONS, suggestion
-from stateflow.pipelines.conditions import condition_of
-from stateflow.pipelines.files import Files
+from stateflow.pipelines.code.signatures import never_runs, takes
+from stateflow.pipelines.code.source_text import shown_aggregation
+from stateflow.pipelines.conditions.expression import condition_of
 from stateflow.pipelines.graph import NodeRows
-from stateflow.pipelines.places import between, same_place
-from stateflow.pipelines.rows import RowType
-from stateflow.pipelines.signatures import never_runs, takes
-from stateflow.pipelines.source_text import shown_aggregation
-from stateflow.pipelines.tables import DeltaTable
+from stateflow.pipelines.inputs.files import Files
+from stateflow.pipelines.inputs.places import between, same_place
+from stateflow.pipelines.inputs.tables import DeltaTable
+from stateflow.pipelines.rows.row_type import RowType
 
 _TAKES = {
     "append": "delta(path)",

@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any
 
 from stateflow.errors import UsageError
-from stateflow.pipelines.aggregates import Aggregate
 from stateflow.pipelines.changes import (
     operation_rows,
     refuse_changes,
@@ -24,9 +23,7 @@ from stateflow.pipelines.changes import (
     refuse_stale,
     with_operation,
 )
-from stateflow.pipelines.columnar import CHUNK_ROWS, ColumnarOperator
 from stateflow.pipelines.delivery import Delivery
-from stateflow.pipelines.enrichment import enrich
 from stateflow.pipelines.event_times import known_time, ordering_time, time_column, time_columns
 from stateflow.pipelines.graph import (
     FormerChanges,
@@ -39,14 +36,17 @@ from stateflow.pipelines.graph import (
     TransformNode,
     UnionNode,
 )
-from stateflow.pipelines.joins import asof_join, interval_join, latest_join, window_join
 from stateflow.pipelines.keys import check_columns, check_key, check_same_key, check_streams
-from stateflow.pipelines.latest import latest
 from stateflow.pipelines.misplaced import Steps
 from stateflow.pipelines.operator_nodes import columnar_node, mapped, process_node, queryable_as, ready_node
-from stateflow.pipelines.operators import DEAD_LETTERS, MAIN
-from stateflow.pipelines.process import ConnectedProcess, KeyedProcess, Output, PartitionProcess
-from stateflow.pipelines.ready import (
+from stateflow.pipelines.processes.columnar import CHUNK_ROWS, ColumnarOperator
+from stateflow.pipelines.processes.operator_spec import DEAD_LETTERS, MAIN
+from stateflow.pipelines.processes.process import ConnectedProcess, KeyedProcess, Output, PartitionProcess
+from stateflow.pipelines.ready.aggregates import Aggregate
+from stateflow.pipelines.ready.enrichment import enrich
+from stateflow.pipelines.ready.joins import asof_join, interval_join, latest_join, window_join
+from stateflow.pipelines.ready.latest import latest
+from stateflow.pipelines.ready.operators import (
     Diverting,
     KeyedRows,
     ReadyOperator,
@@ -56,7 +56,9 @@ from stateflow.pipelines.ready import (
     running_aggregate,
     window_aggregate,
 )
-from stateflow.pipelines.rows import RowType, row_type
+from stateflow.pipelines.ready.window_process import WindowProcess, window_code
+from stateflow.pipelines.ready.windows import LENIENT, Window, late_when, not_negative, window_of
+from stateflow.pipelines.rows.row_type import RowType, row_type
 from stateflow.pipelines.step_checks import (
     check_same_rows,
     check_sink,
@@ -64,8 +66,6 @@ from stateflow.pipelines.step_checks import (
     check_transform,
 )
 from stateflow.pipelines.top import top
-from stateflow.pipelines.window_process import WindowProcess, window_code
-from stateflow.pipelines.windows import LENIENT, Window, late_when, not_negative, window_of
 from stateflow.state.columns.layout import ColumnLayout
 from stateflow.state.expiry.ttl import Ttl, ttl_of
 

@@ -8,10 +8,16 @@ from datetime import timedelta
 
 from stateflow.errors import UsageError
 from stateflow.pipelines.changes import OPERATION
-from stateflow.pipelines.fixed_options import listed
 from stateflow.pipelines.keys import no_column
-from stateflow.pipelines.ready import ROW_THERE, KeyedRows, ReadyOperator, former_columns, stored_columns
-from stateflow.pipelines.rows import row_type
+from stateflow.pipelines.ready.fixed_options import listed
+from stateflow.pipelines.ready.operators import (
+    ROW_THERE,
+    KeyedRows,
+    ReadyOperator,
+    former_columns,
+    stored_columns,
+)
+from stateflow.pipelines.rows.row_type import row_type
 from stateflow.state.columns.layout import ColumnLayout
 from stateflow.state.expiry.ttl import Ttl, ttl_of
 

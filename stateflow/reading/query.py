@@ -35,9 +35,9 @@ from stateflow.state.backends.base import Backend, OpenShard
 from stateflow.state.backends.openings import Opening, OpenShards
 from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.keys.text import key_of_plain, key_of_text, text_of_key
+from stateflow.state.values.evolution.versions import stored_reader
 from stateflow.state.values.plain import jsonable
 from stateflow.state.values.serializers import Serializer
-from stateflow.state.values.versions import stored_reader
 from stateflow.storage.cache import FileCache
 from stateflow.storage.scratch import new_scratch, remove_scratch
 from stateflow.storage.store import Store

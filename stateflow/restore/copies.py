@@ -11,7 +11,7 @@ from dataclasses import replace
 from stateflow.checkpoint.handle import JobHandle
 from stateflow.errors import UsageError
 from stateflow.format.records import Prepared
-from stateflow.pipelines.places import canonical, same_place
+from stateflow.pipelines.inputs.places import canonical, same_place
 from stateflow.restore.plan import SinkRestore, same_job, table_path
 from stateflow.restore.visible import quoted
 from stateflow.savepoints.origin import Origin, newest_sinks

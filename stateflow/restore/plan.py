@@ -132,7 +132,7 @@ class Plan:
 
 
 def table_path(target: object) -> str:
-    """A table's path, as people read it and Spark opens it. Two of them are compared by `stateflow.pipelines.places`."""
+    """A table's path, as people read it and Spark opens it. Two of them are compared by `stateflow.pipelines.inputs.places`."""
     path = str(getattr(target, "path", target))
     return path if "://" in path else os.path.normpath(Path(path.removeprefix("file:")).absolute())
 

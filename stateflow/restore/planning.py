@@ -21,7 +21,7 @@ from stateflow.format.references import references
 from stateflow.observe.status import position_of
 from stateflow.pipelines.delivery import taking_ids
 from stateflow.pipelines.flow import Flow
-from stateflow.pipelines.places import canonical, same_place
+from stateflow.pipelines.inputs.places import canonical, same_place
 from stateflow.restore.copies import refuse_copies, with_copies
 from stateflow.restore.digest import checked_digest
 from stateflow.restore.parameters import ParameterRestore, Whose, restored_parameters

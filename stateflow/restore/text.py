@@ -11,7 +11,7 @@ from stateflow.restore.parameters import SOURCES
 from stateflow.restore.visible import quoted, visible
 
 if TYPE_CHECKING:
-    from stateflow.pipelines.bound_code import BoundCode
+    from stateflow.pipelines.code.bound_code import BoundCode
     from stateflow.restore.plan import Plan
     from stateflow.restore.readers import Reader
 

@@ -30,12 +30,12 @@ from stateflow.operators.context import Moment
 from stateflow.pipelines.parameters import as_texts
 from stateflow.pipelines.partly_late_rows import partly_late_rows, partly_late_warning
 from stateflow.savepoints.dispose import dispose_claimed
-from stateflow.spark.absent_columns import AbsentColumns
-from stateflow.spark.batch import Batch
-from stateflow.spark.batch_attempt import BatchAttempt, BatchSettings
+from stateflow.spark.batches.batch import Batch
+from stateflow.spark.batches.batch_attempt import BatchAttempt, BatchSettings
 from stateflow.spark.carry_out import Sinks
-from stateflow.spark.foreign_changes import passed_sentences
-from stateflow.spark.inputs import (
+from stateflow.spark.inputs.absent_columns import AbsentColumns
+from stateflow.spark.inputs.foreign_changes import passed_sentences
+from stateflow.spark.inputs.open_inputs import (
     Observation,
     OpenInputs,
     SourceFrames,
@@ -48,12 +48,12 @@ from stateflow.spark.inputs import (
     observations,
     watermark_of,
 )
+from stateflow.spark.inputs.seeding import capture, refuse_patterns
+from stateflow.spark.inputs.timers import timers_due
 from stateflow.spark.own_files import with_own_files
 from stateflow.spark.run_warnings import WARNINGS, RunWarnings
-from stateflow.spark.seeding import capture, refuse_patterns
 from stateflow.spark.task.failures import translated
 from stateflow.spark.task.storage import TaskStorage
-from stateflow.spark.timers import timers_due
 from stateflow.storage.files import inline, upload_file
 
 _log = logging.getLogger(__name__)

@@ -25,10 +25,10 @@ from stateflow.checkpoint.writer import Writer
 from stateflow.config.options import Options
 from stateflow.errors import DisagreementError, StateflowError
 from stateflow.format.records import SourceState
-from stateflow.spark.foreign_changes import tell_of_files
-from stateflow.spark.inputs import OpenInputs
+from stateflow.spark.inputs.foreign_changes import tell_of_files
+from stateflow.spark.inputs.open_inputs import OpenInputs
+from stateflow.spark.inputs.seeding import plan_batch, seed
 from stateflow.spark.loop import BatchLoop
-from stateflow.spark.seeding import plan_batch, seed
 from stateflow.spark.sources.availability import check_available
 from stateflow.spark.sources.delta_restores import Detour, UndoneRead
 from stateflow.spark.sources.detours import LeafDetour, detours, latest_unaffected

@@ -41,19 +41,19 @@ from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.lost_rows import LostRows, added, lost_rows
 from stateflow.pipelines.pipeline import Pipeline
 from stateflow.savepoints.origin import newest_sinks
-from stateflow.spark.absent_inputs import absent_inputs
-from stateflow.spark.batch_attempt import BatchSettings
+from stateflow.spark.batches.batch_attempt import BatchSettings
+from stateflow.spark.batches.routes import Routes
 from stateflow.spark.carry_out import Sinks, functions_of
-from stateflow.spark.foreign_changes import tell_of_outputs
-from stateflow.spark.inputs import OpenInputs, open_inputs
-from stateflow.spark.lineage import traced
+from stateflow.spark.inputs.absent_inputs import absent_inputs
+from stateflow.spark.inputs.foreign_changes import tell_of_outputs
+from stateflow.spark.inputs.lineage import traced
+from stateflow.spark.inputs.open_inputs import OpenInputs, open_inputs
+from stateflow.spark.inputs.schemas import Outline
 from stateflow.spark.loop import MOST_INPUT_FREE, BatchLoop, BatchReport
-from stateflow.spark.placement import Placement
 from stateflow.spark.queries import Queries
-from stateflow.spark.routes import Routes
 from stateflow.spark.run_warnings import RunWarnings, unsaid
-from stateflow.spark.schemas import Outline
 from stateflow.spark.session.build import build_session
+from stateflow.spark.shuffle.placement import Placement
 from stateflow.spark.sinks.base import Sink
 from stateflow.spark.sinks.kinds import make_sink
 from stateflow.spark.sinks.slot import SinkSlot

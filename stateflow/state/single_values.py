@@ -13,7 +13,7 @@ from stateflow.state.expiry.index import Expiry
 from stateflow.state.handles import Handle
 from stateflow.state.keys.siblings import siblings
 from stateflow.state.namespaces import Namespaced
-from stateflow.state.values.bulk import bulk, bulk_until
+from stateflow.state.values.arrow.bulk import bulk, bulk_until
 from stateflow.state.values.expiries import live
 from stateflow.state.values.serializers import Serializer
 

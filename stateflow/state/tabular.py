@@ -39,17 +39,17 @@ from stateflow.state.namespace_columns import (
     values_of_column,
     with_namespaces,
 )
-from stateflow.state.values.column_values import BLANK, NO_COLUMNS, column_values
-from stateflow.state.values.fitting import fitted
-from stateflow.state.values.headers import BadEntryError, with_expiries
-from stateflow.state.values.nested_shapes import element_of
-from stateflow.state.values.packed_instants import are_instants
+from stateflow.state.values.arrow.column_values import BLANK, NO_COLUMNS, column_values
+from stateflow.state.values.arrow.fitting import fitted
+from stateflow.state.values.arrow.headers import BadEntryError, with_expiries
+from stateflow.state.values.arrow.nested_shapes import element_of
+from stateflow.state.values.arrow.packed_instants import are_instants
+from stateflow.state.values.arrow.shapes import Element, OpaqueShape
+from stateflow.state.values.arrow.structured_values import StructuredValues
+from stateflow.state.values.arrow.typed import ByteValues, EvolvedValues, Values, scalars
+from stateflow.state.values.evolution.versions import todays_form
 from stateflow.state.values.schema_text import UnreadableText, read_schema
 from stateflow.state.values.serializers import CUSTOM
-from stateflow.state.values.shapes import Element, OpaqueShape
-from stateflow.state.values.structured_values import StructuredValues
-from stateflow.state.values.typed import ByteValues, EvolvedValues, Values, scalars
-from stateflow.state.values.versions import todays_form
 
 TIMERS = "_timers"
 """The table of all timers of an operator."""

@@ -23,12 +23,12 @@ from stateflow.operators.context import Moment
 from stateflow.operators.joins.made import runnable
 from stateflow.operators.lateness import is_late
 from stateflow.operators.lossless import MISFITS, array_of
-from stateflow.pipelines.columnar import ALONE, ColumnarOperator, columnar_operator
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.graph import KeyedNode
-from stateflow.pipelines.operators import DEAD_LETTERS, MAIN, side_outputs
-from stateflow.pipelines.process import Output
-from stateflow.pipelines.rows import RowType, key_type, row_type, without_nulls
+from stateflow.pipelines.processes.columnar import ALONE, ColumnarOperator, columnar_operator
+from stateflow.pipelines.processes.operator_spec import DEAD_LETTERS, MAIN, side_outputs
+from stateflow.pipelines.processes.process import Output
+from stateflow.pipelines.rows.row_type import RowType, key_type, row_type, without_nulls
 from stateflow.state.columns.layout import ColumnLayout
 from stateflow.state.keys.text import shown
 from stateflow.testing.harness import END, KeyedStateHarness

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stateflow.errors import UsageError
-from stateflow.pipelines.files import Files
+from stateflow.pipelines.inputs.files import Files
+from stateflow.pipelines.inputs.tables import DeltaTable
 from stateflow.pipelines.pipeline import Pipeline
-from stateflow.pipelines.rows import RowType
-from stateflow.pipelines.tables import DeltaTable
+from stateflow.pipelines.rows.row_type import RowType
 
 if TYPE_CHECKING:
     from stateflow.spark.runner import RunReport
@@ -70,7 +70,7 @@ class FlowHarness:
             self._add_files(source, target, frame, lines)
 
     def _frame(self, source: str, declared: RowType, rows: list[Any]) -> Any:
-        from stateflow.spark.given_rows import frame_of
+        from stateflow.spark.inputs.given_rows import frame_of
 
         values = [_values(row, declared) for row in rows]
         try:

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stateflow.errors import UsageError
-from stateflow.pipelines.files import Files
-from stateflow.pipelines.places import PATTERN
-from stateflow.spark.given_rows import rows_of
+from stateflow.pipelines.inputs.files import Files
+from stateflow.pipelines.inputs.places import PATTERN
+from stateflow.spark.inputs.given_rows import rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

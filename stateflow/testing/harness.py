@@ -12,8 +12,8 @@ from typing import Any
 from stateflow.errors import UsageError
 from stateflow.format.records import Shard
 from stateflow.operators.context import TaskCounter
-from stateflow.pipelines.operators import DEAD_LETTERS
-from stateflow.pipelines.process import Output
+from stateflow.pipelines.processes.operator_spec import DEAD_LETTERS
+from stateflow.pipelines.processes.process import Output
 from stateflow.state.backends.base import Backend
 from stateflow.state.backends.memory import memory_backend
 

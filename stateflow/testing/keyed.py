@@ -32,9 +32,9 @@ from stateflow.operators.output import writers
 from stateflow.operators.snapshots import Copies
 from stateflow.operators.watch import Watch
 from stateflow.pipelines.graph import KeyedNode
-from stateflow.pipelines.operators import MAIN, OperatorSpec, side_outputs
-from stateflow.pipelines.process import ConnectedProcess, Output, Process, type_arguments
-from stateflow.pipelines.rows import RowType, row_type, without_nulls
+from stateflow.pipelines.processes.operator_spec import MAIN, OperatorSpec, side_outputs
+from stateflow.pipelines.processes.process import ConnectedProcess, Output, Process, type_arguments
+from stateflow.pipelines.rows.row_type import RowType, row_type, without_nulls
 from stateflow.state.bound import (
     BoundAggregatingState,
     BoundListState,

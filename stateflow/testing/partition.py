@@ -19,9 +19,9 @@ from stateflow.operators.output import writers
 from stateflow.operators.partition import PartitionEngine
 from stateflow.operators.snapshots import Copies
 from stateflow.pipelines.graph import KeyedNode
-from stateflow.pipelines.operators import MAIN, OperatorSpec, side_outputs
-from stateflow.pipelines.process import Output, PartitionProcess, type_arguments
-from stateflow.pipelines.rows import RowType, row_type
+from stateflow.pipelines.processes.operator_spec import MAIN, OperatorSpec, side_outputs
+from stateflow.pipelines.processes.process import Output, PartitionProcess, type_arguments
+from stateflow.pipelines.rows.row_type import RowType, row_type
 from stateflow.state.values.serializers import serializer_for
 from stateflow.testing.harness import Harness
 

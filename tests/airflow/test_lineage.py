@@ -25,7 +25,7 @@ from stateflow.format.records import Owner
 from stateflow.jobs.job import Job
 from stateflow.jobs.running import run_loaded
 from stateflow.pipelines.loading import load_pipeline
-from stateflow.spark.lineage import read_datasets
+from stateflow.spark.inputs.lineage import read_datasets
 from stateflow.spark.sources.leaves import LeafDescription
 from tests.airflow.conftest import Connect
 from tests.airflow.runner import run_task

@@ -18,9 +18,11 @@ from stateflow.compatibility.flows import check_flow, compare
 from stateflow.compatibility.states import fixed_options, resolve_states
 from stateflow.errors import IncompatibleError
 from stateflow.format.records import FileRef, OperatorState, Owner, Record, Shard
-from stateflow.pipelines import enrichment, joins, latest, ready, top, window_process
+from stateflow.pipelines import top
 from stateflow.pipelines.graph import KeyedNode
-from stateflow.pipelines.ready import ReadyOperator
+from stateflow.pipelines.ready import enrichment, joins, latest, window_process
+from stateflow.pipelines.ready import operators as ready
+from stateflow.pipelines.ready.operators import ReadyOperator
 from stateflow.pipelines.streams import KeyedStream
 
 

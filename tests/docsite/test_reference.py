@@ -17,7 +17,7 @@ def test_every_public_name_is_on_one_page() -> None:
 
 
 def test_a_module_is_on_the_page_that_names_it_or_its_folder() -> None:
-    assert reference.topic_of("stateflow.pipelines.process") == "processes"
-    assert reference.topic_of("stateflow.pipelines.windows") == "operators"
+    assert reference.topic_of("stateflow.pipelines.processes.process") == "processes"
+    assert reference.topic_of("stateflow.pipelines.ready.windows") == "operators"
     with pytest.raises(SystemExit, match="add it to TOPICS"):
         reference.topic_of("stateflow.nowhere.thing")

@@ -11,7 +11,7 @@ import pytest
 
 import stateflow as sf
 from stateflow.format.scalars import CODED, KEY_TYPES, SCALARS, Scalar
-from stateflow.pipelines.rows import key_type, spark_type
+from stateflow.pipelines.rows.row_type import key_type, spark_type
 from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.keys.text import key_of_plain
 from stateflow.state.tabular import values_of

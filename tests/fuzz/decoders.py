@@ -36,10 +36,10 @@ from stateflow.observe.status import position_of
 from stateflow.savepoints.format import decode_savepoint
 from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.keys.text import key_of_text
+from stateflow.state.values.evolution.versions import stored_reader
 from stateflow.state.values.plain import jsonable, plain_reader
 from stateflow.state.values.schema import schema_of
 from stateflow.state.values.serializers import serializer_for
-from stateflow.state.values.versions import stored_reader
 from stateflow.storage.memory import MemoryStore
 from tests.fuzz.case import Case, applied
 from tests.fuzz.scene import base

@@ -16,9 +16,9 @@ from stateflow.format.records import OperatorState, Owner, Record, Shard, StateS
 from stateflow.operators.context import Moment
 from stateflow.operators.keyed import KeyedEngine
 from stateflow.pipelines.flow import Flow
-from stateflow.pipelines.operators import OperatorSpec
 from stateflow.pipelines.pipeline import Pipeline
-from stateflow.pipelines.rows import row_type
+from stateflow.pipelines.processes.operator_spec import OperatorSpec
+from stateflow.pipelines.rows.row_type import row_type
 from stateflow.state.backends.base import Backend
 from stateflow.state.backends.memory import memory_backend
 from stateflow.state.backends.rocksdb import rocksdb_backend

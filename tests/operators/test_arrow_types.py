@@ -8,7 +8,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from stateflow.errors import UsageError
 from stateflow.operators.arrow_types import arrow_schema_of
-from stateflow.pipelines.rows import row_type
+from stateflow.pipelines.rows.row_type import row_type
 
 SPOT = T.StructType([T.StructField("x", T.LongType()), T.StructField("Y", T.StringType())])
 

@@ -12,11 +12,17 @@ import pytest
 
 import stateflow as sf
 from stateflow.operators.combining import combining_of, piece_of
-from stateflow.operators.ready.panes import panes_of
-from stateflow.pipelines import windows
-from stateflow.pipelines.operators import MAIN
-from stateflow.pipelines.ready import LATE, KeyedRows, RunningAggregate, running_aggregate, window_aggregate
-from stateflow.pipelines.rows import row_type
+from stateflow.operators.ready.windows.panes import panes_of
+from stateflow.pipelines.processes.operator_spec import MAIN
+from stateflow.pipelines.ready import windows
+from stateflow.pipelines.ready.operators import (
+    LATE,
+    KeyedRows,
+    RunningAggregate,
+    running_aggregate,
+    window_aggregate,
+)
+from stateflow.pipelines.rows.row_type import row_type
 
 ROWS = (
     "user long, name string, raw binary, amount double, small float, price decimal(10,2), huge decimal(38,2), n long, k int, "

@@ -17,8 +17,8 @@ from stateflow.operators import firing
 from stateflow.operators.binding import TIMER_IDS, schemas
 from stateflow.operators.context import Moment
 from stateflow.operators.keyed import Chunk, KeyedEngine
-from stateflow.pipelines.operators import DEAD_LETTERS, OperatorSpec
-from stateflow.pipelines.rows import row_type
+from stateflow.pipelines.processes.operator_spec import DEAD_LETTERS, OperatorSpec
+from stateflow.pipelines.rows.row_type import row_type
 from stateflow.state.backends.base import Backend
 from stateflow.state.backends.memory import memory_backend
 from stateflow.state.keys.codec import KeyCodec

@@ -12,7 +12,7 @@ import pytest
 from stateflow.errors import UsageError
 from stateflow.operators.arrow_types import arrow_schema_of
 from stateflow.operators.output import RowWriter, returned
-from stateflow.pipelines.rows import row_type
+from stateflow.pipelines.rows.row_type import row_type
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

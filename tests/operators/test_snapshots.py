@@ -17,7 +17,7 @@ from stateflow.errors import UsageError, UserCodeError
 from stateflow.operators.arrow_types import arrow_schema_of
 from stateflow.operators.output import RowWriter
 from stateflow.operators.snapshots import Copies, snapshot
-from stateflow.pipelines.rows import row_type
+from stateflow.pipelines.rows.row_type import row_type
 from stateflow.testing import ColumnarHarness, KeyedHarness, PartitionHarness
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

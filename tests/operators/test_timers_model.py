@@ -23,8 +23,8 @@ from stateflow.operators import due, firing
 from stateflow.operators.binding import TIMER_IDS, schemas
 from stateflow.operators.context import Moment
 from stateflow.operators.keyed import Chunk, KeyedEngine
-from stateflow.pipelines.operators import OperatorSpec
-from stateflow.pipelines.rows import row_type
+from stateflow.pipelines.processes.operator_spec import OperatorSpec
+from stateflow.pipelines.rows.row_type import row_type
 from stateflow.state.backends.base import Backend, OpenShard
 from stateflow.state.backends.memory import memory_backend
 from stateflow.state.backends.rocksdb import rocksdb_backend

@@ -15,8 +15,8 @@ from stateflow.format.records import Shard
 from stateflow.operators import visiting
 from stateflow.operators.context import Moment
 from stateflow.operators.keyed import KeyedEngine
-from stateflow.pipelines.operators import OperatorSpec
-from stateflow.pipelines.rows import RowType
+from stateflow.pipelines.processes.operator_spec import OperatorSpec
+from stateflow.pipelines.rows.row_type import RowType
 from stateflow.state.backends.base import Backend
 from stateflow.state.backends.memory import memory_backend
 from stateflow.state.backends.rocksdb import rocksdb_backend

@@ -10,7 +10,7 @@ import pytest
 
 from stateflow.packaging.archive import ArchiveContent, archive_path, read_content, write_archive
 from stateflow.packaging.entries import ArchiveEntry, file_entry
-from stateflow.pipelines.sources import files_below
+from stateflow.pipelines.code.own_modules import files_below
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from stateflow.operators.arrow_types import arrow_schema_of
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.graph import KeyedNode, Node, SourceNode, TransformNode
 from stateflow.pipelines.held_back import comes_when_reached
-from stateflow.pipelines.operators import MAIN
-from stateflow.pipelines.ready import ReadyOperator
-from stateflow.pipelines.rows import RowType
+from stateflow.pipelines.processes.operator_spec import MAIN
+from stateflow.pipelines.ready.operators import ReadyOperator
+from stateflow.pipelines.rows.row_type import RowType
 from tests.operators.joins.driving import DrivenJoin
 from tests.operators.ready.driving import END
 

@@ -10,7 +10,7 @@ import pytest
 
 import stateflow as sf
 from stateflow.pipelines.absent import Absence, absences
-from stateflow.pipelines.rows import row_type
+from stateflow.pipelines.rows.row_type import row_type
 from stateflow.state.values.schema import schema_of
 
 

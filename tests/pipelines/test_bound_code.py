@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from stateflow.pipelines import bound_code as module
-from stateflow.pipelines.bound_code import BoundCode, bound_code
+from stateflow.pipelines.code import bound_code as module
+from stateflow.pipelines.code.bound_code import BoundCode, bound_code
 from stateflow.pipelines.loading import load_pipeline
 
 ORDERS = """

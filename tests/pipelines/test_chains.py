@@ -15,7 +15,7 @@ import stateflow as sf
 from stateflow.compatibility.flows import compare
 from stateflow.pipelines.held_back import comes_when_reached
 from stateflow.pipelines.misplaced import Steps
-from stateflow.pipelines.ready import Deduplicate
+from stateflow.pipelines.ready.operators import Deduplicate
 from stateflow.pipelines.streams import ConnectedStreams, KeyedStream, Stream, WindowedStream
 
 HOUR = sf.tumbling("1 hour")

@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from stateflow.errors import UsageError
-from stateflow.pipelines.conditions import Expression, condition_of
-from stateflow.pipelines.rows import row_type
+from stateflow.pipelines.conditions.expression import Expression, condition_of
+from stateflow.pipelines.rows.row_type import row_type
 
 ROWS = row_type(
     "a int, b int, c int, p boolean, q boolean, r boolean, s string, date date, show int, case boolean, symmetric int"
@@ -117,8 +117,8 @@ def test_thousands_of_values_are_taken_and_what_is_nested_too_deeply_is_refused(
 def test_only_a_condition_imports_sqlglot() -> None:
     code = (
         "import sys, stateflow as sf\n"
-        "from stateflow.pipelines import aggregates\n"
-        "from stateflow.pipelines.rows import row_type\n"
+        "from stateflow.pipelines.ready import aggregates\n"
+        "from stateflow.pipelines.rows.row_type import row_type\n"
         "rows = row_type('a int, p boolean')\n"
         "aggregates._condition('op', 'n', 'p', rows)\n"
         "print('sqlglot' in sys.modules)\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import stateflow as sf
-from stateflow.pipelines.conversions import converted
+from stateflow.pipelines.rows.conversions import converted
 
 POINT = "struct<lat:double,lon:double>"
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import stateflow as sf
-from stateflow.pipelines.files import Files
+from stateflow.pipelines.inputs.files import Files
 
 
 @dataclass

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from stateflow.errors import UsageError
-from stateflow.operators.ready.conditions import holds
-from stateflow.pipelines.conditions import condition_of
-from stateflow.pipelines.rows import row_type
+from stateflow.operators.ready.aggregates.conditions import holds
+from stateflow.pipelines.conditions.expression import condition_of
+from stateflow.pipelines.rows.row_type import row_type
 
 TEXTS = [
     "a", "a%", "%", "_", "a_", "ab", "a_c", "abc", "it's", "", "\\", "a\\", "a\\b", "\\%", "a\nb", "a\tb", "\x00", "\x1a", "é",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stateflow.pipelines.places import between, canonical, same_place, same_spelling, spelled_below
+from stateflow.pipelines.inputs.places import between, canonical, same_place, same_spelling, spelled_below
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import stateflow as sf
-from stateflow.pipelines.reader_options import READERS
+from stateflow.pipelines.inputs.reader_options import READERS
 
 
 @dataclass

@@ -9,9 +9,9 @@ import pytest
 
 import stateflow as sf
 from stateflow.errors import UsageError
+from stateflow.pipelines.inputs.tables import DeltaTable
 from stateflow.pipelines.pipeline import Pipeline
 from stateflow.pipelines.redirected import RedirectedPipeline
-from stateflow.pipelines.tables import DeltaTable
 
 called: list[Any] = []
 

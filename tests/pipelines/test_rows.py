@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from stateflow.errors import UsageError
-from stateflow.pipelines.rows import key_type, row_type, spark_type
+from stateflow.pipelines.rows.row_type import key_type, row_type, spark_type
 
 
 @dataclass

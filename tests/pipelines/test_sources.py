@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stateflow.errors import UsageError
-from stateflow.pipelines.sources import Sources, sources
+from stateflow.pipelines.code.own_modules import Sources, sources
 
 
 def written(folder: Path, **files: str) -> Sources:

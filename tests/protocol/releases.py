@@ -23,8 +23,8 @@ from stateflow.format.encoding import prefix, split
 from stateflow.format.records import FileRef, OperatorState, Record, Shard, SourceState
 from stateflow.operators.context import Moment
 from stateflow.operators.keyed import KeyedEngine
-from stateflow.pipelines.operators import OperatorSpec
-from stateflow.pipelines.rows import row_type
+from stateflow.pipelines.processes.operator_spec import OperatorSpec
+from stateflow.pipelines.rows.row_type import row_type
 from stateflow.state.backends.base import Backend
 from tests.jobs.files import stored
 from tests.operators.expiring import BACKENDS, GROUPS, SECOND, chunk_of, full_key

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.rules.removal import Rule, rule
 
 _VALUES, _TESTS = "state/values/", "state/values/"
-_EVOLUTION, _SERIALIZERS = f"{_VALUES}evolution.py", f"{_VALUES}serializers.py"
+_EVOLUTION, _SERIALIZERS = f"{_VALUES}evolution/decision.py", f"{_VALUES}serializers.py"
 
 RULES: tuple[Rule, ...] = (
     # A type that changes
@@ -109,42 +109,42 @@ RULES: tuple[Rule, ...] = (
     ),
     rule(
         "a column goes on under its own name, not as what another one was called",
-        f"{_VALUES}evolved_columns.py",
+        f"{_VALUES}evolution/evolved_columns.py",
         "(alias for alias in aliases if alias not in now)",
         "(alias for alias in aliases)",
         f"{_TESTS}test_evolution.py",
     ),
     rule(
         "a column whose values could be lost is refused",
-        f"{_VALUES}evolved_columns.py",
+        f"{_VALUES}evolution/evolved_columns.py",
         "        if source and before[source] != now[name]:\n",
         "        if False:\n",
         "operators/ready/test_changed_aggregates.py",
     ),
     rule(
         "a value is read under the schema that wrote it",
-        f"{_VALUES}versions.py",
+        f"{_VALUES}evolution/versions.py",
         "        reader = readers.get(written)\n",
         "        reader = loads_base\n",
         f"{_TESTS}test_evolution.py",
     ),
     rule(
         "a value that is converted keeps its expiry",
-        f"{_VALUES}versions.py",
+        f"{_VALUES}evolution/versions.py",
         "        return bytes((plain[0] | EXPIRES,)) + expiry + plain[1:] if expiry else plain\n",
         "        return plain\n",
         f"{_TESTS}test_evolution.py",
     ),
     rule(
         "a value that only a function converts is not read without it",
-        f"{_VALUES}versions.py",
+        f"{_VALUES}evolution/versions.py",
         "        if old.migrated:\n            return _needs_code(schema, version)\n",
         "",
         f"{_TESTS}test_evolution.py",
     ),
     rule(
         "each migrate function takes another type",
-        f"{_VALUES}migrations.py",
+        f"{_VALUES}evolution/migrations.py",
         "        if key in taken:\n",
         "        if False:\n",
         f"{_TESTS}test_evolution.py",
@@ -173,14 +173,14 @@ RULES: tuple[Rule, ...] = (
     ),
     rule(
         "a value of another type among many is not read as one of theirs",
-        f"{_VALUES}bulk.py",
+        f"{_VALUES}arrow/bulk.py",
         '        if (rows["header"] != filler[0]).any():\n',
         "        if False:\n",
         f"{_TESTS}test_bulk.py::test_a_value_that_was_stored_before_its_state_was_widened_is_read_as_what_it_is",
     ),
     rule(
         "a missing value among many stays missing",
-        f"{_VALUES}bulk.py",
+        f"{_VALUES}arrow/bulk.py",
         "                values[index] = missing\n",
         "                pass\n",
         f"{_TESTS}test_bulk.py::test_a_value_that_was_stored_before_its_state_was_widened_is_read_as_what_it_is",
@@ -201,14 +201,14 @@ RULES: tuple[Rule, ...] = (
     ),
     rule(
         "a null in a column of one width stays null",
-        f"{_VALUES}column_values.py",
+        f"{_VALUES}arrow/column_values.py",
         '                rows["nulls"] |= null.astype(self._mask) << self._mask(index)\n',
         "",
         f"{_TESTS}test_column_values.py",
     ),
     rule(
         "a null in a packed row stays null",
-        f"{_VALUES}packed_rows.py",
+        f"{_VALUES}arrow/packed_rows.py",
         "    cells[null, 0] = NIL\n",
         "",
         f"{_TESTS}test_packed_rows.py",
@@ -222,14 +222,14 @@ RULES: tuple[Rule, ...] = (
     ),
     rule(
         "columns of another width are damage",
-        f"{_VALUES}column_values.py",
+        f"{_VALUES}arrow/column_values.py",
         "            if len(raw) != width or raw[0] != self.code:\n",
         "            if False:\n",
         f"{_TESTS}test_typed_refused.py",
     ),
     rule(
         "a timestamp without a zone names no instant",
-        f"{_VALUES}fitting.py",
+        f"{_VALUES}arrow/fitting.py",
         "    if pa.types.is_timestamp(column.type) and column.type.tz is None:\n",
         "    if False:\n",
         "state/test_tabular.py::test_a_table_that_does_not_fit_is_refused",

@@ -27,9 +27,9 @@ from stateflow.format.records import OperatorState, Owner, Record
 from stateflow.format.references import job_files
 from stateflow.operators.context import Moment
 from stateflow.operators.keyed import KeyedEngine
-from stateflow.pipelines.operators import OperatorSpec
-from stateflow.pipelines.process import Process
-from stateflow.pipelines.rows import RowType
+from stateflow.pipelines.processes.operator_spec import OperatorSpec
+from stateflow.pipelines.processes.process import Process
+from stateflow.pipelines.rows.row_type import RowType
 from stateflow.state.backends.choice import open_backend
 from stateflow.storage.roots import open_store
 from stateflow.storage.store import Store

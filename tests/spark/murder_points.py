@@ -100,7 +100,8 @@ def _watch_sinks(carry_out: Any) -> None:
 
 def _watch_everything() -> None:
     from stateflow.checkpoint import claim, writer
-    from stateflow.spark import batch, carry_out
+    from stateflow.spark import carry_out
+    from stateflow.spark.batches import batch
 
     _watch(claim, "claim_epoch", after="claimed")
     _watch(claim, "place_fence", after="fenced")

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from stateflow.format.records import FileRef, SourceState
 from stateflow.format.source_offsets import SourceLeaves
-from stateflow.spark.seeding import capture, plan_batch, seed
+from stateflow.spark.inputs.seeding import capture, plan_batch, seed
 from stateflow.spark.sources.leaves import LeafDescription, check_frame
 from stateflow.spark.sources.positions import Bound, bounded_batches, resolve_initial
 

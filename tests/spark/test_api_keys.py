@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 
 import stateflow as sf
 from stateflow.format.keygroups import default_assignment, xxhash64
-from stateflow.pipelines.rows import row_type
-from stateflow.spark.exchange import KeyedInput, carried_by, exchanged, key_types_of
+from stateflow.pipelines.rows.row_type import row_type
+from stateflow.spark.shuffle.exchange import KeyedInput, carried_by, exchanged, key_types_of
 from tests.spark.pipelines import COUNTED, Count, Workbench
 
 SCHEMA = "small int, large long, text string, raw binary, flag boolean, day date, at timestamp, money decimal(10,2), share double"

@@ -15,8 +15,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import stateflow as sf
-from stateflow.spark import exchange
 from stateflow.spark.session.shipping import by_value
+from stateflow.spark.shuffle import exchange
 from stateflow.spark.task.carried import GROUP_AT
 from tests.spark import pipelines
 from tests.spark.pipelines import ORDER, Name, Named, Order, Workbench, at, renamed

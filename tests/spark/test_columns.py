@@ -14,7 +14,7 @@ import pytest
 from stateflow.errors import UsageError
 from stateflow.operators.output import RowWriter
 from stateflow.operators.python_values import values_of
-from stateflow.pipelines.rows import RowType, row_type
+from stateflow.pipelines.rows.row_type import RowType, row_type
 from stateflow.spark.task.columns import RowReader
 
 NOON = datetime(2026, 1, 1, 12, 0, 0, 123456, tzinfo=UTC)

@@ -17,12 +17,12 @@ import stateflow as sf
 from stateflow.errors import StateflowError
 from stateflow.operators.combiner_choice import Combined, noted
 from stateflow.operators.combining import combining_of
-from stateflow.pipelines import windows
-from stateflow.pipelines.ready import KeyedRows, ReadyOperator, running_aggregate, window_aggregate
-from stateflow.pipelines.rows import row_type
-from stateflow.spark import running_operator
-from stateflow.spark.combiner import combined_rows
-from stateflow.spark.exchange import KeyedInput
+from stateflow.pipelines.ready import windows
+from stateflow.pipelines.ready.operators import KeyedRows, ReadyOperator, running_aggregate, window_aggregate
+from stateflow.pipelines.rows.row_type import row_type
+from stateflow.spark.batches import running_operator
+from stateflow.spark.shuffle.combiner import combined_rows
+from stateflow.spark.shuffle.exchange import KeyedInput
 from tests.operators.ready.driving import END, Driven
 from tests.spark.pipelines import ORDER, Order, Workbench, at
 

@@ -7,9 +7,9 @@ from random import Random
 import pytest
 from pyspark.sql import SparkSession
 
-from stateflow.operators.ready.conditions import holds
-from stateflow.pipelines.conditions import condition_of
-from stateflow.pipelines.rows import row_type
+from stateflow.operators.ready.aggregates.conditions import holds
+from stateflow.pipelines.conditions.expression import condition_of
+from stateflow.pipelines.rows.row_type import row_type
 from tests.spark.random_conditions import SCHEMA, Conditions, rows
 
 AS_SPARK_IS = {

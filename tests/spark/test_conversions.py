@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import stateflow as sf
-from stateflow.pipelines.conversions import converted
+from stateflow.pipelines.rows.conversions import converted
 from tests.spark.pipelines import Workbench
 
 

@@ -13,10 +13,10 @@ from pyspark.sql import functions as F
 import stateflow as sf
 from stateflow.config.options import load
 from stateflow.jobs.job import Job
-from stateflow.operators.ready.conditions import holds
-from stateflow.operators.ready.groups import whole
-from stateflow.pipelines.conditions import condition_of
-from stateflow.pipelines.rows import row_type
+from stateflow.operators.ready.aggregates.conditions import holds
+from stateflow.operators.ready.grouping.groups import whole
+from stateflow.pipelines.conditions.expression import condition_of
+from stateflow.pipelines.rows.row_type import row_type
 from stateflow.spark.sinks.deletion import column_of, deletion
 from tests.operators.ready.test_aggregates_against_duckdb import CONDITIONS, ROWS, table
 from tests.pipelines.test_like_patterns import PATTERNS, TEXTS, answers

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import stateflow as sf
-from stateflow.pipelines.rows import row_type
+from stateflow.pipelines.rows.row_type import row_type
 from tests.spark.pipelines import Workbench
 
 

@@ -11,7 +11,7 @@ from py4j.protocol import Py4JError
 from stateflow.spark.internals.delta_log import DeltaLog
 from stateflow.spark.internals.java_names import java_names
 from stateflow.spark.internals.plans import parts_of_union
-from stateflow.spark.unmeasured import stays_small
+from stateflow.spark.shuffle.unmeasured import stays_small
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from stateflow.pipelines.graph import SourceNode
-from stateflow.spark.inputs import with_lateness
+from stateflow.spark.inputs.open_inputs import with_lateness
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

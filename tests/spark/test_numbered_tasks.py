@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from stateflow.spark.numbered_tasks import murmur3, numbers_of_tasks, to_tasks
+from stateflow.spark.shuffle.numbered_tasks import murmur3, numbers_of_tasks, to_tasks
 
 
 def test_the_hash_is_that_of_spark(spark: SparkSession) -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stateflow.spark.placement import spread
+from stateflow.spark.shuffle.placement import spread
 
 A, B, C = "executor_host-1_0", "executor_host-2_1", "executor_host-1_2"
 

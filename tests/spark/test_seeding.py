@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from stateflow.errors import IncompatibleError, UsageError
 from stateflow.format.source_offsets import SourceLeaves
-from stateflow.spark.seeding import plan_batch, seed
+from stateflow.spark.inputs.seeding import plan_batch, seed
 from tests.spark.replay import (
     Batch,
     Replay,

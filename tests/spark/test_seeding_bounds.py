@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from stateflow.errors import UsageError
-from stateflow.spark.seeding import plan_batch, seed
+from stateflow.spark.inputs.seeding import plan_batch, seed
 from stateflow.spark.sources.positions import bound_lies_behind, bounded_batches
 from tests.spark.replay import (
     Batch,

@@ -15,7 +15,7 @@ import pytest
 
 from stateflow.errors import UsageError
 from stateflow.operators.context import Moment, OperatorContext
-from stateflow.pipelines.rows import row_type
+from stateflow.pipelines.rows.row_type import row_type
 from stateflow.spark.task import sorted_rows
 from stateflow.spark.task.blocks import Blocks, Shape
 from stateflow.spark.task.carried import GROUP_AT, carried

@@ -12,7 +12,7 @@ from pyspark.sql.types import DateType, IntegerType, LongType, StringType, Struc
 
 from stateflow.errors import DisagreementError, FencedError, IncompatibleError
 from stateflow.format.records import FileRef, Prepared
-from stateflow.pipelines.tables import delta
+from stateflow.pipelines.inputs.tables import delta
 from stateflow.spark.internals.delta_log import LoggedFile, TableShape, _file_of
 from stateflow.spark.sinks import delta_append, delta_upsert, function, memory
 from stateflow.spark.sinks.delta_append import refuse_disagreement

@@ -13,8 +13,8 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from stateflow.errors import DisagreementError, FencedError, IncompatibleError, UsageError
-from stateflow.pipelines.rows import quoted
-from stateflow.pipelines.tables import delta
+from stateflow.pipelines.inputs.tables import delta
+from stateflow.pipelines.rows.row_type import quoted
 from stateflow.spark.internals.delta_log import DeltaLog
 from stateflow.spark.sinks import delta_append
 from stateflow.spark.sinks.delta_append import DeltaAppend

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from stateflow.errors import DisagreementError
-from stateflow.pipelines.tables import delta
+from stateflow.pipelines.inputs.tables import delta
 from stateflow.spark.internals.delta_log import DeltaLog, LoggedFile
 from stateflow.spark.sinks import delta_rewrite, delta_upsert
 from stateflow.spark.sinks.delta_upsert import DeltaUpsert

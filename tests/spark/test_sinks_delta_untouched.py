@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from stateflow.format.records import Prepared
-from stateflow.pipelines.tables import delta
+from stateflow.pipelines.inputs.tables import delta
 from stateflow.spark.internals.delta_log import DeltaLog, LoggedFile
 from stateflow.spark.internals.frames import arrow_schema
 from stateflow.spark.sinks import delta_rewrite, delta_upsert

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import stateflow as sf
 from stateflow.errors import CorruptError, DisagreementError, FencedError, IncompatibleError, UsageError
-from stateflow.pipelines.tables import delta
+from stateflow.pipelines.inputs.tables import delta
 from stateflow.spark.sinks import delta_upsert, staging
 from stateflow.spark.sinks.delta_upsert import DeltaUpsert
 from stateflow.spark.sinks.same_task import then_in_arrow

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from stateflow.errors import DisagreementError, FencedError, StateflowError, UsageError
 from stateflow.pipelines.delivery import Delivery
-from stateflow.pipelines.tables import delta
+from stateflow.pipelines.inputs.tables import delta
 from stateflow.spark.sinks.function import FunctionSink
 from stateflow.spark.sinks.kinds import make_sink
 from stateflow.spark.sinks.memory import MemorySink, memory

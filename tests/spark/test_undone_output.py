@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 import stateflow as sf
 from stateflow.config.options import load
 from stateflow.jobs.job import Job
+from stateflow.spark.inputs.undone_output import UndoneOutput, undone_output
 from stateflow.spark.runner import RunReport, RunRequest, run
-from stateflow.spark.undone_output import UndoneOutput, undone_output
 
 
 def own(slot: int, *files: str) -> bytes:

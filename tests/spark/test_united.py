@@ -83,7 +83,8 @@ def test_a_source_that_is_a_union_is_split_by_its_rows(bench: Workbench, kept: l
 def test_a_row_of_another_source_fails_the_batch(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Should Spark once unite in another order, no row may be lost for it."""
     monkeypatch.setattr(
-        "stateflow.spark.inputs.parts_of_union", lambda batch: list(reversed(parts_of_union(batch)))
+        "stateflow.spark.inputs.open_inputs.parts_of_union",
+        lambda batch: list(reversed(parts_of_union(batch))),
     )
     bench.rows("left", [{"id": 1}])
     bench.rows("right", [{"name": "a", "id": 1}])

@@ -11,8 +11,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import stateflow as sf
-from stateflow.spark import unmeasured as module
-from stateflow.spark.unmeasured import MOST_BYTES, NO_SUM, bytes_of_row, stays_small, unmeasured, widest_of
+from stateflow.spark.shuffle import unmeasured as module
+from stateflow.spark.shuffle.unmeasured import (
+    MOST_BYTES,
+    NO_SUM,
+    bytes_of_row,
+    stays_small,
+    unmeasured,
+    widest_of,
+)
 from tests.spark.pipelines import Workbench
 
 RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
@@ -133,7 +140,7 @@ def watched(monkeypatch: pytest.MonkeyPatch, *, fails: bool = False) -> list[boo
             raise ZeroDivisionError
         return given(frame, small)
 
-    monkeypatch.setattr("stateflow.spark.batch.unmeasured", told)
+    monkeypatch.setattr("stateflow.spark.batches.batch.unmeasured", told)
     return seen
 
 

@@ -11,7 +11,7 @@ import pytest
 import stateflow as sf
 from stateflow.format.records import SourceState
 from stateflow.pipelines.flow import Flow
-from stateflow.spark.inputs import Observation, advanced, holder_of, looked_until, watermark_of
+from stateflow.spark.inputs.open_inputs import Observation, advanced, holder_of, looked_until, watermark_of
 
 SECOND = 1_000_000
 HOUR = 3600 * SECOND

@@ -15,8 +15,8 @@ import stateflow as sf
 from stateflow.config.options import load
 from stateflow.format.records import Shard
 from stateflow.operators.context import Moment
-from stateflow.pipelines.operators import OperatorSpec
-from stateflow.pipelines.rows import row_type
+from stateflow.pipelines.processes.operator_spec import OperatorSpec
+from stateflow.pipelines.rows.row_type import row_type
 from stateflow.spark.task import sorted_rows
 from stateflow.spark.task.acks import Ack
 from stateflow.spark.task.carried import carried

@@ -11,13 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stateflow.operators.joins.row_blocks import RowBlocks, Rows
-from stateflow.operators.ready.assigning import event_times
-from stateflow.operators.ready.groups import grouped, whole
-from stateflow.operators.ready.keys import one_of_each
-from stateflow.operators.ready.windowed import NEVER
-from stateflow.pipelines.columnar import ColumnarContext
-from stateflow.pipelines.joins import LATE_LEFT, LATE_RIGHT, JoinOperator, Side
-from stateflow.pipelines.ready import LATE_ROWS, PARTLY_LATE_ROWS
+from stateflow.operators.ready.grouping.groups import grouped, whole
+from stateflow.operators.ready.grouping.keys import one_of_each
+from stateflow.operators.ready.windows.assigning import event_times
+from stateflow.operators.ready.windows.windowed import NEVER
+from stateflow.pipelines.processes.columnar import ColumnarContext
+from stateflow.pipelines.ready.joins import LATE_LEFT, LATE_RIGHT, JoinOperator, Side
+from stateflow.pipelines.ready.operators import LATE_ROWS, PARTLY_LATE_ROWS
 from stateflow.state.keys.arrow_types import ARROW
 
 Produced = Iterator[pa.Table | tuple[str, pa.Table]]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stateflow.errors import UserCodeError
-from stateflow.pipelines.enrichment import Asking
+from stateflow.pipelines.ready.enrichment import Asking
 from stateflow.quantities import several
 
 

@@ -18,12 +18,12 @@ from stateflow.operators.joins.newest import one_per_time
 from stateflow.operators.joins.pairs import Sorted, Times
 from stateflow.operators.joins.row_blocks import RowBlocks, both
 from stateflow.operators.joins.row_state import RowState, SideOfBlocks
-from stateflow.operators.ready.assigning import instants
-from stateflow.operators.ready.groups import grouped, whole
-from stateflow.operators.ready.keys import one_of_each
-from stateflow.operators.ready.windowed import NEVER
-from stateflow.pipelines.columnar import ColumnarContext, ColumnarOperator
-from stateflow.pipelines.joins import DUE, VERSIONS, WAITING, AsofJoin
+from stateflow.operators.ready.grouping.groups import grouped, whole
+from stateflow.operators.ready.grouping.keys import one_of_each
+from stateflow.operators.ready.windows.assigning import instants
+from stateflow.operators.ready.windows.windowed import NEVER
+from stateflow.pipelines.processes.columnar import ColumnarContext, ColumnarOperator
+from stateflow.pipelines.ready.joins import DUE, VERSIONS, WAITING, AsofJoin
 
 _FAR = (1 << 63) - 1
 

@@ -16,16 +16,16 @@ from stateflow.operators.joins.arrivals import Arriving, Came, LateSides, Produc
 from stateflow.operators.joins.joined_rows import JoinedRows
 from stateflow.operators.joins.row_blocks import RowBlocks, both
 from stateflow.operators.joins.row_state import RowState, SideOfBlocks
-from stateflow.operators.ready.assigning import instants
-from stateflow.operators.ready.partly_late import before_sessions
-from stateflow.operators.ready.session_ends import ended
-from stateflow.operators.ready.spans import Merged, Spans
-from stateflow.operators.ready.windowed import NEVER, later, micros
-from stateflow.pipelines.columnar import ColumnarContext, ColumnarOperator
-from stateflow.pipelines.joined_columns import LEFT, RIGHT
-from stateflow.pipelines.joins import WindowJoin
-from stateflow.pipelines.ready import FOREVER, SESSION_END, SESSION_START, WINDOW_END, WINDOW_START
-from stateflow.pipelines.windows import STRICT, Session
+from stateflow.operators.ready.windows.assigning import instants
+from stateflow.operators.ready.windows.partly_late import before_sessions
+from stateflow.operators.ready.windows.session_ends import ended
+from stateflow.operators.ready.windows.spans import Merged, Spans
+from stateflow.operators.ready.windows.windowed import NEVER, later, micros
+from stateflow.pipelines.processes.columnar import ColumnarContext, ColumnarOperator
+from stateflow.pipelines.ready.joined_columns import LEFT, RIGHT
+from stateflow.pipelines.ready.joins import WindowJoin
+from stateflow.pipelines.ready.operators import FOREVER, SESSION_END, SESSION_START, WINDOW_END, WINDOW_START
+from stateflow.pipelines.ready.windows import STRICT, Session
 
 _SIDES = (LEFT, RIGHT)
 _ROW = "_sf_row"

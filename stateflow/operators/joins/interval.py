@@ -19,10 +19,10 @@ from stateflow.operators.joins.partners import Partners
 from stateflow.operators.joins.row_blocks import Rows, both
 from stateflow.operators.joins.row_state import SideOfBlocks
 from stateflow.operators.joins.waiting_rows import Read, WaitingRows
-from stateflow.operators.ready.groups import grouped
-from stateflow.operators.ready.windowed import NEVER
-from stateflow.pipelines.columnar import ColumnarContext, ColumnarOperator
-from stateflow.pipelines.joins import DUE, IntervalJoin
+from stateflow.operators.ready.grouping.groups import grouped
+from stateflow.operators.ready.windows.windowed import NEVER
+from stateflow.pipelines.processes.columnar import ColumnarContext, ColumnarOperator
+from stateflow.pipelines.ready.joins import DUE, IntervalJoin
 
 _SHORTEST = 1_000_000
 """No bucket is shorter than a second: rows that come together shall lie together."""

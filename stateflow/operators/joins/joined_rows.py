@@ -16,10 +16,10 @@ from stateflow.operators.joins.partners import Partners, side_column
 from stateflow.operators.joins.row_blocks import Rows
 from stateflow.operators.joins.row_state import SideOfBlocks
 from stateflow.operators.lossless import MISFITS, array_of, misfits
-from stateflow.operators.ready.dead_letters import key_of
-from stateflow.operators.ready.groups import whole
-from stateflow.pipelines.joined_columns import KEY, LEFT, RIGHT, Filled
-from stateflow.pipelines.joins import JoinOperator, Side
+from stateflow.operators.ready.grouping.dead_letters import key_of
+from stateflow.operators.ready.grouping.groups import whole
+from stateflow.pipelines.ready.joined_columns import KEY, LEFT, RIGHT, Filled
+from stateflow.pipelines.ready.joins import JoinOperator, Side
 
 Places = Any
 """Indices of rows; an array of Arrow with nulls where a row has no partner, or one of numpy."""

@@ -13,9 +13,9 @@ from stateflow.operators.joins.joined_rows import JoinedRows
 from stateflow.operators.joins.newest import newest
 from stateflow.operators.joins.row_blocks import RowBlocks, both
 from stateflow.operators.joins.row_state import RowState, SideOfBlocks
-from stateflow.operators.ready.windowed import NEVER
-from stateflow.pipelines.columnar import ColumnarContext, ColumnarOperator
-from stateflow.pipelines.joins import VERSIONS, LatestJoin
+from stateflow.operators.ready.windows.windowed import NEVER
+from stateflow.pipelines.processes.columnar import ColumnarContext, ColumnarOperator
+from stateflow.pipelines.ready.joins import VERSIONS, LatestJoin
 
 
 class LatestJoined(ColumnarOperator):

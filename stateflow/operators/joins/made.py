@@ -11,10 +11,10 @@ from stateflow.operators.joins.interval import IntervalJoined
 from stateflow.operators.joins.latest import LatestJoined
 from stateflow.operators.joins.windowed import WindowJoined
 from stateflow.operators.ready import made
-from stateflow.pipelines.columnar import ColumnarOperator
-from stateflow.pipelines.enrichment import Enrich
-from stateflow.pipelines.joins import AsofJoin, IntervalJoin, LatestJoin, WindowJoin
-from stateflow.pipelines.windows import Session
+from stateflow.pipelines.processes.columnar import ColumnarOperator
+from stateflow.pipelines.ready.enrichment import Enrich
+from stateflow.pipelines.ready.joins import AsofJoin, IntervalJoin, LatestJoin, WindowJoin
+from stateflow.pipelines.ready.windows import Session
 
 
 def runnable(operator: ColumnarOperator, read: Set[str]) -> ColumnarOperator:

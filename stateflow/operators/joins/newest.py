@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stateflow.operators.joins.row_blocks import Rows
-from stateflow.operators.ready.groups import grouped, whole
-from stateflow.operators.ready.winners import winners
+from stateflow.operators.ready.grouping.groups import grouped, whole
+from stateflow.operators.ready.grouping.winners import winners
 
 
 def one_per_time(rows: Rows, owners: Any, order_by: Sequence[str] = ()) -> Any:

@@ -20,9 +20,9 @@ import pyarrow as pa
 
 from stateflow.errors import IncompatibleError
 from stateflow.operators.arrow_types import arrow_type
-from stateflow.operators.ready.groups import whole
-from stateflow.pipelines.joins import Side
-from stateflow.state.values.evolved_columns import earlier_name
+from stateflow.operators.ready.grouping.groups import whole
+from stateflow.pipelines.ready.joins import Side
+from stateflow.state.values.evolution.evolved_columns import earlier_name
 from stateflow.state.values.kept_rows import columns_of
 
 _AT, _MATCHED, _NULLS = "at", "matched", "nulls"

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from stateflow.operators.joins.row_blocks import EncodedBlocks, RowBlocks, Rows, both
-from stateflow.operators.ready.groups import whole
+from stateflow.operators.ready.grouping.groups import whole
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ import pyarrow as pa
 
 from stateflow.operators.joins.row_blocks import EncodedBlocks, RowBlocks
 from stateflow.operators.joins.row_state import SideOfBlocks, empty_rows, in_blocks, side_of_blocks
-from stateflow.operators.ready.assigning import instants
-from stateflow.operators.ready.groups import grouped, whole
-from stateflow.operators.ready.windowed import micros
-from stateflow.pipelines.joins import BUCKET, DUE, WAITING, Side
+from stateflow.operators.ready.grouping.groups import grouped, whole
+from stateflow.operators.ready.windows.assigning import instants
+from stateflow.operators.ready.windows.windowed import micros
+from stateflow.pipelines.ready.joins import BUCKET, DUE, WAITING, Side
 from stateflow.state.values.kept_rows import BETWEEN
 
 FAR = (1 << 63) - 1

@@ -12,15 +12,15 @@ from stateflow.operators.joins.arrivals import Arriving, Came, LateSides, Produc
 from stateflow.operators.joins.joined_rows import JoinedRows
 from stateflow.operators.joins.row_blocks import RowBlocks, both
 from stateflow.operators.joins.row_state import RowState, SideOfBlocks, empty_rows
-from stateflow.operators.ready.assigning import assigned, instants, newest_end, oldest_end, starts
-from stateflow.operators.ready.groups import grouped, whole
-from stateflow.operators.ready.partly_late import misses_windows
-from stateflow.operators.ready.windowed import AT, NEVER, later, micros
-from stateflow.pipelines.columnar import ColumnarContext, ColumnarOperator
-from stateflow.pipelines.joined_columns import LEFT, RIGHT
-from stateflow.pipelines.joins import WindowJoin
-from stateflow.pipelines.ready import WINDOW_END, WINDOW_START
-from stateflow.pipelines.windows import STRICT
+from stateflow.operators.ready.grouping.groups import grouped, whole
+from stateflow.operators.ready.windows.assigning import assigned, instants, newest_end, oldest_end, starts
+from stateflow.operators.ready.windows.partly_late import misses_windows
+from stateflow.operators.ready.windows.windowed import AT, NEVER, later, micros
+from stateflow.pipelines.processes.columnar import ColumnarContext, ColumnarOperator
+from stateflow.pipelines.ready.joined_columns import LEFT, RIGHT
+from stateflow.pipelines.ready.joins import WindowJoin
+from stateflow.pipelines.ready.operators import WINDOW_END, WINDOW_START
+from stateflow.pipelines.ready.windows import STRICT
 
 _SIDES = (LEFT, RIGHT)
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from stateflow.operators.ready.groups import grouped, whole
-from stateflow.operators.ready.keys import key_columns, one_of_each
-from stateflow.operators.ready.latest_rows import LatestRows
-from stateflow.operators.ready.stored_rows import StoredRows
-from stateflow.operators.ready.winners import takes_over, winners
-from stateflow.pipelines.columnar import ColumnarContext, ColumnarOperator
-from stateflow.pipelines.latest import Latest
-from stateflow.pipelines.ready import stored_name
+from stateflow.operators.ready.grouping.groups import grouped, whole
+from stateflow.operators.ready.grouping.keys import key_columns, one_of_each
+from stateflow.operators.ready.grouping.latest_rows import LatestRows
+from stateflow.operators.ready.grouping.winners import takes_over, winners
+from stateflow.operators.ready.windows.stored_rows import StoredRows
+from stateflow.pipelines.processes.columnar import ColumnarContext, ColumnarOperator
+from stateflow.pipelines.ready.latest import Latest
+from stateflow.pipelines.ready.operators import stored_name
 
 
 class LatestOfEach(ColumnarOperator):

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Set
 
-from stateflow.operators.ready.counted import CountedAggregates
-from stateflow.operators.ready.deduplicating import Deduplicated, FirstToCome, LastSoFar
-from stateflow.operators.ready.late_rows import LateRows, late_rows_of
 from stateflow.operators.ready.latest import LatestOfEach
 from stateflow.operators.ready.running import RunningAggregates
-from stateflow.operators.ready.sessions import SessionAggregates
-from stateflow.operators.ready.sliced import SlicedAggregates
 from stateflow.operators.ready.top import TopRows
-from stateflow.operators.ready.window_code import CodePerWindow
-from stateflow.operators.ready.windowed import WindowedAggregates
-from stateflow.pipelines.columnar import ColumnarOperator
-from stateflow.pipelines.latest import Latest
-from stateflow.pipelines.ready import LATE, Deduplicate, RunningAggregate, WindowAggregate
+from stateflow.operators.ready.windows.counted import CountedAggregates
+from stateflow.operators.ready.windows.deduplicating import Deduplicated, FirstToCome, LastSoFar
+from stateflow.operators.ready.windows.late_rows import LateRows, late_rows_of
+from stateflow.operators.ready.windows.sessions import SessionAggregates
+from stateflow.operators.ready.windows.sliced import SlicedAggregates
+from stateflow.operators.ready.windows.window_code import CodePerWindow
+from stateflow.operators.ready.windows.windowed import WindowedAggregates
+from stateflow.pipelines.processes.columnar import ColumnarOperator
+from stateflow.pipelines.ready.latest import Latest
+from stateflow.pipelines.ready.operators import LATE, Deduplicate, RunningAggregate, WindowAggregate
+from stateflow.pipelines.ready.window_process import WindowCode
+from stateflow.pipelines.ready.windows import Counted, Session
 from stateflow.pipelines.top import Top
-from stateflow.pipelines.window_process import WindowCode
-from stateflow.pipelines.windows import Counted, Session
 
 
 def runnable(operator: ColumnarOperator, read: Set[str]) -> ColumnarOperator:

@@ -8,16 +8,16 @@ from typing import Any
 import pyarrow as pa
 
 from stateflow.operators.combined import Combinable
-from stateflow.operators.ready.accumulator import Accumulator
-from stateflow.operators.ready.closing import Produced
-from stateflow.operators.ready.dead_letters import letters_of
-from stateflow.operators.ready.distinct import Seen
-from stateflow.operators.ready.failed_groups import FailedGroups
-from stateflow.operators.ready.groups import grouped
-from stateflow.operators.ready.keys import key_columns, one_of_each
-from stateflow.operators.ready.latest_rows import LatestRows
-from stateflow.pipelines.columnar import ColumnarContext
-from stateflow.pipelines.ready import RunningAggregate
+from stateflow.operators.ready.aggregates.accumulator import Accumulator
+from stateflow.operators.ready.aggregates.closing import Produced
+from stateflow.operators.ready.aggregates.distinct import Seen
+from stateflow.operators.ready.grouping.dead_letters import letters_of
+from stateflow.operators.ready.grouping.failed_groups import FailedGroups
+from stateflow.operators.ready.grouping.groups import grouped
+from stateflow.operators.ready.grouping.keys import key_columns, one_of_each
+from stateflow.operators.ready.grouping.latest_rows import LatestRows
+from stateflow.pipelines.processes.columnar import ColumnarContext
+from stateflow.pipelines.ready.operators import RunningAggregate
 
 
 class RunningAggregates(Combinable):

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from stateflow.operators.ready.groups import grouped, whole
-from stateflow.operators.ready.keys import key_columns, one_of_each
-from stateflow.operators.ready.latest_rows import LatestRows
-from stateflow.operators.ready.ordered_values import codes, in_order, ranks
-from stateflow.operators.ready.stored_rows import StoredRows
+from stateflow.operators.ready.grouping.groups import grouped, whole
+from stateflow.operators.ready.grouping.keys import key_columns, one_of_each
+from stateflow.operators.ready.grouping.latest_rows import LatestRows
+from stateflow.operators.ready.grouping.ordered_values import codes, in_order, ranks
+from stateflow.operators.ready.windows.stored_rows import StoredRows
 from stateflow.pipelines.changes import DELETE, OPERATION, UPSERT
-from stateflow.pipelines.columnar import ColumnarContext, ColumnarOperator
-from stateflow.pipelines.ready import stored_name
+from stateflow.pipelines.processes.columnar import ColumnarContext, ColumnarOperator
+from stateflow.pipelines.ready.operators import stored_name
 from stateflow.pipelines.top import PLACE, Top
 
 _ROW = "_sf_row"

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F
 
 from stateflow.pipelines.changes import DELETE, UPSERT
-from stateflow.pipelines.conditions import Expression, condition_of
-from stateflow.pipelines.rows import Field, RowType, quoted
+from stateflow.pipelines.conditions.expression import Expression, condition_of
+from stateflow.pipelines.rows.row_type import Field, RowType, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

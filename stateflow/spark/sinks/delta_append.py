@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from stateflow.errors import DisagreementError, IncompatibleError, UsageError
 from stateflow.format.records import Prepared
-from stateflow.pipelines.rows import quoted
-from stateflow.pipelines.tables import DeltaTable
+from stateflow.pipelines.inputs.tables import DeltaTable
+from stateflow.pipelines.rows.row_type import quoted
 from stateflow.spark.internals.delta_log import DeltaLog, TableShape, Transaction
 from stateflow.spark.internals.gateway import failure_classes
 from stateflow.spark.sinks.base import (

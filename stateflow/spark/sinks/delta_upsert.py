@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from stateflow.errors import IncompatibleError, UsageError
 from stateflow.format.records import Prepared
 from stateflow.pipelines.changes import DELETE
-from stateflow.pipelines.conditions import Expression
-from stateflow.pipelines.rows import quoted
-from stateflow.pipelines.tables import DeltaTable
+from stateflow.pipelines.conditions.expression import Expression
+from stateflow.pipelines.inputs.tables import DeltaTable
+from stateflow.pipelines.rows.row_type import quoted
 from stateflow.spark.internals.delta_log import DeltaLog, TableShape, Transaction
 from stateflow.spark.internals.frames import cloned_session
 from stateflow.spark.internals.gateway import failure_classes

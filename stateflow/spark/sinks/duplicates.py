@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from stateflow.pipelines.rows import quoted
+from stateflow.pipelines.rows.row_type import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

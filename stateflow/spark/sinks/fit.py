@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import xxhash
 
 from stateflow.errors import IncompatibleError
-from stateflow.pipelines.rows import quoted
+from stateflow.pipelines.rows.row_type import quoted
 from stateflow.spark.internals.delta_log import TableShape
 
 if TYPE_CHECKING:

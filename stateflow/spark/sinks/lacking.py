@@ -11,8 +11,8 @@ from pathlib import Path
 
 from stateflow.errors import UsageError
 from stateflow.pipelines.flow import Flow
-from stateflow.pipelines.rows import Field
-from stateflow.pipelines.tables import DeltaTable
+from stateflow.pipelines.inputs.tables import DeltaTable
+from stateflow.pipelines.rows.row_type import Field
 from stateflow.spark.sinks.fit import added_by, renamed_by
 from stateflow.storage.roots import local_folder
 

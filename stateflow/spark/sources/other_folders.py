@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from stateflow.errors import IncompatibleError
 from stateflow.format.records import SourceState
 from stateflow.format.source_offsets import SourceLeaves
-from stateflow.pipelines.places import shown, spelled_below
+from stateflow.pipelines.inputs.places import shown, spelled_below
 from stateflow.spark.internals.file_systems import times_of_files
 from stateflow.spark.internals.scratch_folder import ReadFile, log_folder, newest_files
 from stateflow.spark.sources.leaves import LeafDescription, leaves_of

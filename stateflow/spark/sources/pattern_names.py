@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 
 from stateflow.format.source_offsets import NOTHING
-from stateflow.pipelines.places import PATTERN, shown
+from stateflow.pipelines.inputs.places import PATTERN, shown
 from stateflow.spark.internals.scratch_folder import entries_between, files_between, log_folder
 from stateflow.storage.roots import local_folder
 

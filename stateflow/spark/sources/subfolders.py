@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from stateflow.pipelines.places import PATTERN
+from stateflow.pipelines.inputs.places import PATTERN
 from stateflow.storage.roots import local_folder
 
 

@@ -42,15 +42,15 @@ from stateflow.format.records import (
 from stateflow.format.references import with_references
 from stateflow.format.source_offsets import check_given, kinds_of, read_until
 from stateflow.observe.status import decoded_offsets
-from stateflow.pipelines.files import Files
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.graph import KeyedNode
+from stateflow.pipelines.inputs.files import Files
 from stateflow.pipelines.pipeline import Pipeline
-from stateflow.pipelines.rows import key_type
+from stateflow.pipelines.rows.row_type import key_type
 from stateflow.savepoints.location import require_fit
 from stateflow.savepoints.native import create_native
 from stateflow.savepoints.publish import probe_elsewhere, remove_empty, require_vacant
-from stateflow.spark.inputs import open_source
+from stateflow.spark.inputs.open_inputs import open_source
 from stateflow.spark.sources.files import entry_until
 from stateflow.spark.state_tables.canonical import create_canonical
 from stateflow.spark.state_tables.frames import table_frame

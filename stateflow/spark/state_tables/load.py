@@ -26,9 +26,9 @@ from stateflow.errors import StateflowError, UsageError
 from stateflow.format.encoding import list_position, split, split_timer, state_range
 from stateflow.format.keygroups import checked_max_parallelism, default_assignment
 from stateflow.format.records import OperatorState, Savepoint, Shard, StateSchema
-from stateflow.spark.exchange import GROUP, subtask_of
 from stateflow.spark.internals.frames import arrow_schema
-from stateflow.spark.numbered_tasks import to_tasks
+from stateflow.spark.shuffle.exchange import GROUP, subtask_of
+from stateflow.spark.shuffle.numbered_tasks import to_tasks
 from stateflow.spark.state_tables.failures import failed
 from stateflow.spark.state_tables.frames import table_frame
 from stateflow.spark.state_tables.snapshots import savepoint_snapshot

@@ -18,7 +18,7 @@ from stateflow.format.records import FileRef, Shard
 from stateflow.operators.columnar import ColumnarEngine, ColumnarSpec
 from stateflow.operators.combined import count_of
 from stateflow.operators.context import Moment
-from stateflow.pipelines.operators import MAIN
+from stateflow.pipelines.processes.operator_spec import MAIN
 from stateflow.spark.session.shipping import packed, unpacked
 from stateflow.spark.task.acks import Ack
 from stateflow.spark.task.carried import Carried

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from stateflow.operators.context import OperatorContext
 from stateflow.operators.keyed import Chunk, StreamError
 from stateflow.operators.python_values import values_of
-from stateflow.pipelines.rows import RowType
+from stateflow.pipelines.rows.row_type import RowType
 from stateflow.spark.task.carried import Carried, everything, groups_of
 from stateflow.spark.task.columns import RowReader
 from stateflow.spark.task.key_columns import KeyColumns, key_starts

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from stateflow.format.scalars import BY_NAME
-from stateflow.pipelines.rows import RowType
+from stateflow.pipelines.rows.row_type import RowType
 
 GROUP_AT = 48
 """The lowest bit of the key group in a row's place."""

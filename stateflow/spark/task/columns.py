@@ -9,7 +9,7 @@ import msgspec
 
 from stateflow.errors import UsageError
 from stateflow.operators.python_values import Values, values_of
-from stateflow.pipelines.rows import RowType
+from stateflow.pipelines.rows.row_type import RowType
 
 
 class RowReader:

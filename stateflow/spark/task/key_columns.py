@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stateflow.errors import UsageError
-from stateflow.pipelines.rows import without_nulls
+from stateflow.pipelines.rows.row_type import without_nulls
 
 
 def refuse_nulls(uid: str, name: str, column: Any) -> None:

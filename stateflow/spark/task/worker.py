@@ -21,7 +21,7 @@ from stateflow.operators.elements import gathered, hand_out
 from stateflow.operators.engine import ProcessEngine
 from stateflow.operators.keyed import KeyedEngine, StreamError
 from stateflow.operators.output import writers
-from stateflow.pipelines.operators import MAIN, OperatorSpec
+from stateflow.pipelines.processes.operator_spec import MAIN, OperatorSpec
 from stateflow.spark.session.shipping import packed, unpacked
 from stateflow.spark.task.acks import Ack
 from stateflow.spark.task.blocks import Blocks, Shape

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 
 from stateflow.format.records import StateSchema
-from stateflow.state.values.column_values import ColumnBytes
-from stateflow.state.values.versions import marked, todays_form
+from stateflow.state.values.arrow.column_values import ColumnBytes
+from stateflow.state.values.evolution.versions import marked, todays_form
 
 
 class EvolvedColumnBytes(ColumnBytes):

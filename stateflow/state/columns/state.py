@@ -21,7 +21,7 @@ from stateflow.state.columns.evolved import EvolvedColumnBytes
 from stateflow.state.columns.keys import EntryKeys, Key, SharedKeys, micros
 from stateflow.state.columns.order import inverse, taken
 from stateflow.state.expiry.index import Expiry
-from stateflow.state.values.column_values import ColumnBytes
+from stateflow.state.values.arrow.column_values import ColumnBytes
 from stateflow.state.values.expiries import expires, has_expired, live, plain, plain_value, stamped
 
 BLOCK = 100_000

@@ -12,7 +12,7 @@ from pyspark import cloudpickle
 
 from stateflow.format.keygroups import key_group
 from stateflow.operators.columnar import ColumnarEngine
-from stateflow.pipelines.ready import ReadyOperator
+from stateflow.pipelines.ready.operators import ReadyOperator
 from tests.operators.ready.driving import END, GROUPS, Driven, _with
 
 SECOND = 1_000_000

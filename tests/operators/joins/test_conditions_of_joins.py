@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 
 import stateflow as sf
-from stateflow.pipelines.joins import HOWS, asof_join, interval_join, latest_join, window_join
-from stateflow.pipelines.ready import KeyedRows
-from stateflow.pipelines.rows import row_type
-from stateflow.pipelines.windows import Session, Sliding
+from stateflow.pipelines.ready.joins import HOWS, asof_join, interval_join, latest_join, window_join
+from stateflow.pipelines.ready.operators import KeyedRows
+from stateflow.pipelines.ready.windows import Session, Sliding
+from stateflow.pipelines.rows.row_type import row_type
 from stateflow.testing import ColumnarHarness
 from tests.operators.joins.driving import SECOND, DrivenJoin, is_late, run
 from tests.operators.joins.test_window_join import GAP, SESSIONS, in_windows, of_sessions, plain

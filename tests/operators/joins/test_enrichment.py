@@ -17,7 +17,7 @@ import pytest
 import stateflow as sf
 from stateflow.errors import UserCodeError
 from stateflow.operators.joins.asked import Asked, Lookups, most_in_a_row
-from stateflow.pipelines.enrichment import Asking, Enrich
+from stateflow.pipelines.ready.enrichment import Asking, Enrich
 from stateflow.quantities import several
 from stateflow.testing import ColumnarHarness
 

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 import stateflow as sf
-from stateflow.pipelines.joins import JoinOperator, asof_join, interval_join, latest_join
-from stateflow.pipelines.ready import KeyedRows
-from stateflow.pipelines.rows import row_type
+from stateflow.pipelines.ready.joins import JoinOperator, asof_join, interval_join, latest_join
+from stateflow.pipelines.ready.operators import KeyedRows
+from stateflow.pipelines.rows.row_type import row_type
 from tests.operators.joins.driving import SECOND, DrivenJoin
 
 INSTANT = pa.timestamp("us", "UTC")

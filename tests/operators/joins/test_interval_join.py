@@ -14,9 +14,9 @@ import pytest
 
 from stateflow.errors import UserCodeError
 from stateflow.operators.joins.waiting_rows import WaitingRows
-from stateflow.pipelines.joins import HOWS, IntervalJoin, interval_join
-from stateflow.pipelines.ready import KeyedRows
-from stateflow.pipelines.rows import row_type
+from stateflow.pipelines.ready.joins import HOWS, IntervalJoin, interval_join
+from stateflow.pipelines.ready.operators import KeyedRows
+from stateflow.pipelines.rows.row_type import row_type
 from tests.operators.joins.driving import END, SECOND, DrivenJoin, is_late, run
 
 INSTANT = pa.timestamp("us", "UTC")

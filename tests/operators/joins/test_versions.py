@@ -12,9 +12,9 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from stateflow.pipelines.joins import AsofJoin, asof_join, latest_join
-from stateflow.pipelines.ready import KeyedRows
-from stateflow.pipelines.rows import row_type
+from stateflow.pipelines.ready.joins import AsofJoin, asof_join, latest_join
+from stateflow.pipelines.ready.operators import KeyedRows
+from stateflow.pipelines.rows.row_type import row_type
 from tests.operators.joins.driving import SECOND, DrivenJoin, is_late, run
 
 INSTANT = pa.timestamp("us", "UTC")

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 import stateflow as sf
-from stateflow.pipelines.joins import HOWS, WindowJoin, window_join
-from stateflow.pipelines.ready import KeyedRows
-from stateflow.pipelines.rows import row_type
-from stateflow.pipelines.windows import Session, Sliding, Window
+from stateflow.pipelines.ready.joins import HOWS, WindowJoin, window_join
+from stateflow.pipelines.ready.operators import KeyedRows
+from stateflow.pipelines.ready.windows import Session, Sliding, Window
+from stateflow.pipelines.rows.row_type import row_type
 from tests.operators.joins.driving import SECOND, DrivenJoin, run
 
 INSTANT = pa.timestamp("us", "UTC")

@@ -13,8 +13,8 @@ import pyarrow as pa
 from stateflow.operators.arrow_types import arrow_schema_of
 from stateflow.operators.combined import ROWS, part_name
 from stateflow.operators.combining import Combining, combining_of, piece_of
-from stateflow.pipelines.aggregates import Aggregated
-from stateflow.pipelines.ready import RunningAggregate, WindowAggregate
+from stateflow.pipelines.ready.aggregates import Aggregated
+from stateflow.pipelines.ready.operators import RunningAggregate, WindowAggregate
 
 HALF = (1 << 32) - 1
 

@@ -20,8 +20,8 @@ from stateflow.operators.arrow_types import arrow_schema_of
 from stateflow.operators.columnar import ColumnarEngine, ColumnarSpec
 from stateflow.operators.context import Moment
 from stateflow.operators.joins.made import runnable
-from stateflow.pipelines.operators import MAIN
-from stateflow.pipelines.ready import ReadyOperator
+from stateflow.pipelines.processes.operator_spec import MAIN
+from stateflow.pipelines.ready.operators import ReadyOperator
 from stateflow.state.backends.memory import memory_backend
 
 GROUPS = 16

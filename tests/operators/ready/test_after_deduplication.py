@@ -13,11 +13,17 @@ import pyarrow as pa
 import pytest
 
 import stateflow as sf
-import stateflow.pipelines.aggregates as aggregate
-from stateflow.pipelines import windows
+import stateflow.pipelines.ready.aggregates as aggregate
 from stateflow.pipelines.held_back import comes_when_reached
-from stateflow.pipelines.ready import Deduplicate, KeyedRows, ReadyOperator, deduplicate, window_aggregate
-from stateflow.pipelines.rows import row_type
+from stateflow.pipelines.ready import windows
+from stateflow.pipelines.ready.operators import (
+    Deduplicate,
+    KeyedRows,
+    ReadyOperator,
+    deduplicate,
+    window_aggregate,
+)
+from stateflow.pipelines.rows.row_type import row_type
 from tests.operators.ready.driving import END, Driven
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

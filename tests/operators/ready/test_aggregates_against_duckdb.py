@@ -14,11 +14,11 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-import stateflow.pipelines.aggregates as aggregate
+import stateflow.pipelines.ready.aggregates as aggregate
 from stateflow.errors import StateflowError, UserCodeError
-from stateflow.pipelines import windows
-from stateflow.pipelines.ready import KeyedRows, running_aggregate, window_aggregate
-from stateflow.pipelines.rows import row_type
+from stateflow.pipelines.ready import windows
+from stateflow.pipelines.ready.operators import KeyedRows, running_aggregate, window_aggregate
+from stateflow.pipelines.rows.row_type import row_type
 from tests.operators.ready.driving import END, Driven
 
 SECOND = 1_000_000

@@ -15,11 +15,11 @@ import pytest
 
 import stateflow as sf
 from stateflow.errors import StateflowError, UsageError
-from stateflow.pipelines import windows
-from stateflow.pipelines.aggregates import aggregate, count, count_distinct, mean, quantile, top_values
-from stateflow.pipelines.aggregates import sum as summed
-from stateflow.pipelines.ready import KeyedRows, ReadyOperator, running_aggregate, window_aggregate
-from stateflow.pipelines.rows import row_type
+from stateflow.pipelines.ready import windows
+from stateflow.pipelines.ready.aggregates import aggregate, count, count_distinct, mean, quantile, top_values
+from stateflow.pipelines.ready.aggregates import sum as summed
+from stateflow.pipelines.ready.operators import KeyedRows, ReadyOperator, running_aggregate, window_aggregate
+from stateflow.pipelines.rows.row_type import row_type
 from stateflow.state.columns import state
 from stateflow.testing import ColumnarHarness
 from tests.operators.ready.driving import END, Driven

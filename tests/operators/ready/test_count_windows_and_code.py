@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 import stateflow as sf
-from stateflow.operators.ready import window_code
+from stateflow.operators.ready.windows import window_code
 from stateflow.testing import ColumnarHarness
 from tests.operators.ready.driving import END, Driven
 

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from stateflow.pipelines.ready import UNTIL, Deduplicate, KeyedRows, deduplicate
-from stateflow.pipelines.rows import row_type
+from stateflow.pipelines.ready.operators import UNTIL, Deduplicate, KeyedRows, deduplicate
+from stateflow.pipelines.rows.row_type import row_type
 from stateflow.state.columns import state
 from tests.operators.ready.driving import END, Driven
 

@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-import stateflow.pipelines.aggregates as aggregate
-from stateflow.pipelines import windows
-from stateflow.pipelines.ready import KeyedRows, running_aggregate, window_aggregate
-from stateflow.pipelines.rows import row_type
+import stateflow.pipelines.ready.aggregates as aggregate
+from stateflow.pipelines.ready import windows
+from stateflow.pipelines.ready.operators import KeyedRows, running_aggregate, window_aggregate
+from stateflow.pipelines.rows.row_type import row_type
 from stateflow.state.columns.state import ColumnState
 from tests.operators.ready.driving import END, Driven
 

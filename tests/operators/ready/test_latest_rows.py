@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from stateflow.operators.ready.latest_rows import LatestRows
+from stateflow.operators.ready.grouping.latest_rows import LatestRows
 
 
 def rows(**values: int) -> pa.Table:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stateflow.operators.ready.ordered_values import codes, in_order, ranks
+from stateflow.operators.ready.grouping.ordered_values import codes, in_order, ranks
 
 NUMBERS = st.integers(-3, 3) | st.integers(-(1 << 63), (1 << 63) - 1) | st.sampled_from([-(1 << 40), 1 << 40])
 

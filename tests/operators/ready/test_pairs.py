@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from stateflow.operators.ready.pairs import MOST_CONDITIONS, pairs_of
+from stateflow.operators.ready.grouping.pairs import MOST_CONDITIONS, pairs_of
 
 COLUMNS: dict[str, tuple[pa.DataType, list[Any]]] = {
     "near": (pa.int64(), list(range(-3, 30))),

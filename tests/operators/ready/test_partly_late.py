@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import stateflow as sf
-from stateflow.operators.ready.partly_late import before_sessions, misses_windows
-from stateflow.operators.ready.spans import Spans
-from stateflow.pipelines import windows
-from stateflow.pipelines.ready import window_aggregate
+from stateflow.operators.ready.windows.partly_late import before_sessions, misses_windows
+from stateflow.operators.ready.windows.spans import Spans
+from stateflow.pipelines.ready import windows
+from stateflow.pipelines.ready.operators import window_aggregate
 from stateflow.testing import ColumnarHarness
 from tests.operators.ready.driving import Driven
 from tests.operators.ready.test_windows_as_one_batch import (

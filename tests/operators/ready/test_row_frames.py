@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from stateflow.operators.ready.row_frames import framed, framed_rows, heading, runs_of_rows
+from stateflow.operators.ready.aggregates.row_frames import framed, framed_rows, heading, runs_of_rows
 
 TODAY = ("n", "text")
 

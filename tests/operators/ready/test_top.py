@@ -10,8 +10,8 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from stateflow.pipelines.ready import KeyedRows
-from stateflow.pipelines.rows import row_type
+from stateflow.pipelines.ready.operators import KeyedRows
+from stateflow.pipelines.rows.row_type import row_type
 from stateflow.pipelines.top import Top, top
 from tests.operators.ready.driving import Driven
 

@@ -20,7 +20,7 @@ from stateflow.pipelines.pipeline import Pipeline
 from stateflow.state.backends.memory import memory_backend
 from stateflow.state.columns.state import ColumnState
 from stateflow.state.tabular import StateTable, tables_of
-from stateflow.state.values.versions import stored_reader
+from stateflow.state.values.evolution.versions import stored_reader
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 

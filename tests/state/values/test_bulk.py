@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stateflow.errors import StateTypeError
-from stateflow.state.values.bulk import bulk, bulk_until
+from stateflow.state.values.arrow.bulk import bulk, bulk_until
 from stateflow.state.values.serializers import serializer_for
 
 DATETIMES = st.datetimes(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from stateflow.state.values.column_values import ColumnBytes
+from stateflow.state.values.arrow.column_values import ColumnBytes
 
 TEXTS = pa.table({"name": ["a", None, "", "d"], "n": [1, 2, None, 0]})
 FIXED = pa.table({"n": pa.array([1, None, -1, 0]), "share": pa.array([0.0, 0.5, None, 0.0])})

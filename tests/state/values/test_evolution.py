@@ -16,18 +16,18 @@ import pytest
 import stateflow as sf
 from stateflow.errors import CorruptError, IncompatibleError, StateTypeError, UserCodeError
 from stateflow.format.records import SchemaVersion, StateSchema
-from stateflow.pipelines.rows import row_type
-from stateflow.state.values.declared_types import (
+from stateflow.pipelines.rows.row_type import row_type
+from stateflow.state.values.evolution.decision import RefusedError, evolution
+from stateflow.state.values.evolution.declared_types import (
     declared_type,
     evolved,
     evolved_serializer,
 )
-from stateflow.state.values.evolution import RefusedError, evolution
-from stateflow.state.values.evolved_columns import columns_evolution
+from stateflow.state.values.evolution.evolved_columns import columns_evolution
+from stateflow.state.values.evolution.versions import MARKED, marked, parted, stored_reader, todays_form
 from stateflow.state.values.plain import jsonable, plain_reader
 from stateflow.state.values.schema import schema_of
 from stateflow.state.values.serializers import serializer_for
-from stateflow.state.values.versions import MARKED, marked, parted, stored_reader, todays_form
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stateflow.format.instants import instant, micros_since_epoch
-from stateflow.state.values.packed_instants import (
+from stateflow.state.values.arrow.packed_instants import (
     NIL,
     are_instants,
     datetimes_of,

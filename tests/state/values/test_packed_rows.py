@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stateflow.state.keys.arrow_types import ARROW
-from stateflow.state.values.packed_rows import packed_rows
+from stateflow.state.values.arrow.packed_rows import packed_rows
 
 EDGES = sorted({sign * (1 << bits) + near for bits in range(63) for sign in (1, -1) for near in (-1, 0, 1)})
 SECONDS = [0, -1, (1 << 32) - 1, 1 << 32, (1 << 34) - 1, 1 << 34]

@@ -1,0 +1,39 @@
+"""The key columns of rows, as state wants them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from stateflow.operators.ready.grouping.groups import grouped, whole
+from stateflow.operators.ready.grouping.ordered_values import ranks
+from stateflow.state.keys.arrow_types import ARROW
+
+Key = Sequence[tuple[str, str]]
+
+
+def key_columns(rows: pa.Table, key: Key) -> list[Any]:
+    """Each key column as one array of the type that the key has."""
+    return [_typed(whole(rows[name]), ARROW[kind]) for name, kind in key]
+
+
+def _typed(column: Any, kind: Any) -> Any:
+    return column if column.type == kind else column.cast(kind)
+
+
+def one_of_each(columns: Sequence[Any], key: Key, firsts: Any) -> pa.Table:
+    """The keys of groups; `firsts` has a row of each."""
+    at = pa.array(firsts)
+    return pa.table({name: column.take(at) for (name, _), column in zip(key, columns, strict=True)})
+
+
+def has_alike(table: pa.Table, others: pa.Table, names: Sequence[str]) -> Any:
+    """For each row of `table` whether a row of `others` has the same values in the columns `names`. Nulls are equal here."""
+    columns = [whole(pa.chunked_array([*table[name].chunks, *others[name].chunks])) for name in names]
+    groups = grouped([pa.array(ranks(c)) if c.null_count else c for c in columns], len(table) + len(others))
+    is_there = np.zeros(groups.size, dtype=bool)
+    is_there[groups.ids[len(table) :]] = True
+    return is_there[groups.ids[: len(table)]]

@@ -1,0 +1,217 @@
+"""Aggregates per key and window. An entry of state is a window of a key, under the instant at which the window ends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from stateflow.operators.combined import Combinable
+from stateflow.operators.ready.aggregates.accumulator import Accumulator
+from stateflow.operators.ready.aggregates.closing import Closing, Produced
+from stateflow.operators.ready.aggregates.distinct import Seen
+from stateflow.operators.ready.grouping.dead_letters import letters_of
+from stateflow.operators.ready.grouping.failed_groups import FailedGroups
+from stateflow.operators.ready.grouping.groups import grouped, whole
+from stateflow.operators.ready.grouping.keys import key_columns, one_of_each
+from stateflow.operators.ready.grouping.latest_rows import LatestRows
+from stateflow.operators.ready.windows.assigning import (
+    Assigned,
+    assigned,
+    event_times,
+    instants,
+    newest_end,
+    starts,
+)
+from stateflow.operators.ready.windows.late_rows import LateRows
+from stateflow.operators.ready.windows.panes import panes_of
+from stateflow.operators.ready.windows.partly_late import misses_windows
+from stateflow.pipelines.processes.columnar import ColumnarContext
+from stateflow.pipelines.ready.operators import WINDOW_END, WINDOW_START, WindowAggregate
+
+AT = "at"
+
+
+@dataclass(frozen=True)
+class _Change:
+    """The new content of windows, and the rows that come out."""
+
+    state: str
+    keys: pa.Table
+    at: Any
+    partials: pa.Table
+    rows: pa.Table | None
+    moved: bool = False
+    """Whether they leave the state `windows`."""
+
+
+class WindowedAggregates(Combinable):
+    """Windows whose ends follow from the time of a row: tumbling, hopping, cumulative.
+
+    `windows` holds those that are open. With emit="on_time" a window whose end has come moves to `emitted`, where it waits
+    for changes until it is closed, so that nothing is looked through twice.
+    """
+
+    def __init__(self, declared: WindowAggregate, late: LateRows) -> None:
+        self.states = declared.states
+        self.waits = declared.lateness
+        self._declared = declared
+        self._late = late
+        self._key = declared.key
+        self._window = declared.window
+        self._lateness = declared.lateness
+        self._accumulator = Accumulator(declared.where, declared.aggregates, diverts=declared.diverts)
+        self._closing = Closing(declared.uid, self._accumulator)
+        self._latest = LatestRows(declared.key, (*declared.key_columns, WINDOW_END))
+
+    def process(self, rows: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
+        times, valid = event_times(rows, self._declared.time)
+        closed, came = self._closed(ctx), rows
+        taken = valid & (newest_end(self._window, times) > closed)
+        partly = misses_windows(self._window, times, closed) if self._window.count > 1 else None
+        rows, times = yield from self._late.divert(rows, times, taken, ctx, partly)
+        if rows.num_rows:
+            if self._window.count > 1:
+                panes = pa.array(panes_of(self._window).end_of(times))
+                self.groups += grouped([*key_columns(rows, self._key), panes], rows.num_rows).size
+            yield from self._take(rows, _open(assigned(self._window, times), closed), states, ctx, came)
+
+    def _take(
+        self,
+        rows: pa.Table,
+        windows: Assigned,
+        states: Mapping[str, Any],
+        ctx: ColumnarContext,
+        came: pa.Table,
+    ) -> Produced:
+        single, at = windows.rows is None, windows.ends
+        if windows.rows is not None:
+            rows = rows.take(pa.array(windows.rows))
+        while True:
+            columns = key_columns(rows, self._key)
+            groups = grouped([*columns, pa.array(at)], rows.num_rows)
+            keys = one_of_each(columns, self._key, groups.firsts)
+            ends = at[groups.firsts]
+            seen = Seen(states, instants(ends))
+            try:
+                partials = self._accumulator.create(rows, groups, keys, seen)
+                changes = self._changes(keys, ends, partials, states, ctx)
+                break
+            except FailedGroups as failed:
+                yield from letters_of(self._declared.uid, failed, keys, rows, groups.ids, ctx)
+                stays = ~failed.among(groups.ids)
+                rows, at = rows.filter(pa.array(stays)), at[stays]
+        if single:
+            self.groups += groups.size
+        seen.keep()
+        for change in changes:
+            if change.moved:
+                states["windows"].delete(change.keys, at=change.at)
+            states[change.state].put(change.keys, change.partials, at=change.at)
+            if change.rows is not None:
+                yield from self._latest.put(change.rows, came)
+
+    def _changes(
+        self, keys: pa.Table, ends: Any, partials: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext
+    ) -> list[_Change]:
+        """What the partials of a batch would change. Writes nothing yet."""
+        if self._declared.emit != "on_time":
+            at = instants(ends)
+            merged = self._accumulator.merge(states["windows"].get(keys, at=at), partials, keys)
+            rows = self._rows(keys, ends, merged) if self._declared.emit == "changes" else None
+            return [_Change("windows", keys, at, merged, rows)]
+        # Windows whose end has come are put out at once; the others when it comes.
+        changes, has_ended = [], ends <= _watermark(ctx)
+        for ended in (False, True):
+            mine = np.flatnonzero(has_ended == ended)
+            if len(mine):
+                chosen = pa.array(mine)
+                try:
+                    changes.append(
+                        self._changed(
+                            keys.take(chosen), ends[mine], partials.take(chosen), states, ended=ended
+                        )
+                    )
+                except FailedGroups as failed:
+                    raise failed.renumbered(mine) from None
+        return changes
+
+    def _changed(
+        self, keys: pa.Table, ends: Any, partials: pa.Table, states: Mapping[str, Any], *, ended: bool
+    ) -> _Change:
+        at = instants(ends)
+        # Where its end came in this very batch, `fire` has not moved it yet.
+        merged = self._accumulator.merge(states["windows"].get(keys, at=at), partials, keys)
+        if not ended:
+            return _Change("windows", keys, at, merged, None)
+        merged = self._accumulator.merge(states["emitted"].get(keys, at=at), merged, keys)
+        return _Change("emitted", keys, at, merged, self._rows(keys, ends, merged), moved=True)
+
+    def _rows(self, keys: pa.Table, ends: Any, partials: pa.Table) -> pa.Table:
+        results = self._accumulator.results(partials, keys)
+        bounds = {WINDOW_START: instants(starts(self._window, ends)), WINDOW_END: instants(ends)}
+        return pa.table({**dict(zip(keys.column_names, keys.columns, strict=True)), **bounds, **results})
+
+    def fire(self, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
+        yield from self._latest.rest()
+        closed, emit = self._closed(ctx), self._declared.emit
+        if closed == NEVER:
+            return
+        windows = states["windows"]
+        ended = _watermark(ctx) if emit == "on_time" else closed
+        if emit != "changes":
+            for entries in windows.due(ended):
+                keys, ends = entries.select(self._declared.key_columns), micros(entries[AT])
+                begins = instants(starts(self._window, ends))
+                yield from self._closing.rows(keys, begins, instants(ends), entries, ctx)
+                if "emitted" in states:
+                    still = ends > closed
+                    if bool(still.any()):
+                        chosen = pa.array(still)
+                        states["emitted"].put(
+                            keys.filter(chosen), entries.filter(chosen), at=instants(ends[still])
+                        )
+        windows.delete_due(ended)
+        for name, state in states.items():
+            if name != "windows":
+                state.delete_due(closed)
+
+    def next_due(self, states: Mapping[str, Any]) -> int | None:
+        wait = 0 if self._declared.emit == "on_time" else self._lateness
+        due = [later(states["windows"].next_due(), wait)]
+        if "emitted" in states:
+            due.append(later(states["emitted"].next_due(), self._lateness))
+        return min((at for at in due if at is not None), default=None)
+
+    def _closed(self, ctx: ColumnarContext) -> int:
+        """Windows that end then, or before, are closed."""
+        watermark = ctx.watermark_micros
+        return NEVER if watermark is None else watermark - self._lateness
+
+
+NEVER = -(1 << 63)
+"""Before every instant."""
+
+
+def _watermark(ctx: ColumnarContext) -> int:
+    return NEVER if ctx.watermark_micros is None else ctx.watermark_micros
+
+
+def _open(windows: Assigned, closed: int) -> Assigned:
+    """The rows in windows that are still open: a row may be late for some of its windows and not for others."""
+    still = windows.ends > closed
+    if windows.rows is None or bool(still.all()):
+        return windows
+    return Assigned(windows.rows[still], windows.ends[still])
+
+
+def later(at: int | None, wait: int) -> int | None:
+    return None if at is None else at + wait
+
+
+def micros(column: Any) -> Any:
+    array = whole(column)
+    return (array if pa.types.is_int64(array.type) else array.view(pa.int64())).to_numpy()

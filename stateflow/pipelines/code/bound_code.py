@@ -1,0 +1,49 @@
+"""The code of a pipeline in its own files, as hashes: a record notes them, and an approval binds them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stateflow.pipelines.code.own_modules import sources
+
+MOST_BYTES = 16 << 20
+"""A larger file beside the pipeline is data, and is not read."""
+
+
+@dataclass(frozen=True)
+class BoundCode:
+    """The files that make up a pipeline, and what it imports from elsewhere."""
+
+    files: Mapping[str, str] = field(default_factory=dict)
+    """SHA-256 of the pipeline's file, the modules beside it that it imports, and what these import, by name below its
+    folder."""
+    elsewhere: tuple[str, ...] = ()
+    """Modules that are imported from elsewhere, and files that are too large: nobody has looked at them."""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of all files and their names."""
+        return hashlib.sha256(json.dumps(dict(self.files), sort_keys=True).encode()).hexdigest()
+
+
+def bound_code(file: Path) -> BoundCode:
+    """Finds the files by the imports in their text, as `stateflow package` does. It runs no code."""
+    found = sources(file, broken=True)
+    hashes: dict[str, str] = {}
+    unread = []
+    for name, path in found.files.items():
+        try:
+            # To open something else than a file, such as a pipe, could wait for ever.
+            if path.is_file() and path.stat().st_size <= MOST_BYTES:
+                hashes[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+                continue
+        except OSError:
+            pass
+        unread.append(name)
+    return BoundCode(
+        dict(sorted(hashes.items())), (*sorted({**found.optional, **found.imports}), *sorted(unread))
+    )

@@ -1,0 +1,206 @@
+"""Folders of files as users name them: a source whose columns are those of the flow's row type."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from stateflow.errors import UsageError
+from stateflow.names import with_options
+from stateflow.pipelines.inputs.reader_options import check_reader_options
+from stateflow.pipelines.rows.misfits import Misfits, Reading
+from stateflow.pipelines.rows.row_type import Field, RowType, quoted, row_type
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FORMATS = ("avro", "csv", "json", "orc", "parquet", "text")
+
+_STRICT = {"mode": "FAILFAST"}
+"""Spark's own default turns values that do not fit into nulls."""
+_DEFAULTS = {
+    # Columns are told by the header line. Spark would take them by their places, and an amount for a price.
+    "csv": {"header": "true", "enforceSchema": "false", **_STRICT},
+    # Spark would read digits alone as days since 1970: 01052026 would be in the year 4850.
+    "json": {"enableDateTimeParsingFallback": "false", **_STRICT},
+}
+BROKEN = "columnNameOfCorruptRecord"
+_BROKEN = "_corrupt_record"
+"""What Spark calls the column by default."""
+
+
+_ANY_AGE = {"maxFileAge": "36500d"}
+"""Spark silently leaves out files that are a week older than the newest it has read, such as a copy that keeps its time."""
+
+
+_TEXTS = frozenset({"csv", "json"})
+"""Formats of values without types, which the reader parses."""
+_BY_HEADER = frozenset({"csv", "text"})
+"""Formats whose files have exactly the columns that are asked for, or none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """A folder that gets new files, each of which is read once."""
+
+    path: str
+    format: str
+    per_batch: int | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+    rows: RowType | None = None
+    """What the source declares: the columns."""
+
+    def declared(self, uid: str, rows: RowType | None) -> Files:
+        """With the columns that the source declares."""
+        if rows is None and self.format == "text":
+            return replace(self, rows=row_type("value string"))
+        if rows is None:
+            raise UsageError(
+                f"source {uid!r}: the columns of {self} are those of a row class: give it one, as in "
+                f"flow.source({uid!r}, sf.files(...), Order)"
+            )
+        broken = self._option(BROKEN)
+        if broken and (broken, "string") not in {(each.name, each.type) for each in rows.fields}:
+            raise UsageError(
+                f"source {uid!r}: {BROKEN} is {broken!r}, and {rows.name} has no such column of text, so that rows which do not fit would be "
+                f"nulls without a word: add a field {broken}: str | None = None"
+            )
+        return replace(self, rows=rows)
+
+    def streaming(self, spark: SparkSession) -> DataFrame:
+        """The files as a stream."""
+        reader = self._described(spark.readStream.options(**_ANY_AGE))
+        if self.per_batch is not None:
+            reader = reader.option("maxFilesPerTrigger", self.per_batch)
+        return self._as_of_today(self._fitted(reader.load(self.path)))
+
+    def listed(self, spark: SparkSession) -> DataFrame:
+        """The files that there are now, for their names and times: the rows are as Spark's reader takes them."""
+        return self._described(spark.read).load(self.path)  # type: ignore[no-any-return]
+
+    def of(self, spark: SparkSession, paths: Sequence[str]) -> DataFrame:
+        """The rows of some of the files, whose values need not fit."""
+        return self._as_of_today(self._described(spark.read).load(list(paths)))
+
+    def there(self, spark: SparkSession) -> DataFrame:
+        """The files that there are now, as a table."""
+        return self._as_of_today(self._fitted(self.listed(spark)))
+
+    def _described(self, reader: Any) -> Any:
+        reader = reader.format(self.format).options(**self.reader_options)
+        if self.rows is None:
+            return reader
+        columns = self._columns(self.rows).items()
+        return reader.schema(
+            ", ".join(f"{quoted(name)} {self._reading.type(type)}" for name, type in columns)
+        )
+
+    def _columns(self, rows: RowType) -> dict[str, str]:
+        """The types of the columns that are read, by their names of today and their earlier names."""
+        former = {name: field.type for field, names in self._former() for name in names}
+        return {**{field.name: field.type for field in rows.fields}, **former}
+
+    @property
+    def _reading(self) -> Reading:
+        # Whoever names a locale has numbers as they are written there, which only Spark reads.
+        texts = self.format in _TEXTS and not self._option("locale")
+        return Reading(texts, dates=texts and not self._option("dateFormat"))
+
+    def _fitted(self, frame: DataFrame) -> DataFrame:
+        """The rows, without values that Spark's reader would misread."""
+        if self.rows is None:
+            return frame
+        given = {name.lower(): value for name, value in self.reader_options.items()}
+        # A column for rows that do not fit has no effect on files with types of their own.
+        broken = self.column_of_broken_rows if self.format in _TEXTS else ""
+        mode = given.get("mode", "PERMISSIVE" if self.format in _TEXTS else "FAILFAST").upper()
+        misfits = Misfits(self._columns(self.rows), self._reading, mode, broken)
+        if not misfits.condition:
+            return frame
+        if mode == "DROPMALFORMED" and not broken:
+            frame = frame.where(f"not coalesce({misfits.condition}, false)")
+        return frame.selectExpr(*misfits.selected)
+
+    @property
+    def reader_options(self) -> dict[str, str]:
+        """The options of Spark's reader: the user's, and defaults for the others."""
+        defaults = dict(_DEFAULTS.get(self.format, {}))
+        if self.column_of_broken_rows:
+            # Rows that do not fit have a column of their own.
+            defaults.pop("mode", None)
+        given = {name.lower() for name in self.options}
+        return {name: value for name, value in defaults.items() if name.lower() not in given} | dict(
+            self.options
+        )
+
+    @property
+    def column_of_broken_rows(self) -> str:
+        """The column that Spark fills with a row of text that does not fit; empty without one."""
+        if named := self._option(BROKEN):
+            return named
+        return _BROKEN if self.rows is not None and self.rows.field(_BROKEN) else ""
+
+    @property
+    def reads_subfolders(self) -> bool:
+        """True if files of all folders below are read, too."""
+        return self._option("recursiveFileLookup").lower() == "true"
+
+    def _option(self, name: str) -> str:
+        return next((value for each, value in self.options.items() if each.lower() == name.lower()), "")
+
+    def _as_of_today(self, frame: DataFrame) -> DataFrame:
+        """Columns under the names that they have now: a file may be older than the row class, or its maker."""
+        former = {field.name: names for field, names in self._former()}
+        if self.rows is None or not former:
+            return frame
+        columns = ((name, (name, *former.get(name, ()))) for name in self.rows.names)
+        return frame.selectExpr(
+            *(f"coalesce({', '.join(map(quoted, names))}) as {quoted(name)}" for name, names in columns)
+        )
+
+    def _former(self) -> list[tuple[Field, list[str]]]:
+        """The fields with earlier names that no column has today."""
+        if self.rows is None or self.format in _BY_HEADER:
+            return []
+        names = {name.lower() for name in self.rows.names}
+        former = (
+            (field, [alias for alias in field.aliases if alias.lower() not in names])
+            for field in self.rows.fields
+        )
+        return [(field, aliases) for field, aliases in former if aliases]
+
+    def __str__(self) -> str:
+        return f"{self.format} files in {self.path}"
+
+
+@with_options
+def files(
+    path: str, format: str, *, per_batch: int | None = None, options: Mapping[str, str] | None = None
+) -> Files:
+    """The files in the folder `path`, and those that come later: "json", "csv", "parquet", "orc", "avro" or "text".
+
+    The row type of the source gives the columns. `per_batch` is how many files a batch takes at most; without it a batch
+    takes all that are new. `options` go to Spark's reader of the format.
+
+    A row of JSON or CSV that does not fit the row type fails the batch, unless `options` say otherwise.
+    """
+    if not path:
+        raise UsageError("a source of files needs a folder: write files('/data/orders', 'json')")
+    if format not in FORMATS:
+        raise UsageError(
+            f"files({path!r}) cannot read the format {format!r}: say one of {', '.join(FORMATS)}"
+        )
+    if per_batch is not None and (isinstance(per_batch, bool) or not isinstance(per_batch, int)):
+        raise UsageError(
+            f"files({path!r}): per_batch is a number of files, not {per_batch!r}: say 100, or leave it out"
+        )
+    if per_batch is not None and per_batch < 1:
+        raise UsageError(f"files({path!r}): a batch of per_batch={per_batch} files is none: say 1 or more")
+    given = {name: str(value) for name, value in (options or {}).items()}
+    check_reader_options(f"files({path!r}, {format!r})", format, given)
+    if per_batch is not None and "maxfilespertrigger" in {name.lower() for name in given}:
+        raise UsageError(
+            f"files({path!r}): per_batch and maxFilesPerTrigger are the same: leave one of them out"
+        )
+    return Files(path, format, per_batch, given)

@@ -1,0 +1,98 @@
+"""A column that has another type than the row class says: in SQL, if its values stay what they are, or refused.
+
+Spark's own cast would cut 12.5 to 12 and a time to its day, take a number for a time, and fill the fields of a struct by their
+places, whatever their names are.
+"""
+
+from __future__ import annotations
+
+from stateflow.errors import IncompatibleError
+from stateflow.pipelines.rows.row_type import parts_of_schema, quoted
+from stateflow.pipelines.rows.type_text import fields_of, inside_of, size_of
+
+_FAMILIES = {
+    "tinyint": "int", "smallint": "int", "int": "int", "bigint": "int", "float": "single", "double": "double",
+    "boolean": "bool", "string": "text", "binary": "bytes", "date": "date",
+    "timestamp": "time", "timestamp_ltz": "time", "timestamp_ntz": "time",
+}  # fmt: skip
+_NUMBERS = ("int", "decimal", "single", "double")
+_LOSES = {
+    "bool": _NUMBERS,
+    "int": ("bool", "date", "time"),
+    "decimal": ("bool", "int", "date", "time"),
+    "single": ("bool", "int", "decimal", "date", "time"),
+    "double": ("bool", "int", "decimal", "single", "date", "time"),
+    "text": ("decimal", "date"),
+    "date": _NUMBERS,
+    "time": (*_NUMBERS, "date"),
+}
+"""What a value of a family would not be the same value in. A number that is too large for a smaller type fails Spark's cast."""
+
+
+class _Unlike(Exception):
+    def __init__(self, path: str, have: str, want: str) -> None:
+        self.path, self.have, self.want = path, have, want
+
+    def of(self, column: str, owner: str) -> str:
+        if not self.have:
+            return f"column {column!r} has no field {self.path.partition('.')[2]!r}, which {owner} has"
+        what = f"column {column!r}" if self.path == column else f"field {self.path!r} of its input"
+        return f"{what} is {self.have}, which {owner} says is {self.want}"
+
+
+def converted(where: str, name: str, have: str, want: str, owner: str = "the row class") -> str:
+    """The column as the type `want`, in SQL. `where` says what reads it, such as `operator 'totals'`."""
+    try:
+        return _as(quoted(name), have, want, name)
+    except _Unlike as found:
+        raise IncompatibleError(
+            f"{where}: {found.of(name, owner)}: declare the type that it has, or convert it in a step before, as in "
+            f".withColumn({name!r}, F.col({name!r}).cast(...)), where you see what a cast makes of it"
+        ) from None
+
+
+def _as(sql: str, have: str, want: str, path: str, depth: int = 0) -> str:
+    have, want = have.strip(), want.strip()
+    if have == want:
+        return sql
+    kind, of = inside_of(have)
+    wanted, inside = inside_of(want)
+    if kind != wanted:
+        raise _Unlike(path, have, want)
+    each = f"x{depth}"
+    if kind == "struct":
+        return _struct(sql, of, inside, path, depth)
+    if kind == "array":
+        return f"transform({sql}, {each} -> {_as(each, of, inside, path, depth + 1)})"
+    if kind == "map":
+        (key, value), (key_wanted, value_wanted) = parts_of_schema(of), parts_of_schema(inside)
+        keys = f"transform_keys({sql}, ({each}, v{depth}) -> {_as(each, key, key_wanted, path, depth + 1)})"
+        values = _as(each, value, value_wanted, path, depth + 1)
+        return f"transform_values({sql if key == key_wanted else keys}, (k{depth}, {each}) -> {values})"
+    if _loses(have, want):
+        raise _Unlike(path, have, want)
+    return f"cast({sql} as {want})"
+
+
+def _struct(sql: str, have: str, want: str, path: str, depth: int) -> str:
+    """By the names of its fields."""
+    there = dict(fields_of(have))
+    lower = {name.lower(): name for name in there}
+    values = []
+    for name, type in fields_of(want):
+        found = name if name in there else lower.get(name.lower())
+        if found is None:
+            raise _Unlike(f"{path}.{name}", "", type)
+        value = _as(f"{sql}.{quoted(found)}", there[found], type, f"{path}.{name}", depth)
+        escaped = name.replace("\\", "\\\\").replace("'", "\\'")
+        values += [f"'{escaped}'", value]
+    return f"if({sql} is null, null, named_struct({', '.join(values)}))"
+
+
+def _loses(have: str, want: str) -> bool:
+    of, into = size_of(have), size_of(want)
+    if of is not None and into is not None:
+        return into[1] < of[1]
+    family = "decimal" if of is not None else _FAMILIES.get(have.lower())
+    wanted = "decimal" if into is not None else _FAMILIES.get(want.lower())
+    return wanted in _LOSES.get(family or "", ())

@@ -1,0 +1,187 @@
+"""Finds values that Spark's readers of files would misread, by SQL that the read itself evaluates.
+
+Spark rounds digits that a decimal has no room for, and takes "1,5" for 15. It reads any number as seconds since 1970, so that
+milliseconds become the year 57971.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from stateflow.errors import ERROR_MARK, IncompatibleError
+from stateflow.pipelines.rows.row_type import parts_of_schema, quoted
+from stateflow.pipelines.rows.type_text import fields_of, inside_of, size_of
+
+_TIMES = ("timestamp", "timestamp_ltz", "timestamp_ntz")
+_DATE = r"^ *[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}([ T]00:00(:00([.]0+)?)?(Z|[+]00:00)?)? *$"
+"""A day, or its midnight, as some programs write a day."""
+_ADVICE = (
+    "; mend or move the file and run again, or let such rows come in a column of their own with "
+    "options={'columnNameOfCorruptRecord': 'broken'} (docs/sources.md, bad rows)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How the types of a row class are read from files of a format."""
+
+    texts: bool
+    """The files have texts, in which a decimal may stand in any form."""
+    dates: bool = False
+    """The texts have dates as Spark writes them, and Spark's reader would take a time for its day."""
+
+    def type(self, type: str) -> str:
+        """The columns that the reader is asked for, with decimals as text."""
+        if not self.texts:
+            return type
+        if size_of(type) or (self.dates and type == "date"):
+            return "string"
+        kind, inside = inside_of(type)
+        if kind == "struct":
+            return f"struct<{','.join(f'{quoted(name)}:{self.type(of)}' for name, of in fields_of(inside))}>"
+        return f"{kind}<{','.join(map(self.type, parts_of_schema(inside)))}>" if kind else type
+
+    def value(self, type: str, sql: str, depth: int = 0) -> str:
+        """SQL for the value of a column that was read as `type(type)`; null where it does not fit."""
+        if self.type(type) == type:
+            return sql
+        kind, inside = inside_of(type)
+        each = f"x{depth}"
+        if kind == "struct":
+            values = (
+                f"{_text(name)}, {self.value(of, f'{sql}.{quoted(name)}', depth)}"
+                for name, of in fields_of(inside)
+            )
+            return f"if({sql} is null, null, named_struct({', '.join(values)}))"
+        if kind == "array":
+            return f"transform({sql}, {each} -> {self.value(inside, each, depth + 1)})"
+        if kind == "map":
+            value = self.value(parts_of_schema(inside)[1], each, depth + 1)
+            return f"transform_values({sql}, (k{depth}, {each}) -> {value})"
+        return f"try_cast({sql} as {type})"
+
+    def wrong(self, type: str, sql: str, depth: int = 0) -> str:
+        """A condition for values that do not fit; empty where all fit."""
+        kind, inside = inside_of(type)
+        if kind == "struct":
+            found = (self.wrong(of, f"{sql}.{quoted(name)}", depth) for name, of in fields_of(inside))
+            return " or ".join(each for each in found if each)
+        if kind:
+            each, values = f"x{depth}", sql if kind == "array" else f"map_values({sql})"
+            found_inside = self.wrong(parts_of_schema(inside)[-1], each, depth + 1)
+            return f"exists({values}, {each} -> {found_inside})" if found_inside else ""
+        if self.texts and (size := size_of(type)):
+            return f"({sql} is not null and not ({_fits(sql, *size)}))"
+        if self.type(type) != type:
+            return f"({sql} is not null and (not rlike({sql}, '{_DATE}') or try_cast({sql} as date) is null))"
+        if type in _TIMES or type == "date":
+            least, most = (
+                ("date'0001-01-01'", "date'9999-12-31'") if type == "date" else _bounds_of_time(type)
+            )
+            return f"({sql} < {least} or {sql} > {most})"
+        return ""
+
+    def reason(self, type: str, sql: str, path: str, depth: int = 0) -> str:
+        """The misfit in words, where `wrong` holds."""
+        kind, inside = inside_of(type)
+        if kind == "struct":
+            cases = (
+                f"when {wrong} then {self.reason(of, field, f'{path}.{name}', depth)}"
+                for name, of in fields_of(inside)
+                if (wrong := self.wrong(of, field := f"{sql}.{quoted(name)}", depth))
+            )
+            return f"case {' '.join(cases)} end"
+        if kind:
+            each, values = f"x{depth}", sql if kind == "array" else f"map_values({sql})"
+            of = parts_of_schema(inside)[-1]
+            first = f"get(filter({values}, {each} -> {self.wrong(of, each, depth + 1)}), 0)"
+            return self.reason(of, first, path, depth + 1)
+        if size := size_of(type):
+            room = f"decimal({size[0]},{size[1]})"
+            said = f" for {path!r}, a {room}, which has room for {size[0] - size[1]} digits before the point and {size[1]} after it"
+            return f"concat('the value ', left({sql}, 100), {_text(said)})"
+        if self.type(type) != type:
+            said = f" for {path!r}, a date, which is written like 2026-01-31, with no time of day behind it"
+            return f"concat('the value ', left({sql}, 100), {_text(said)})"
+        if type == "date":
+            return (
+                f"concat({_text(f'{path!r} is a date in the year ')}, year({sql}), ', not one of 1 to 9999')"
+            )
+        said = " seconds since 1970: Spark takes a number for seconds, so divide milliseconds by 1000)"
+        seconds = f"unix_seconds(cast({sql} as timestamp))"
+        return (
+            f"concat({_text(f'{path!r} is a time in the year ')}, year({sql}), ', not one of 1 to 9999 (', {seconds}, "
+            f"{_text(said)})"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Misfits:
+    """The columns that are read, a type by each name, and the reader's word for rows that do not fit."""
+
+    columns: Mapping[str, str]
+    reading: Reading
+    mode: str
+    """FAILFAST fails the batch, PERMISSIVE makes nulls, and DROPMALFORMED leaves the rows out."""
+    broken: str = ""
+    """The column for rows that do not fit: the row as JSON, where Spark did not put its line there."""
+
+    @property
+    def condition(self) -> str:
+        """A condition for rows that do not fit; empty if all fit."""
+        return " or ".join(self._wrong().values())
+
+    @property
+    def selected(self) -> list[str]:
+        """Expressions for the columns, that let nothing through which does not fit."""
+        wrong = self._wrong()
+        return [
+            f"{self._checked(name, type, wrong)} as {quoted(name)}" for name, type in self.columns.items()
+        ]
+
+    def _wrong(self) -> dict[str, str]:
+        found = {name: self.reading.wrong(type, quoted(name)) for name, type in self.columns.items()}
+        return {name: wrong for name, wrong in found.items() if wrong}
+
+    def _checked(self, name: str, type: str, wrong: Mapping[str, str]) -> str:
+        sql, value = quoted(name), self.reading.value(type, quoted(name))
+        if name == self.broken:
+            others = ", ".join(quoted(each) for each in self.columns if each != self.broken)
+            return f"coalesce({sql}, if({' or '.join(wrong.values())}, to_json(struct({others})), null))"
+        if name not in wrong:
+            return value
+        fails = not self.broken and self.mode == "FAILFAST"
+        otherwise = f"cast({_failure(self.reading, name, type)} as {type})" if fails else "null"
+        return f"if({wrong[name]}, {otherwise}, {value})"
+
+
+def _failure(reading: Reading, name: str, type: str) -> str:
+    reason = reading.reason(type, quoted(name), name)
+    message = f"concat('the file ', input_file_name(), ' has a row that does not fit the row class: ', {reason}, {_text(_ADVICE)})"
+    error = f"to_json(named_struct('type', '{IncompatibleError.__name__}', 'message', {message}))"
+    return f"raise_error(concat({_text(ERROR_MARK)}, {error}))"
+
+
+def _fits(sql: str, precision: int, scale: int) -> str:
+    """Whether a text is a number that a decimal has room for. Most texts are short and plain, and need no regular expression."""
+    plain = f"not contains({sql}, 'e') and not contains({sql}, 'E')"
+    point = f"instr({sql}, '.')"
+    short = f"({point} = 0 or length({sql}) - {point} <= {scale}) and {plain}"
+    # Zeros at the end are no digits. A number with an exponent is written by programs that have it as a double.
+    zeros = f"rlike({sql}, '^[-+ ]*[0-9]*[.]?[0-9]{{0,{scale}}}0* *$')"
+    value = f"try_cast({sql} as decimal({precision},{scale}))"
+    power = f"(not ({plain}) and cast({value} as double) = try_cast({sql} as double))"
+    return f"{value} is not null and ({short} or {zeros} or {power})"
+
+
+def _bounds_of_time(type: str) -> tuple[str, str]:
+    word = "timestamp_ntz" if type == "timestamp_ntz" else "timestamp"
+    zone = "" if type == "timestamp_ntz" else "Z"
+    return f"{word}'0001-01-01 00:00:00{zone}'", f"{word}'9999-12-31 23:59:59.999999{zone}'"
+
+
+def _text(text: str) -> str:
+    """A text in Spark's SQL."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"

@@ -1,0 +1,211 @@
+"""Row types: from a dataclass, msgspec Struct, NamedTuple or schema string to named fields with Spark types.
+
+A field's type is the text that Spark's DDL uses, so that it can be recorded and compared without Spark.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import types
+import typing
+from collections import namedtuple
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from stateflow.errors import UsageError
+from stateflow.format.scalars import BY_TYPE, KEYS
+from stateflow.pipelines.rows.defaults import Default, defaults_of
+from stateflow.state.values.schema import FieldAliases, refuse_aliases_as_defaults, refuse_shared_aliases
+
+_KEYS_OF_SPARK = {spark: scalar.name for scalar in KEYS for spark in (scalar.spark, *scalar.other_spark)}
+_ALIASES = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint", "real": "float"}
+_INSIDE = re.compile(rf"(?<=[<,:])(\s*)({'|'.join(_ALIASES)})(?=\s*[,>])", re.I)
+_TYPE = re.compile(r"[a-z_]+(\(\s*\d+\s*(,\s*\d+\s*)?\))?|(array|map|struct)\s*<.*>", re.I | re.S)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    name: str
+    type: str
+    hint: Any = None
+    """The Python type, when the row type has one."""
+    nullable: bool = True
+    default: Default | None = field(default=None, compare=False)
+    """What stands for a null; None when the type allows None, or when there is no default."""
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        """Its earlier names, from `sf.field(aliases=[...])`."""
+        extras = get_args(self.hint)[1:] if get_origin(self.hint) is Annotated else ()
+        return tuple(name for extra in extras if isinstance(extra, FieldAliases) for name in extra.names)
+
+
+@dataclass(frozen=True, slots=True)
+class RowType:
+    """Names, types and a way to make one row from its values in field order."""
+
+    name: str
+    fields: tuple[Field, ...]
+    make: Callable[..., Any]
+    typed: bool
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(f.name for f in self.fields)
+
+    @property
+    def ddl(self) -> str:
+        """The schema as Spark's DDL."""
+        return ", ".join(f"{quoted(f.name)} {f.type}" for f in self.fields)
+
+    def defaults_but(self, left_out: Collection[str]) -> dict[str, Default]:
+        """By field: the value that stands for a null, without the fields that are left out."""
+        return {f.name: f.default for f in self.fields if f.default is not None and f.name not in left_out}
+
+    def field(self, name: str) -> Field | None:
+        return next((f for f in self.fields if f.name == name), None)
+
+
+def key_type(spark_type: str) -> str | None:
+    """The key type's name for a Spark type; None when it cannot be a key."""
+    return "decimal" if spark_type.startswith("decimal") else _KEYS_OF_SPARK.get(spark_type)
+
+
+def spark_type(hint: Any, where: str) -> tuple[str, bool]:
+    """`(type, nullable)` of a Python type hint."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        for extra in arguments[1:]:
+            if isinstance(extra, str):
+                return extra, arguments[0] is Any or type(None) in get_args(arguments[0])
+        return spark_type(arguments[0], where)
+    if origin in (Union, types.UnionType):
+        inner = [a for a in arguments if a is not type(None)]
+        if len(inner) == 1 and len(arguments) == 2:
+            return spark_type(inner[0], where)[0], True
+    scalar = BY_TYPE.get(hint)
+    if scalar is not None and scalar.spark:
+        return scalar.spark, False
+    if origin in (list, tuple) and arguments and (origin is list or arguments[1:] == (Ellipsis,)):
+        return f"array<{spark_type(arguments[0], where)[0]}>", False
+    if origin is dict:
+        return f"map<{spark_type(arguments[0], where)[0]},{spark_type(arguments[1], where)[0]}>", False
+    if _is_record(hint):
+        inner_fields = ",".join(f"{f.name}:{f.type}" for f in row_type(hint).fields)
+        return f"struct<{inner_fields}>", False
+    raise UsageError(
+        f"{where} has type {hint!r}, which has no Spark type: use bool, int, float, str, bytes, datetime, date, "
+        "Decimal, list, dict, Optional, a dataclass or a msgspec Struct"
+    )
+
+
+def nested_in(hint: Any) -> tuple[str, Any]:
+    """What a type hint is, `list`, `dict` or `record`, and the type inside of it; empty for a scalar."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return (
+            ("", None) if any(isinstance(extra, str) for extra in arguments[1:]) else nested_in(arguments[0])
+        )
+    if origin in (Union, types.UnionType):
+        inner = [each for each in arguments if each is not type(None)]
+        return nested_in(inner[0]) if len(inner) == 1 else ("", None)
+    if origin in (list, tuple) and arguments:
+        return "list", arguments[0]
+    if origin is dict:
+        return "dict", arguments[1]
+    return ("record", hint) if _is_record(hint) else ("", None)
+
+
+def row_type(declared: Any) -> RowType:
+    """The row type of a class or of a schema string such as `"user long, total double"`."""
+    if isinstance(declared, RowType):
+        return declared
+    if isinstance(declared, str):
+        return _from_schema(declared)
+    if not _is_record(declared):
+        raise UsageError(
+            f"{declared!r} is not a row type: use a dataclass, a msgspec Struct, a NamedTuple or a schema string"
+        )
+    refuse_aliases_as_defaults(declared)
+    hints, defaults = get_type_hints(declared, include_extras=True), defaults_of(declared)
+    fields = []
+    for name in _field_names(declared):
+        text, nullable = spark_type(hints[name], f"field {declared.__name__}.{name}")
+        default = None if nullable else defaults.get(name)
+        fields.append(Field(name, text, hints[name], nullable, default))
+    refuse_shared_aliases(declared.__name__, {found.name: found.aliases for found in fields})
+    return RowType(declared.__name__, tuple(fields), declared, True)
+
+
+def _from_schema(text: str) -> RowType:
+    fields: list[Field] = []
+    for part in parts_of_schema(text):
+        match = re.match(r"\s*`?([A-Za-z_]\w*)`?\s*:?\s+(.+?)\s*\Z", part, re.S) or re.match(
+            r"\s*(\w+)\s*:\s*(.+?)\s*\Z", part, re.S
+        )
+        if not match:
+            raise UsageError(
+                f"schema {text!r} cannot be read at {part.strip()!r}: write 'name type, name type'"
+            )
+        spark = match[2]
+        nullable = not spark.lower().endswith(" not null")
+        if not nullable:
+            spark = spark[: -len(" not null")].strip()
+        word, bracket, inside = spark.partition("<")
+        # Names of fields inside of a struct keep their case.
+        spark = word.strip().lower() + bracket + inside
+        if not _TYPE.fullmatch(spark):
+            raise UsageError(f"schema {text!r}: {spark!r} of column {match[1]!r} is no type that Spark has")
+        if any(match[1] == field.name for field in fields):
+            raise UsageError(f"schema {text!r} has two columns called {match[1]!r}")
+        fields.append(Field(match[1], _one_name(spark), None, nullable))
+    make = namedtuple("Row", [f.name for f in fields], rename=True)  # type: ignore[misc]
+    return RowType("Row", tuple(fields), make, False)
+
+
+def quoted(name: str) -> str:
+    """The name of a column as Spark's SQL takes any."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _one_name(spark: str) -> str:
+    """A type as Spark writes it, who knows several names for some, also inside of maps and lists."""
+    if "<" not in spark:
+        return _ALIASES.get(spark, spark)
+    return _INSIDE.sub(lambda found: found[1] + _ALIASES[found[2].lower()], spark)
+
+
+def parts_of_schema(text: str) -> list[str]:
+    """The parts of a text between the commas that stand in no bracket."""
+    parts, depth, start = [], 0, 0
+    for i, char in enumerate(text):
+        depth += (char in "<(") - (char in ">)")
+        if char == "," and depth == 0:
+            parts.append(text[start:i])
+            start = i + 1
+    return [*parts, text[start:]]
+
+
+def _is_record(hint: Any) -> bool:
+    return isinstance(hint, type) and (
+        dataclasses.is_dataclass(hint)
+        or issubclass(hint, msgspec.Struct)
+        or (issubclass(hint, tuple) and hasattr(hint, "_fields"))
+    )
+
+
+def _field_names(declared: Any) -> list[str]:
+    if dataclasses.is_dataclass(declared):
+        return [f.name for f in dataclasses.fields(declared) if f.init]
+    if issubclass(declared, msgspec.Struct):
+        return list(declared.__struct_fields__)
+    return list(typing.cast(Any, declared)._fields)
+
+
+def without_nulls(column: str) -> str:
+    """The advice for rows that have no key."""
+    return f"leave such rows out before, with .transform(lambda rows: rows.where('{column} is not null')), or give them a value"

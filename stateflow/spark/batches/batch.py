@@ -1,0 +1,278 @@
+"""One micro-batch: it evaluates the flow's operators on the batch's rows and prepares the sinks.
+
+A keyed operator runs in the result stage of exactly one Spark job: that of its sink, or one of its own, as `routes.py` says.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from stateflow.errors import UsageError
+from stateflow.format.records import OperatorState, Prepared
+from stateflow.operators.combiner_choice import Combined, as_note
+from stateflow.pipelines.graph import (
+    KeyedNode,
+    Node,
+    NodeRows,
+    SinkNode,
+    SourceNode,
+    TransformNode,
+    UnionNode,
+)
+from stateflow.pipelines.processes.operator_spec import DEAD_LETTERS, MAIN
+from stateflow.pipelines.ready.operators import ReadyOperator
+from stateflow.pipelines.rows.row_type import RowType, row_type
+from stateflow.spark.batches.batch_attempt import BatchAttempt
+from stateflow.spark.batches.running_operator import RunningOperator, Stage, begun
+from stateflow.spark.inputs.open_inputs import SourceFrames, unioned, with_lateness
+from stateflow.spark.internals.plans import in_one_stage
+from stateflow.spark.shuffle.exchange import LATE, KeyedInput, field_sql
+from stateflow.spark.shuffle.unmeasured import are_small, unmeasured
+from stateflow.spark.sinks.slot import SinkSlot
+from stateflow.spark.sinks.staging import ScratchTarget, StagedWriter, StoreTarget, Target
+from stateflow.spark.task.acks import Ack, summed, total
+from stateflow.spark.task.columns import RowReader
+
+BROADCAST_LIMIT = 100_000
+_JUDGED = "_judged"
+"""Beside a source's outputs: its rows on time and late together."""
+
+
+@dataclass
+class Batch:
+    """The evaluation of one attempt."""
+
+    attempt: BatchAttempt
+    frames: SourceFrames
+    """The rows of each source. `run` releases them."""
+    operators: dict[str, OperatorState] = field(default_factory=dict)
+    acks: dict[str, list[Ack]] = field(default_factory=dict)
+    timings: dict[str, float] = field(default_factory=dict)
+    combined: dict[str, Combined] = field(default_factory=dict)
+    """Per operator that can be combined what is known of its groups."""
+    _frames: dict[tuple[int, str], DataFrame] = field(default_factory=dict)
+    _persisted: list[DataFrame] = field(default_factory=list)
+    _running: dict[str, RunningOperator] = field(default_factory=dict)
+
+    def run(self) -> dict[str, Prepared]:
+        """Evaluates everything; afterwards `operators` holds the new state and the sinks are prepared."""
+        settings = self.attempt.settings
+        try:
+            # 1. Operators whose rows go through files run first, each in a job of its own.
+            for node in settings.flow.operators:
+                if settings.routes.sink_of(node) is None:
+                    self._run_apart(node)
+            # 2. The sinks prepare. An operator with a sink to itself runs in the sink's job.
+            return {sink.uid: self._prepared(sink) for sink in settings.flow.sinks}
+        finally:
+            for persisted in self._persisted:
+                persisted.unpersist()
+            self.frames.release()
+
+    def statistics(self) -> dict[str, Any]:
+        """Per operator, and in sum."""
+        per_operator = {uid: total(acks) for uid, acks in self.acks.items()}
+        metrics = summed(numbers["metrics"] for numbers in per_operator.values())
+        statistics = {"operators": per_operator, "metrics": metrics, "timings": dict(self.timings)}
+        if self.combined:
+            statistics["combiner"] = {uid: as_note(known) for uid, known in self.combined.items()}
+        return statistics
+
+    # -- operators and sinks
+
+    def _run_apart(self, node: KeyedNode) -> None:
+        """Runs the operator in a job of its own; its outputs go to files that the acks list."""
+        began = time.perf_counter()
+        settings = self.attempt.settings
+        frame = self._started(node, partial(_staged_writer, self._staging_target(), uuid.uuid4().hex))
+        with unmeasured(frame, self._running[node.uid].small):
+            frame.write.format("noop").mode("overwrite").save()
+        acks = self._ended(node)
+        outputs: dict[str, RowType] = {MAIN: node.output, **node.sides}  # type: ignore[dict-item]
+        for name in {stream.output for _, stream in settings.flow.consumers(node)}:
+            files = [ref for ack in acks if (ref := ack.staged.get(name)) is not None]
+            schema: Any = StructType.fromDDL(outputs[name].ddl)
+            self._frames[(id(node), name)] = settings.stager.read(self.attempt.spark, files, schema)
+        self.timings[f"operator {node.uid}"] = time.perf_counter() - began
+
+    def _prepared(self, sink: SinkNode) -> Prepared:
+        """The sink's rows, written where no reader sees them yet."""
+        began = time.perf_counter()
+        attempt, settings = self.attempt, self.attempt.settings
+        stream, operator = sink.inputs[0], settings.routes.operator_of(sink)
+        frame = self._visible(self._frame(stream))
+        if operator is not None and self._leaves_its_stage(operator, stream, frame):
+            settings.routes.keep_apart(operator)
+            for node in (operator, *settings.routes.steps_between(operator)):
+                self._frames.pop((id(node), MAIN), None)
+            self._run_apart(operator)
+            operator, frame = None, self._visible(self._frame(stream))
+        with unmeasured(frame, operator is not None and self._stays_small(operator, sink, frame)):
+            prepared = settings.sinks[sink.uid].prepare(
+                frame, attempt.slot_of(sink), attempt.last_commits.get(sink.uid), settings.stager
+            )
+        if operator is not None:
+            self._ended(operator)
+        self.timings[f"prepare {sink.uid}"] = time.perf_counter() - began
+        return prepared
+
+    def _leaves_its_stage(self, operator: KeyedNode, stream: NodeRows, frame: DataFrame) -> bool:
+        """True if the steps between an operator and its sink cause a second stage, or have already run the operator."""
+        if stream.node is operator:
+            return False
+        running = self._running[operator.uid]
+        return running.has_run or not in_one_stage(frame, self._frames[(id(operator), MAIN)])
+
+    def _stays_small(self, operator: KeyedNode, sink: SinkNode, frame: DataFrame) -> bool:
+        """True if no Arrow batch becomes too large while a sink runs its operator. All sinks but appends may let Spark put the
+        operator's own rows into Arrow batches, too."""
+        running = self._running[operator.uid]
+        return running.small and (sink.mode == "append" or are_small(frame, running.widest))
+
+    def _started(self, node: KeyedNode, stage: Stage | None) -> DataFrame:
+        read = self.attempt.settings.flow.read_outputs(node)
+        inputs = [
+            KeyedInput(frame := self._frame(k.stream), k.columns, k.order_by, rows or _untyped(frame))
+            for k, rows in zip(node.keyed, _needed(node, read), strict=True)
+        ]
+        running = self._running[node.uid] = begun(self.attempt, node, inputs)
+        broadcast = {name: self._broadcast(node, stream) for name, stream in node.broadcast.items()}
+        return running.planned(broadcast, stage)
+
+    def _ended(self, node: KeyedNode) -> list[Ack]:
+        """Takes what the operator's tasks have reported."""
+        running = self._running[node.uid]
+        acks = self.acks[node.uid] = running.acks()
+        if (known := running.groups(acks)) is not None:
+            self.combined[node.uid] = known
+        self.operators[node.uid] = running.state(acks)
+        return acks
+
+    def _staging_target(self) -> Callable[[str], Target]:
+        attempt, settings = self.attempt, self.attempt.settings
+        if settings.shared_scratch:
+            return partial(_scratch_target, f"{settings.scratch}/staged")
+        layout, opener = attempt.storage.layout, settings.stager.opener
+        return partial(_store_target, opener, layout, attempt.storage.epoch, attempt.moment.slot)
+
+    # -- the rows of sources and steps
+
+    @staticmethod
+    def _visible(frame: DataFrame) -> DataFrame:
+        return frame.drop(LATE) if LATE in frame.columns else frame
+
+    def _frame(self, stream: NodeRows) -> DataFrame:
+        key = (id(stream.node), stream.output)
+        if key not in self._frames:
+            frame = self._evaluated(stream)
+            once = isinstance(stream.node, KeyedNode) or _splits(stream.node)
+            if not once and len(self.attempt.settings.flow.consumers(stream.node)) > 1:
+                frame = self._shared(stream.node, frame)
+            self._frames[key] = frame
+        return self._frames[key]
+
+    def _shared(self, node: Node, frame: DataFrame) -> DataFrame:
+        """The frame, stored for its several readers.
+
+        Otherwise each reader would read the source again, and see other rows from a nondeterministic step. Spark
+        recomputes cached blocks when their executor dies, so on a cluster the frame goes to files.
+        """
+        if self.attempt.settings.shared_scratch:
+            frame = frame.persist()
+            self._persisted.append(frame)
+            return frame
+        settings = self.attempt.settings
+        slot, epoch = self.attempt.moment.slot, self.attempt.storage.epoch
+        at = SinkSlot(settings.job_uuid, settings.job, node.uid, slot, epoch)
+        files = settings.stager.stage(frame, at)
+        return settings.stager.read(self.attempt.spark, files, frame.schema)
+
+    def _evaluated(self, stream: NodeRows) -> DataFrame:
+        node = stream.node
+        if isinstance(node, SourceNode):
+            return self._source(node, stream.output)
+        if isinstance(node, TransformNode):
+            return self._transformed(node)
+        if isinstance(node, UnionNode):
+            return unioned([self._frame(s) for s in node.inputs])
+        if isinstance(node, KeyedNode) and self.attempt.settings.routes.sink_of(node) is not None:
+            return self._started(node, None)
+        raise UsageError(f"{node.named} puts out no rows called {stream.output!r}")
+
+    def _source(self, node: SourceNode, output: str) -> DataFrame:
+        frame = self._judged(node)
+        if not _splits(node):
+            return frame
+        if output == MAIN:
+            return frame.where(~F.col(LATE))
+        return frame.where(F.col(LATE)).drop(LATE)
+
+    def _judged(self, node: SourceNode) -> DataFrame:
+        """A source's rows before the late ones are split off. Both branches read one copy: each would otherwise read
+        the source, and count its rows, again."""
+        key = (id(node), _JUDGED)
+        if key not in self._frames:
+            frame = with_lateness(node, self.frames[node.uid], self.attempt.moment.watermark)
+            if _splits(node) and len(self.attempt.settings.flow.consumers(node)) > 1:
+                frame = self._shared(node, frame)
+            self._frames[key] = frame
+        return self._frames[key]
+
+    def _transformed(self, node: TransformNode) -> DataFrame:
+        frame = node.function(self._frame(node.inputs[0]))
+        if not isinstance(frame, DataFrame):
+            raise UsageError(f"{node.uid}: a transform must return a DataFrame, not {type(frame).__name__}")
+        return frame
+
+    def _broadcast(self, node: KeyedNode, stream: NodeRows) -> tuple[Any, ...]:
+        frame = self._visible(self._frame(stream))
+        rows = stream.rows or _untyped(frame)
+        given = KeyedInput(frame, (), (), rows)
+        columns = (field_sql(node.uid, given, f.name, f.type) for f in rows.fields)
+        table = frame.selectExpr(*columns).limit(BROADCAST_LIMIT + 1).toArrow()
+        if table.num_rows > BROADCAST_LIMIT:
+            raise UsageError(
+                f"a broadcast stream had more than {BROADCAST_LIMIT} rows in one batch: it is for small, slow-changing data"
+            )
+        return tuple(RowReader(rows, range(len(rows.fields))).read(table.columns))
+
+
+def _needed(node: KeyedNode, read: frozenset[str]) -> tuple[RowType | None, ...]:
+    """The columns that go through the exchange."""
+    return node.columnar.needed_of_each(read) if isinstance(node.columnar, ReadyOperator) else node.rows
+
+
+def _splits(node: Node) -> bool:
+    """Whether a node is a source whose late rows are an output of their own."""
+    return isinstance(node, SourceNode) and node.late is not None
+
+
+def _staged_writer(target: Callable[[str], Target], token: str, name: str, schema: Any) -> StagedWriter:
+    """Runs in the worker. Every output of every attempt gets its own file."""
+    task = TaskContext.get()
+    assert task is not None
+    output = {MAIN: "main", DEAD_LETTERS: "dead"}.get(name, name)
+    return StagedWriter(schema, target(f"{output}-{token}-{task.partitionId()}-{task.taskAttemptId()}"))
+
+
+def _scratch_target(folder: str, unique: str) -> Target:
+    return ScratchTarget(folder, unique)
+
+
+def _store_target(opener: Any, layout: Any, epoch: int, slot: int, unique: str) -> Target:
+    return StoreTarget(opener, layout.staged_file(epoch, slot, unique, ".parquet"))
+
+
+def _untyped(frame: DataFrame) -> RowType:
+    columns = ", ".join(f"{name} {kind}" for name, kind in frame.dtypes if not name.startswith("_sf_"))
+    return row_type(columns)

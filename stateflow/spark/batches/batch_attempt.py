@@ -1,0 +1,78 @@
+"""One attempt at a batch: what its operators and sinks have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from pyspark.sql import SparkSession
+
+from stateflow.format.records import OperatorState, Record
+from stateflow.operators.combiner_choice import Combined, noted
+from stateflow.operators.context import Moment
+from stateflow.pipelines.flow import Flow
+from stateflow.pipelines.graph import KeyedNode, SinkNode
+from stateflow.spark.batches.routes import Routes
+from stateflow.spark.shuffle.placement import Placement
+from stateflow.spark.sinks.base import Sink
+from stateflow.spark.sinks.slot import SinkSlot
+from stateflow.spark.sinks.staging import Stager
+from stateflow.spark.task.storage import TaskStorage
+from stateflow.state.backends.base import OpenShard
+
+
+@dataclass(frozen=True)
+class BatchSettings:
+    """What all batches of a run share."""
+
+    job: str
+    job_uuid: str
+    flow: Flow
+    routes: Routes
+    sinks: Mapping[str, Sink]
+    parallelism: int
+    max_parallelism: int
+    backend: str
+    open_shard: Callable[[str], OpenShard]
+    stager: Stager
+    placement: Placement
+    shared_scratch: bool
+    """True if every task can read what another one writes to scratch disk."""
+    scratch: str
+    dead_letter_threshold: int
+    dead_letter_limit: int
+    user_paths: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class BatchAttempt:
+    """A batch that fails is tried again by another attempt."""
+
+    spark: SparkSession
+    settings: BatchSettings
+    moment: Moment
+    parent: Record | None
+    last_commits: Mapping[str, int]
+    storage: TaskStorage
+    late: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Per sink uid the abandoned slots whose output may have arrived all the same."""
+    input_free: bool = False
+    again: bool = False
+    """Whether an attempt at this batch has failed."""
+
+    @property
+    def begins(self) -> bool:
+        """True for a run's first batch: it goes on from the record of another run, or of an edit."""
+        parent = self.parent
+        return parent is None or parent.kind != "checkpoint" or parent.epoch != self.storage.epoch
+
+    def before(self, node: KeyedNode) -> OperatorState | None:
+        """The operator's state as the newest record has it."""
+        return self.parent.operators.get(node.uid) if self.parent else None
+
+    def groups_before(self, node: KeyedNode) -> Combined | None:
+        return noted(self.parent.statistics, node.uid) if self.parent else None
+
+    def slot_of(self, sink: SinkNode) -> SinkSlot:
+        settings, late = self.settings, self.late.get(sink.uid, ())
+        return SinkSlot(settings.job_uuid, settings.job, sink.uid, self.moment.slot, self.storage.epoch, late)

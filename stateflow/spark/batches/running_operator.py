@@ -1,0 +1,285 @@
+"""An operator in one batch: first its task over the exchanged rows, then what the task's acks make of its state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+from stateflow.checkpoint.rescale import first_assignment
+from stateflow.compatibility.states import (
+    begin_to_sweep,
+    check_key,
+    element_names,
+    fixed_options,
+    forgets,
+    indexes,
+    resolve_states,
+    state_ids,
+    todays_elements,
+)
+from stateflow.errors import StateflowError
+from stateflow.format.records import OperatorListState, OperatorState, Shard, StateSchema
+from stateflow.operators.columnar import ColumnarSpec
+from stateflow.operators.combiner_choice import Combined, combines, measured
+from stateflow.operators.combining import combining_of
+from stateflow.operators.elements import check_alike
+from stateflow.operators.joins.made import runnable
+from stateflow.pipelines.graph import KeyedNode
+from stateflow.pipelines.held_back import comes_when_reached
+from stateflow.pipelines.processes.operator_spec import MAIN, OperatorSpec
+from stateflow.pipelines.rows.row_type import RowType
+from stateflow.spark.batches.batch_attempt import BatchAttempt
+from stateflow.spark.internals.frames import arrow_schema
+from stateflow.spark.shuffle.combiner import combined_rows
+from stateflow.spark.shuffle.exchange import KeyedInput, carried_by, exchanged, same_key_types, spread
+from stateflow.spark.shuffle.unmeasured import stays_small, widest_of
+from stateflow.spark.sinks.same_task import map_in_arrow
+from stateflow.spark.task.acks import Ack, AckList, collected, decoded
+from stateflow.spark.task.arrow_worker import ArrowTask, arrow_worker
+from stateflow.spark.task.carried import Carried
+from stateflow.spark.task.partition_worker import partition_worker
+from stateflow.spark.task.worker import KeyedTask, keyed_worker
+from stateflow.state.values.serializers import serializer_for
+
+Stage = Callable[[str, Any], Any]
+"""Makes the writer of one output's staged file."""
+
+
+@dataclass
+class RunningOperator:
+    attempt: BatchAttempt
+    node: KeyedNode
+    inputs: Sequence[KeyedInput]
+    key_types: tuple[str, ...]
+    assignment: tuple[tuple[int, int], ...]
+    shards: tuple[tuple[Shard, ...], ...]
+    states: dict[str, StateSchema]
+    next_id: int
+    accumulator: Any
+    combined: bool | None
+    """Whether its rows were combined before the exchange; None: they cannot be."""
+    widest: float = 0
+    """The bytes that a row had at most in the batch before; 0: not known, or not to be relied on."""
+    small: bool = False
+    """Whether no Arrow batch of its rows becomes too large."""
+
+    @property
+    def has_run(self) -> bool:
+        return bool(self.accumulator.value)
+
+    @property
+    def max_parallelism(self) -> int:
+        before = self.attempt.before(self.node)
+        return before.max_parallelism if before else self.attempt.settings.max_parallelism
+
+    def planned(self, broadcast: Mapping[str, tuple[Any, ...]], stage: Stage | None) -> DataFrame:
+        """The operator's task over its exchanged rows. Spark has not run it yet."""
+        attempt, node, carry = self.attempt, self.node, None
+        before = attempt.before(node)
+        if node.has_key:
+            ordered = node.columnar is None or node.columnar.ordered
+            carry = carried_by(self.inputs, self.key_types, place=node.columnar is None)
+            frame = exchanged(
+                node.uid, self.inputs, self.key_types, self.max_parallelism, self.assignment, ordered=ordered, carry=carry
+            )  # fmt: skip
+        else:
+            frame = spread(node.uid, self.inputs[0], len(self.assignment))
+        if attempt.parent is not None and not attempt.again and not attempt.begins:
+            self.widest = widest_of(attempt.parent.statistics, node.uid)
+        self.small = stays_small(frame, self.widest)
+        frame = attempt.settings.placement.pin(frame, before.hosts if before else ())
+        if node.columnar is None:
+            worker = self._worker(carry, broadcast, stage)
+        else:
+            assert carry is not None
+            worker = arrow_worker(self._arrow_task(carry, stage), self.accumulator)
+        assert node.output is not None
+        return map_in_arrow(frame, worker, node.output.ddl)
+
+    def _arrow_task(self, carry: Carried, stage: Stage | None) -> ArrowTask:
+        node, settings = self.node, self.attempt.settings
+        assert node.columnar is not None
+        read_outputs = settings.flow.read_outputs(node)
+        main, sides = self._outputs()
+        spec = ColumnarSpec(
+            uid=node.uid,
+            operator=runnable(node.columnar, read_outputs),
+            key=tuple(zip(node.keyed[0].columns, self.key_types, strict=True)),
+            max_parallelism=self.max_parallelism,
+            states={name: self.states[name] for name in node.columnar.states},
+            outputs={MAIN: main, **sides},
+            # A row was placed by the key that it came with, so a key without a value stays without.
+            defaults=tuple(i.rows.defaults_but(i.columns) for i in self.inputs),
+            waited=comes_when_reached(node),
+            held_back=node.held_back,
+        )
+        return ArrowTask(
+            spec=spec,
+            fields=tuple(tuple(field.name for field in keyed.rows.fields) for keyed in self.inputs),
+            carry=carry,
+            moment=self.attempt.moment,
+            storage=self.attempt.storage,
+            shards=self.shards,
+            open_shard=settings.open_shard,
+            stage=stage,
+            read_outputs=read_outputs,
+            user_paths=settings.user_paths,
+        )
+
+    def _worker(
+        self, carry: Carried | None, broadcast: Mapping[str, tuple[Any, ...]], stage: Stage | None
+    ) -> Callable[..., Any]:
+        attempt, node, settings = self.attempt, self.node, self.attempt.settings
+        assert node.output is not None
+        assert node.process is not None
+        assert node.process_type is not None
+        main, sides = self._outputs()
+        spec = OperatorSpec(
+            uid=node.uid,
+            process=node.process,
+            process_type=node.process_type,
+            key_columns=node.keyed[0].columns,
+            key_types=self.key_types,
+            rows=tuple(i.rows for i in self.inputs),
+            output=node.output,
+            sides=dict(node.sides),
+            state_ids=state_ids(self.states),
+            evolved={name: schema for name, schema in self.states.items() if schema.evolved},
+            on_error=node.on_error,
+            dead_letter_limit=settings.dead_letter_limit,
+            indexes=indexes(self.states),
+            waited=comes_when_reached(node),
+            held_back=node.held_back,
+        )
+        before = attempt.before(node)
+        task = KeyedTask(
+            spec=spec,
+            moment=attempt.moment,
+            storage=attempt.storage,
+            shards=self.shards,
+            open_shard=settings.open_shard,
+            main=main,
+            sides=sides,
+            stage=stage,
+            read_outputs=settings.flow.read_outputs(node),
+            elements=todays_elements(node, before) if before else {},
+            begins=attempt.begins,
+            broadcast=broadcast,
+            user_paths=settings.user_paths,
+            carry=carry,
+        )
+        worker = keyed_worker if node.has_key else partition_worker
+        return worker(task, self.accumulator)
+
+    def _outputs(self) -> tuple[Any, dict[str, Any]]:
+        """The Arrow schemas of the main output and of those to the side."""
+        assert self.node.output is not None
+        return _arrow(self.node.output), {name: _arrow(rows) for name, rows in self.node.sides.items()}
+
+    def acks(self) -> list[Ack]:
+        """One per subtask, when the operator's job has ended. Too many dead letters fail the batch."""
+        node = self.node
+        acks = collected(node.uid, len(self.assignment), decoded(self.accumulator.value))
+        limit = node.dead_letter_threshold
+        if limit is None:
+            limit = self.attempt.settings.dead_letter_threshold
+        count = sum(ack.dead_letters for ack in acks)
+        if limit and count > limit:
+            raise StateflowError(
+                f"operator {node.uid!r} failed on {count} keys in one batch, more than dead_letter_threshold={limit}: "
+                f"nothing of the batch was stored, and with dead_letter_threshold={count} it passes and puts out why they failed"
+            )
+        return acks
+
+    def state(self, acks: list[Ack]) -> OperatorState:
+        """The operator's state behind the batch."""
+        node, before = self.node, self.attempt.before(self.node)
+        return OperatorState(
+            key=tuple(zip(node.keyed[0].columns, self.key_types, strict=True)),
+            max_parallelism=self.max_parallelism,
+            assignment=self.assignment,
+            shards=tuple(ack.shards for ack in acks),
+            states=self.states,
+            next_state_id=self.next_id,
+            operator_states={**_left_alone(node, before), **_operator_states(node, acks)},
+            hosts=self.attempt.settings.placement.hosts_of([ack.attempt for ack in acks]),
+            parallelism=node.parallelism,
+            options=fixed_options(node),
+        )
+
+    def groups(self, acks: list[Ack]) -> Combined | None:
+        """What is known of the groups of an operator that can be combined."""
+        if self.combined is None:
+            return None
+        rows, groups = sum(ack.rows_in for ack in acks), sum(ack.groups for ack in acks)
+        return measured(self.attempt.groups_before(self.node), rows, groups, combined=self.combined)
+
+
+def begun(attempt: BatchAttempt, node: KeyedNode, inputs: list[KeyedInput]) -> RunningOperator:
+    """The operator with its key, its states and the shards of its subtasks."""
+    types = same_key_types(node.uid, inputs)
+    combining = combining_of(node.columnar, attempt.settings.flow.read_outputs(node))
+    combine = combining is not None and not attempt.input_free and combines(attempt.groups_before(node))
+    if combining is not None and combine:
+        inputs = [combined_rows(node.uid, inputs[0], combining)]
+    before = attempt.before(node)
+    if before is not None:
+        check_key(node.uid, types, before)
+    states, next_id = resolve_states(node, before, attempt.moment.slot)
+    assignment, shards = _shards(attempt, node, states)
+    accumulator = attempt.spark.sparkContext.accumulator([], AckList())
+    combined = None if combining is None else combine
+    return RunningOperator(
+        attempt, node, inputs, types, assignment, shards, states, next_id, accumulator, combined
+    )
+
+
+def _shards(
+    attempt: BatchAttempt, node: KeyedNode, states: dict[str, StateSchema]
+) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[Shard, ...], ...]]:
+    """The key groups of each subtask, and its shards."""
+    before, settings = attempt.before(node), attempt.settings
+    if before is not None:
+        return before.assignment, begin_to_sweep(before, states)
+    assignment = first_assignment(
+        node.parallelism or min(settings.parallelism, settings.max_parallelism),
+        settings.max_parallelism,
+        f"operator {node.uid!r}",
+    )
+    if not node.has_key:
+        return assignment, ((),) * len(assignment)
+    return assignment, tuple((Shard(first=a, last=b, backend=settings.backend),) for a, b in assignment)
+
+
+def _left_alone(node: KeyedNode, before: OperatorState | None) -> dict[str, OperatorListState]:
+    """Operator state that the code no longer declares stays, as keyed state does, unless the code forgets it."""
+    if before is None:
+        return {}
+    gone = {*element_names(node, before).values(), *forgets(node)}
+    return {name: state for name, state in before.operator_states.items() if name not in gone}
+
+
+def _operator_states(node: KeyedNode, acks: list[Ack]) -> dict[str, OperatorListState]:
+    if node.process_type is None:
+        return {}
+    out = {}
+    for name, declaration in node.process_type.declarations().operator.items():
+        parts = tuple(ack.elements.get(name, ()) for ack in acks)
+        if declaration.kind == "broadcast":
+            check_alike(node.uid, name, parts)
+            parts = parts[:1]
+        out[name] = OperatorListState(
+            kind=declaration.kind,  # type: ignore[arg-type]
+            schema=serializer_for(declaration.type).schema,
+            parts=parts,
+        )
+    return out
+
+
+def _arrow(rows: RowType) -> Any:
+    schema: Any = StructType.fromDDL(rows.ddl)
+    return arrow_schema(schema)

@@ -1,0 +1,128 @@
+"""Reports changes that others made to the inputs and outputs of a job. No row shows them, so a run reports them at its start or
+with a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from stateflow.format.records import SourceState
+from stateflow.format.source_offsets import SourceLeaves
+from stateflow.pipelines.flow import Flow
+from stateflow.pipelines.inputs.files import Files
+from stateflow.pipelines.inputs.tables import DeltaTable
+from stateflow.spark.inputs import undone_output
+from stateflow.spark.inputs.open_inputs import OpenInputs
+from stateflow.spark.internals.delta_log import DeltaLog
+from stateflow.spark.internals.file_systems import times_of_files
+from stateflow.spark.internals.scratch_folder import log_folder, newest_files
+from stateflow.spark.sinks import other_writers, unlike_properties
+from stateflow.spark.sinks.slot import SinkSlot
+from stateflow.spark.sources import rewritten, subfolders
+from stateflow.spark.sources.delta_log import local_log
+from stateflow.spark.sources.detours import passed_restores
+
+Warn = Callable[[str, str], None]
+"""Takes a matter and a sentence about it, as `RunWarnings.add` does."""
+
+MOST_COMMITS = 1000
+"""Commits of an output that are looked through for a RESTORE: 20 ms. Mostly the newest is the job's own, and the only one."""
+MOST_COMMITS_ELSEWHERE = 50
+"""The same for a table that is not on this machine's disk: reading a commit takes two milliseconds and two calls of the
+store."""
+
+
+def tell_of_outputs(
+    spark: SparkSession,
+    flow: Flow,
+    job: SinkSlot,
+    last_commits: Mapping[str, int],
+    kept: Callable[[], Collection[int]],
+    warn: Warn,
+) -> None:
+    """Reports properties that an output lacks, rows of other jobs in an output that this job begins, and a RESTORE of an output
+    that it had written to.
+
+    `job` is any slot of it, `last_commits` has the sinks that it has committed to, and `kept` gives its checkpoints.
+    """
+    for node in flow.sinks:
+        if not isinstance(node.target, DeltaTable):
+            continue
+        log, table = DeltaLog(spark, node.target.path), str(node.target)
+        if node.target.properties and (
+            unlike := unlike_properties.unlike_properties(
+                node.target.properties, log.begin().shape().configuration
+            )
+        ):
+            warn(
+                f"properties of {node.uid}",
+                unlike_properties.sentence(node.uid, table, node.target.path, unlike),
+            )
+        if node.uid not in last_commits:
+            if others := other_writers.other_writers(log.begin().app_ids(), job.job):
+                warn(f"other writers of {node.uid}", other_writers.sentence(table, others))
+        else:
+            app_id = SinkSlot(job.job, job.job_name, node.uid, job.slot, job.epoch).app_id
+            local = local_log(node.target.path)
+            read, most = (log.read, MOST_COMMITS_ELSEWHERE) if local is None else (local.commit, MOST_COMMITS)
+            if undone := undone_output.undone_output(read, log.version(), app_id, most):
+                warn(
+                    f"{node.uid} went back",
+                    undone_output.sentence(
+                        table,
+                        node.target.path,
+                        job.job_name,
+                        node.uid,
+                        undone,
+                        kept(),
+                        appends=node.mode == "append",
+                    ),
+                )
+
+
+def tell_of_files(
+    spark: SparkSession,
+    flow: Flow,
+    layout: Sequence[SourceLeaves],
+    recorded: Mapping[str, SourceState],
+    location: Path,
+    warn: Warn,
+) -> None:
+    """Reports files that were written again after the job had read them, and files in subfolders. `location` has the logs of
+    the sources."""
+    nodes = {node.uid: node for node in flow.sources}
+    leaf = 0
+    for source in layout:
+        files, state = nodes[source.uid].factory, recorded.get(source.uid)
+        if isinstance(files, Files) and (name := subfolders.unread(files.path, files.options)):
+            warn(f"subfolders of {source.uid}", subfolders.sentence(source.uid, files.path, name))
+        if isinstance(files, Files) and state is not None:
+            read = newest_files(log_folder(location, leaf), state.lines[0], rewritten.MOST_COMPARED)
+            there = rewritten.local_times(read)
+            if there is None:
+                few = len(read) <= rewritten.MOST_LISTED
+                there = times_of_files(files.listed(spark)) if few else {}
+            if names := rewritten.rewritten(read, there):
+                warn(f"files of {source.uid}", rewritten.sentence(source.uid, names))
+        leaf += source.leaves
+
+
+def passed_sentences(
+    spark: SparkSession,
+    inputs: OpenInputs,
+    before: Mapping[str, SourceState],
+    after: Mapping[str, SourceState],
+    scratch: Path,
+    job: str,
+) -> Iterator[tuple[str, str]]:
+    """For tables that went back under a query whose options let Delta leave changes out: the matter, and a sentence about it."""
+    for uid, table, version in passed_restores(spark, inputs.layout, inputs.leaves, before, after, scratch):
+        sentence = (
+            f"source {uid!r}: version {version} took the Delta table {table} back (RESTORE) while this run read it, and an option "
+            "of the source leaves removed rows out (skipChangeCommits, ignoreDeletes or ignoreChanges): what the run has read "
+            "of the undone rows stays counted, and counts again when they are written again; go back to a checkpoint from "
+            f"before this run (`stateflow show {job}` lists them), or let that stand"
+        )
+        yield f"source {uid}: read across {version}", sentence

@@ -1,0 +1,451 @@
+"""The sources of a run as one streaming frame, and the rows of each source in a batch of it.
+
+Each source is tagged and all are unioned, so that Spark ends a batch at the same point in all of them: the aligned
+barrier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from stateflow.errors import IncompatibleError, NotFoundError, StateflowError, UsageError
+from stateflow.format.records import SourceState
+from stateflow.format.source_offsets import SourceLeaves
+from stateflow.operators.lateness import is_late
+from stateflow.pipelines.absent import Watched, is_watched, may_have_nulls, watched
+from stateflow.pipelines.flow import Flow
+from stateflow.pipelines.graph import SourceNode
+from stateflow.pipelines.inputs.files import Files
+from stateflow.pipelines.inputs.tables import DeltaTable
+from stateflow.pipelines.rows.row_type import quoted
+from stateflow.spark.internals.file_systems import missing
+from stateflow.spark.internals.frames import empty_frame
+from stateflow.spark.internals.plans import parts_of_union
+from stateflow.spark.internals.queries import observed_metrics
+from stateflow.spark.shuffle.exchange import LATE
+from stateflow.spark.sources.leaves import LeafDescription, check_frame
+
+_ABSENT = ("DELTA_SCHEMA_NOT_SET", "DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST", "PATH_NOT_FOUND")
+"""Error conditions of Spark and Delta for a source that points to nothing."""
+
+TAG = "_sf_source"
+_OBSERVED = "stateflow-source-"
+_PRESENT = "present"
+_WHOLE = "whole"
+_EARLY = "early"
+_EARLY_1970 = "between timestamp'1970-01-01 00:00:00Z' and timestamp'1970-04-26 00:00:00Z'"
+"""Seconds since 1970 that are numbers below ten million."""
+_BITS = 62
+_LAST_MOMENT = 253_402_300_799_999_999
+"""The end of the year 9999, in microseconds since 1970. Python has no later one."""
+
+
+class SourceFrames(dict[str, DataFrame]):
+    """The rows of each source in a batch; release them when the batch is done."""
+
+    def __init__(self, frames: Mapping[str, DataFrame], shared: DataFrame | None = None) -> None:
+        super().__init__(frames)
+        self._shared = shared
+
+    def release(self) -> None:
+        if self._shared is not None:
+            self._shared.unpersist()
+
+
+@dataclass(frozen=True)
+class OpenInputs:
+    """A pipeline's sources, opened."""
+
+    nodes: tuple[SourceNode, ...]
+    frames: Mapping[str, DataFrame]
+    """Each source's streaming frame, for its schema."""
+    stream: DataFrame
+    """What the query reads."""
+    layout: tuple[SourceLeaves, ...]
+    leaves: tuple[LeafDescription, ...]
+
+    def split(self, batch: DataFrame) -> SourceFrames:
+        """The rows of each source in a batch."""
+        if len(self.nodes) == 1:
+            return SourceFrames({self.nodes[0].uid: batch})
+        by_source = self._by_source(batch)
+        if by_source is not None:
+            return SourceFrames(
+                {node.uid: _checked(by_source[index], index) for index, node in enumerate(self.nodes)}
+            )
+        # The optimiser cannot look into a batch's frame: every split would read, and count, all sources again.
+        shared = batch.persist()
+        split = {
+            node.uid: shared.where(f"{TAG} = {index}").selectExpr(f"{_column(index)}.*")
+            for index, node in enumerate(self.nodes)
+        }
+        return SourceFrames(split, shared)
+
+    def _by_source(self, batch: DataFrame) -> list[DataFrame] | None:
+        """A frame per source, of the partitions that are its own; None where Spark does not show which are.
+
+        Spark has planned the batch as a union. Its parts are the sources in their order, unless a source is a union itself, or
+        the optimiser has left out a source without rows.
+        """
+        if any(len(source.kinds) != 1 for source in self.layout):
+            return None
+        parts = parts_of_union(batch)
+        return parts if len(parts) == len(self.nodes) else None
+
+    def empty(self, spark: SparkSession) -> SourceFrames:
+        """A batch without input."""
+        return SourceFrames({uid: empty_frame(spark, frame.schema) for uid, frame in self.frames.items()})
+
+
+def open_inputs(spark: SparkSession, flow: Flow, *, exactly_once: bool) -> OpenInputs:
+    """Opens every source and checks its frame."""
+    frames: dict[str, DataFrame] = {}
+    layout: list[SourceLeaves] = []
+    for node in flow.sources:
+        frame, leaves = open_source(spark, node, exactly_once=exactly_once)
+        layout.append(SourceLeaves(node.uid, len(leaves), tuple(leaf.kind for leaf in leaves)))
+        frames[node.uid] = frame
+    nodes = tuple(flow.sources)
+    stream = _unioned([(node, _observed(node, frames[node.uid])) for node in nodes])
+    return OpenInputs(nodes, frames, stream, tuple(layout), tuple(check_frame(stream, exactly_once)))
+
+
+def open_source(
+    spark: SparkSession, node: SourceNode, *, exactly_once: bool
+) -> tuple[DataFrame, list[LeafDescription]]:
+    """One source's frame, checked, and the streams that it consists of."""
+    frame = _open_frame(spark, node)
+    try:
+        return frame, check_frame(frame, exactly_once)
+    except StateflowError as error:
+        raise type(error)(f"source {node.uid!r}: {error}") from error
+
+
+def _open_frame(spark: SparkSession, node: SourceNode) -> DataFrame:
+    factory = node.factory
+    try:
+        if isinstance(factory, Files) and not missing(spark, [f"{factory.path}/_delta_log"]):
+            raise UsageError(
+                f"source {node.uid!r}: {factory.path} is a Delta table, whose folder also has files that are no part of it any more: read it with "
+                f"sf.delta({factory.path!r})"
+            )
+        frame = factory.streaming(spark) if hasattr(factory, "streaming") else factory(spark)
+    except StateflowError:
+        raise
+    except Exception as error:
+        if isinstance(error, PySparkException) and (condition := error.getCondition()) in _ABSENT:
+            raise NotFoundError(_not_there(node, str(condition), error)) from error
+        raise UsageError(f"source {node.uid!r} cannot be opened: {first_line(error)}") from error
+    if not isinstance(frame, DataFrame) or not frame.isStreaming:
+        raise UsageError(f"source {node.uid!r} gives no streaming DataFrame: open it with spark.readStream")
+    types = dict(frame.dtypes)
+    for field in node.rows.fields if node.rows else ():
+        if field.name not in types:
+            raise IncompatibleError(
+                f"source {node.uid!r} has no column {field.name!r}, which {node.rows.name if node.rows else ''} declares; "
+                f"it has {', '.join(types)}"
+            )
+    if node.event_time is not None and types.get(node.event_time) not in ("timestamp", "timestamp_ntz"):
+        raise IncompatibleError(
+            f"source {node.uid!r}: event-time column {node.event_time!r} is {types.get(node.event_time, 'missing')}, "
+            "not a timestamp"
+        )
+    return frame
+
+
+def _not_there(node: SourceNode, condition: str, error: Exception) -> str:
+    if isinstance(node.factory, DeltaTable):
+        return (
+            f"source {node.uid!r}: there is no Delta table at {node.factory.path}; check where it points to"
+        )
+    if isinstance(node.factory, Files):
+        return f"source {node.uid!r}: there is no folder {node.factory.path}: make it, or correct the path"
+    if condition.startswith("DELTA_"):  # Delta's own message does not name the table
+        return f"source {node.uid!r} opens a Delta table that is not there; check where it points to"
+    return f"source {node.uid!r} opens what is not there: {first_line(error)}"
+
+
+def _observed(node: SourceNode, frame: DataFrame) -> DataFrame:
+    measures = [F.count(F.lit(1)).alias("rows")]
+    if node.event_time is not None:
+        measures.append(
+            F.max(F.unix_micros(F.col(f"`{node.event_time}`").cast("timestamp"))).alias("event_time")
+        )
+    if is_watched(node):
+        measures += [
+            F.bit_or(F.expr(_bits([each.present for each in some]))).alias(f"{_PRESENT}{k}")
+            for k, some in enumerate(_in_words(_watched(node)))
+        ]
+    # Of the rows without a value nothing is counted here: that costs as much as a tenth of Spark's reading.
+    measures += [
+        F.bit_and(F.expr(_bits([_unless_broken(node) + each.whole for each in some]))).alias(f"{_WHOLE}{k}")
+        for k, some in enumerate(_in_words(_never_null(node)))
+    ]
+    if times := _parsed_times(node):
+        measures.append(
+            F.bit_or(F.expr(_bits([f"{quoted(each)} {_EARLY_1970}" for each in times]))).alias(_EARLY)
+        )
+    return frame.observe(_OBSERVED + node.uid, *measures)
+
+
+def _watched(node: SourceNode) -> list[Watched]:
+    return watched(node.rows) if node.rows is not None else []
+
+
+def _never_null(node: SourceNode) -> list[Watched]:
+    """The fields in which every row should have a value."""
+    return [each for each in _watched(node) if each.may_not_be_null] if may_have_nulls(node) else []
+
+
+def _parsed_times(node: SourceNode) -> list[str]:
+    """The fields for which JSON's reader takes a number for seconds since 1970."""
+    if node.rows is None or not isinstance(node.factory, Files) or node.factory.format != "json":
+        return []
+    return [field.name for field in node.rows.fields if field.type in ("timestamp", "timestamp_ltz")][:_BITS]
+
+
+def _unless_broken(node: SourceNode) -> str:
+    """The beginning of a condition that leaves out rows which Spark could not read. Such a row has only its own column."""
+    broken = node.factory.column_of_broken_rows if isinstance(node.factory, Files) else ""
+    return f"{quoted(broken)} is not null or " if broken else ""
+
+
+def _in_words(some: Sequence[Watched]) -> list[Sequence[Watched]]:
+    """The fields in groups, each with as many fields as a number has bits."""
+    return [some[k : k + _BITS] for k in range(0, len(some), _BITS)]
+
+
+def _bits(conditions: Sequence[str]) -> str:
+    """SQL for a number with a bit for each condition that holds in a row. A count per column would cost a visible part of a
+    batch."""
+    return " | ".join(f"cast(({condition}) as bigint) * {1 << k}L" for k, condition in enumerate(conditions))
+
+
+def _unioned(sources: Sequence[tuple[SourceNode, DataFrame]]) -> DataFrame:
+    if len(sources) == 1:
+        return sources[0][1]
+    types = [frame.schema.simpleString() for _, frame in sources]
+    tagged = []
+    for index, (_, frame) in enumerate(sources):
+        columns = [
+            (F.struct(*(F.col(f"`{c}`") for c in frame.columns)) if index == other else F.lit(None))
+            .cast(types[other])
+            .alias(_column(other))
+            for other in range(len(sources))
+        ]
+        tagged.append(frame.select(F.lit(index).alias(TAG), *columns))
+    out = tagged[0]
+    for other_frame in tagged[1:]:
+        out = out.unionByName(other_frame)
+    return out
+
+
+def _column(index: int) -> str:
+    return f"_sf_s{index}"
+
+
+def _checked(frame: DataFrame, index: int) -> DataFrame:
+    """A source's rows. A row of another source here would be lost without a word."""
+    own = f"if({TAG} = {index}, true, cast(raise_error('a batch held rows of another source') as boolean))"
+    return frame.where(own).selectExpr(f"{_column(index)}.*")
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What a batch held from one source."""
+
+    rows: int
+    event_time: int | None
+    absent: tuple[str, ...] = ()
+    """Fields that no row has a value in."""
+    null: tuple[str, ...] = ()
+    """Fields that some row has no value in, though its class says that it always has one."""
+    early: tuple[str, ...] = ()
+    """Fields in which some row has a time of early 1970, as numbers have that are no times."""
+
+
+def observations(spark: SparkSession, nodes: Sequence[SourceNode]) -> dict[str, Observation]:
+    """Rows and highest event time per source, as the running batch observed them; call after its jobs.
+
+    A transform that reads its frame twice counts its rows twice; the highest event time is right all the same. Failed
+    tries of the batch count too: see `less`.
+    """
+    by_uid = {node.uid: node for node in nodes}
+    by_source: dict[str, Observation] = {}
+    for name, values in observed_metrics(spark).items():
+        if name.startswith(_OBSERVED):
+            uid = name.removeprefix(_OBSERVED)
+            node = by_uid[uid]
+            present, whole = (
+                [mask for each, mask in values.items() if each.startswith(kind)]
+                for kind in (_PRESENT, _WHOLE)
+            )
+            by_source[uid] = Observation(
+                int(values["rows"]),
+                values.get("event_time"),
+                _without(_watched(node), present),
+                _without(_never_null(node), whole),
+                tuple(
+                    name for k, name in enumerate(_parsed_times(node)) if (values.get(_EARLY) or 0) >> k & 1
+                ),
+            )
+    return by_source
+
+
+def check_times(observed: Mapping[str, Observation]) -> None:
+    """Refuses a batch with an event time that no clock shows: the watermark would go there, and every later row would be late."""
+    for uid, seen in observed.items():
+        if seen.event_time is not None and seen.event_time > _LAST_MOMENT:
+            seconds = seen.event_time // 1_000_000
+            raise IncompatibleError(
+                f"source {uid!r}: a row of the batch has an event time beyond the year 9999, {seconds} seconds since 1970, after which every "
+                "row would be late: if those are milliseconds or microseconds, make seconds of them where the time is made, as "
+                "timestamp_millis(column) does, or leave such rows out; nothing was written"
+            )
+
+
+def early_times(observed: Mapping[str, Observation]) -> Iterator[tuple[str, str]]:
+    """Warnings, each with its matter, of times that are hardly any."""
+    for uid, seen in observed.items():
+        for name in seen.early:
+            sentence = (
+                f"source {uid!r}: rows have a time of early 1970 in {name!r}, as a small number has, since Spark takes numbers of "
+                "JSON for seconds since 1970: if they are numbers, declare the field as int"
+            )
+            yield f"source {uid}: early times in {name}", sentence
+
+
+def _without(fields: Sequence[Watched], masks: Sequence[int | None]) -> tuple[str, ...]:
+    """The fields whose bit is not set."""
+    return tuple(
+        each.path
+        for some, mask in zip(_in_words(fields), masks, strict=False)
+        for k, each in enumerate(some)
+        if not (mask or 0) >> k & 1
+    )
+
+
+def less(observed: Mapping[str, Observation], counted: Mapping[str, Observation]) -> dict[str, Observation]:
+    """Spark's observations since `counted`. The highest event time is the same in every try of a batch."""
+    return {
+        uid: replace(of, rows=of.rows - counted[uid].rows) if uid in counted else of
+        for uid, of in observed.items()
+    }
+
+
+def with_lateness(node: SourceNode, frame: DataFrame, watermark: int | None) -> DataFrame:
+    """Marks every row as it enters: is it at or behind the watermark?"""
+    if node.event_time is None:
+        return frame
+    if watermark is None:
+        return frame.withColumn(LATE, F.lit(False))
+    time = f"cast(`{node.event_time}` as timestamp)"
+    # In the code that Spark makes of a plan, a number is text, but an array is an object beside it. With the number, each batch
+    # would have code of its own, which Java compiles anew and runs slowly at first. Without a time a row is not late.
+    given = f"get(array({watermark}L, cast(null as bigint)), cast(isnull({time}) as int))"
+    at = F.expr(f"unix_micros({time})")
+    return frame.withColumn(LATE, F.coalesce(is_late(at, F.expr(given)), F.expr("false")))
+
+
+def looked_until(recorded: int, began: int, now: int, *, has_looked: bool) -> int:
+    """The time up to which the job knows what its sources had: the `now` of `watermark_of`. A run that has looked into every
+    source also knows this about the time before it began, since rows of that time would have been there. Until it has looked,
+    it may still find such rows. So until then only the time since it `began` counts, added to the time of the newest record,
+    `recorded`.
+    """
+    return now if has_looked else recorded + max(0, now - began)
+
+
+def watermark_of(
+    flow: Flow, sources: Mapping[str, SourceState], before: int | None, now: int, idle_after: int
+) -> int | None:
+    """The watermark of the next batch: the lowest among the sources that are not idle. It never goes back.
+
+    `now` is until when the job has looked for rows. The source that had rows last is never idle: a batch may take longer
+    than `idle_after`.
+    """
+    marks = _marks(flow, sources, now, idle_after)
+    if not marks or None in marks.values():
+        return before
+    lowest = min(mark for mark in marks.values() if mark is not None)
+    return lowest if before is None else max(before, lowest)
+
+
+def holder_of(flow: Flow, sources: Mapping[str, SourceState], now: int, idle_after: int) -> str | None:
+    """The source that holds the watermark back: the lowest of those that are not idle, while another one had rows since
+    and is ahead."""
+    marks = _marks(flow, sources, now, idle_after)
+    if len(marks) < 2:
+        return None
+    uid = min(marks, key=lambda uid: (marks[uid] is not None, marks[uid] or 0))
+    lowest = marks[uid]
+    if uid not in sources or (active := sources[uid].active) is None:
+        return None
+    passed = [
+        other
+        for other, mark in marks.items()
+        if mark is not None and (lowest is None or mark > lowest) and (sources[other].active or 0) > active
+    ]
+    return uid if passed else None
+
+
+def _marks(
+    flow: Flow, sources: Mapping[str, SourceState], now: int, idle_after: int
+) -> dict[str, int | None]:
+    """How far event time is in each source that is not idle; None for one that had no rows yet."""
+    marks: dict[str, int | None] = {}
+    timed = [node for node in flow.sources if node.event_time is not None]
+    last = max(
+        (
+            s.active
+            for node in timed
+            if (s := sources.get(node.uid)) and s.event_time is not None and s.active
+        ),
+        default=None,
+    )
+    for node in timed:
+        state = sources.get(node.uid)
+        if state is None or node.watermark is None:
+            marks[node.uid] = None
+            continue
+        had_rows_last = state.event_time is not None and state.active == last
+        idle = idle_after > 0 and state.active is not None and now - state.active > idle_after
+        if had_rows_last or not idle:
+            marks[node.uid] = None if state.event_time is None else state.event_time - node.watermark
+    return marks
+
+
+def advanced(
+    sources: Mapping[str, SourceState], observed: Mapping[str, Observation], now: int
+) -> dict[str, SourceState]:
+    """Source states with the event times and the activity of this batch."""
+    out: dict[str, SourceState] = {}
+    for uid, state in sources.items():
+        observation = observed.get(uid)
+        if observation is None or not observation.rows:
+            out[uid] = state
+            continue
+        times = [t for t in (state.event_time, observation.event_time) if t is not None]
+        out[uid] = msgspec.structs.replace(state, event_time=max(times) if times else None, active=now)
+    return out
+
+
+def unioned(frames: Sequence[DataFrame]) -> DataFrame:
+    """The rows of all frames, columns matched by name. Rows of a stream without lateness are not late."""
+    if any(LATE in frame.columns for frame in frames):
+        frames = [f if LATE in f.columns else f.withColumn(LATE, F.lit(False)) for f in frames]
+    out = frames[0]
+    for other in frames[1:]:
+        out = out.unionByName(other)
+    return out
+
+
+def first_line(error: Exception) -> str:
+    """The part of Spark's long messages that fits into a sentence."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
