@@ -9,6 +9,7 @@ import ast
 import re
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -358,6 +359,7 @@ def diagram() -> Iterator[str]:
     rooms = [room for room in ROOMS if room not in GROUND]
     below = {room: ROOMS[room].below - GROUND for room in rooms}
 
+    @cache
     def reached(room: str) -> frozenset[str]:
         return below[room].union(*(reached(lower) for lower in below[room])) if below[room] else frozenset()
 

@@ -7,6 +7,7 @@ from collections import defaultdict
 
 from scripts import rooms
 from scripts.rooms import PACKAGE
+from tests.parsed import nodes
 
 TWICE = {
     "Batch": "of a run, and the body of a request, which names a schema of the server's API",
@@ -21,7 +22,7 @@ TWICE = {
 def test_no_class_name_stands_twice() -> None:
     places = defaultdict(list)
     for path in rooms.modules().values():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in nodes(path):
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(str(path.relative_to(PACKAGE)))
     assert {name: found for name, found in places.items() if len(found) > 1 and name not in TWICE} == {}

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.parsed import tree
+
 ROOT = Path(__file__).resolve().parents[1]
 FILES = sorted(
     path for folder in ("stateflow", "plugins", "demo", "scripts") for path in (ROOT / folder).rglob("*.py")
@@ -48,21 +50,20 @@ def statements(node: ast.AST) -> Iterator[ast.stmt]:
             yield from statements(each)
 
 
-def words_of_code(source: str, tree: ast.Module) -> set[str]:
+def words_of_code(source: str, module: ast.Module) -> set[str]:
     """All words of a file but those of its docstrings."""
     lines = source.split("\n")
-    for node in statements(tree):
+    for node in statements(module):
         if is_text(node):
             assert isinstance(node, ast.Expr)
             lines[node.lineno - 1 : node.end_lineno] = [""] * ((node.end_lineno or 0) - node.lineno + 1)
     return set(re.findall(r"\w+", "\n".join(lines)))
 
 
-def unknown_names(source: str) -> Iterator[str]:
+def unknown_names(source: str, module: ast.Module) -> Iterator[str]:
     """Names that the docstring of a function begins a sentence with, and that its file does not have."""
-    tree = ast.parse(source)
-    words = words_of_code(source, tree)
-    for node in statements(tree):
+    words = words_of_code(source, module)
+    for node in statements(module):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             for name in BEGINS_A_SENTENCE.findall(ast.get_docstring(node) or ""):
                 if name not in words:
@@ -72,7 +73,8 @@ def unknown_names(source: str) -> Iterator[str]:
 def test_docstrings_speak_of_names_that_their_file_has() -> None:
     """If this fails: take the name out, or write where it is: `room.name`."""
     unknown = {
-        str(path.relative_to(ROOT)): list(unknown_names(path.read_text(encoding="utf-8"))) for path in FILES
+        str(path.relative_to(ROOT)): list(unknown_names(path.read_text(encoding="utf-8"), tree(path)))
+        for path in FILES
     }
     assert len(unknown) > 500
     assert {path: names for path, names in unknown.items() if names} == {}
@@ -86,8 +88,9 @@ def test_a_parameter_that_is_gone_is_noticed() -> None:
     """
     return refs
 '''
-    assert list(unknown_names(source)) == ["line 1, saved: known"]
-    assert list(unknown_names(source.replace("`known`", "`refs`"))) == []
+    assert list(unknown_names(source, ast.parse(source))) == ["line 1, saved: known"]
+    mended = source.replace("`known`", "`refs`")
+    assert list(unknown_names(mended, ast.parse(mended))) == []
 
 
 NOT_IN_THE_CODE = frozenset({
@@ -117,7 +120,7 @@ def words_and_notes() -> tuple[set[str], dict[str, str]]:
         text = path.read_text(encoding="utf-8", errors="ignore")
         if path.suffix == ".py":
             lines, texts = text.split("\n"), {}
-            for node in statements(ast.parse(text)):
+            for node in statements(tree(path)):
                 if is_text(node):
                     assert isinstance(node, ast.Expr)
                     place = slice(node.lineno - 1, node.end_lineno)

@@ -9,6 +9,7 @@ import sqlite3
 import sys
 from collections.abc import Iterator
 from contextlib import closing
+from functools import cache
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -21,6 +22,7 @@ from stateflow.pipelines.delivery import Delivery
 from stateflow.state.backends.memory import memory_backend
 from stateflow.state.columns.layout import ColumnLayout
 from stateflow.state.columns.state import ColumnState
+from tests.parsed import tree
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PAGES = (REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md")))
@@ -214,10 +216,8 @@ def test_every_picture_is_shown_somewhere() -> None:
 
 
 def test_the_command_line_page_has_every_command_and_option() -> None:
-    import typer.main
-
     page = (REPOSITORY / "docs" / "cli.md").read_text(encoding="utf-8")
-    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    commands = command_line().commands
     missing = [name for name in commands if f"### `stateflow {name}" not in page]
     missing += [
         f"{name} {option}"
@@ -241,11 +241,16 @@ def typed_commands(page: Path) -> Iterator[str]:
     yield from re.findall(r"`stateflow ([a-z][^`\n]*)`", page.read_text(encoding="utf-8"))
 
 
-def wrong_words(typed: str) -> list[str]:
-    """The words of a command line that are no command and no option."""
+@cache
+def command_line() -> Any:
     import typer.main
 
-    command: Any = typer.main.get_command(app)
+    return typer.main.get_command(app)
+
+
+def wrong_words(typed: str) -> list[str]:
+    """The words of a command line that are no command and no option."""
+    command = command_line()
     words = shlex.split(typed, comments=True)
     while hasattr(command, "commands") and words and not words[0].startswith("-"):
         if words[0] not in command.commands:
@@ -274,7 +279,7 @@ WALK = (REPOSITORY / "docs" / "walk.md").read_text(encoding="utf-8")
 @pytest.mark.parametrize("stop", sorted(set(re.findall(r"`([\w/]+\.py(?::[\w.]+)?)`", WALK))))
 def test_every_stop_of_the_walks_is_there(stop: str) -> None:
     path, _, name = stop.partition(":")
-    body = ast.parse((REPOSITORY / "stateflow" / path).read_text(encoding="utf-8")).body
+    body = tree(REPOSITORY / "stateflow" / path).body
     for part in filter(None, name.split(".")):
         definitions = (ast.ClassDef, ast.FunctionDef)
         inner = [node for node in body if isinstance(node, definitions) and node.name == part]
@@ -288,7 +293,7 @@ SECURITY = (REPOSITORY / "docs" / "security.md").read_text(encoding="utf-8")
 @pytest.mark.parametrize("test", sorted(set(re.findall(r"`([\w/]+\.py::[\w:]+)`", SECURITY))))
 def test_every_test_that_the_security_page_names_is_there(test: str) -> None:
     file, *names = test.split("::")
-    body = ast.parse((REPOSITORY / "tests" / file).read_text(encoding="utf-8")).body
+    body = tree(REPOSITORY / "tests" / file).body
     for name in names:
         inner = [
             node for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name

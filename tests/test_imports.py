@@ -11,6 +11,7 @@ import pytest
 
 from scripts import rooms
 from scripts.rooms import GROUND, PACKAGE, PAGE, ROOMS
+from tests.parsed import nodes
 
 MODULES = rooms.modules()
 FACADE = "stateflow"
@@ -32,14 +33,16 @@ def imports() -> dict[str, list[tuple[int, str]]]:
     }
 
 
-def arrows() -> Iterator[tuple[str, str, str]]:
+@cache
+def arrows() -> list[tuple[str, str, str]]:
     """`(where, room, room)` of every import between two rooms."""
-    for name, targets in imports().items():
-        here = rooms.room_of(name, MODULES[name])
-        for line, target in targets:
-            there = rooms.room_of(target, MODULES[target])
-            if here != there:
-                yield f"{MODULES[name].relative_to(PACKAGE)}:{line}", here, there
+    room = {name: rooms.room_of(name, path) for name, path in MODULES.items()}
+    return [
+        (f"{MODULES[name].relative_to(PACKAGE)}:{line}", room[name], room[target])
+        for name, targets in imports().items()
+        for line, target in targets
+        if room[name] != room[target]
+    ]
 
 
 def test_every_room_is_in_the_table() -> None:
@@ -100,24 +103,26 @@ def test_a_library_is_imported_in_one_room(library: str) -> None:
         f"{path.relative_to(PACKAGE)}:{line} imports {module}"
         for path in MODULES.values()
         if path.relative_to(PACKAGE).parts[0] not in LIBRARIES[library]
-        for line, module in at_run_time(path.read_text(encoding="utf-8"))
+        for line, module in at_run_time(path)
         if module.split(".")[0] == library
     ]
     assert not wrong
 
 
-def at_run_time(source: str) -> Iterator[tuple[int, str]]:
+@cache
+def at_run_time(path: Path) -> list[tuple[int, str]]:
     """Every module that is imported when the code runs."""
-    tree = ast.parse(source)
     skipped: set[ast.AST] = set()
-    for node in ast.walk(tree):
+    found: list[tuple[int, str]] = []
+    for node in nodes(path):
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             skipped.update(child for branch in node.body for child in ast.walk(branch))
-    for node in ast.walk(tree):
+    for node in nodes(path):
         if node not in skipped and isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
+            found += ((node.lineno, alias.name) for alias in node.names)
         elif node not in skipped and isinstance(node, ast.ImportFrom) and node.module:
-            yield node.lineno, node.module
+            found.append((node.lineno, node.module))
+    return found
 
 
 def test_private_names_stay_in_their_room() -> None:
@@ -132,6 +137,6 @@ def test_private_names_stay_in_their_room() -> None:
 
 
 def names_imported(path: Path) -> Iterator[tuple[int, str, str]]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes(path):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == FACADE:
             yield from ((node.lineno, node.module, alias.name) for alias in node.names)

@@ -19,6 +19,7 @@ from pyspark.sql.conf import RuntimeConfig
 
 from scripts import rooms
 from scripts.rooms import PACKAGE
+from tests.parsed import nodes, tree
 
 MODULES = rooms.modules()
 INTERNALS = {"stateflow.internals", "stateflow.serve.internals"}
@@ -47,11 +48,6 @@ def outside() -> dict[str, Path]:
     }
 
 
-@cache
-def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
-
-
 def private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__") and name not in NAMEDTUPLES
 
@@ -59,7 +55,7 @@ def private(name: str) -> bool:
 def defined(path: Path) -> set[str]:
     """Private names that a file's classes give to their objects, or that it defines itself."""
     found = set()
-    for node in ast.walk(tree(path)):
+    for node in nodes(path):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             found.add(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -92,7 +88,13 @@ def reads(source: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def of_super(node: ast.Attribute) -> bool:
-    return isinstance(node.value, ast.Call) and ast.unparse(node.value) == "super()"
+    call = node.value
+    return (
+        isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Name)
+        and call.func.id == "super"
+        and not call.args
+    )
 
 
 @cache

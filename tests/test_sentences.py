@@ -6,6 +6,8 @@ import ast
 import re
 from pathlib import Path
 
+from tests.parsed import nodes
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 EMPTY = re.compile(
     r"\b(fix|mend|repair|correct) (it|that|this|the (code|data|file|pipeline|function|input))\b(?! (to|at|on) )"
@@ -16,11 +18,10 @@ EMPTY = re.compile(
 
 def sentences(path: Path) -> list[str]:
     """The texts of a module that are no docstrings."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    bare = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    bare = {id(node.value) for node in nodes(path) if isinstance(node, ast.Expr)}
     return [
         node.value
-        for node in ast.walk(tree)
+        for node in nodes(path)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in bare
     ]
 
