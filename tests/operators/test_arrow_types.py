@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 from pyspark.sql import types as T
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from stateflow.errors import UsageError
 from stateflow.operators.arrow_types import arrow_schema_of
 from stateflow.pipelines.rows.row_type import row_type
+from stateflow.spark.internals.frames import arrow_schema
 
 SPOT = T.StructType([T.StructField("x", T.LongType()), T.StructField("Y", T.StringType())])
 
@@ -41,7 +41,7 @@ SPOT = T.StructType([T.StructField("x", T.LongType()), T.StructField("Y", T.Stri
     ],
 )  # fmt: skip
 def test_a_type_is_what_spark_makes_of_it(text: str, theirs: T.DataType) -> None:
-    expected = to_arrow_schema(T.StructType([T.StructField("value", theirs)]), timezone="UTC")
+    expected = arrow_schema(T.StructType([T.StructField("value", theirs)]))
     assert arrow_schema_of(row_type(f"value {text}")) == expected
 
 

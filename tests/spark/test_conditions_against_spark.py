@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 from stateflow.operators.ready.aggregates.conditions import holds
 from stateflow.pipelines.conditions.expression import condition_of
 from stateflow.pipelines.rows.row_type import row_type
+from tests.spark.doubled_quotes import as_this_spark_writes
 from tests.spark.random_conditions import SCHEMA, Conditions, rows
 
 AS_SPARK_IS = {
@@ -36,7 +37,8 @@ def test_conditions_have_spark_s_answers(spark: SparkSession, depth: int, ansi: 
             spark.conf.set(name, value)
         frame = spark.createDataFrame(made, SCHEMA)
         table = frame.toArrow()
-        answers = frame.selectExpr(*[f"({each}) AS c{n}" for n, each in enumerate(conditions)]).toArrow()
+        in_sql = [as_this_spark_writes(spark, each) for each in conditions]
+        answers = frame.selectExpr(*[f"({each}) AS c{n}" for n, each in enumerate(in_sql)]).toArrow()
     finally:
         for name, value in before.items():
             spark.conf.set(name, str(value))

@@ -20,6 +20,7 @@ from stateflow.pipelines.rows.row_type import row_type
 from stateflow.spark.sinks.deletion import column_of, deletion
 from tests.operators.ready.test_aggregates_against_duckdb import CONDITIONS, ROWS, table
 from tests.pipelines.test_like_patterns import PATTERNS, TEXTS, answers
+from tests.spark.doubled_quotes import as_this_spark_writes
 from tests.spark.pipelines import Workbench
 from tests.spark.sink_places import contents
 
@@ -133,7 +134,10 @@ def test_a_transform_that_computes_columns_of_changes_may_look_them_up(
 
 def test_patterns_of_like_and_texts_mean_what_they_mean_in_sparks_sql(spark: SparkSession) -> None:
     frame = spark.createDataFrame([(text,) for text in TEXTS], "s string")
-    in_sql = [f"coalesce({text}, false) AS p{number}" for number, text in enumerate(PATTERNS)]
+    in_sql = [
+        f"coalesce({as_this_spark_writes(spark, text)}, false) AS p{number}"
+        for number, text in enumerate(PATTERNS)
+    ]
     in_sink = [
         F.coalesce(column_of(deletion("a test", text, frame.schema)), F.lit(False)).alias(f"d{number}")
         for number, text in enumerate(PATTERNS)

@@ -14,7 +14,7 @@ from stateflow.errors import StateflowError
 from stateflow.spark.internals.frames import arrow_schema, python_source, spark_schema
 from stateflow.spark.state_tables.failures import library_error
 from stateflow.spark.state_tables.snapshots import SnapshotOrigin, TableSnapshot
-from stateflow.spark.state_tables.source import FORMAT, StateDataSource, rows_of
+from stateflow.spark.state_tables.source import FORMAT, register, rows_of
 from stateflow.spark.state_tables.tables import Part, Table
 from stateflow.spark.task.worker import marked
 
@@ -28,7 +28,7 @@ def read_state(spark: SparkSession, **options: Any) -> DataFrame:
     """
     texts = {name: str(value) for name, value in options.items() if name != "storage"}
     texts |= {f"storage.{name}": str(value) for name, value in dict(options.get("storage") or {}).items()}
-    spark.dataSource.register(StateDataSource)
+    register(spark)
     # Without this setting Spark refuses any Python source that takes filters.
     spark.conf.set(_PUSHDOWN, "true")
     try:

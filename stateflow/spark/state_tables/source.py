@@ -28,6 +28,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
@@ -46,8 +47,15 @@ FORMAT = "stateflow"
 
 
 def register(spark: SparkSession) -> None:
-    """Registers the format with a session."""
-    spark.dataSource.register(StateDataSource)
+    """Registers the format with a session, unless Spark has found it by itself: `pyspark_stateflow` brings the same class.
+
+    Spark 4.0 refuses to replace a source that it has found, later ones replace it.
+    """
+    try:
+        spark.dataSource.register(StateDataSource)
+    except AnalysisException as error:
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
 
 
 class StateDataSource(DataSource):

@@ -1,0 +1,16 @@
+"""Conditions for Sparks that do not take two quotes as one."""
+
+from __future__ import annotations
+
+import re
+
+from pyspark.sql import SparkSession
+
+_TEXT = re.compile(r"'((?:[^'\\]|''|\\.)*)'", re.S)
+
+
+def as_this_spark_writes(spark: SparkSession, condition: str) -> str:
+    """The condition as this Spark's SQL writes it: for Spark 4.0 `'it''s'` is two texts beside each other, `its`."""
+    if spark.sql("SELECT 'it''s'").collect()[0][0] == "it's":
+        return condition
+    return _TEXT.sub(lambda text: "'" + text[1].replace("''", r"\'") + "'", condition)
