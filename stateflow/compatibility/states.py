@@ -48,7 +48,7 @@ def fixed_options(node: KeyedNode) -> dict[str, str]:
         else {}
     )
     held_back = {_HELD_BACK: duration(node.held_back)} if node.held_back else {}
-    kind = {OPTION_KIND: type(declared).__name__}
+    kind = {OPTION_KIND: declared.kind}
     return {
         **kind, **declared.description, **declared.fixed, **inputs, **held_back, **_columns_of_blocks(declared)
     }  # fmt: skip
@@ -87,10 +87,10 @@ def check_options(node: KeyedNode, before: OperatorState) -> None:
     declared = node.columnar
     if not isinstance(declared, ReadyOperator):
         return
-    kind, was = type(declared).__name__, before.options.get(OPTION_KIND)
+    kind, was = declared.kind, before.options.get(OPTION_KIND)
     if kind != was:
         raise IncompatibleError(
-            f"operator {node.uid!r} was {'code of your own' if was is None else f'a {was}'} and is a {kind} now, which cannot read "
+            f"operator {node.uid!r} was {'code of your own' if was is None else repr(was)} and is {kind!r} now, which cannot read "
             f"its state: {_ANEW}"
         )
     held_back, was_held_back = duration(node.held_back), before.options.get(_HELD_BACK, duration(0))

@@ -14,15 +14,15 @@ _AGGREGATE = "aggregate "
 def operator_text(options: Mapping[str, str]) -> str:
     """One line, such as "left interval join of clicks with views, within -10 minutes to 0"; empty for other operators."""
     match options.get(OPTION_KIND, ""):
-        case "IntervalJoin":
+        case "interval join":
             within = f"{_join(options, 'interval ')}, within {options.get('within', '?')}"
             return _with(options, within, "held back")
-        case "AsofJoin":
+        case "as-of join":
             waits = "; takes the version known now" if options.get("wait") == "False" else ""
             return f"{_with(options, _join(options, 'as-of '), 'keep', 'held back')}{waits}"
-        case "LatestJoin":
+        case "latest-version join":
             return _join(options, "latest-version ")
-        case "WindowJoin":
+        case "window join":
             return _with(
                 options,
                 f"{_join(options, '')} in {options.get('window', '?')}",
@@ -30,24 +30,24 @@ def operator_text(options: Mapping[str, str]) -> str:
                 "late",
                 "held back",
             )
-        case "RunningAggregate":
+        case "running aggregate":
             return f"running {_aggregates(options)}"
-        case "WindowAggregate":
+        case "window aggregate":
             what = f"{_aggregates(options)} in {options.get('window', '?')}"
             return _with(options, what, "lateness", "late", "emit", "held back")
-        case "WindowCode":
+        case "window code":
             return _with(
                 options, f"code for each {options.get('window', '?')}", "lateness", "late", "held back"
             )
-        case "Deduplicate":
+        case "deduplication":
             return _with(
                 options, f"deduplication, keeps the {options.get('keep', '?')}", "within", "held back"
             )
-        case "Top":
+        case "top":
             return _with(options, f"first {options.get('n', '?')} by {options.get('by', '?')}", "per")
-        case "Latest":
+        case "latest":
             return f"last row by {options.get('order_by of the key', '?')}"
-        case "Enrich":
+        case "enrichment":
             return "enrichment"
         case kind:
             return kind

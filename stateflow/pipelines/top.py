@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import ClassVar
 
 from stateflow.errors import UsageError
 from stateflow.pipelines.changes import OPERATION
@@ -27,6 +28,8 @@ PLACE = "place_in_list"
 @dataclass(frozen=True)
 class Top(ReadyOperator):
     """The first `n` rows of each key by the columns `by`."""
+
+    kind: ClassVar[str] = "top"
 
     n: int = 0
     by: tuple[str, ...] = ()

@@ -47,12 +47,12 @@ class RowsOfJoin:
 
 
 _OF_KIND: Mapping[str, Callable[[Mapping[str, str]], RowsOfJoin]] = {
-    "IntervalJoin": lambda _: RowsOfJoin(both=True, named={}, timed=True, single=False),
-    "AsofJoin": lambda _: RowsOfJoin(both=False, named={}, timed=True, single=False),
-    "LatestJoin": lambda options: RowsOfJoin(
+    "interval join": lambda _: RowsOfJoin(both=True, named={}, timed=True, single=False),
+    "as-of join": lambda _: RowsOfJoin(both=False, named={}, timed=True, single=False),
+    "latest-version join": lambda options: RowsOfJoin(
         both=False, named={}, timed=options.get("event time of the right rows", "none") != "none", single=True
     ),
-    "WindowJoin": lambda _: RowsOfJoin(
+    "window join": lambda _: RowsOfJoin(
         both=False, named={"at": "window_end", "session_start": "session_start"}, timed=True, single=False
     ),
 }

@@ -122,7 +122,7 @@ def test_show_tells_what_an_operator_is_and_whether_its_batch_was_summed_up(
     operator = operator_of(
         [job.shard(entries_of(filled(1, 2)), 0, 127)], key=job.key, states=job.states, next_state_id=100
     )
-    options = {"operator": "RunningAggregate", "aggregate 'n'": "count()"}
+    options = {"operator": "running aggregate", "aggregate 'n'": "count()"}
     job.decide(
         operators={"balance": msgspec.structs.replace(operator, options=options)},
         statistics={

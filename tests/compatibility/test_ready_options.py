@@ -296,7 +296,7 @@ REFUSED: list[tuple[str, Declare, Declare, str]] = [
     ("window code: length", code(MINUTE), code(HOUR), "its window was tumbling(1 minute)"),
     ("window code: time", code(MINUTE), code(MINUTE, time="at", order_by="ts"), "its event time was ts and is at now"),
     ("window code: more lateness", code(MINUTE), code(MINUTE, lateness="1 hour"), "its lateness was 10 minutes"),
-    ("window code: an aggregate", code(MINUTE), windows(MINUTE), "was a WindowCode and is a WindowAggregate now"),
+    ("window code: an aggregate", code(MINUTE), windows(MINUTE), "was 'window code' and is 'window aggregate' now"),
     ("deduplicate: by", once("user"), once("shop"), "was keyed by 'user', which its rows still have"),
     ("deduplicate: keep", once(within="1 day"), once(within="1 day", keep="last"), "its keep was first and is last now"),
     ("deduplicate: without an end", once(within="1 day"), once(), "its within was 1 day and is none now"),
@@ -309,7 +309,7 @@ REFUSED: list[tuple[str, Declare, Declare, str]] = [
     ("top: without per", best(per="sku"), best(), "its per was sku and is none now"),
     ("top: order", best(per="sku", order_by="at"), best(per="sku", order_by="ts"), "its order_by of the key was at and is ts now"),
     ("latest: order", newest("at"), newest("ts"), "its order_by of the key was at and is ts now"),
-    ("latest: another operator", newest("at"), best(), "was a Latest and is a Top now"),
+    ("latest: another operator", newest("at"), best(), "was 'latest' and is 'top' now"),
     ("join: within", pairs(), pairs(("-1 minutes", "5 minutes")), "its within was -1 minute to 1 minute and is -1 minute to 5 minutes now"),
     ("join: how", pairs(), pairs(how="left"), "its how was inner and is left now"),
     ("join: time", pairs(), pairs(time="at"), "its event time was ts and seen and is at and seen now"),
@@ -420,7 +420,7 @@ def test_an_operator_without_entries_may_change_its_options() -> None:
 
 def test_a_ready_made_operator_does_not_take_the_state_of_code_of_ones_own() -> None:
     own = problem(running("user"), total(n=sales_sum))
-    assert own.startswith("operator 'op' was code of your own and is a RunningAggregate now")
+    assert own.startswith("operator 'op' was code of your own and is 'running aggregate' now")
 
 
 def test_columns_of_the_newest_rows_may_change_places_under_strict_too() -> None:
@@ -484,6 +484,6 @@ def test_options_are_kept_by_records_as_text() -> None:
     made = recorded(node_of(windows(MINUTE))[0]).operators["op"]
     again = msgspec.json.decode(msgspec.json.encode(made), type=OperatorState)
     assert again.options == {
-        "operator": "WindowAggregate", "window": "tumbling(1 minute)", "event time": "ts", "lateness": "10 minutes",
+        "operator": "window aggregate", "window": "tumbling(1 minute)", "event time": "ts", "lateness": "10 minutes",
         "emit": "final", "aggregate 'n'": "sum(amount)",
     }  # fmt: skip

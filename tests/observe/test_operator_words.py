@@ -146,12 +146,12 @@ def test_an_operator_is_told_by_what_it_is(declare: Any, text: str, combines: bo
 
 def test_records_that_know_less_are_told_as_far_as_they_go() -> None:
     assert operator_text({}) == ""
-    assert operator_text({"operator": "IntervalJoin"}) == "interval join, within ?"
+    assert operator_text({"operator": "interval join"}) == "interval join, within ?"
     assert operator_text({"operator": "OfALaterVersion", "n": "1"}) == "OfALaterVersion"
 
 
 @pytest.mark.parametrize(
-    "kind", ["WindowAggregate", "WindowCode", "WindowJoin", "IntervalJoin", "AsofJoin", "Deduplicate"]
+    "kind", ["window aggregate", "window code", "window join", "interval join", "as-of join", "deduplication"]
 )
 def test_an_operator_behind_others_tells_what_holds_it_back(kind: str) -> None:
     assert operator_text({"operator": kind, "held back": "2 hours"}).endswith(", held back 2 hours")

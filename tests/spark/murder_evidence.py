@@ -22,7 +22,7 @@ from stateflow.checkpoint.verification import verify
 from stateflow.config.options import load
 from stateflow.format.encoding import group_range, prefix, split
 from stateflow.format.keygroups import xxhash64
-from stateflow.format.layout import JobLayout
+from stateflow.format.layout import JobLayout, origin_of
 from stateflow.format.records import OperatorState, Owner, Record
 from stateflow.format.references import job_files
 from stateflow.operators.context import Moment
@@ -224,7 +224,11 @@ def examine_store(folder: Path, store: Store | None = None) -> list[str]:
     log = read_log(store, layout)
     reached = set(job_files(slot.record for slot in log.slots.values() if slot.record is not None))
     listed = {entry.path for entry in (*store.list(layout.shared), *store.list(layout.staged))}
-    found += [f"orphan after a collection: {path}" for path in sorted(listed - reached)]
+    assert log.decided is not None
+    # What a task wrote for the newest record, and then again because the first answer was lost, goes with a later record.
+    newest = (log.decided.epoch, log.decided.slot)
+    orphans = (path for path in sorted(listed - reached) if origin_of(path) != newest)
+    found += [f"orphan after a collection: {path}" for path in orphans]
     found += [f"missing file: {path}" for path in sorted(reached - listed)]
     found += [
         f"verify after a collection: {f.text}"

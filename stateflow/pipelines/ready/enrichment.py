@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 from stateflow.errors import UsageError
 from stateflow.pipelines.processes.operator_spec import check_on_error
@@ -52,6 +52,8 @@ class Asking:
 @dataclass(frozen=True)
 class Enrich(Diverting):
     """Joins each row with the answer for its key; answers are state."""
+
+    kind: ClassVar[str] = "enrichment"
 
     asking: Asking
     answered: tuple[Field, ...]

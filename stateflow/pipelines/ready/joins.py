@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, get_type_hints
+from typing import Any, ClassVar, get_type_hints
 
 from stateflow.errors import UsageError
 from stateflow.names import JOINS
@@ -154,6 +154,8 @@ class JoinOperator(ReadyOperator):
 class IntervalJoin(JoinOperator):
     """Rows of a key whose times lie `least` to `most` microseconds apart, the right row's minus the left row's."""
 
+    kind: ClassVar[str] = "interval join"
+
     least: int = 0
     most: int = 0
 
@@ -196,6 +198,8 @@ def interval_join(
 class AsofJoin(JoinOperator):
     """Joins each left row with the newest right row that is not later."""
 
+    kind: ClassVar[str] = "as-of join"
+
     keep: int | None = None
     """By how many microseconds at most the right row is earlier."""
     wait: bool = True
@@ -214,6 +218,8 @@ class AsofJoin(JoinOperator):
 @dataclass(frozen=True)
 class LatestJoin(JoinOperator):
     """Joins each left row with the newest right row that has come."""
+
+    kind: ClassVar[str] = "latest-version join"
 
     @property
     def fixed(self) -> Mapping[str, str]:
@@ -236,6 +242,8 @@ class LatestJoin(JoinOperator):
 @dataclass(frozen=True)
 class WindowJoin(JoinOperator):
     """Rows of a key that are in the same window."""
+
+    kind: ClassVar[str] = "window join"
 
     window: Window = field(default_factory=Window)
     lateness: int = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import ClassVar
 
 from stateflow.errors import UsageError
 from stateflow.format.layout import checked_name
@@ -25,6 +26,8 @@ NEWEST = "newest"
 @dataclass(frozen=True)
 class Latest(ReadyOperator):
     """The last row of each key by the columns `order`."""
+
+    kind: ClassVar[str] = "latest"
 
     order: tuple[str, ...] = ()
     """The columns that order the rows; one that begins with a minus descends."""

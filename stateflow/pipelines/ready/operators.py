@@ -9,7 +9,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 from stateflow.errors import UsageError
 from stateflow.pipelines.processes.columnar import ColumnarOperator
@@ -55,6 +55,9 @@ EMITS = ("final", "changes", "on_time")
 @dataclass(frozen=True)
 class ReadyOperator(ColumnarOperator):
     """What every ready-made operator has."""
+
+    kind: ClassVar[str] = ""
+    """Its name in records and messages. It stays when the class gets another name."""
 
     uid: str
     key: tuple[tuple[str, str], ...]
@@ -160,6 +163,8 @@ class Diverting(ReadyOperator):
 class RunningAggregate(Diverting):
     """One row per key and batch with rows of it: the aggregates over all rows so far."""
 
+    kind: ClassVar[str] = "running aggregate"
+
     aggregates: tuple[Aggregated, ...] = ()
     on_error: str = "fail"
 
@@ -175,6 +180,8 @@ class RunningAggregate(Diverting):
 @dataclass(frozen=True)
 class WindowAggregate(Diverting):
     """Aggregates per key and window of event time."""
+
+    kind: ClassVar[str] = "window aggregate"
 
     aggregates: tuple[Aggregated, ...] = ()
     time: str = ""
@@ -218,6 +225,8 @@ class WindowAggregate(Diverting):
 @dataclass(frozen=True)
 class Deduplicate(ReadyOperator):
     """One row per key, or per key and `within`."""
+
+    kind: ClassVar[str] = "deduplication"
 
     time: str = ""
     """Without one, the order in which rows come decides."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Generic, TypeVar, get_args, get_origin
+from typing import Any, ClassVar, Generic, TypeVar, get_args, get_origin
 
 from stateflow.errors import UsageError
 from stateflow.pipelines.processes.columnar import ColumnarContext
@@ -55,6 +55,8 @@ class WindowProcess(Generic[K, R, O]):
 @dataclass(frozen=True)
 class WindowCode(Diverting):
     """A window operator that keeps rows and hands them to code."""
+
+    kind: ClassVar[str] = "window code"
 
     inner: WindowAggregate | None = None
     """Keeps the rows of each window, encoded, as an aggregate would be kept."""

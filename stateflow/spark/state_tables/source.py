@@ -47,7 +47,7 @@ FORMAT = "stateflow"
 
 
 def register(spark: SparkSession) -> None:
-    """Registers the format with a session, unless Spark has found it by itself: `pyspark_stateflow` brings the same class.
+    """Registers the format with a session, unless Spark has found it by itself, by the package beside this one.
 
     Spark 4.0 refuses to replace a source that it has found, later ones replace it.
     """
