@@ -29,6 +29,7 @@ from bench import (
     snapshots,
     start,
     throughput,
+    tricks,
     uploads,
 )
 from bench.measurement import Measurement
@@ -61,5 +62,6 @@ MEASUREMENTS: Mapping[str, Measurement] = {
         airflow_parsing.MEASUREMENT,
         start.MEASUREMENT,
         run_operator.MEASUREMENT,
+        tricks.MEASUREMENT,
     )
 }
