@@ -17,6 +17,7 @@ from stateflow.format.encoding import split
 from stateflow.format.records import END_OF_TIME
 from stateflow.operators.expiry import TURNS
 from stateflow.state.expiry.index import in_order
+from tests.in_memory import IN_MEMORY
 from tests.operators.expiring import GROUPS, SECOND, Expiring, Rows, full_key
 
 TTL = 10 * SECOND
@@ -112,7 +113,7 @@ def test_expired_entries_are_never_returned_and_leave_the_store(kind: str, renew
     @settings(max_examples=15 if kind == "memory" else 4)
     @given(batches)
     def check(batches: Batches) -> None:
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory(dir=IN_MEMORY) as folder:
             _against_the_model(Path(folder), kind, renew, time, batches)
 
     check()
@@ -162,7 +163,7 @@ def test_the_key_groups_of_a_large_shard_take_turns(
     @settings(max_examples=15 if kind == "memory" else 4)
     @given(batches)
     def check(batches: Batches) -> None:
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory(dir=IN_MEMORY) as folder:
             _against_the_model(Path(folder), kind, renew, "processing", batches, turns=3)
 
     check()

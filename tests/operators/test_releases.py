@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import stateflow as sf
 from stateflow.compatibility.flows import check_flow, compare
 from stateflow.errors import UserCodeError
+from tests.in_memory import IN_MEMORY
 from tests.operators.releases import Releases, flow_of, opened, operator_of
 
 BACKENDS = ("memory", "rocksdb")
@@ -447,14 +448,14 @@ def check_history(releases: Releases, history: Any) -> None:
 @settings(max_examples=2000 if LONG else 50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(history=histories())
 def test_any_chain_of_releases_reads_what_the_rules_say(history: Any) -> None:
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=IN_MEMORY) as folder:
         check_history(Releases(opened("memory", Path(folder))), history)
 
 
 @settings(max_examples=300 if LONG else 8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(history=histories())
 def test_any_chain_of_releases_reads_what_the_rules_say_from_files(history: Any) -> None:
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=IN_MEMORY) as folder:
         releases = Releases(opened("rocksdb", Path(folder)))
         check_history(releases, history)
         releases.on.close()

@@ -30,6 +30,7 @@ from stateflow.state.backends.memory import memory_backend
 from stateflow.state.backends.rocksdb import rocksdb_backend
 from stateflow.state.keys.codec import KeyCodec
 from stateflow.storage.files import checksum
+from tests.in_memory import IN_MEMORY
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NAMES = ("each", "one", "other", "soon")
@@ -197,7 +198,7 @@ class Shards:
     """Opens a shard over the files of its last snapshot."""
 
     def __init__(self, open_shard: OpenShard) -> None:
-        self.root = Path(tempfile.mkdtemp(prefix="stateflow-timers-"))
+        self.root = Path(tempfile.mkdtemp(prefix="stateflow-timers-", dir=IN_MEMORY))
         self._open = open_shard
         self._numbers = count()
         self._files: tuple[FileRef, ...] = ()

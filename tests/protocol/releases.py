@@ -26,6 +26,7 @@ from stateflow.operators.keyed import KeyedEngine
 from stateflow.pipelines.processes.operator_spec import OperatorSpec
 from stateflow.pipelines.rows.row_type import row_type
 from stateflow.state.backends.base import Backend
+from tests.in_memory import IN_MEMORY
 from tests.jobs.files import stored
 from tests.operators.expiring import BACKENDS, GROUPS, SECOND, chunk_of, full_key
 from tests.operators.releases import flow_of
@@ -166,7 +167,7 @@ class ReleasedWorld(World):
         number = offset_of(writer.parent)
         epoch, slot, prev = writer.epoch, writer.next_slot, writer.last_commits
         releases = f"{releases_of(writer.parent)}{self.release}"
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory(dir=IN_MEMORY) as folder:
             operator = self._computed(writer, number, Path(folder))
         staged = stored(
             self.store,
@@ -203,7 +204,7 @@ class ReleasedWorld(World):
         assert head is not None
         number = offset_of(head)
         keys = [*range(KEYS), TWICE, *range(ONCE, ONCE + number)]
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory(dir=IN_MEMORY) as folder:
             job = _Batch(self, head, release, head.slot + 1, number, Path(folder), expire=False)
             found = job.run({key: [("read", 0)] for key in keys})
             job.backend.close()
@@ -214,7 +215,7 @@ class ReleasedWorld(World):
         head = self.log().head
         assert head is not None
         own = {schema.id for schema in head.operators["op"].states.values()}
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory(dir=IN_MEMORY) as folder:
             backend = opened(self, head.operators["op"], Path(folder), self.backend)
             found = sum(
                 split(key).state_id in own for key, _ in backend.scan(prefix(0, 0), prefix(GROUPS, 0))

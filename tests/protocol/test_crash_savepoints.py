@@ -23,6 +23,7 @@ from stateflow.savepoints.format import (
 )
 from stateflow.savepoints.native import create_native
 from stateflow.storage.memory import CrashError, MemoryStore, named_store
+from tests.in_memory import IN_MEMORY
 from tests.protocol.scenario import World, check, copy_sinks, drain, offset_of, settle, state_files
 from tests.protocol.test_crash_everywhere import FAULTS, Faults, survive
 
@@ -46,7 +47,7 @@ def make(world: World, target: MemoryStore, max_files: int = 0) -> None:
             ids=world.ids,
             clock=world.clock,
         ),
-        tempfile.TemporaryDirectory() as scratch,
+        tempfile.TemporaryDirectory(dir=IN_MEMORY) as scratch,
     ):
         try:
             create_native(

@@ -23,6 +23,7 @@ from stateflow.operators.joins.made import runnable
 from stateflow.pipelines.processes.operator_spec import MAIN
 from stateflow.pipelines.ready.operators import ReadyOperator
 from stateflow.state.backends.memory import memory_backend
+from tests.in_memory import IN_MEMORY
 
 GROUPS = 16
 END = 253_402_300_799_999_999
@@ -51,7 +52,7 @@ class Driven:
         self._spec = replace(_spec(declared, numbered, sides=sides), waited=waited, held_back=held_back)
         self._watermark: int | None = None
         """Of the batch before."""
-        self._folder = tempfile.TemporaryDirectory()
+        self._folder = tempfile.TemporaryDirectory(dir=IN_MEMORY)
         self._shards: list[tuple[range, Any, int | None]] = []
         self.rescale(shards)
         self.slot = 0

@@ -18,6 +18,7 @@ from stateflow.state.backends.memory import memory_backend
 from stateflow.state.backends.rocksdb import rocksdb_backend
 from stateflow.state.backends.rocksdb_options import MIB, RocksOptions
 from stateflow.storage.files import checksum
+from tests.in_memory import IN_MEMORY
 
 GROUPS = 6
 groups = st.integers(0, GROUPS - 1)
@@ -32,7 +33,7 @@ class Machine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.root = Path(tempfile.mkdtemp(prefix="stateflow-model-"))
+        self.root = Path(tempfile.mkdtemp(prefix="stateflow-model-", dir=IN_MEMORY))
         self.numbers = count()
         self.shard = Shard(0, GROUPS - 1, "any")
         self.sealed: dict[bytes, bytes] = {}

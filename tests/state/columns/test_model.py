@@ -25,6 +25,7 @@ from stateflow.state.columns.layout import ColumnLayout
 from stateflow.state.columns.state import ColumnState
 from stateflow.state.keys.arrow_types import ARROW, INSTANT
 from stateflow.state.tabular import tables_of
+from tests.in_memory import IN_MEMORY
 from tests.state.conftest import BACKENDS, Shelf
 
 GROUPS = 16
@@ -136,7 +137,7 @@ cases = st.builds(
 
 @contextmanager
 def shelf(kind: str) -> Iterator[Shelf]:
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=IN_MEMORY) as folder:
         yield Shelf(Path(folder), kind, BACKENDS[kind]())
 
 
