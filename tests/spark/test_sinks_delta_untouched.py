@@ -138,14 +138,14 @@ def test_a_batch_of_growing_keys_rewrites_the_batch_before_it_and_nothing_else(
     sink = opened(spark, path)
     model: dict[int, tuple[Any, ...]] = {}
     before: dict[str, LoggedFile] = {}
-    for k in range(8):
+    for k in range(5):
         batch = between(100 * k - 10, 100 * k + 100, k)
         assert log.deliver(sink, rows(spark, batch)) == "committed"
         model.update((row[0], row) for row in batch)
         now = files(spark, path)
         assert len(before.keys() - now.keys()) == min(k, 1)
         before = now
-    assert len(before) == 8
+    assert len(before) == 5
     assert contents(spark, path) == sorted(model.values())
     told = spark.sql(f"DESCRIBE HISTORY delta.`{path}`").first()
     assert told is not None
@@ -172,7 +172,7 @@ def test_random_batches_leave_what_a_table_of_all_keys_has(
     model: dict[int, tuple[Any, ...]] = {}
     untouched, newest = 0, 0
     before: dict[str, LoggedFile] = {}
-    for _ in range(8):
+    for _ in range(6):
         first = newest - 3 if chance.random() < 0.6 else chance.randrange(-20, max(newest, 1))
         spread = chance.choice([5, 10, 40])
         batch = [
@@ -205,16 +205,18 @@ def test_random_batches_leave_what_a_table_of_all_keys_has(
 
 
 def test_small_batches_keep_a_table_of_few_files(
-    spark: SparkSession, path: Path, log: Log, apart: None
+    spark: SparkSession, path: Path, log: Log, apart: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    most = 3
+    monkeypatch.setattr(delta_rewrite, "MOST_SMALL", most)
     sink = opened(spark, path)
     counts = []
-    for k in range(20):
+    for k in range(2 * most + 3):
         log.deliver(sink, rows(spark, [(k, 1, "v")]))
         counts.append(len(files(spark, path)))
-    assert contents(spark, path, "id") == list(range(20))
-    assert max(counts) == MOST_SMALL + 1
-    assert min(counts[10:]) == 2
+    assert contents(spark, path, "id") == list(range(len(counts)))
+    assert max(counts) == most + 1
+    assert min(counts[most + 1 :]) == 2
 
 
 def test_a_record_of_an_earlier_release_touches_every_file(
@@ -295,7 +297,7 @@ def test_rows_that_stay_and_that_the_next_batch_cannot_have_are_written_once(
     """Keys come for longer than a batch lasts: each batch has some of those that the three before it had."""
     sink = opened(spark, path)
     model: dict[int, tuple[Any, ...]] = {}
-    for k in range(9):
+    for k in range(7):
         batch = [(key, k, "v") for key in range(max(100 * k - 300, 0), 100 * k + 100, 3)]
         log.deliver(sink, rows(spark, batch))
         model.update((row[0], row) for row in batch)
@@ -348,13 +350,14 @@ def test_a_large_batch_of_growing_keys_writes_again_little_more_than_what_it_sha
 ) -> None:
     monkeypatch.setattr(delta_rewrite, "FROM_BYTES", 0)
     sink = opened(spark, path)
-    for k in range(6):
+    batches = 4
+    for k in range(batches):
         log.deliver(sink, rows(spark, between(100 * k - 10, 100 * k + 100, k)))
         told = spark.sql(f"DESCRIBE HISTORY delta.`{path}`").first()
         assert told is not None
         # A batch has 110 rows. The file for those that come again has 20.
         assert k < 2 or int(told["operationMetrics"]["numOutputRows"]) == 120
-    expected = {row[0]: row for k in range(6) for row in between(100 * k - 10, 100 * k + 100, k)}
+    expected = {row[0]: row for k in range(batches) for row in between(100 * k - 10, 100 * k + 100, k)}
     assert contents(spark, path) == sorted(expected.values())
 
 
