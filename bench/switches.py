@@ -164,9 +164,6 @@ SWITCHES: Mapping[str, Switch] = {
     "compiling": Switch((Patch(f"{_SESSION}.compiling", "options", _always("")),), session=True),
     "class_data": Switch((Patch(f"{_SESSION}.class_data", "options", _always("")),), session=True),
     "daemon": Switch((Patch(f"{_SESSION}.workers", "settings", _always({})),), session=True),
-    "lookahead": Switch(
-        (Patch("stateflow.spark.inputs.lookahead", "may_tell", _always(False)),), session=True
-    ),
 }
 
 _before: list[tuple[Any, str, Any]] = []

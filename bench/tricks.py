@@ -27,8 +27,7 @@ SIDES: Mapping[str, tuple[str, ...]] = {
     "upserts": (*IN_BATCHES, "own_merge", "key_ranges", "same_task", "combiner", "combiner_choice"),
     "growing": ("own_merge", "key_ranges", "same_task"),
     "two_sources": ("parts_of_union",),
-    "next_run": ("compiling", "class_data", "daemon", "local_files", "java_names", "unmeasured", "lookahead"),
-    "idle_run": ("lookahead",),
+    "next_run": ("compiling", "class_data", "daemon", "local_files", "java_names", "unmeasured"),
     "sessions": ("local_files", "compiling"),
 }
 """Of each side the mechanisms that it can use."""
@@ -39,7 +38,6 @@ NAMES = {
     "growing": "an upsert of 100,000 keys that grow",
     "two_sources": "10,000 rows of each of two sources",
     "next_run": "the next run of a small job",
-    "idle_run": "the next run when nothing is new",
     "sessions": "10,000 rows of a keyed operator, a session for each figure",
 }
 
@@ -90,7 +88,7 @@ def spread(ratios: Sequence[float]) -> tuple[float, float]:
 
 
 def run(side: str, size: Size, workplace: Workplace) -> dict[str, Any]:
-    runs: dict[str, Callable[..., Any]] = {"next_run": next_runs, "idle_run": idle_runs, "sessions": sessions}
+    runs: dict[str, Callable[..., Any]] = {"next_run": next_runs, "sessions": sessions}
     pairs = runs.get(side, partial(in_one_session, side))(SIDES[side], size, workplace)
     return {"pairs": pairs}
 
@@ -149,8 +147,8 @@ def in_one_session(
     return measured if batches else paired(plan, measured)
 
 
-def next_runs(names: Sequence[str], size: Size, workplace: Workplace, *, side: str = "next_run") -> Any:
-    """Pairs of runs of one job, each in a process of its own. New rows come before each, unless the runs are to be idle."""
+def next_runs(names: Sequence[str], size: Size, workplace: Workplace) -> Any:
+    """Pairs of runs of one job, each in a process of its own, with new rows before each."""
     from demo.table import Orders, compared
     from stateflow.config.options import cache_folder
     from stateflow.spark.session import class_data
@@ -162,19 +160,15 @@ def next_runs(names: Sequence[str], size: Size, workplace: Workplace, *, side: s
         "run", PIPELINE, "-p", f"input={folder / 'orders'}", "-p", f"output={folder / 'totals'}",
         "--master", "local[2]", "--checkpoint-dir", str(folder / "root"),
     ]  # fmt: skip
-    plan = [None, *turns(names, size.pairs[side])]
+    plan = [None, *turns(names, size.pairs["next_run"])]
     spent = []
     for off in plan:
-        if side == "next_run" or not spent:
-            orders.add(1, 2_000)
+        orders.add(1, 2_000)
         spent.append(cost([sys.executable, "-m", "bench.switches", off or "as_is", *arguments]).cpu)
         workplace.say(f"without {off}: {spent[-1]:.1f} CPU s")
     if not compared(folder / "orders", folder / "totals").right:
         raise AssertionError("the totals are not those of the orders")
     return paired(plan[1:], spent[1:])
-
-
-idle_runs = partial(next_runs, side="idle_run")
 
 
 def sessions(names: Sequence[str], size: Size, workplace: Workplace) -> Any:
@@ -255,7 +249,7 @@ def section(results: Results, size: Size) -> Section:
 
 
 FULL = {
-    "batches": 10, "windows": 5, "upserts": 5, "growing": 5, "two_sources": 10, "next_run": 5, "idle_run": 5, "sessions": 5,
+    "batches": 10, "windows": 5, "upserts": 5, "growing": 5, "two_sources": 10, "next_run": 5, "sessions": 5,
 }  # fmt: skip
 MEASUREMENT = Measurement(
     "tricks",
