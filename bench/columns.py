@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from stateflow.format.records import FileRef, Shard
-from stateflow.spark.task.worker import spare_the_collector
+from stateflow.spark.task.subtask import spare_the_collector
 from stateflow.state.backends.base import Backend, Snapshot
 from stateflow.state.backends.rocksdb import rocksdb_backend
 from stateflow.state.columns.layout import ColumnLayout

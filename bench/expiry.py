@@ -32,11 +32,12 @@ from stateflow.config.options import load
 from stateflow.format.records import Shard, StateSchema
 from stateflow.operators.binding import schemas
 from stateflow.operators.context import Moment
-from stateflow.pipelines.processes.operator_spec import OperatorSpec
+from stateflow.pipelines.processes.operator_spec import MAIN, OperatorSpec
 from stateflow.pipelines.rows.row_type import row_type
 from stateflow.spark.task.acks import Ack
+from stateflow.spark.task.row_work import RowTask
 from stateflow.spark.task.storage import TaskStorage
-from stateflow.spark.task.worker import KeyedTask, keyed_worker
+from stateflow.spark.task.subtask import worker
 from stateflow.state.backends.choice import open_backend
 from stateflow.state.keys.hashing import key_groups_of
 
@@ -110,9 +111,12 @@ class Subtask:
         output = pa.schema([("user", pa.int64()), ("n", pa.int64()), ("total", pa.float64())])
         moment = Moment(self.slot, round(self.slot * SECOND), 1, None)
         acks = _Acks()
-        worker = keyed_worker(KeyedTask(spec, moment, storage, (self.shards,), backend, output), acks)
+        task = RowTask(
+            spec=spec, moment=moment, storage=storage, shards=(self.shards,), open_shard=backend,
+            outputs={MAIN: output},
+        )  # fmt: skip
         began = time.thread_time()
-        for _ in worker(iter(rows)):
+        for _ in worker(task, acks)(iter(rows)):
             pass
         self.cpu = time.thread_time() - began
         self.shards = acks.ack.shards

@@ -39,10 +39,11 @@ from stateflow.pipelines.processes.columnar import ALONE, FunctionOperator
 from stateflow.pipelines.processes.operator_spec import MAIN, OperatorSpec
 from stateflow.pipelines.rows.row_type import row_type
 from stateflow.spark.task.acks import Ack
-from stateflow.spark.task.arrow_worker import ArrowTask, arrow_worker
 from stateflow.spark.task.carried import GROUP_AT, carried
+from stateflow.spark.task.row_work import RowTask
 from stateflow.spark.task.storage import TaskStorage
-from stateflow.spark.task.worker import KeyedTask, keyed_worker
+from stateflow.spark.task.subtask import Task, worker
+from stateflow.spark.task.table_work import TableTask
 from stateflow.state.backends.choice import open_backend
 from stateflow.state.columns.layout import ColumnLayout
 from stateflow.state.keys.hashing import key_groups_of
@@ -107,13 +108,13 @@ def main(arguments: Sequence[str]) -> None:
             data = list(_arrow_batches(options.side, options.rows, options.keys, number))
             acks = _Acks()
             watermark = FIRST_TIME + number * options.rows * 1000 if options.side == "windows" else None
-            worker = _worker(options.side, number + 1, watermark, shards, work, acks)
+            run = worker(_task(options.side, number + 1, watermark, shards, work), acks)
             spent.clear()
             profile = cProfile.Profile() if options.functions and number == options.batches - 1 else None
             wall, cpu, thread = time.perf_counter(), time.process_time(), time.thread_time()
             if profile:
                 profile.enable()
-            out = sum(batch.num_rows for batch in worker(iter(data)))
+            out = sum(batch.num_rows for batch in run(iter(data)))
             if profile:
                 profile.disable()
             wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
@@ -188,14 +189,9 @@ def _arrow_batches(side: str, rows: int, keys: int, number: int) -> Iterator[pa.
     yield from table.combine_chunks().to_batches(max_chunksize=ARROW_ROWS)
 
 
-def _worker(
-    side: str,
-    slot: int,
-    watermark: int | None,
-    shards: tuple[tuple[Shard, ...], ...],
-    work: Path,
-    acks: _Acks,
-) -> Callable[[Iterator[Any]], Iterator[Any]]:
+def _task(
+    side: str, slot: int, watermark: int | None, shards: tuple[tuple[Shard, ...], ...], work: Path
+) -> Task:
     storage = TaskStorage(
         str(work / "root"), "profile", 1, slot, str(work / "cache"), 10 << 30, str(work / "scratch")
     )
@@ -210,10 +206,10 @@ def _worker(
             {ALONE: msgspec.structs.replace(layout.schema(), id=1)}, {MAIN: output},
         )  # fmt: skip
         carry = carried([("user",)], ("int",), [row_type(operators.Event)], late=False, place=False)
-        return arrow_worker(
-            ArrowTask(columnar, (row_type(operators.Event).names,), carry, moment, storage, shards, backend),
-            acks,
-        )
+        return TableTask(
+            spec=columnar, fields=(row_type(operators.Event).names,), carry=carry, moment=moment,
+            storage=storage, shards=shards, open_shard=backend,
+        )  # fmt: skip
     if side == "windows":
         spec = _spec(
             "windows", operators.TumblingWindow, operators.ChannelEvent, operators.Window, "channel", "start"
@@ -223,7 +219,10 @@ def _worker(
         event = operators.TimedEvent if side == "process_timed" else operators.Event
         spec = _spec("totals", operators.RunningTotal, event, operators.Total, "user")
     carry = carried([spec.key_columns], spec.key_types, spec.rows, late=side == "windows")
-    return keyed_worker(KeyedTask(spec, moment, storage, shards, backend, output, carry=carry), acks)
+    return RowTask(
+        spec=spec, moment=moment, storage=storage, shards=shards, open_shard=backend, outputs={MAIN: output},
+        carry=carry,
+    )  # fmt: skip
 
 
 def _spec(uid: str, process: Any, event: Any, result: Any, *key: str) -> OperatorSpec:

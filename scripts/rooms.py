@@ -184,7 +184,7 @@ ROOMS: Mapping[str, Room] = {
         "what runs in a Spark task: blocks of rows, shards, acks",
         "checkpoint config format operators pipelines/processes pipelines/rows spark/internals spark/session "
         "state/backends state/expiry state/keys storage",
-        "worker.py",
+        "subtask.py",
     ),
     "spark/sources": Room(
         "offsets and positions of Spark's sources",
@@ -325,7 +325,7 @@ def imported(source: str, known: Set[str]) -> Iterator[tuple[int, str]]:
 
 
 def room_of(module: str, path: Path) -> str:
-    """`stateflow.spark.task.worker` is in `spark/task`; a module in the root is a room, and so is the facade: ''."""
+    """`stateflow.spark.task.subtask` is in `spark/task`; a module in the root is a room, and so is the facade: ''."""
     parts = module.split(".")[1:]
     if path.name != "__init__.py":
         parts = parts[:-1] or parts

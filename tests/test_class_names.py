@@ -14,7 +14,6 @@ TWICE = {
     "OperatorState": "users declare it, and records keep it: a name of the API, and one of the format",
     "OperatorListState": "the same",
     "_Run": "private: of a job, and of sorted rows",
-    "_Subtask": "private: of the two workers",
 }
 """Names that stand twice, and why."""
 

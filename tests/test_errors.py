@@ -18,8 +18,7 @@ from stateflow.errors import (
     placed,
     user_frames,
 )
-from stateflow.spark.task.failures import translated
-from stateflow.spark.task.worker import marked
+from stateflow.spark.task.failures import marked, translated
 
 
 def caught() -> BaseException:

@@ -24,16 +24,16 @@ class OperatorExpiry:
     """The states with a ttl in one task."""
 
     def __init__(self, states: Sequence[Expiry]) -> None:
-        self._states = states
+        self.states = states
 
     @property
     def expired(self) -> int:
         """Entries that this task has deleted."""
-        return sum(state.expired for state in self._states)
+        return sum(state.expired for state in self.states)
 
     def attach(self, known: Sequence[ExpiryShare] = ()) -> None:
         """Turns to another shard; `known` is what its record says about the bytes that expire."""
-        for state in self._states:
+        for state in self.states:
             state.attach(known)
 
     def expire(
@@ -58,7 +58,7 @@ class OperatorExpiry:
             now = [group for group in order if (group + turn) % TURNS == 0]
             later = [group for group in order if (group + turn) % TURNS]
         going = _Going(backend)
-        for state in self._states:
+        for state in self.states:
             due = known[0 if state.event_time else 1]
             if state.clock is None or (due is not None and due > state.clock):
                 state.next = due
@@ -73,22 +73,22 @@ class OperatorExpiry:
 
     def finish(self, backend: Backend) -> bool:
         """Writes the blocks of all that the shard was given an expiry for. Tells whether there were any."""
-        changes = [change for state in self._states for change in state.blocks()]
+        changes = [change for state in self.states for change in state.blocks()]
         if changes:
             backend.write(changes)
-        for state in self._states:
+        for state in self.states:
             state.measure(backend)
         return bool(changes)
 
     @property
     def shares(self) -> tuple[ExpiryShare, ...]:
         """How much of the attached shard expires when, after `finish`."""
-        return tuple(share for state in self._states for share in state.shares)
+        return tuple(share for state in self.states for share in state.shares)
 
     @property
     def next_due(self) -> NextDue:
         """For the attached shard, after `finish`."""
-        return next_due(self._states)
+        return next_due(self.states)
 
 
 class _Going:

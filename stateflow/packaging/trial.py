@@ -18,7 +18,7 @@ import sys, tempfile
 from pathlib import Path
 import numpy, obstore, pandas, pyarrow, xxhash
 from rocksdict import Options, Rdict
-import stateflow, stateflow.spark.task.arrow_worker, stateflow.state.backends.rocksdb, stateflow.storage.objects
+import stateflow, stateflow.spark.task.table_work, stateflow.state.backends.rocksdb, stateflow.storage.objects
 with tempfile.TemporaryDirectory() as folder:
     database = Rdict(folder, Options(raw_mode=True))
     database[b"key"] = b"value"

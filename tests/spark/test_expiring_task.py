@@ -17,7 +17,7 @@ from stateflow.operators.binding import schemas
 from stateflow.operators.context import Moment
 from stateflow.spark.state_tables.load import loaded_index
 from stateflow.spark.task.shards import TaskShards
-from stateflow.spark.task.worker import EXPIRY_TURNS, keyed_worker
+from stateflow.spark.task.subtask import EXPIRY_TURNS, worker
 from stateflow.state.backends.base import Backend
 from stateflow.state.keys.codec import KeyCodec
 from tests.operators.expiring import Expiring
@@ -47,7 +47,7 @@ def run(folder: Path, shards: tuple[Shard, ...], slot: int, *rows: Any) -> tuple
         shards=(shards,),
     )
     acks = Acks()
-    list(keyed_worker(made, acks)(iter(rows)))
+    list(worker(made, acks)(iter(rows)))
     return acks.acks[0].shards
 
 

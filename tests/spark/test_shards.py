@@ -19,7 +19,7 @@ from stateflow.format.records import FileRef, Shard
 from stateflow.spark.task.acks import Ack
 from stateflow.spark.task.shards import TaskShards
 from stateflow.spark.task.storage import TaskStorage
-from stateflow.spark.task.worker import keyed_worker
+from stateflow.spark.task.subtask import worker
 from stateflow.state.backends import rocksdb
 from stateflow.state.backends.base import NewFile, Snapshot
 from stateflow.state.backends.choice import open_backend
@@ -40,7 +40,7 @@ def worked(folder: Path, shard: Shard, slot: int, process: type[Any] = Sum) -> t
     """What the task acknowledges, and the rows that it puts out. No file travels inside of the record."""
     opened = open_backend(load(code={"inline_threshold": 0}, env={}, folder=folder))
     acks = Acks()
-    work = keyed_worker(replace(task(folder, process, shard, slot), open_shard=opened), acks)
+    work = worker(replace(task(folder, process, shard, slot), open_shard=opened), acks)
     out = list(work(iter([batch(1, 1, 2)])))
     return acks.acks[0], pa.Table.from_batches(out).to_pylist()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -13,32 +12,28 @@ import pytest
 from stateflow.errors import UsageError
 from stateflow.format.records import Shard
 from stateflow.spark.task import sorted_rows
-from stateflow.spark.task.arrow_worker import _TableFeed
 from stateflow.spark.task.carried import Carried
+from stateflow.spark.task.key_columns import KeyColumns
+from stateflow.spark.task.table_feed import TableFeed
 
 SHARDS = (Shard(first=0, last=3, backend="memory"), Shard(first=4, last=9, backend="memory"))
 Row = tuple[int, str | None, int]
 """Group, key, row."""
 
 
-def feed(batches: list[list[Row]], limit: int, scratch: Path, *, null_keys: bool = True) -> _TableFeed:
+def feed(batches: list[list[Row]], limit: int, scratch: Path, *, null_keys: bool = True) -> TableFeed:
     def folder() -> Path:
         made = scratch / "task"
         made.mkdir()
         return made
 
-    operator = SimpleNamespace(null_keys=null_keys, chunk_rows=limit)
-    task: Any = SimpleNamespace(
-        spec=SimpleNamespace(uid="op", key=(("k", "str"),), operator=operator),
-        carry=Carried((0,), late=False, place=False),
-        storage=SimpleNamespace(folder=folder),
-    )
+    keys = KeyColumns("op", ["k"], Carried((0,), late=False, place=False).key_indices)
     types = pa.schema([("_sf_group", pa.int32()), ("k", pa.string()), ("n", pa.int64())])
     given = (
         pa.record_batch([list(c) for c in zip(*rows, strict=True)] or [[], [], []], schema=types)
         for rows in batches
     )
-    return _TableFeed(given, task)
+    return TableFeed(given, keys, limit, folder, null_keys=null_keys)
 
 
 @pytest.mark.parametrize("memory", [1 << 20, 200])
@@ -61,7 +56,7 @@ def test_every_key_is_in_one_table(memory: int, tmp_path: Path, monkeypatch: pyt
         ]
         made.close()
         assert not list(tmp_path.iterdir())
-        assert made.rows == len(rows)
+        assert made.rows_in == len(rows)
         assert sorted(row for _, table in found for row in table if row[1]) == sorted(
             row for row in rows if row[1]
         )

@@ -15,13 +15,14 @@ import stateflow as sf
 from stateflow.config.options import load
 from stateflow.format.records import Shard
 from stateflow.operators.context import Moment
-from stateflow.pipelines.processes.operator_spec import OperatorSpec
+from stateflow.pipelines.processes.operator_spec import MAIN, OperatorSpec
 from stateflow.pipelines.rows.row_type import row_type
 from stateflow.spark.task import sorted_rows
 from stateflow.spark.task.acks import Ack
 from stateflow.spark.task.carried import carried
+from stateflow.spark.task.row_work import RowTask
 from stateflow.spark.task.storage import TaskStorage
-from stateflow.spark.task.worker import KeyedTask, keyed_worker
+from stateflow.spark.task.subtask import worker
 from stateflow.state.backends.choice import open_backend
 from tests.storage.scratch_folders import in_scratch
 
@@ -53,7 +54,7 @@ class Acks:
         self.acks += [msgspec.msgpack.decode(body, type=Ack) for body in bodies]
 
 
-def task(folder: Path, process: type[Any], shard: Shard, slot: int = 1) -> KeyedTask:
+def task(folder: Path, process: type[Any], shard: Shard, slot: int = 1) -> RowTask:
     spec = OperatorSpec(
         "sum", process, process, ("user",), ("int",), (row_type(Event),), row_type(Total), {}, {"total": 1}
     )
@@ -62,7 +63,14 @@ def task(folder: Path, process: type[Any], shard: Shard, slot: int = 1) -> Keyed
     )
     schema = pa.schema([("user", pa.int64()), ("total", pa.float64())])
     opened = open_backend(load(folder=folder))
-    return KeyedTask(spec, Moment(slot, 1, 1, None), storage, ((shard,),), opened, schema)
+    return RowTask(
+        spec=spec,
+        moment=Moment(slot, 1, 1, None),
+        storage=storage,
+        shards=((shard,),),
+        open_shard=opened,
+        outputs={MAIN: schema},
+    )
 
 
 def batch(*users: int) -> pa.RecordBatch:
@@ -80,7 +88,7 @@ def test_a_handle_goes_in_and_a_new_one_comes_out(tmp_path: Path) -> None:
     shard, totals = Shard(first=0, last=127, backend="rocksdb"), []
     for slot in (1, 2):
         acks = Acks()
-        out = list(keyed_worker(task(tmp_path, Sum, shard, slot), acks)(iter([batch(1, 1, 2)])))
+        out = list(worker(task(tmp_path, Sum, shard, slot), acks)(iter([batch(1, 1, 2)])))
         totals.append(pa.Table.from_batches(out).to_pylist())
         shard = acks.acks[0].shards[0]
     assert totals == [
@@ -101,9 +109,7 @@ def test_what_failed_first_is_told_not_what_close_says_of_it(tmp_path: Path) -> 
     acks = Acks()
     with pytest.raises(RuntimeError, match="ValueError: the real reason"):
         list(
-            keyed_worker(task(tmp_path, Fails, Shard(first=0, last=127, backend="rocksdb")), acks)(
-                iter([batch(1)])
-            )
+            worker(task(tmp_path, Fails, Shard(first=0, last=127, backend="rocksdb")), acks)(iter([batch(1)]))
         )
     assert acks.acks == []
     assert not in_scratch(tmp_path / "scratch")
@@ -113,7 +119,7 @@ class Diverts(Sum):
     """Swallows nothing itself: its operator diverts keys that it fails on."""
 
 
-def diverting(folder: Path, process: type[Any]) -> KeyedTask:
+def diverting(folder: Path, process: type[Any]) -> RowTask:
     made = task(folder, process, Shard(first=0, last=127, backend="rocksdb"))
     return replace(made, spec=replace(made.spec, on_error="dead_letter"))
 
@@ -122,7 +128,7 @@ def test_rows_that_cannot_be_read_are_not_taken_for_a_keys_own_failure(tmp_path:
     acks = Acks()
     damaged = batch(7, 8).set_column(1, "_sf_key0", pa.array([7, None], pa.int64()))
     with pytest.raises(RuntimeError, match="null in key column"):
-        list(keyed_worker(diverting(tmp_path, Diverts), acks)(iter([batch(1, 7), batch(7), damaged])))
+        list(worker(diverting(tmp_path, Diverts), acks)(iter([batch(1, 7), batch(7), damaged])))
     assert acks.acks == []
 
 
@@ -149,7 +155,7 @@ def test_rows_that_waited_on_disk_are_removed_when_user_code_fails(
     carry = carried([("user",)], ("int",), (row_type(Event),), late=False)
     made = replace(task(tmp_path, Fails, Shard(first=0, last=127, backend="rocksdb")), carry=carry)
     with pytest.raises(RuntimeError, match="beside 1 file") as caught:
-        list(keyed_worker(made, Acks())(batches()))
+        list(worker(made, Acks())(batches()))
     assert not in_scratch(tmp_path / "scratch"), caught
 
 
@@ -168,7 +174,7 @@ def test_a_stream_that_breaks_off_is_not_the_end_of_the_input(tmp_path: Path) ->
 
     acks = Acks()
     with pytest.raises(OSError, match="the connection is gone"):
-        list(keyed_worker(diverting(tmp_path, Tolerant), acks)(broken()))
+        list(worker(diverting(tmp_path, Tolerant), acks)(broken()))
     assert acks.acks == []
 
 
@@ -179,7 +185,7 @@ def test_a_damaged_file_makes_no_dead_letters(tmp_path: Path) -> None:
 
     acks = Acks()
     with pytest.raises(RuntimeError, match=r"CorruptError.*000012\.sst is damaged"):
-        list(keyed_worker(diverting(tmp_path, Meets), acks)(iter([batch(1, 2)])))
+        list(worker(diverting(tmp_path, Meets), acks)(iter([batch(1, 2)])))
     assert acks.acks == []
 
 
@@ -204,7 +210,7 @@ def test_a_value_is_what_it_was_when_its_key_ended(tmp_path: Path) -> None:
     shard, totals = Shard(first=0, last=127, backend="rocksdb"), []
     for slot in (1, 2):
         acks = Acks()
-        out = list(keyed_worker(task(tmp_path, Kept, shard, slot), acks)(iter([batch(1, 2, 3)])))
+        out = list(worker(task(tmp_path, Kept, shard, slot), acks)(iter([batch(1, 2, 3)])))
         totals.append([row["total"] for row in pa.Table.from_batches(out).to_pylist()])
         shard = acks.acks[0].shards[0]
     assert totals == [[0.0, 0.0, 0.0], [1.0, 2.0, 3.0]]

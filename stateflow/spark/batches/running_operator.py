@@ -30,6 +30,7 @@ from stateflow.operators.elements import check_alike
 from stateflow.operators.joins.made import runnable
 from stateflow.pipelines.graph import KeyedNode
 from stateflow.pipelines.held_back import comes_when_reached
+from stateflow.pipelines.processes.columnar import ColumnarOperator
 from stateflow.pipelines.processes.operator_spec import MAIN, OperatorSpec
 from stateflow.pipelines.rows.row_type import RowType
 from stateflow.spark.batches.batch_attempt import BatchAttempt
@@ -39,10 +40,10 @@ from stateflow.spark.shuffle.exchange import KeyedInput, carried_by, exchanged, 
 from stateflow.spark.shuffle.unmeasured import stays_small, widest_of
 from stateflow.spark.sinks.same_task import map_in_arrow
 from stateflow.spark.task.acks import Ack, AckList, collected, decoded
-from stateflow.spark.task.arrow_worker import ArrowTask, arrow_worker
 from stateflow.spark.task.carried import Carried
-from stateflow.spark.task.partition_worker import partition_worker
-from stateflow.spark.task.worker import KeyedTask, keyed_worker
+from stateflow.spark.task.row_work import RowTask
+from stateflow.spark.task.subtask import Task, worker
+from stateflow.spark.task.table_work import TableTask
 from stateflow.state.values.serializers import serializer_for
 
 Stage = Callable[[str, Any], Any]
@@ -92,93 +93,84 @@ class RunningOperator:
             self.widest = widest_of(attempt.parent.statistics, node.uid)
         self.small = stays_small(frame, self.widest)
         frame = attempt.settings.placement.pin(frame, before.hosts if before else ())
-        if node.columnar is None:
-            worker = self._worker(carry, broadcast, stage)
-        else:
-            assert carry is not None
-            worker = arrow_worker(self._arrow_task(carry, stage), self.accumulator)
         assert node.output is not None
-        return map_in_arrow(frame, worker, node.output.ddl)
-
-    def _arrow_task(self, carry: Carried, stage: Stage | None) -> ArrowTask:
-        node, settings = self.node, self.attempt.settings
-        assert node.columnar is not None
-        read_outputs = settings.flow.read_outputs(node)
-        main, sides = self._outputs()
-        spec = ColumnarSpec(
-            uid=node.uid,
-            operator=runnable(node.columnar, read_outputs),
-            key=tuple(zip(node.keyed[0].columns, self.key_types, strict=True)),
-            max_parallelism=self.max_parallelism,
-            states={name: self.states[name] for name in node.columnar.states},
-            outputs={MAIN: main, **sides},
-            # A row was placed by the key that it came with, so a key without a value stays without.
-            defaults=tuple(i.rows.defaults_but(i.columns) for i in self.inputs),
-            waited=comes_when_reached(node),
-            held_back=node.held_back,
+        return map_in_arrow(
+            frame, worker(self._task(carry, broadcast, stage), self.accumulator), node.output.ddl
         )
-        return ArrowTask(
-            spec=spec,
+
+    def _task(
+        self, carry: Carried | None, broadcast: Mapping[str, tuple[Any, ...]], stage: Stage | None
+    ) -> Task:
+        attempt, node, settings = self.attempt, self.node, self.attempt.settings
+        read_outputs = settings.flow.read_outputs(node)
+        assert node.output is not None
+        outputs = {name: _arrow(rows) for name, rows in {MAIN: node.output, **node.sides}.items()}
+        of_every_kind: dict[str, Any] = {
+            "moment": attempt.moment,
+            "storage": attempt.storage,
+            "shards": self.shards,
+            "open_shard": settings.open_shard,
+            "stage": stage,
+            "read_outputs": read_outputs,
+            "user_paths": settings.user_paths,
+        }
+        if node.columnar is None:
+            before = attempt.before(node)
+            return RowTask(
+                spec=self._operator_spec(node.output),
+                outputs=outputs,
+                elements=todays_elements(node, before) if before else {},
+                begins=attempt.begins,
+                broadcast=broadcast,
+                carry=carry,
+                **of_every_kind,
+            )
+        assert carry is not None
+        return TableTask(
+            spec=self._columnar_spec(node.columnar, read_outputs, outputs),
             fields=tuple(tuple(field.name for field in keyed.rows.fields) for keyed in self.inputs),
             carry=carry,
-            moment=self.attempt.moment,
-            storage=self.attempt.storage,
-            shards=self.shards,
-            open_shard=settings.open_shard,
-            stage=stage,
-            read_outputs=read_outputs,
-            user_paths=settings.user_paths,
+            **of_every_kind,
         )
 
-    def _worker(
-        self, carry: Carried | None, broadcast: Mapping[str, tuple[Any, ...]], stage: Stage | None
-    ) -> Callable[..., Any]:
-        attempt, node, settings = self.attempt, self.node, self.attempt.settings
-        assert node.output is not None
+    def _operator_spec(self, output: RowType) -> OperatorSpec:
+        node = self.node
         assert node.process is not None
         assert node.process_type is not None
-        main, sides = self._outputs()
-        spec = OperatorSpec(
+        return OperatorSpec(
             uid=node.uid,
             process=node.process,
             process_type=node.process_type,
             key_columns=node.keyed[0].columns,
             key_types=self.key_types,
             rows=tuple(i.rows for i in self.inputs),
-            output=node.output,
+            output=output,
             sides=dict(node.sides),
             state_ids=state_ids(self.states),
             evolved={name: schema for name, schema in self.states.items() if schema.evolved},
             on_error=node.on_error,
-            dead_letter_limit=settings.dead_letter_limit,
+            dead_letter_limit=self.attempt.settings.dead_letter_limit,
             indexes=indexes(self.states),
             waited=comes_when_reached(node),
             held_back=node.held_back,
         )
-        before = attempt.before(node)
-        task = KeyedTask(
-            spec=spec,
-            moment=attempt.moment,
-            storage=attempt.storage,
-            shards=self.shards,
-            open_shard=settings.open_shard,
-            main=main,
-            sides=sides,
-            stage=stage,
-            read_outputs=settings.flow.read_outputs(node),
-            elements=todays_elements(node, before) if before else {},
-            begins=attempt.begins,
-            broadcast=broadcast,
-            user_paths=settings.user_paths,
-            carry=carry,
-        )
-        worker = keyed_worker if node.has_key else partition_worker
-        return worker(task, self.accumulator)
 
-    def _outputs(self) -> tuple[Any, dict[str, Any]]:
-        """The Arrow schemas of the main output and of those to the side."""
-        assert self.node.output is not None
-        return _arrow(self.node.output), {name: _arrow(rows) for name, rows in self.node.sides.items()}
+    def _columnar_spec(
+        self, operator: ColumnarOperator, read_outputs: frozenset[str], outputs: Mapping[str, Any]
+    ) -> ColumnarSpec:
+        node = self.node
+        return ColumnarSpec(
+            uid=node.uid,
+            operator=runnable(operator, read_outputs),
+            key=tuple(zip(node.keyed[0].columns, self.key_types, strict=True)),
+            max_parallelism=self.max_parallelism,
+            states={name: self.states[name] for name in operator.states},
+            outputs=outputs,
+            # A row was placed by the key that it came with, so a key without a value stays without.
+            defaults=tuple(i.rows.defaults_but(i.columns) for i in self.inputs),
+            waited=comes_when_reached(node),
+            held_back=node.held_back,
+        )
 
     def acks(self) -> list[Ack]:
         """One per subtask, when the operator's job has ended. Too many dead letters fail the batch."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from stateflow.spark.internals.frames import arrow_limits
 from stateflow.spark.internals.plans import calls_python
-from stateflow.spark.task.widths import WIDEST
+from stateflow.spark.task.acks import WIDEST
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

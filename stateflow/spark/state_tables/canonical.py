@@ -42,8 +42,9 @@ from stateflow.savepoints.publish import publish, remove_empty, require_vacant
 from stateflow.spark.state_tables.failures import failed
 from stateflow.spark.state_tables.shards import OpenedShard
 from stateflow.spark.state_tables.table_files import TableFileWriter, empty_file
+from stateflow.spark.task.failures import marked
 from stateflow.spark.task.storage import TaskStorage, task_storage
-from stateflow.spark.task.worker import marked, spare_the_collector
+from stateflow.spark.task.subtask import spare_the_collector
 from stateflow.state.backends.base import OpenShard
 from stateflow.state.backends.choice import open_reader
 from stateflow.state.tabular import StateTable, TimerTable, tables_of

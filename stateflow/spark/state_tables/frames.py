@@ -16,7 +16,7 @@ from stateflow.spark.state_tables.failures import library_error
 from stateflow.spark.state_tables.snapshots import SnapshotOrigin, TableSnapshot
 from stateflow.spark.state_tables.source import FORMAT, register, rows_of
 from stateflow.spark.state_tables.tables import Part, Table
-from stateflow.spark.task.worker import marked
+from stateflow.spark.task.failures import marked
 
 _PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 

@@ -32,9 +32,10 @@ from stateflow.spark.shuffle.numbered_tasks import to_tasks
 from stateflow.spark.state_tables.failures import failed
 from stateflow.spark.state_tables.frames import table_frame
 from stateflow.spark.state_tables.snapshots import savepoint_snapshot
+from stateflow.spark.task.failures import marked
 from stateflow.spark.task.shards import TaskShards
 from stateflow.spark.task.storage import TaskStorage
-from stateflow.spark.task.worker import marked, spare_the_collector
+from stateflow.spark.task.subtask import spare_the_collector
 from stateflow.state.backends.base import OpenShard
 from stateflow.state.expiry.index import Expiry, next_due
 from stateflow.state.keys.codec import KeyCodec

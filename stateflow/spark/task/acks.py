@@ -15,6 +15,9 @@ from pyspark import AccumulatorParam
 from stateflow.errors import StateflowError
 from stateflow.format.records import FileRef, Shard
 
+WIDEST = "max_row_bytes"
+"""The metric of an ack that says how wide the rows were that the task took and put out."""
+
 
 class Ack(msgspec.Struct, frozen=True, omit_defaults=True):
     operator: str

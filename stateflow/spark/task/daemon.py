@@ -15,9 +15,8 @@ from stateflow.spark.internals.workers import WORKER, fork_workers
 IMPORTED = (
     "pandas",
     "pyarrow",
-    "stateflow.spark.task.worker",
-    "stateflow.spark.task.arrow_worker",
-    "stateflow.spark.task.partition_worker",
+    "stateflow.spark.task.row_work",
+    "stateflow.spark.task.table_work",
     "stateflow.state.backends.rocksdb",
     WORKER,
 )

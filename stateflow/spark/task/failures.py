@@ -1,4 +1,4 @@
-"""Turns Spark's exceptions into errors that a user can act on."""
+"""Errors on their way from a worker through Spark to the user, who can act on them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 import subprocess
 
 from stateflow import errors
-from stateflow.errors import ERROR_MARK, StateflowError, UserCodeError, frames_in
+from stateflow.errors import ERROR_MARK, StateflowError, UserCodeError, frames_in, user_frames
 from stateflow.spark.internals.gateway import failure_text, lost_connection, process_of_jvm
 
 _MARKED = re.compile(re.escape(ERROR_MARK) + r"(\{.*\})")
@@ -21,6 +21,12 @@ _GONE = re.compile(r"\[FAILED_READ_FILE\.FILE_NOT_EXIST\].*? reading file (\S+?)
 _MISFIT = "[MALFORMED_RECORD_IN_PARSING"
 _CHANGED = re.compile(r"\[?DELTA_SOURCE_(TABLE_IGNORE_CHANGES|IGNORE_DELETE)\]?")
 _UNREADABLE = re.compile(r"\[FAILED_READ_FILE[\w.]*\].*? reading file (\S+?)\.(?=\s|$)")
+
+
+def marked(error: StateflowError) -> RuntimeError:
+    """Carries a user-facing error through Spark, which keeps only the text of a worker's exception."""
+    body = {"type": type(error).__name__, "message": str(error), "frames": user_frames(error)}
+    return RuntimeError(f"{ERROR_MARK}{json.dumps(body)}")
 
 
 def translated(error: BaseException) -> StateflowError:

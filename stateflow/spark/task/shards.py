@@ -101,10 +101,14 @@ class TaskShards:
         self.metrics["joined_shards"] += len(self._parts[index])
 
     def changes(self, index: int) -> bool:
-        """Whether opening the shard writes it again, even if no entry changes."""
+        """True if opening the shard writes it again, even if no entry changes."""
         shard = self.inputs[index]
         clipped = (shard.physical_first, shard.physical_last) != (None, None)
         return clipped or len(self._parts[index]) > 1
+
+    def is_empty(self, index: int) -> bool:
+        """True if the shard has no entries. One that is joined from several begins without files, but not empty."""
+        return not self.inputs[index].files and not self.changes(index)
 
     def keep(self, index: int, backend: Backend) -> None:
         """The task has only read the shard: its handle stays as it is."""

@@ -9,7 +9,8 @@ file as a sorted run, and at the end the runs are merged. So neither many rows n
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stateflow.spark.task.key_columns import KeyColumns, key_starts
-from stateflow.spark.task.runs_file import RunsFile
+from stateflow.storage.scratch import remove_scratch
 
 BYTES_IN_MEMORY = 64 << 20
 """Beyond it, rows that wait for the end of the input go to disk."""
 BLOCK_BYTES = 1 << 20
 """The bytes of a block of a run, about. While runs are merged, one block of each is at hand."""
+_FILE = "rows.arrow"
 
 
 class SortedRows:
@@ -31,7 +33,9 @@ class SortedRows:
 
     def __init__(self, keys: KeyColumns, scratch: Callable[[], Path]) -> None:
         self._keys = keys
-        self._file = RunsFile(scratch)
+        self._scratch = scratch
+        self._file: _RunsFile | None = None
+        """Where rows go that do not fit into memory."""
         self._waiting: list[Any] = []
         self._bytes = 0
         self._rows = 1
@@ -41,23 +45,21 @@ class SortedRows:
         """Each batch with the first indices of its keys. The first key may be the last one of the batch before."""
         try:
             for batch in batches:
-                if batch.num_rows:
-                    self._add(batch)
-            if not self._file.runs:
+                if not batch.num_rows:
+                    continue
+                self._waiting.append(batch)
+                self._bytes += batch.nbytes
+                self._rows = max(self._rows, batch.num_rows)
+                if self._bytes > BYTES_IN_MEMORY:
+                    self._write()
+            if self._file is None:
                 yield from self._sorted(self._rows)
                 return
             self._write()
-            for batch in _joined(self._merged(), self._rows):
+            for batch in _joined(self._merged(self._file), self._rows):
                 yield batch, key_starts(self._keys.of(batch))
         finally:
             self.close()
-
-    def _add(self, batch: Any) -> None:
-        self._waiting.append(batch)
-        self._bytes += batch.nbytes
-        self._rows = max(self._rows, batch.num_rows)
-        if self._bytes > BYTES_IN_MEMORY:
-            self._write()
 
     def _sorted(self, rows: int) -> Iterator[tuple[Any, Any]]:
         """The waiting rows, in batches of so many rows."""
@@ -73,13 +75,18 @@ class SortedRows:
             yield batch, np.concatenate(([0], starts[first:last] - begin))
 
     def _write(self) -> None:
+        """The waiting rows become a run of the file."""
+        if not self._waiting:
+            return
+        if self._file is None:
+            self._file = _RunsFile(self._scratch(), self._waiting[0].schema)
         rows = sum(batch.num_rows for batch in self._waiting)
         block = max(1, rows * BLOCK_BYTES // max(1, self._bytes))
         self._file.write(batch for batch, _ in self._sorted(block))
 
-    def _merged(self) -> Iterator[Any]:
-        with self._file.opened() as file:
-            runs = [_Run(file, numbers, self._keys) for numbers in self._file.runs]
+    def _merged(self, sorted_runs: _RunsFile) -> Iterator[Any]:
+        with sorted_runs.opened() as file:
+            runs = [_Run(file, numbers, self._keys) for numbers in sorted_runs.runs]
             while runs := [run for run in runs if run.rows is not None]:
                 # Behind its block a run may have more rows of the block's last key, and none before it.
                 bound = min(run.last for run in runs)
@@ -92,7 +99,39 @@ class SortedRows:
     def close(self) -> None:
         """Removes what lies on disk, also after an error."""
         self._waiting, self._bytes = [], 0
-        self._file.close()
+        if self._file is not None:
+            self._file.remove()
+            self._file = None
+
+
+class _RunsFile:
+    """Sorted runs in a file of a scratch folder. They are written run by run, then read in blocks, each by its number."""
+
+    def __init__(self, folder: Path, schema: pa.Schema) -> None:
+        self._folder = folder
+        self._path = str(folder / _FILE)
+        self._writer = pa.ipc.new_file(self._path, schema)
+        self.runs: list[range] = []
+        """The numbers of the file's blocks that each run has."""
+
+    def write(self, blocks: Iterable[Any]) -> None:
+        """One more run."""
+        first = end = self.runs[-1].stop if self.runs else 0
+        for block in blocks:
+            self._writer.write_batch(block)
+            end += 1
+        self.runs.append(range(first, end))
+
+    @contextmanager
+    def opened(self) -> Iterator[Any]:
+        """The file, when all runs are written."""
+        self._writer.close()
+        with pa.memory_map(self._path) as mapped:
+            yield pa.ipc.open_file(mapped)
+
+    def remove(self) -> None:
+        self._writer.close()
+        remove_scratch(self._folder)
 
 
 _Place = tuple[int, tuple[Any, ...]]
