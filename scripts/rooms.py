@@ -262,7 +262,7 @@ ROOMS: Mapping[str, Room] = {
     "cli": Room(
         "the `stateflow` command",
         "checkpoint config format jobs liveness observe packaging pipelines pipelines/ready quantities "
-        "reading savepoints serve spark spark/session spark/state_tables storage",
+        "reading restore savepoints serve spark spark/session spark/state_tables storage",
         "main.py",
     ),
     "__main__": Room("`python -m stateflow`: the command without its script", "cli"),

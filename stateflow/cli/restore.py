@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -27,6 +27,10 @@ from stateflow.cli.options import (
 )
 from stateflow.cli.text import size
 from stateflow.errors import UsageError
+
+if TYPE_CHECKING:
+    from stateflow.restore.planned import RestorePlan
+    from stateflow.restore.together import RestoreTogether
 
 
 @command
@@ -100,6 +104,7 @@ def restore(
 
     from stateflow.checkpoint.process import this_process
     from stateflow.pipelines.loading import load_pipeline
+    from stateflow.restore.plan import Restored
 
     options = call.options(option)
     mode = claim_mode.replace("-", "_")
@@ -125,64 +130,31 @@ def restore(
     readers = {
         name: load_pipeline(file, Path.cwd()).pipeline for name, file in pairs(reader, "--reader").items()
     }
-    if with_readers:
-        together = found.restore_with_readers(
-            origin,
-            loaded.pipeline,
-            readers,
-            given,
-            rewind_sinks=rewind_sinks,
-            approved=plan_digest,
-            **request,
-        )
-        if strict:
-            for each in together.plans:
-                each.check.refuse_evolution()
-        _restore_together(call, together, yes=yes, shown=options.progress)
-        return
-    if readers:
+    if readers and not with_readers:
         raise UsageError("--reader says which pipeline a reader runs: give --with-readers, too")
-    plan = found.restore(
-        origin, loaded.pipeline, given, rewind_sinks=rewind_sinks, approved=plan_digest, **request
-    )
+    request |= {"rewind_sinks": rewind_sinks, "approved": plan_digest}
+    plan: RestorePlan | RestoreTogether
+    if with_readers:
+        plan = found.restore_with_readers(origin, loaded.pipeline, readers, given, **request)
+    else:
+        plan = found.restore(origin, loaded.pipeline, given, **request)
     if strict:
-        plan.check.refuse_evolution()
+        for each in plan.plans:
+            each.check.refuse_evolution()
     if not yes:
-        call.output.answer(
-            {**plan.document(), "restored": False}, str(plan), note="Nothing was done: --yes restores it."
-        )
+        note = f"Nothing was done: --yes restores {'them' if with_readers else 'it'}."
+        call.output.answer({**plan.document(), "restored": False}, str(plan), note=note)
         return
     call.output.note(str(plan))
     with call.output.progress(f"restore of {job}", shown=options.progress) as progress:
         done = plan.apply(progress)
-    copied = f", {size(done.copied_bytes)} copied" if done.copied_bytes else ""
-    call.output.answer(
-        {
-            **plan.document(),
-            "restored": True,
-            "record": done.checkpoint,
-            "copied_bytes": done.copied_bytes,
-            "sinks_rewound": done.sinks,
-        },
-        f"job {job} is restored: record {done.checkpoint}, timeline {done.timeline}{copied}; the next run goes on from it",
-    )
-
-
-def _restore_together(call: Invocation, together: Any, *, yes: bool, shown: bool) -> None:
-    if not yes:
-        call.output.answer(
-            {**together.document(), "restored": False},
-            str(together),
-            note="Nothing was done: --yes restores them.",
-        )
-        return
-    call.output.note(str(together))
-    job = together.first.request.job.name
-    with call.output.progress(f"restore of {job}", shown=shown) as progress:
-        done = together.apply(progress)
-    records = {name: restored.checkpoint for name, restored in done.items()}
-    restored = ", ".join(f"{name} (record {record})" for name, record in records.items())
-    call.output.answer(
-        {**together.document(), "restored": True, "records": records},
-        f"restored, in this order: {restored}; their next runs go on from there",
-    )
+    facts: dict[str, Any]
+    if isinstance(done, Restored):
+        facts = {"record": done.checkpoint, "copied_bytes": done.copied_bytes, "sinks_rewound": done.sinks}
+        copied = f", {size(done.copied_bytes)} copied" if done.copied_bytes else ""
+        what = f"job {job} is restored: record {done.checkpoint}, timeline {done.timeline}{copied}; the next run goes on from it"
+    else:
+        facts = {"records": {name: each.checkpoint for name, each in done.items()}}
+        jobs = ", ".join(f"{name} (record {record})" for name, record in facts["records"].items())
+        what = f"restored, in this order: {jobs}; their next runs go on from there"
+    call.output.answer({**plan.document(), "restored": True, **facts}, what)

@@ -15,7 +15,6 @@ from typing import Any, Literal
 from stateflow.format.records import Record
 from stateflow.masking import masked
 from stateflow.pipelines.parameters import as_texts, known_parameters, required_parameters
-from stateflow.restore.visible import quoted
 
 Whose = Literal["checkpoint", "savepoint", "other job"]
 """The kind of snapshot: a checkpoint of the job itself, a savepoint, or a checkpoint of another job."""
@@ -45,16 +44,6 @@ class ParameterRestore:
 
     kind: str = ""
     """The type of a value that is no text when the pipeline gets it: False and the text "false" look alike."""
-
-    @property
-    def note(self) -> str:
-        notes = []
-        if self.snapshot is not None:
-            remark = ", the job keeps its own" if self.origin == "job" else ""
-            notes.append(f"the snapshot was made with {quoted(self.masked_text(self.snapshot))}{remark}")
-        if self.job is not None:
-            notes.append(f"the job's newest record has {quoted(self.masked_text(self.job))}")
-        return "; ".join(notes)
 
     def masked_text(self, value: str | None) -> str:
         return "" if value is None else masked(self.name, value)

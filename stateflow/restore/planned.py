@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 from stateflow.restore.apply import RestoreRun
-from stateflow.restore.digest import bound, digest
+from stateflow.restore.description import describe
+from stateflow.restore.digest import digest
 from stateflow.restore.plan import Plan, Progress, Restored, RestoreRequest
 from stateflow.restore.planning import make_plan
-from stateflow.restore.text import next_step, text
+from stateflow.restore.printing import document, markdown, text
 
 
 def plan_restore(request: RestoreRequest) -> RestorePlan:
@@ -19,6 +19,11 @@ def plan_restore(request: RestoreRequest) -> RestorePlan:
 
 class RestorePlan(Plan):
     """What `apply` would do. `print(plan)` shows it."""
+
+    @property
+    def plans(self) -> tuple[RestorePlan, ...]:
+        """This plan alone. A restore together with readers has a plan for each job."""
+        return (self,)
 
     @property
     def digest(self) -> str:
@@ -31,42 +36,11 @@ class RestorePlan(Plan):
 
     def document(self) -> dict[str, Any]:
         """The plan for programs."""
-        request, record = self.request, self.request.origin.record
-        return {
-            "job": request.job.name,
-            "new_job": self.new_job,
-            "from": request.origin.label,
-            "of_job": request.origin.job,
-            "checkpoint": record.slot,
-            "at": record.at,
-            "kind": request.origin.savepoint.kind if request.origin.savepoint else "checkpoint",
-            "savepoint": request.origin.savepoint.id if request.origin.savepoint else None,
-            "record": {"job": record.job, "slot": record.slot, "writer": record.writer},
-            "claim_mode": request.claim_mode if request.origin.savepoint else None,
-            "timeline": self.timeline,
-            "watermark": None if request.reset_watermark else record.watermark,
-            "parameters": [parameter.document() for parameter in self.parameters],
-            "operators": [
-                {"uid": o.uid, "verdict": o.verdict, "states": dict(o.states), "counts": dict(o.counts)}
-                for o in self.check.operators
-            ],
-            "sources": [vars(source) for source in self.sources],
-            "sinks": [vars(sink) for sink in self.sinks],
-            "readers": [
-                {**asdict(reader), "next_step": next_step(reader, goes_along=request.with_readers)}
-                for reader in self.readers
-            ],
-            "files": self.files,
-            "bytes": self.bytes,
-            "copies": self.copies,
-            "warnings": list(self.warnings),
-            "code": {
-                "bound": dict(request.pipeline.code.files),
-                "not_bound": list(request.pipeline.code.elsewhere),
-            },
-            "digest": self.digest,
-            "bound": bound(self, masked=True),
-        }
+        return document(describe(self))
+
+    def markdown(self) -> str:
+        """The plan for the person who approves it."""
+        return markdown(describe(self))
 
     def __str__(self) -> str:
-        return text(self)
+        return text(describe(self))

@@ -14,10 +14,12 @@ from typing import Any
 
 from stateflow.checkpoint.statistics import HistoryLine
 from stateflow.errors import NotFoundError, UsageError
+from stateflow.restore.description import describe_together
 from stateflow.restore.digest import checked_digest
 from stateflow.restore.gone_back import find_gone_back
 from stateflow.restore.plan import Progress, Restored
 from stateflow.restore.planned import RestorePlan
+from stateflow.restore.printing import markdown
 from stateflow.restore.readers import Reader
 
 PlanReader = Callable[[str, int], RestorePlan]
@@ -70,6 +72,13 @@ class RestoreTogether:
     def document(self) -> dict[str, Any]:
         readers = [plan.document() for plan in self.plans[:-1]]
         return {**self.first.document(), "with_readers": readers, "digest": self.digest}
+
+    def markdown(self) -> str:
+        """The plans for the person who approves them: that of the job itself comes first."""
+        if len(self.plans) == 1:
+            return self.first.markdown()
+        head = markdown(describe_together(self.plans, self.digest))
+        return "\n\n".join([head, *(plan.markdown() for plan in (self.first, *self.plans[:-1]))])
 
     def __str__(self) -> str:
         return "\n\n".join([*map(str, self.plans), f"digest of all: {self.digest}"])

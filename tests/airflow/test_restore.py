@@ -378,6 +378,6 @@ def test_a_relative_pipeline_lies_beside_the_dag(tmp_path: Path, connect: Connec
 
 
 def test_a_plan_of_odd_names_is_still_a_table() -> None:
-    from stateflow.restore.markdown import _row
+    from stateflow.restore.printing import _row
 
     assert _row(["a|b", "c\nd"]) == "| a\\|b | c d |"

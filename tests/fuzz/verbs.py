@@ -171,11 +171,10 @@ def restore_savepoint(scene: Scene, seed: int) -> None:
 
 
 def _said(plan: Any) -> None:
-    from stateflow.restore.markdown import markdown
 
     str(plan)
     json.dumps(plan.document())
-    markdown(plan)
+    plan.markdown()
 
 
 def read_foreign(scene: Scene, seed: int) -> None:

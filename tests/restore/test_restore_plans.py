@@ -22,7 +22,6 @@ from stateflow.pipelines.loading import load_pipeline
 from stateflow.pipelines.parameters import as_texts
 from stateflow.pipelines.pipeline import Pipeline
 from stateflow.restore.digest import bound, differences, require_same
-from stateflow.restore.markdown import markdown
 from stateflow.restore.planned import RestorePlan
 from stateflow.restore.visible import code, prose, quoted, visible
 from stateflow.savepoints.format import read_savepoint
@@ -160,7 +159,7 @@ class TestParameters:
     def test_a_secret_is_bound_and_not_shown(self, scene: Scene) -> None:
         plan = planned(scene, "latest", {"token": "hush"})
         assert plan.digest != planned(scene, "latest", {"token": "other"}).digest
-        for text in (str(plan), markdown(plan), str(plan.document())):
+        for text in (str(plan), plan.markdown(), str(plan.document())):
             assert "hush" not in text
             assert "***" in text
 
@@ -176,7 +175,7 @@ class TestWhatThePlanLists:
         assert "source      events (delta /data/orders): resumes at" in text
         assert "sink        totals (append /data/moved; so far it wrote to /data/totals)" in text
         assert text.endswith(f"digest      {plan.digest}")
-        shown = markdown(plan)
+        shown = plan.markdown()
         assert f"| identity | `{savepoint.id}`, record `{savepoint.record.writer}` of job" in shown
         assert "| `output` | `/data/moved` | given | `/data/totals` | `/data/totals` |" in shown
         assert f"| digest | `{plan.digest}` |" in shown
@@ -232,10 +231,10 @@ class TestHostileText:
             )
 
         hostile, harmless = plan(value, "hostile"), plan("harmless", "harmless")
-        assert shape(markdown(hostile)) == shape(markdown(harmless))
-        assert "html_inline" not in shape(markdown(hostile))
-        columns = [line.count("|") - line.count("\\|") for line in markdown(hostile).splitlines()]
-        assert columns == [line.count("|") for line in markdown(harmless).splitlines()]
+        assert shape(hostile.markdown()) == shape(harmless.markdown())
+        assert "html_inline" not in shape(hostile.markdown())
+        columns = [line.count("|") - line.count("\\|") for line in hostile.markdown().splitlines()]
+        assert columns == [line.count("|") for line in harmless.markdown().splitlines()]
         assert len(str(hostile).splitlines()) == len(str(harmless).splitlines())
         assert "\x1b" not in str(hostile)
 
@@ -561,7 +560,7 @@ def test_a_changed_module_beside_the_pipeline_is_another_plan_and_is_named(
     assert "  code        bound by the digest: bound_amounts.py, orders.py\n" in str(first)
     assert "not bound: " in str(first)
     assert "stateflow" in str(first).partition("not bound: ")[2].partition("\n")[0]
-    assert "bound by the digest: bound_amounts.py, orders.py" in html.unescape(markdown(first))
+    assert "bound by the digest: bound_amounts.py, orders.py" in html.unescape(first.markdown())
     assert list(first.document()["code"]["bound"]) == ["bound_amounts.py", "orders.py"]
     (tmp_path / "own" / "bound_amounts.py").write_text("FACTOR = 1000\n")
     second = plan()
@@ -601,5 +600,5 @@ def test_the_plan_of_a_fork_says_that_its_tables_begin_empty(
     assert sink.action == "starts"
     assert sink.note.startswith(words)
     assert words in str(plan)
-    assert html.escape(words) in html.unescape(markdown(plan))
+    assert html.escape(words) in html.unescape(plan.markdown())
     assert plan.document()["sinks"][0]["note"] == sink.note

@@ -13,7 +13,6 @@ from stateflow.checkpoint.statistics import HistoryLine
 from stateflow.errors import NotFoundError, UsageError
 from stateflow.restore.digest import differences_together
 from stateflow.restore.gone_back import GoneBack, find_gone_back, note
-from stateflow.restore.markdown import markdown, markdown_together
 from stateflow.restore.planned import RestorePlan
 from stateflow.restore.readers import Reader
 from stateflow.restore.together import RestoreTogether, back_to, plan_together
@@ -95,7 +94,7 @@ def test_without_a_reader_it_is_the_restore_of_the_job_alone(plans: Plans) -> No
     plans.back.clear()
     together = plans.together()
     assert together.digest == together.first.digest == plans.first().digest
-    assert markdown_together(together.plans, together.digest) == markdown(together.first)
+    assert together.markdown() == together.first.markdown()
 
 
 def test_what_was_approved_holds_while_one_after_the_other_goes_back(plans: Plans) -> None:
@@ -158,8 +157,8 @@ def test_the_plan_says_how_to_take_readers_along_or_that_they_go(plans: Plans) -
     alone = plans.first()
     hint = "take it along with `--with-readers --reader daily=FILE` (in Airflow's recovery form the field `with_readers`)"
     assert hint in str(alone)
-    assert "take it along with &#96;--with-readers --reader daily=FILE&#96;" in markdown(alone)
-    assert "the field &#96;with&#95;readers&#96;" in markdown(alone)
+    assert "take it along with &#96;--with-readers --reader daily=FILE&#96;" in alone.markdown()
+    assert "the field &#96;with&#95;readers&#96;" in alone.markdown()
     told = alone.document()["readers"]
     assert [(each["job"], each["back_to"]) for each in told] == [("daily", 1), ("weekly", 3)]
     assert hint in told[0]["next_step"]
@@ -167,7 +166,7 @@ def test_the_plan_says_how_to_take_readers_along_or_that_they_go(plans: Plans) -
     assert "restore a savepoint of it, or let it begin anew" in str(lost)
 
     together = plans.together()
-    shown = markdown_together(together.plans, together.digest)
+    shown = together.markdown()
     for text in (str(together), shown, str(together.document())):
         assert "it goes back with it, to its checkpoint 1" in text
         assert "take it along" not in text

@@ -211,12 +211,10 @@ class StateflowRestoreOperator(StateflowOperator):
     def _told(
         self, context: Context, plan: RestoreTogether, checkpoint: int | None, **facts: Any
     ) -> dict[str, Any]:
-        from stateflow.restore.markdown import markdown_together
-
         self.linked(context, checkpoint)
         return self.result(
             checkpoint,
-            plan=markdown_together(plan.plans, plan.digest),
+            plan=plan.markdown(),
             document=plan.document(),
             digest=plan.digest,
             **facts,
