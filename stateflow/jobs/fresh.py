@@ -63,7 +63,7 @@ class FreshRun:
         spark = _session()
         for sink in self._declared.sinks:
             path = self._folder / "tables" / sink.uid
-            of_function = sink.mode == "function"
+            of_function = sink.sink_kind.calls_function
             if spark is None or not (path / "_delta_log").exists():
                 yield SinkTable(sink.uid, of_function, (), [], 0)
                 continue

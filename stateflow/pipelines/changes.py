@@ -74,7 +74,7 @@ def upserted_by(graph: Graph, node: Node) -> str:
     for reader, stream in graph.consumers(node):
         if stream.changes is None:
             continue
-        if isinstance(reader, SinkNode) and reader.mode == "upsert":
+        if isinstance(reader, SinkNode) and reader.sink_kind.changes == "replace":
             return reader.named
         if isinstance(reader, TransformNode | UnionNode) and (sink := upserted_by(graph, reader)):
             return sink

@@ -45,7 +45,9 @@ def takes_id(function: Callable[..., Any]) -> bool:
 def taking_ids(sinks: Iterable[SinkNode]) -> dict[str, str]:
     """By the uid of the sink: what to write in place of a function that takes the number alone."""
     return {
-        sink.uid: _advice(sink.uid) for sink in sinks if sink.mode == "function" and takes_id(sink.target)
+        sink.uid: _advice(sink.uid)
+        for sink in sinks
+        if sink.sink_kind.calls_function and takes_id(sink.target)
     }
 
 

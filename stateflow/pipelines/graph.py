@@ -15,6 +15,7 @@ from stateflow.pipelines.processes.columnar import ColumnarOperator
 from stateflow.pipelines.processes.process import Output, Process
 from stateflow.pipelines.ready.aggregates import Aggregate
 from stateflow.pipelines.rows.row_type import RowType
+from stateflow.pipelines.sink_kinds import SinkKind, kind_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,6 +100,10 @@ class SinkNode(Node):
     @property
     def kind(self) -> str:
         return "sink"
+
+    @property
+    def sink_kind(self) -> SinkKind:
+        return kind_of(self.mode)
 
 
 @dataclass(frozen=True)

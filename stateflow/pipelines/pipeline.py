@@ -13,7 +13,7 @@ from stateflow.pipelines.code.bound_code import BoundCode
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.graph import KeyedNode, Node, SinkNode
 from stateflow.pipelines.parameters import from_text
-from stateflow.pipelines.step_checks import refuse_own_output
+from stateflow.pipelines.sinks import refuse_own_output
 
 
 @dataclass(frozen=True)

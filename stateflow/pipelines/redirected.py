@@ -13,6 +13,7 @@ from stateflow.pipelines.graph import SinkNode, SourceNode
 from stateflow.pipelines.inputs.files import Files
 from stateflow.pipelines.inputs.tables import DeltaTable
 from stateflow.pipelines.pipeline import Pipeline
+from stateflow.pipelines.sink_kinds import DELTA_APPEND
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class RedirectedPipeline(Pipeline):
         if isinstance(sink.target, DeltaTable):
             return replace(sink, target=replace(sink.target, path=path))
         # A function of the user's would act on the outside, and a list in memory takes few rows.
-        return replace(sink, mode="append", target=DeltaTable(path), options={})
+        return replace(sink, mode=DELTA_APPEND.mode, target=DeltaTable(path), options={})
 
 
 def _refuse_tidying(source: SourceNode) -> None:

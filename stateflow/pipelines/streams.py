@@ -17,9 +17,7 @@ from stateflow.pipelines.changes import (
     operation_rows,
     refuse_changes,
     refuse_counted_again,
-    refuse_filtered,
     refuse_mixed,
-    refuse_other_keys,
     refuse_stale,
     with_operation,
 )
@@ -31,7 +29,6 @@ from stateflow.pipelines.graph import (
     KeyedNode,
     Node,
     NodeRows,
-    SinkNode,
     SourceNode,
     TransformNode,
     UnionNode,
@@ -59,10 +56,9 @@ from stateflow.pipelines.ready.operators import (
 from stateflow.pipelines.ready.window_process import WindowProcess, window_code
 from stateflow.pipelines.ready.windows import LENIENT, Window, late_when, not_negative, window_of
 from stateflow.pipelines.rows.row_type import RowType, row_type
+from stateflow.pipelines.sinks import add_sink
 from stateflow.pipelines.step_checks import (
     check_same_rows,
-    check_sink,
-    check_table_of_its_own,
     check_transform,
 )
 from stateflow.pipelines.top import top
@@ -198,8 +194,7 @@ class Stream(NodeRows, Steps, called="a stream", comes="before .key_by()"):
 
     def append(self, uid: str, target: Any, **options: Any) -> None:
         """Appends the rows of every batch to a table."""
-        refuse_changes(f"sink {uid!r} (append)", self.changes, self.node.named)
-        self._write(uid, target, "append", options)
+        add_sink(self, uid, "append", target, options)
 
     def upsert(
         self,
@@ -216,13 +211,8 @@ class Stream(NodeRows, Steps, called="a stream", comes="before .key_by()"):
         The rows of aggregates know by which columns they replace each other: there `keys` may be left out. A row for which
         `delete_when` holds, a condition in SQL such as `"op = 'delete'"`, deletes the table's row of its key.
         """
-        names = (keys,) if isinstance(keys, str) else tuple(keys or self.changes or ())
-        refuse_filtered(uid, self)
-        refuse_other_keys(uid, self, names)
-        given = {"keys": names, "order_by": order_by, "delete_when": delete_when, **options}
-        if self.operation:
-            given["operation"] = self.operation
-        self._write(uid, target, "upsert", given)
+        given = {"keys": keys, "order_by": order_by, "delete_when": delete_when, **options}
+        add_sink(self, uid, "upsert", target, given)
 
     def for_each_batch(
         self, uid: str, function: Callable[[Any, Delivery], None] | Callable[[Any, int], None], **options: Any
@@ -231,11 +221,11 @@ class Stream(NodeRows, Steps, called="a stream", comes="before .key_by()"):
 
         `delivery` is a `Delivery`: keep its key and slot with the rows to take each batch once.
         """
-        self._write(uid, function, "function", options)
+        add_sink(self, uid, "function", function, options)
 
     def collect(self, uid: str, target: Any) -> None:
         """Keeps the rows in memory, for tests."""
-        self._write(uid, target, "collect", {})
+        add_sink(self, uid, "collect", target, {})
 
     def _then(
         self,
@@ -247,12 +237,6 @@ class Stream(NodeRows, Steps, called="a stream", comes="before .key_by()"):
     ) -> Stream:
         self.flow.nodes.append(node)
         return Stream(self.flow, node, MAIN, rows, changes, operation, former)
-
-    def _write(self, uid: str, target: Any, mode: str, options: Mapping[str, Any]) -> None:
-        self.flow.claim("sink", uid)
-        check_sink(uid, mode, target, options, self.rows)
-        check_table_of_its_own(uid, target, ((sink.uid, sink.target) for sink in self.flow.sinks))
-        self.flow.nodes.append(SinkNode(uid, (self,), target, mode, options))
 
 
 @dataclass(frozen=True, eq=False)

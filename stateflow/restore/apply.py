@@ -44,7 +44,7 @@ from stateflow.savepoints.origin import find_origin, newest_sinks, refuse_erased
 from stateflow.savepoints.publish import probe_elsewhere
 from stateflow.spark.carry_out import Sinks, functions_of
 from stateflow.spark.sinks.delta_copy import copy_table
-from stateflow.spark.sinks.delta_rewind import prepare_rewind
+from stateflow.spark.sinks.kinds import prepare_rewind
 from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.storage.roots import open_recorded, open_store
 

@@ -22,6 +22,7 @@ from stateflow.observe.status import position_of
 from stateflow.pipelines.delivery import taking_ids
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.inputs.places import canonical, same_place
+from stateflow.pipelines.sink_kinds import is_table, rewindable
 from stateflow.restore.copies import refuse_copies, with_copies
 from stateflow.restore.digest import checked_digest
 from stateflow.restore.parameters import ParameterRestore, Whose, restored_parameters
@@ -30,15 +31,7 @@ from stateflow.restore.readers import Readers, readers_of
 from stateflow.restore.visible import quoted
 from stateflow.savepoints.format import verify_savepoint
 from stateflow.savepoints.origin import Origin, newest_sinks
-from stateflow.spark.sinks.delta_rewind import rewindable
 from stateflow.storage.roots import open_store
-
-_STARTS = {
-    "upsert": "has nothing of this job yet, and gets only the keys that change after the snapshot: the others never arrive, "
-    "unless the table is a copy that holds them",
-    "append": "has nothing of this job yet, and gets only rows that follow the snapshot",
-}
-"""What to expect of an output into which the job has never written, by the sink's mode."""
 
 
 def make_plan(request: RestoreRequest) -> Plan:
@@ -180,7 +173,7 @@ def _shared_outputs(flow: Flow, origin: Origin, own: Record | None, job: JobHand
         return
     theirs = {canonical(target) for target in origin.targets.values()}
     for sink in flow.sinks:
-        if sink.mode not in ("append", "upsert") or canonical(path := table_path(sink.target)) not in theirs:
+        if not sink.sink_kind.table or canonical(path := table_path(sink.target)) not in theirs:
             continue
         if origin.job != job.name:
             raise UsageError(
@@ -217,7 +210,7 @@ def _sinks(flow: Flow, origin: Origin, log: Log | None, rewind: bool) -> Iterato
     still = log is not None and origin.job == log.job and not _moves(flow, origin.record, log)
     commits = log.last_commits if log else {}
     for node in flow.sinks:
-        target = table_path(node.target) if node.mode in ("append", "upsert") else node.mode
+        target = table_path(node.target) if node.sink_kind.table else node.mode
         had, has = origin.last_commits.get(node.uid), commits.get(node.uid)
         sink = partial(
             SinkRestore,
@@ -227,7 +220,7 @@ def _sinks(flow: Flow, origin: Origin, log: Log | None, rewind: bool) -> Iterato
             before=_written_so_far(newest.get(node.uid), target),
         )
         if has is None:
-            yield sink("starts", _STARTS.get(node.mode, "has nothing of this job yet"))
+            yield sink("starts", node.sink_kind.starts)
         elif rewind and node.uid in newest and rewindable(newest[node.uid]):
             to = f"slot {had}" if had is not None else "before this job's first output"
             yield sink("rewinds", f"back to {to}", back_to=had)
@@ -243,7 +236,7 @@ def _sinks(flow: Flow, origin: Origin, log: Log | None, rewind: bool) -> Iterato
 
 def _written_so_far(newest: Prepared | None, target: str) -> str:
     """The table that the sink has written to so far, if it is another one from now on."""
-    if newest is None or not newest.kind.startswith("delta"):
+    if newest is None or not is_table(newest.kind):
         return ""
     so_far = table_path(newest.target)
     return "" if same_place(so_far, target) else so_far
@@ -297,7 +290,7 @@ def _new_keys(flow: Flow, origin: Origin) -> Iterator[str]:
     """Tells of functions that a new job calls: what they have kept of the snapshot's job says nothing of its deliveries."""
     by_id = taking_ids(flow.sinks)
     for sink in flow.sinks:
-        if sink.mode != "function":
+        if not sink.sink_kind.calls_function:
             continue
         drops = "; it takes a checkpoint id, which begins again, and would drop rows if it skips ids up to the last one: write it as (frame, delivery)"
         yield (
@@ -313,9 +306,7 @@ def _inherited_outputs(flow: Flow, parameters: Iterable[ParameterRestore]) -> It
         if parameter.origin not in ("savepoint", "other job") or not parameter.value:
             continue
         for sink in flow.sinks:
-            if sink.mode in ("append", "upsert") and parameter.value in str(
-                getattr(sink.target, "path", sink.target)
-            ):
+            if sink.sink_kind.table and parameter.value in str(getattr(sink.target, "path", sink.target)):
                 yield (
                     f"sink {sink.uid} will write to {quoted(table_path(sink.target))}, which parameter {parameter.name} of the snapshot says: "
                     f"give -p {parameter.name}=... if that is not meant"

@@ -14,9 +14,10 @@ from stateflow.checkpoint.names import require_checkpoint
 from stateflow.errors import StateflowError
 from stateflow.format.records import Prepared, SourceState
 from stateflow.format.source_offsets import NOTHING, kind_of
+from stateflow.pipelines.sink_kinds import rewindable
 from stateflow.savepoints.origin import newest_sinks
 from stateflow.spark.internals.delta_log import LoggedCommit, logged_commit
-from stateflow.spark.sinks.delta_rewind import find_rewind, rewindable
+from stateflow.spark.sinks.delta_rewind import find_rewind
 from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.spark.sources.delta_log import SourceLog, log_of
 from stateflow.spark.sources.delta_offset import DeltaOffset

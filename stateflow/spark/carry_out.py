@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 def functions_of(flow: Flow) -> dict[str, BatchFunction]:
     """The user's own sinks of a pipeline, by uid."""
-    return {sink.uid: sink.target for sink in flow.sinks if sink.mode == "function"}
+    return {sink.uid: sink.target for sink in flow.sinks if sink.sink_kind.calls_function}
 
 
 @dataclass(frozen=True)

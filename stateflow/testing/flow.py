@@ -122,7 +122,7 @@ class FlowHarness:
             known = ", ".join(repr(node.uid) for node in self.flow.sinks) or "none"
             raise UsageError(f"pipeline {self._pipeline.name!r} has no sink {sink!r}; it has {known}")
         target = nodes[0].target
-        if nodes[0].mode == "collect":
+        if nodes[0].sink_kind.keeps_rows:
             return [dict(row) for row in target.rows]
         if not isinstance(target, DeltaTable):
             raise UsageError(

@@ -26,7 +26,7 @@ RULES: tuple[Rule, ...] = (
     ),
     rule(
         "the disagreement shows before the decision",
-        _APPEND,
+        f"{_SINKS}delta_table.py",
         '    if decide_undecided(version, prev, at.slot, at.late) == "disagree":\n',
         "    if False:\n",
         f"{_COMMIT}::test_a_table_of_another_slot_is_refused_before_and_after_the_decision",
@@ -48,7 +48,7 @@ RULES: tuple[Rule, ...] = (
     rule(
         "an append asks the table for its slot",
         _APPEND,
-        '        if exactly_once and is_committed(txn, prepared, at, still_owner):\n            return "already"\n',
+        '            if exactly_once and is_committed(txn, prepared, at, still_owner):\n                return "already"\n',
         "",
         f"{_COMMIT}::test_a_slot_is_committed_once_and_with_its_number",
     ),
@@ -62,8 +62,8 @@ RULES: tuple[Rule, ...] = (
     rule(
         "an upsert asks the table for its slot",
         _UPSERT,
-        'is_committed(txn, prepared, at, still_owner):\n            return "already"\n',
-        "False:\n            pass\n",
+        'is_committed(txn, prepared, at, still_owner):\n                return "already"\n',
+        "False:\n                pass\n",
         f"{_COMMIT}::test_a_slot_is_committed_once_and_with_its_number",
     ),
     rule(
@@ -76,14 +76,14 @@ RULES: tuple[Rule, ...] = (
     rule(
         "a run that was replaced does not commit after a conflict",
         _APPEND,
-        "            still_owner()\n            continue\n",
-        "            continue\n",
+        "                still_owner()\n                continue\n",
+        "                continue\n",
         f"{_COMMIT}::test_after_a_conflict_only_the_owner_goes_on",
     ),
     rule(
         "a run that was replaced does not call the function",
         f"{_SINKS}function.py",
-        "    still_owner()\n",
+        "        still_owner()\n",
         "",
         f"{_COMMIT}::test_a_function_is_called_by_the_owner_alone",
     ),

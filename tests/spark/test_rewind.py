@@ -161,8 +161,7 @@ def test_a_table_that_others_have_written_to_stops_the_restore_before_it_is_deci
 def test_a_restore_that_dies_between_two_tables_is_carried_out_by_the_next_run(
     spark: SparkSession, bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from stateflow.spark.sinks import delta_rewind
-    from stateflow.spark.sinks.kinds import COMMITS
+    from stateflow.spark.sinks.delta_rewind import TableSink
 
     orders, job = pipeline(bench), Job(str(bench.folder / "root"), "orders")
     feed(bench, range(2))
@@ -177,12 +176,13 @@ def test_a_restore_that_dies_between_two_tables_is_carried_out_by_the_next_run(
         if calls:
             raise KeyboardInterrupt
         calls.append("first")
-        return delta_rewind.commit(*arguments, **named)
+        return commit_rewind(*arguments, **named)
 
-    monkeypatch.setitem(COMMITS, delta_rewind.KIND, dies)
+    commit_rewind = TableSink.commit_rewind
+    monkeypatch.setattr(TableSink, "commit_rewind", staticmethod(dies))
     with pytest.raises(KeyboardInterrupt):
         job.restore(f"checkpoint:{early}", orders, options=options(bench), rewind_sinks=True).apply()
-    monkeypatch.setitem(COMMITS, delta_rewind.KIND, delta_rewind.commit)
+    monkeypatch.setattr(TableSink, "commit_rewind", staticmethod(commit_rewind))
     assert tables(spark, bench) not in (at_two, at_three)
     bench.run(orders, retained_checkpoints=20, takeover=True)
     assert tables(spark, bench) == at_three

@@ -15,8 +15,8 @@ from stateflow.format.records import FileRef, Prepared
 from stateflow.pipelines.inputs.tables import delta
 from stateflow.spark.internals.delta_log import LoggedFile, TableShape, _file_of
 from stateflow.spark.sinks import delta_append, delta_upsert, function, memory
-from stateflow.spark.sinks.delta_append import refuse_disagreement
 from stateflow.spark.sinks.delta_rewrite import files_to_rewrite, is_plain
+from stateflow.spark.sinks.delta_table import refuse_disagreement
 from stateflow.spark.sinks.delta_upsert import DeltaUpsert
 from stateflow.spark.sinks.fit import check_fit, column_marks
 from stateflow.spark.sinks.slot import SinkSlot
@@ -90,7 +90,7 @@ def appended(table: Table, still_owner: Callable[[], None] = lambda: None) -> st
         "marks": column_marks(SHAPE, ["id", "v"]), "exactly_once": True,
     }  # fmt: skip
     prepared = Prepared(kind="delta_append", target="/out", prev=6, payload=payload, rows=2)
-    return delta_append.commit(None, prepared, AT, still_owner, {}, None)  # type: ignore[arg-type]
+    return delta_append.DeltaAppend.commit(None, prepared, AT, still_owner, {}, None)  # type: ignore[arg-type]
 
 
 def merged(table: Table) -> str:
@@ -100,7 +100,7 @@ def merged(table: Table) -> str:
     }  # fmt: skip
     files = (FileRef("part.parquet", 9, "x", "part.parquet"),)
     prepared = Prepared(kind="delta_upsert", target="/out", prev=6, payload=payload, files=files, rows=2)
-    return delta_upsert.commit(None, prepared, AT, lambda: None, {}, None)  # type: ignore[arg-type]
+    return delta_upsert.DeltaUpsert.commit(None, prepared, AT, lambda: None, {}, None)  # type: ignore[arg-type]
 
 
 def test_a_slot_is_committed_once_and_with_its_number(table: Table) -> None:
@@ -208,7 +208,7 @@ def test_memory_takes_a_slot_of_a_job_once(monkeypatch: pytest.MonkeyPatch) -> N
     prepared = Prepared(kind="memory", target=table.name, prev=None, payload=payload, rows=1)
 
     def commit(at: SinkSlot) -> str:
-        return memory.commit(None, prepared, at, lambda: None, {}, None)  # type: ignore[arg-type]
+        return memory.MemorySink.commit(None, prepared, at, lambda: None, {}, None)  # type: ignore[arg-type]
 
     other = replace(AT, job="9d1c44aa")
     assert [commit(AT), commit(AT), commit(other)] == ["committed", "already", "committed"]
@@ -234,9 +234,9 @@ def test_a_function_is_called_by_the_owner_alone() -> None:
         raise FencedError("epoch 3 has taken over")
 
     with pytest.raises(FencedError):
-        function.commit(None, prepared, AT, replaced, functions, Files())  # type: ignore[arg-type]
+        function.FunctionSink.commit(None, prepared, AT, replaced, functions, Files())  # type: ignore[arg-type]
     assert calls == []
-    assert function.commit(None, prepared, AT, lambda: None, functions, Files()) == "committed"  # type: ignore[arg-type]
+    assert function.FunctionSink.commit(None, prepared, AT, lambda: None, functions, Files()) == "committed"  # type: ignore[arg-type]
     assert len(calls) == 1
 
 

@@ -44,6 +44,7 @@ from stateflow.airflow.operators.links import (
 )
 from stateflow.errors import BusyError, StateflowError, UsageError
 from stateflow.pipelines.parameters import as_texts
+from stateflow.pipelines.sink_kinds import is_table
 from stateflow.quantities import written_duration
 
 if TYPE_CHECKING:
@@ -570,7 +571,7 @@ def _written(status: JobStatus, mark: ScheduledRun | None) -> dict[str, str]:
     return {
         sink.uid: sink.target
         for sink in status.sinks
-        if sink.kind.startswith("delta") and (sink.last_commit or 0) > before
+        if is_table(sink.kind) and (sink.last_commit or 0) > before
     }
 
 

@@ -134,10 +134,10 @@ class Batch:
         return running.has_run or not in_one_stage(frame, self._frames[(id(operator), MAIN)])
 
     def _stays_small(self, operator: KeyedNode, sink: SinkNode, frame: DataFrame) -> bool:
-        """True if no Arrow batch becomes too large while a sink runs its operator. All sinks but appends may let Spark put the
-        operator's own rows into Arrow batches, too."""
+        """True if no Arrow batch becomes too large while a sink runs its operator. A sink with Python code of its own may get the
+        operator's rows in Arrow batches, too."""
         running = self._running[operator.uid]
-        return running.small and (sink.mode == "append" or are_small(frame, running.widest))
+        return running.small and (sink.sink_kind.written_by_spark or are_small(frame, running.widest))
 
     def _started(self, node: KeyedNode, stage: Stage | None) -> DataFrame:
         read = self.attempt.settings.flow.read_outputs(node)

@@ -1,7 +1,7 @@
 """Where the rows of each operator go.
 
 - In its sink's job: the operator has one reader, a sink that writes the rows in the stage that computes them. Between an operator and
-  an append there may be steps that make each row by itself.
+  a sink whose rows Spark alone writes there may be steps that make each row by itself.
 - Through files: any other operator runs in a job of its own. Its tasks write the rows that have readers to files, their acks
   list the files, and every reader gets that list.
 """
@@ -32,7 +32,7 @@ class Routes:
                 return None
             reader = readers[0][0]
             if isinstance(reader, SinkNode):
-                through_steps = reader.mode == "append" and operator.uid not in self._apart
+                through_steps = reader.sink_kind.written_by_spark and operator.uid not in self._apart
                 return reader if at is operator or through_steps else None
             if not isinstance(reader, TransformNode):
                 return None

@@ -77,7 +77,7 @@ def tell_of_outputs(
                         node.uid,
                         undone,
                         kept(),
-                        appends=node.mode == "append",
+                        appends=node.sink_kind.changes != "replace",
                     ),
                 )
 

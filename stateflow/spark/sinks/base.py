@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
-from stateflow.errors import DisagreementError
+from stateflow.errors import DisagreementError, UsageError
 from stateflow.format.records import Prepared
+from stateflow.pipelines.sink_kinds import SinkKind
 from stateflow.spark.sinks.slot import SinkSlot
 
 if TYPE_CHECKING:
@@ -21,39 +23,66 @@ BatchFunction = Callable[["DataFrame", Any], Any]
 """A user's sink: stateflow calls it with the rows and their `Delivery` until it returns."""
 
 
-class Sink(Protocol):
-    """One sink of a flow, for the length of a run."""
+class Sink(ABC):
+    """A kind of sink; each object of it is one sink of a flow, for the length of a run.
+
+    What a kind takes and can do stands in `declared`, for those who know nothing of Spark.
+    """
+
+    declared: ClassVar[SinkKind]
 
     @property
     def kind(self) -> str:
-        """The name that a record keeps; `commit` looks up by it how to commit."""
-        ...
+        """The name that a record keeps; whoever commits finds the class by it."""
+        return self.declared.name
 
+    @classmethod
+    @abstractmethod
+    def of(cls, target: Any, options: Mapping[str, Any], delivery: DeliveryMode) -> Sink:
+        """The sink that a flow declares, with a target and options that fit."""
+
+    @abstractmethod
     def open(self, spark: SparkSession, schema: StructType) -> None:
         """At the start of a run: creates a missing table, checks that rows of `schema` fit it, writes no rows."""
-        ...
 
+    @abstractmethod
     def prepare(self, frame: DataFrame, at: SinkSlot, prev: int | None, stager: Stager) -> Prepared:
         """Runs the job that computes `frame`, once, with its last stage as the job's result stage.
 
         Nothing becomes visible. `prev` is the slot last committed to this sink (`Outcome.last_commits`).
         Rows that the target would refuse fail here, before the record is decided.
         """
-        ...
 
-
-class Commit(Protocol):
-    """How one kind of sink commits what it prepared."""
-
-    def __call__(
-        self,
+    @staticmethod
+    @abstractmethod
+    def commit(
         spark: SparkSession,
         prepared: Prepared,
         at: SinkSlot,
         still_owner: Callable[[], None],
         functions: Mapping[str, BatchFunction],
         stager: Stager,
-    ) -> Committed: ...
+    ) -> Committed:
+        """Makes visible what a decided record prepared. Any run can: it needs no object, and has the record alone."""
+
+    @classmethod
+    def rewind(
+        cls, spark: SparkSession, prepared: Prepared, at: SinkSlot, prev: int | None, last_slot: int | None
+    ) -> Prepared:
+        """Prepares that the output goes back to what it had at `last_slot`. `prepared` is the newest of the sink. The record has
+        it under the name `declared.rewound_as`, by which `commit_rewind` is found."""
+        raise UsageError(f"the output of {at} cannot be taken back: restore without --rewind-sinks")
+
+    @staticmethod
+    def commit_rewind(
+        spark: SparkSession,
+        prepared: Prepared,
+        at: SinkSlot,
+        still_owner: Callable[[], None],
+        functions: Mapping[str, BatchFunction],
+        stager: Stager,
+    ) -> Committed:
+        raise NotImplementedError
 
 
 class SlotsOfTable(Protocol):

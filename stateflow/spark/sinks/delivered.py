@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from stateflow.format.records import Record
+from stateflow.pipelines.sink_kinds import KINDS
 from stateflow.spark.internals.delta_log import DeltaLog
-from stateflow.spark.sinks import delta_append, delta_upsert
 from stateflow.spark.sinks.slot import SinkSlot
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-TABLES = frozenset({delta_append.KIND, delta_upsert.KIND})
+TABLES = frozenset(kind.name for kind in KINDS.values() if kind.table)
 """Kinds of sink whose target says which slot it has. A user's function cannot be asked."""
 
 

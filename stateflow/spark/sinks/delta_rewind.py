@@ -13,16 +13,21 @@ from typing import TYPE_CHECKING
 from stateflow.errors import DisagreementError, NotFoundError
 from stateflow.format.records import Prepared
 from stateflow.spark.internals.delta_log import DeltaLog, LoggedCommit
-from stateflow.spark.sinks.base import BatchFunction, Committed, decide_undecided, disagreement, is_committed
-from stateflow.spark.sinks.delta_append import ATTEMPTS, conflicted, fence, stuck
+from stateflow.spark.sinks.base import (
+    BatchFunction,
+    Committed,
+    Sink,
+    decide_undecided,
+    disagreement,
+    is_committed,
+)
+from stateflow.spark.sinks.delta_table import ATTEMPTS, conflicted, fence, stuck
 from stateflow.spark.sinks.slot import SinkSlot
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from stateflow.spark.sinks.staging import Stager
-
-KIND = "delta_rewind"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,62 +95,63 @@ def plan_rewind(spark: SparkSession, prepared: Prepared, at: SinkSlot, last_slot
     return Rewind(prepared.target, last_slot, version, undone)
 
 
-def prepare_rewind(
-    spark: SparkSession, prepared: Prepared, at: SinkSlot, prev: int | None, last_slot: int | None
-) -> Prepared:
-    """The rewind as a record names it. A rewind that the table cannot do fails here, before the record is decided."""
-    rewind = plan_rewind(spark, prepared, at, last_slot)
-    log = DeltaLog(spark, prepared.target)
-    txn = log.begin()
-    version = txn.slot_of(at.app_id)
-    if decide_undecided(version, prev, at.slot, at.late) == "disagree":
-        raise disagreement(at, f"Delta table {prepared.target}", version, prev)
-    if rewind.version >= 0 and rewind.undone and (missing := log.missing(log.files_at(rewind.version))):
-        raise DisagreementError(
-            f"Delta table {prepared.target} cannot be taken back to version {rewind.version}: {len(missing)} of its files are "
-            f"gone ({missing[0]}; was it vacuumed?); choose a later checkpoint, or restore without --rewind-sinks"
-        )
-    return Prepared(
-        kind=KIND,
-        target=prepared.target,
-        prev=prev,
-        payload={"table": txn.shape().id, "wanted": last_slot, "version": rewind.version},
-    )
+class TableSink(Sink):
+    """A sink into a Delta table, whose output can be taken back."""
 
-
-def commit(
-    spark: SparkSession,
-    prepared: Prepared,
-    at: SinkSlot,
-    still_owner: Callable[[], None],
-    functions: Mapping[str, BatchFunction],
-    stager: Stager,
-) -> Committed:
-    payload = prepared.payload
-    log = DeltaLog(spark, prepared.target)
-    for attempt in range(ATTEMPTS):
+    @classmethod
+    def rewind(
+        cls, spark: SparkSession, prepared: Prepared, at: SinkSlot, prev: int | None, last_slot: int | None
+    ) -> Prepared:
+        """The rewind as a record names it. A rewind that the table cannot do fails here, before the record is decided."""
+        planned = plan_rewind(spark, prepared, at, last_slot)
+        log = DeltaLog(spark, prepared.target)
         txn = log.begin()
-        if is_committed(txn, prepared, at, still_owner):
-            return "already"
-        if txn.shape().id != payload["table"]:
-            raise stuck(at, f"Delta table {prepared.target} was recreated since its rewind was decided")
-        # Asked again: another writer may have committed since, and the rewind would lose it.
-        to, undone = find_rewind(log.commits(), at.app_id, payload["wanted"], prepared.target)
-        # Fences also when nothing is undone: a zombie with a lower slot must find that it came too late.
-        actions = [*(txn.going_back(to) if undone else ()), *fence(log, at)]
-        try:
-            txn.commit_restore(actions, to)
-        except Exception as error:
-            if not conflicted(error) or attempt == ATTEMPTS - 1:
-                raise
-            still_owner()
-            continue
-        return "committed"
-    raise AssertionError("unreachable: the last attempt returns or raises")
+        version = txn.slot_of(at.app_id)
+        if decide_undecided(version, prev, at.slot, at.late) == "disagree":
+            raise disagreement(at, f"Delta table {prepared.target}", version, prev)
+        if (
+            planned.version >= 0
+            and planned.undone
+            and (missing := log.missing(log.files_at(planned.version)))
+        ):
+            raise DisagreementError(
+                f"Delta table {prepared.target} cannot be taken back to version {planned.version}: {len(missing)} of its files are "
+                f"gone ({missing[0]}; was it vacuumed?); choose a later checkpoint, or restore without --rewind-sinks"
+            )
+        return Prepared(
+            kind=cls.declared.rewound_as,
+            target=prepared.target,
+            prev=prev,
+            payload={"table": txn.shape().id, "last_slot": last_slot, "version": planned.version},
+        )
 
-
-def rewindable(prepared: Prepared) -> bool:
-    """Whether the sink's output can be taken back."""
-    return prepared.kind in ("delta_append", "delta_upsert", KIND) and bool(
-        prepared.payload.get("exactly_once", prepared.kind == KIND)
-    )
+    @staticmethod
+    def commit_rewind(
+        spark: SparkSession,
+        prepared: Prepared,
+        at: SinkSlot,
+        still_owner: Callable[[], None],
+        functions: Mapping[str, BatchFunction],
+        stager: Stager,
+    ) -> Committed:
+        payload = prepared.payload
+        log = DeltaLog(spark, prepared.target)
+        for attempt in range(ATTEMPTS):
+            txn = log.begin()
+            if is_committed(txn, prepared, at, still_owner):
+                return "already"
+            if txn.shape().id != payload["table"]:
+                raise stuck(at, f"Delta table {prepared.target} was recreated since its rewind was decided")
+            # Asked again: another writer may have committed since, and the rewind would lose it.
+            to, undone = find_rewind(log.commits(), at.app_id, payload["last_slot"], prepared.target)
+            # Fences also when nothing is undone: a zombie with a lower slot must find that it came too late.
+            actions = [*(txn.going_back(to) if undone else ()), *fence(log, at)]
+            try:
+                txn.commit_restore(actions, to)
+            except Exception as error:
+                if not conflicted(error) or attempt == ATTEMPTS - 1:
+                    raise
+                still_owner()
+                continue
+            return "committed"
+        raise AssertionError("unreachable: the last attempt returns or raises")

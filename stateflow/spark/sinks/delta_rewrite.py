@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from stateflow.pipelines.changes import DELETE
 from stateflow.pipelines.rows.row_type import quoted
 from stateflow.spark.internals.delta_log import LoggedFile, TableShape, Transaction
-from stateflow.spark.sinks.delta_append import rows_of
+from stateflow.spark.sinks.delta_table import rows_of
 from stateflow.spark.sinks.fit import PHYSICAL
 from stateflow.spark.sinks.key_ranges import (
     Bound,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stateflow.errors import IncompatibleError, UsageError
 from stateflow.format.records import Prepared
@@ -12,12 +12,16 @@ from stateflow.pipelines.changes import DELETE
 from stateflow.pipelines.conditions.expression import Expression
 from stateflow.pipelines.inputs.tables import DeltaTable
 from stateflow.pipelines.rows.row_type import quoted
+from stateflow.pipelines.sink_kinds import DELTA_UPSERT
 from stateflow.spark.internals.delta_log import DeltaLog, TableShape, Transaction
 from stateflow.spark.internals.frames import cloned_session
 from stateflow.spark.internals.gateway import failure_classes
 from stateflow.spark.sinks.base import BatchFunction, Committed, DeliveryMode, is_committed
 from stateflow.spark.sinks.deletion import deletion, marked
-from stateflow.spark.sinks.delta_append import (
+from stateflow.spark.sinks.delta_rewind import TableSink
+from stateflow.spark.sinks.delta_rewrite import bytes_per_file, files_to_rewrite, is_plain, metrics, rewritten
+from stateflow.spark.sinks.delta_table import (
+    ATTEMPTS,
     added,
     conflicted,
     fence,
@@ -25,7 +29,6 @@ from stateflow.spark.sinks.delta_append import (
     refuse_disagreement,
     stuck,
 )
-from stateflow.spark.sinks.delta_rewrite import bytes_per_file, files_to_rewrite, is_plain, metrics, rewritten
 from stateflow.spark.sinks.duplicates import first_duplicate
 from stateflow.spark.sinks.fit import cast_to, check_fit, column_marks
 from stateflow.spark.sinks.key_ranges import key_ranges
@@ -37,17 +40,15 @@ if TYPE_CHECKING:
 
     from stateflow.spark.sinks.staging import Staged, Stager
 
-KIND = "delta_upsert"
-ATTEMPTS = 10
 APPEND_ONLY = "delta.appendOnly"
 APP_ID = "spark.databricks.delta.write.txnAppId"
 VERSION = "spark.databricks.delta.write.txnVersion"
 
 
-class DeltaUpsert:
+class DeltaUpsert(TableSink):
     """The sink `stream.upsert(uid, delta(path), keys=[...], order_by=...)`."""
 
-    kind = KIND
+    declared = DELTA_UPSERT
 
     def __init__(
         self,
@@ -69,6 +70,17 @@ class DeltaUpsert:
         self.delivery: DeliveryMode = delivery
         self.operation = operation
         self.delete_when = delete_when
+
+    @classmethod
+    def of(cls, target: DeltaTable, options: Mapping[str, Any], delivery: DeliveryMode) -> DeltaUpsert:
+        return cls(
+            target,
+            options["keys"],
+            options.get("order_by"),
+            delivery,
+            options.get("operation") or "",
+            options.get("delete_when"),
+        )
 
     def open(self, spark: SparkSession, schema: StructType) -> None:
         names = {field.name.lower() for field in schema.fields}
@@ -103,7 +115,7 @@ class DeltaUpsert:
         if staged.files:
             self._check_rows(spark, staged, rows.schema, shape, at, operation, stager)
         return Prepared(
-            kind=KIND,
+            kind=DELTA_UPSERT.name,
             target=self.table.path,
             prev=prev,
             payload={
@@ -194,46 +206,52 @@ class DeltaUpsert:
                     "nothing was written; leave such rows out where the operator puts them out"
                 )
 
-
-def commit(
-    spark: SparkSession,
-    prepared: Prepared,
-    at: SinkSlot,
-    still_owner: Callable[[], None],
-    functions: Mapping[str, BatchFunction],
-    stager: Stager,
-) -> Committed:
-    if not prepared.files:
-        return "none"
-    payload, target = prepared.payload, f"Delta table {prepared.target}"
-    log = DeltaLog(spark, prepared.target)
-    for attempt in range(ATTEMPTS):
-        txn = log.begin()
-        if payload["exactly_once"] and is_committed(txn, prepared, at, still_owner):
-            return "already"
-        shape = txn.shape()
-        if shape.id != payload["table"]:
-            raise stuck(at, f"{target} was recreated since the rows of record {at.slot} were prepared for it")
-        if column_marks(shape, payload["marks"]) != payload["marks"]:
-            raise stuck(at, f"columns of {target} changed since the rows of record {at.slot} were prepared")
-        if shape.is_on(APPEND_ONLY):
-            raise stuck(
-                at,
-                f"{target} only takes appends now ({APPEND_ONLY}), and record {at.slot} has an upsert for it",
-            )
-        try:
-            if not _rewritten(spark, log, txn, shape, prepared, at, stager):
-                _merge(spark, prepared, at, stager)
-        except Exception as error:
-            if any("InvariantViolation" in name for name in failure_classes(error)):
-                what = f"rows prepared for record {at.slot} break a constraint that {target} has got since"
-                raise stuck(at, what) from error
-            if not conflicted(error) or attempt == ATTEMPTS - 1:
-                raise
-            still_owner()
-            continue
-        return "committed"
-    raise AssertionError("unreachable: the last attempt returns or raises")
+    @staticmethod
+    def commit(
+        spark: SparkSession,
+        prepared: Prepared,
+        at: SinkSlot,
+        still_owner: Callable[[], None],
+        functions: Mapping[str, BatchFunction],
+        stager: Stager,
+    ) -> Committed:
+        if not prepared.files:
+            return "none"
+        payload, target = prepared.payload, f"Delta table {prepared.target}"
+        log = DeltaLog(spark, prepared.target)
+        for attempt in range(ATTEMPTS):
+            txn = log.begin()
+            if payload["exactly_once"] and is_committed(txn, prepared, at, still_owner):
+                return "already"
+            shape = txn.shape()
+            if shape.id != payload["table"]:
+                raise stuck(
+                    at, f"{target} was recreated since the rows of record {at.slot} were prepared for it"
+                )
+            if column_marks(shape, payload["marks"]) != payload["marks"]:
+                raise stuck(
+                    at, f"columns of {target} changed since the rows of record {at.slot} were prepared"
+                )
+            if shape.is_on(APPEND_ONLY):
+                raise stuck(
+                    at,
+                    f"{target} only takes appends now ({APPEND_ONLY}), and record {at.slot} has an upsert for it",
+                )
+            try:
+                if not _rewritten(spark, log, txn, shape, prepared, at, stager):
+                    _merge(spark, prepared, at, stager)
+            except Exception as error:
+                if any("InvariantViolation" in name for name in failure_classes(error)):
+                    what = (
+                        f"rows prepared for record {at.slot} break a constraint that {target} has got since"
+                    )
+                    raise stuck(at, what) from error
+                if not conflicted(error) or attempt == ATTEMPTS - 1:
+                    raise
+                still_owner()
+                continue
+            return "committed"
+        raise AssertionError("unreachable: the last attempt returns or raises")
 
 
 def _rewritten(

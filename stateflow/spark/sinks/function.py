@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stateflow.errors import DisagreementError, FencedError, StateflowError, UsageError
 from stateflow.format.records import Prepared
 from stateflow.pipelines.delivery import Delivery, takes_id
-from stateflow.spark.sinks.base import BatchFunction, Committed
+from stateflow.pipelines.sink_kinds import FUNCTION
+from stateflow.spark.sinks.base import BatchFunction, Committed, DeliveryMode, Sink
 from stateflow.spark.sinks.slot import SinkSlot
 
 if TYPE_CHECKING:
@@ -18,22 +19,24 @@ if TYPE_CHECKING:
 
     from stateflow.spark.sinks.staging import Stager
 
-KIND = "function"
 
-
-class FunctionSink:
+class FunctionSink(Sink):
     """The sink `stream.for_each_batch(uid, fn)`.
 
     The sink calls `fn(frame, delivery)` until it returns, in order of slots, and skips batches without rows. The effect is
     exactly once if `fn` ignores slots that are not above the last one it has seen under the delivery's key.
     """
 
-    kind = KIND
+    declared = FUNCTION
 
     def __init__(self, function: BatchFunction) -> None:
         if not callable(function):
             raise UsageError(f"for_each_batch needs a function of (frame, delivery), not {function!r}")
         self.function = function
+
+    @classmethod
+    def of(cls, target: BatchFunction, options: Mapping[str, Any], delivery: DeliveryMode) -> FunctionSink:
+        return cls(target)
 
     def open(self, spark: SparkSession, schema: StructType) -> None:
         """Does nothing: the function takes any frame."""
@@ -41,7 +44,7 @@ class FunctionSink:
     def prepare(self, frame: DataFrame, at: SinkSlot, prev: int | None, stager: Stager) -> Prepared:
         staged = stager.write(frame, at)
         return Prepared(
-            kind=KIND,
+            kind=FUNCTION.name,
             target=getattr(self.function, "__qualname__", type(self.function).__qualname__),
             prev=prev,
             payload={"schema": frame.schema.json()},
@@ -49,42 +52,44 @@ class FunctionSink:
             rows=staged.rows,
         )
 
+    @staticmethod
+    def commit(
+        spark: SparkSession,
+        prepared: Prepared,
+        at: SinkSlot,
+        still_owner: Callable[[], None],
+        functions: Mapping[str, BatchFunction],
+        stager: Stager,
+    ) -> Committed:
+        from pyspark.sql.types import StructType
+
+        if not prepared.files:
+            return "none"
+        function = functions.get(at.sink)
+        if function is None:
+            raise DisagreementError(
+                f"record {at.slot} of job {at.job_name!r} has rows for the function of sink "
+                f"{at.sink!r}, which this pipeline does not have: run a pipeline with that sink once, or give "
+                f"the rows up with `stateflow abandon {at.job_name} {at.slot}`"
+            )
+        frame = stager.read(
+            spark, prepared.files, StructType.fromJson(json.loads(prepared.payload["schema"]))
+        )
+        # Asked right before the call: a run that was paused for an hour must not deliver again what a newer run delivered.
+        still_owner()
+        try:
+            function(frame, at.slot if takes_id(function) else delivery_of(at))
+        except FencedError:
+            raise
+        except Exception as error:
+            raise StateflowError(
+                f"the function of {at} failed on checkpoint {at.slot} ({type(error).__name__}: {error}); "
+                "the next run calls it, as it is by then, again with the same rows and slot, or give the rows "
+                f"up with `stateflow abandon {at.job_name} {at.slot}`"
+            ) from error
+        return "committed"
+
 
 def delivery_of(at: SinkSlot) -> Delivery:
     """What the function may keep: a job that is made again under an old name has another key."""
     return Delivery(f"{at.job}/{at.sink}", at.slot, at.job_name, at.sink, at.record)
-
-
-def commit(
-    spark: SparkSession,
-    prepared: Prepared,
-    at: SinkSlot,
-    still_owner: Callable[[], None],
-    functions: Mapping[str, BatchFunction],
-    stager: Stager,
-) -> Committed:
-    from pyspark.sql.types import StructType
-
-    if not prepared.files:
-        return "none"
-    function = functions.get(at.sink)
-    if function is None:
-        raise DisagreementError(
-            f"record {at.slot} of job {at.job_name!r} has rows for the function of sink "
-            f"{at.sink!r}, which this pipeline does not have: run a pipeline with that sink once, or give "
-            f"the rows up with `stateflow abandon {at.job_name} {at.slot}`"
-        )
-    frame = stager.read(spark, prepared.files, StructType.fromJson(json.loads(prepared.payload["schema"])))
-    # Asked right before the call: a run that was paused for an hour must not deliver again what a newer run delivered.
-    still_owner()
-    try:
-        function(frame, at.slot if takes_id(function) else delivery_of(at))
-    except FencedError:
-        raise
-    except Exception as error:
-        raise StateflowError(
-            f"the function of {at} failed on checkpoint {at.slot} ({type(error).__name__}: {error}); "
-            "the next run calls it, as it is by then, again with the same rows and slot, or give the rows "
-            f"up with `stateflow abandon {at.job_name} {at.slot}`"
-        ) from error
-    return "committed"

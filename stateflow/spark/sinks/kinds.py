@@ -1,4 +1,4 @@
-"""Every kind of sink: how a flow's declaration becomes a sink, and which function commits what it prepared."""
+"""The class of every kind of sink: it makes a sink of a flow's declaration, and commits what a record prepared."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from stateflow.checkpoint.writer import CommitPermit
 from stateflow.errors import CorruptError
 from stateflow.format.records import Prepared
-from stateflow.pipelines.step_checks import check_sink
-from stateflow.spark.sinks import delta_append, delta_rewind, delta_upsert, function, memory
-from stateflow.spark.sinks.base import BatchFunction, Commit, Committed, DeliveryMode, Sink
+from stateflow.pipelines.sink_kinds import SinkKind, kind_in_record, kind_of
+from stateflow.pipelines.sinks import check_sink
+from stateflow.spark.sinks.base import BatchFunction, Committed, DeliveryMode, Sink
 from stateflow.spark.sinks.delta_append import DeltaAppend
 from stateflow.spark.sinks.delta_upsert import DeltaUpsert
 from stateflow.spark.sinks.function import FunctionSink
@@ -22,13 +22,8 @@ if TYPE_CHECKING:
 
     from stateflow.spark.sinks.staging import Stager
 
-COMMITS: dict[str, Commit] = {
-    delta_append.KIND: delta_append.commit,
-    delta_upsert.KIND: delta_upsert.commit,
-    delta_rewind.KIND: delta_rewind.commit,
-    function.KIND: function.commit,
-    memory.KIND: memory.commit,
-}
+SINKS: tuple[type[Sink], ...] = (DeltaAppend, DeltaUpsert, FunctionSink, MemorySink)
+"""The class of every kind that `pipelines/sink_kinds.py` declares."""
 
 
 def make_sink(
@@ -41,18 +36,11 @@ def make_sink(
     """The sink that a flow declares as `stream.<mode>(uid, target, **options)`."""
     given = options or {}
     check_sink(uid, mode, target, given)
-    if mode == "append":
-        return DeltaAppend(target, delivery)
-    if mode == "upsert":
-        return DeltaUpsert(
-            target,
-            given["keys"],
-            given.get("order_by"),
-            delivery,
-            given.get("operation") or "",
-            given.get("delete_when"),
-        )
-    return FunctionSink(target) if mode == "function" else MemorySink(target)
+    return class_of(kind_of(mode)).of(target, given, delivery)
+
+
+def class_of(kind: SinkKind) -> type[Sink]:
+    return next(sink for sink in SINKS if sink.declared is kind)
 
 
 def commit(
@@ -72,11 +60,23 @@ def commit(
     """
     if permit.slot != at.slot:
         raise TypeError(f"the permit is for record {permit.slot}, not for {at.slot}")
-    commit_kind = COMMITS.get(prepared.kind)
-    if commit_kind is None:
+    kind = kind_in_record(prepared.kind)
+    if kind is None:
         raise CorruptError(
             f"record {at.slot} of job {at.job_name!r} has a sink of unknown kind {prepared.kind!r}: "
             "run the job with the version of stateflow that wrote it"
         )
     still_owner()
-    return commit_kind(spark, prepared, at, still_owner, functions, stager)
+    sink = class_of(kind)
+    act = sink.commit_rewind if prepared.kind == kind.rewound_as else sink.commit
+    return act(spark, prepared, at, still_owner, functions, stager)
+
+
+def prepare_rewind(
+    spark: SparkSession, prepared: Prepared, at: SinkSlot, prev: int | None, last_slot: int | None
+) -> Prepared:
+    """The way back of a sink's output as a record names it; `prepared` is the newest of the sink. One that cannot be gone fails here,
+    before the record is decided."""
+    kind = kind_in_record(prepared.kind)
+    assert kind is not None, "the plan found that the output can be taken back"
+    return class_of(kind).rewind(spark, prepared, at, prev, last_slot)

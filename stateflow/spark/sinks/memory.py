@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from stateflow.errors import UsageError
 from stateflow.format.records import Prepared
-from stateflow.spark.sinks.base import BatchFunction, Committed
+from stateflow.pipelines.sink_kinds import MEMORY
+from stateflow.spark.sinks.base import BatchFunction, Committed, DeliveryMode, Sink
 from stateflow.spark.sinks.slot import SinkSlot
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
     from stateflow.spark.sinks.staging import Stager
 
-KIND = "memory"
 LIMIT = 8 << 20
 _tables: dict[str, dict[tuple[str, int], list[dict[str, Any]]]] = {}
 _lock = Lock()
@@ -31,7 +31,7 @@ class MemoryTable:
 
     name: str
 
-    kind = KIND
+    kind = MEMORY.name
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -55,13 +55,17 @@ def memory(name: str) -> MemoryTable:
     return MemoryTable(name)
 
 
-class MemorySink:
+class MemorySink(Sink):
     """The sink `stream.collect(uid, memory(name))`."""
 
-    kind = KIND
+    declared = MEMORY
 
     def __init__(self, table: MemoryTable) -> None:
         self.table = table
+
+    @classmethod
+    def of(cls, target: MemoryTable, options: Mapping[str, Any], delivery: DeliveryMode) -> MemorySink:
+        return cls(target)
 
     def open(self, spark: SparkSession, schema: StructType) -> None:
         """Does nothing: the table takes any row."""
@@ -80,27 +84,27 @@ class MemorySink:
             writer.write_table(table)
         rows = base64.b64encode(buffer.getvalue()).decode() if table.num_rows else ""
         return Prepared(
-            kind=KIND, target=self.table.name, prev=prev, payload={"arrow": rows}, rows=table.num_rows
+            kind=MEMORY.name, target=self.table.name, prev=prev, payload={"arrow": rows}, rows=table.num_rows
         )
 
+    @staticmethod
+    def commit(
+        spark: SparkSession,
+        prepared: Prepared,
+        at: SinkSlot,
+        still_owner: Callable[[], None],
+        functions: Mapping[str, BatchFunction],
+        stager: Stager,
+    ) -> Committed:
+        import pyarrow as pa
 
-def commit(
-    spark: SparkSession,
-    prepared: Prepared,
-    at: SinkSlot,
-    still_owner: Callable[[], None],
-    functions: Mapping[str, BatchFunction],
-    stager: Stager,
-) -> Committed:
-    import pyarrow as pa
-
-    if not prepared.rows:
-        return "none"
-    with pa.ipc.open_stream(base64.b64decode(prepared.payload["arrow"])) as reader:
-        rows = reader.read_all().to_pylist()
-    with _lock:
-        batches = _tables.setdefault(prepared.target, {})
-        if (at.app_id, at.slot) in batches:
-            return "already"
-        batches[at.app_id, at.slot] = rows
-    return "committed"
+        if not prepared.rows:
+            return "none"
+        with pa.ipc.open_stream(base64.b64decode(prepared.payload["arrow"])) as reader:
+            rows = reader.read_all().to_pylist()
+        with _lock:
+            batches = _tables.setdefault(prepared.target, {})
+            if (at.app_id, at.slot) in batches:
+                return "already"
+            batches[at.app_id, at.slot] = rows
+        return "committed"

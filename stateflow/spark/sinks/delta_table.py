@@ -1,0 +1,124 @@
+"""What sinks into Delta tables share: they open a table, mark its slots, and know a conflict from a dead end."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from stateflow.errors import DisagreementError, IncompatibleError, UsageError
+from stateflow.pipelines.inputs.tables import DeltaTable
+from stateflow.spark.internals.delta_log import DeltaLog, TableShape, Transaction
+from stateflow.spark.internals.gateway import failure_classes
+from stateflow.spark.sinks.base import DeliveryMode, decide_undecided, disagreement
+from stateflow.spark.sinks.slot import SinkSlot
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+ATTEMPTS = 10
+"""How often a commit begins anew after another writer's."""
+CREATING = 5
+CREATED_WITH = {"delta.checkpointInterval": "100"}
+"""Properties of tables that a run creates; the caller's own win. By default every tenth commit also writes Delta's own
+checkpoint: of micro-batches of half a second, each tenth would take two."""
+
+
+def open_table(
+    spark: SparkSession, table: DeltaTable, schema: StructType, delivery: DeliveryMode
+) -> TableShape:
+    """The table's shape; creates the table when there is none."""
+    check_log_store(spark, table.path, delivery)
+    log = DeltaLog(spark, table.path)
+    if not log.exists():
+        create_table(spark, table, schema)
+    shape = log.begin().shape()
+    if table.partition_by and shape.partition_by != table.partition_by:
+        raise IncompatibleError(
+            f"{table} is partitioned by {list(shape.partition_by)}, not by {list(table.partition_by)}: "
+            "leave partition_by out or write to another path"
+        )
+    return shape
+
+
+def create_table(spark: SparkSession, table: DeltaTable, schema: StructType) -> None:
+    from delta.tables import DeltaTable as Builder
+
+    unknown = [c for c in table.partition_by if c not in schema.names]
+    if unknown:
+        raise UsageError(
+            f"partition_by of {table} names {unknown}, which are not among its columns {schema.names}"
+        )
+    builder = Builder.createIfNotExists(spark).location(table.path)
+    for field in schema.fields:
+        builder = builder.addColumn(field.name, field.dataType, nullable=True)
+    if table.partition_by:
+        builder = builder.partitionedBy(*table.partition_by)
+    for name, value in {**CREATED_WITH, **table.properties}.items():
+        builder = builder.property(name, value)
+    for attempt in range(1, CREATING + 1):
+        try:
+            builder.execute()
+            return
+        except Exception:
+            # Two first runs create the table at once. While one is at it, Delta says both that there is a table and that
+            # there is none.
+            if DeltaLog(spark, table.path).exists():
+                return
+            if attempt == CREATING:
+                raise
+            time.sleep(0.3 * attempt)
+
+
+def check_log_store(spark: SparkSession, path: str, delivery: DeliveryMode) -> None:
+    """Delta on S3 does not exclude a second driver by itself: two drivers would overwrite each other's commits."""
+    scheme = path.partition("://")[0] if "://" in path else ""
+    if delivery == "at_least_once" or scheme not in ("s3", "s3a", "s3n"):
+        return
+    configured = spark.conf.get(f"spark.delta.logStore.{scheme}.impl", "") or spark.conf.get(
+        "spark.delta.logStore.class", ""
+    )
+    if not configured or configured.endswith("S3SingleDriverLogStore"):
+        raise UsageError(
+            f"exactly-once output into {path} needs a log store that several drivers can share: set "
+            f"spark.delta.logStore.{scheme}.impl=io.delta.storage.S3DynamoDBLogStore "
+            "(package delta-storage-s3-dynamodb) or use delivery='at_least_once'"
+        )
+
+
+def refuse_disagreement(txn: Transaction, at: SinkSlot, target: str, prev: int | None) -> None:
+    """Before the decision: a disagreement that shows only afterwards would block the job."""
+    version = txn.slot_of(at.app_id)
+    if decide_undecided(version, prev, at.slot, at.late) == "disagree":
+        raise disagreement(at, target, version, prev)
+
+
+def fence(log: DeltaLog, at: SinkSlot) -> list[str]:
+    """The actions that mark a slot as the last one committed, and say by which record."""
+    marks = {at.app_id: at.slot, at.mark_id: at.mark}
+    return [
+        json.dumps({"txn": {"appId": app_id, "version": version, "lastUpdated": log.now()}})
+        for app_id, version in marks.items()
+    ]
+
+
+def added(actions: Sequence[str]) -> list[dict[str, Any]]:
+    return [dict(action["add"]) for action in map(json.loads, actions) if "add" in action]
+
+
+def rows_of(add: Mapping[str, Any]) -> int:
+    return int(json.loads(add.get("stats") or "{}").get("numRecords", 0))
+
+
+def conflicted(error: BaseException) -> bool:
+    names = failure_classes(error)
+    return any(("Concurrent" in name or "ChangedException" in name) and "delta" in name for name in names)
+
+
+def stuck(at: SinkSlot, what: str) -> DisagreementError:
+    return DisagreementError(
+        f"{what}; put the table back, or give up this output of {at} with "
+        f"`stateflow abandon {at.job_name} {at.slot}`"
+    )
