@@ -78,23 +78,6 @@ class PlainIndex:
         return iter(self._keys[bisect_left(self._keys, begin) : bisect_left(self._keys, end)])
 
 
-def _each_value(before: Any) -> Any:
-    """`bulk` for values that need a closer look, one by one."""
-
-    def bulk(serializer: Any) -> Any:
-        dumps, loads = serializer.dumps, serializer.loads
-
-        def dumps_each(values: list[Any]) -> list[bytes]:
-            return [dumps(value) for value in values]
-
-        def loads_each(raws: Sequence[bytes | None], missing: Any) -> list[Any]:
-            return [missing if raw is None else loads(raw) for raw in raws]
-
-        return dumps_each, loads_each
-
-    return bulk
-
-
 def _each_row(before: Any) -> Any:
     """`packed_rows` by msgspec, value by value."""
     from msgspec.msgpack import Encoder
@@ -124,7 +107,6 @@ _INSTANTS_USED_IN = (
     "operators.decoded",
     "operators.python_values",
     "operators.due",
-    "state.values.arrow.bulk",
 )
 _BATCHES, _SINKS = "stateflow.spark.batches", "stateflow.spark.sinks"
 _SESSION, _INTERNALS = "stateflow.spark.session", "stateflow.spark.internals"
@@ -153,7 +135,6 @@ SWITCHES: Mapping[str, Switch] = {
     "key_index": Switch(
         worker=(Patch("stateflow.state.backends.rocksdb", "KeyIndex", lambda b: PlainIndex),)
     ),
-    "bulk": Switch(worker=(Patch("stateflow.state.single_values", "bulk", _each_value),)),
     "packed_rows": Switch(
         worker=(Patch("stateflow.state.values.arrow.column_values", "packed_rows", _each_row),)
     ),

@@ -22,7 +22,7 @@ PAYS = 1.05
 IN_BATCHES = ("unmeasured", "java_names", "walk", "key_index")
 """Mechanisms that any batch may use."""
 SIDES: Mapping[str, tuple[str, ...]] = {
-    "batches": (*IN_BATCHES, "sorted_rows", "bulk", "packed_instants"),
+    "batches": (*IN_BATCHES, "sorted_rows", "packed_instants"),
     "windows": (*IN_BATCHES, "combiner", "combiner_choice", "packed_rows", "packed_instants"),
     "upserts": (*IN_BATCHES, "own_merge", "key_ranges", "same_task", "combiner", "combiner_choice"),
     "growing": ("own_merge", "key_ranges", "same_task"),

@@ -13,7 +13,6 @@ from stateflow.state.expiry.index import Expiry
 from stateflow.state.handles import Handle
 from stateflow.state.keys.siblings import siblings
 from stateflow.state.namespaces import Namespaced
-from stateflow.state.values.arrow.bulk import bulk, bulk_until
 from stateflow.state.values.expiries import live
 from stateflow.state.values.serializers import Serializer
 
@@ -32,13 +31,11 @@ class StoredState(Handle, ValuesState, Namespaced, Generic[T]):
 
     __slots__ = (
         "_cleared",
-        "_dumps_many",
-        "_dumps_until",
         "_indexed",
         "_is_view",
-        "_loads_many",
         "_mutable",
         "_raws",
+        "_read",
         "_read_at",
         "_set_at",
         "_values",
@@ -55,8 +52,7 @@ class StoredState(Handle, ValuesState, Namespaced, Generic[T]):
         expiry: Expiry | None,
     ) -> None:
         super().__init__(cursor, operator, name, state_id, serializer, expiry)
-        self._dumps_many, self._loads_many = bulk(serializer)
-        self._dumps_until: Any = None if expiry is None else bulk_until(serializer)
+        self._read = serializer.loads
         self._mutable = not _IMMUTABLE.issuperset(_WORDS.findall(serializer.schema))
         self._is_view = False
         self._values: list[Any] = []
@@ -89,8 +85,7 @@ class StoredState(Handle, ValuesState, Namespaced, Generic[T]):
 
     def watch_reads(self, seen: Callable[[Any], Any]) -> None:
         super().watch_reads(seen)
-        read = self.serializer.loads
-        self._loads_many = lambda raws, missing: [missing if raw is None else read(raw) for raw in raws]
+        self._read = self.serializer.loads
 
     def has_set(self, value: Any) -> bool:
         return bool(self._set_at) and self._set_at[-1] == self._cursor.i
@@ -124,11 +119,12 @@ class StoredState(Handle, ValuesState, Namespaced, Generic[T]):
         self._values = [UNREAD] * keys
 
     def _read_many(self, raws: Sequence[bytes | None]) -> list[Any]:
-        if not self.serializer.evolved:
-            return self._loads_many(raws, ABSENT)
+        read = self._read
         try:
-            return self._loads_many(raws, ABSENT)
+            return [ABSENT if raw is None else read(raw) for raw in raws]
         except StateflowError:
+            if not self.serializer.evolved:
+                raise
             return [self._readable(raw) for raw in raws]
 
     def _readable(self, raw: bytes | None) -> Any:
@@ -245,7 +241,7 @@ class StoredState(Handle, ValuesState, Namespaced, Generic[T]):
                 self._collect_expiring(keys, values, changes, self._expiry)
                 return
             if not self._cleared:
-                changes.extend(zip(keys, self._dumps_many(values), strict=True))
+                changes.extend(zip(keys, map(self._dumps, values), strict=True))
                 return
             dumps = self._dumps
             for key, value in zip(keys, values, strict=True):
@@ -270,11 +266,7 @@ class StoredState(Handle, ValuesState, Namespaced, Generic[T]):
             kept = [at for at, value in enumerate(values) if value is not ABSENT]
             keys, values = [keys[at] for at in kept], [values[at] for at in kept]
             raws = [raws[at] for at in kept] if raws else []
-        if self.serializer.dumps_until is None:
-            stored = self._dumps_until(values, expiry.at)
-        else:
-            stored = list(map(self._dumps, values))
-        changes.extend(zip(keys, stored, strict=True))
+        changes.extend(zip(keys, map(self._dumps, values), strict=True))
         if raws:
             expiry.wrote_each(keys, raws, UNREAD)
 

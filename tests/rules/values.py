@@ -172,20 +172,6 @@ RULES: tuple[Rule, ...] = (
         f"{_TESTS}test_serializers.py",
     ),
     rule(
-        "a value of another type among many is not read as one of theirs",
-        f"{_VALUES}arrow/bulk.py",
-        '        if (rows["header"] != filler[0]).any():\n',
-        "        if False:\n",
-        f"{_TESTS}test_bulk.py::test_a_value_that_was_stored_before_its_state_was_widened_is_read_as_what_it_is",
-    ),
-    rule(
-        "a missing value among many stays missing",
-        f"{_VALUES}arrow/bulk.py",
-        "                values[index] = missing\n",
-        "                pass\n",
-        f"{_TESTS}test_bulk.py::test_a_value_that_was_stored_before_its_state_was_widened_is_read_as_what_it_is",
-    ),
-    rule(
         "a value whose time has come has expired",
         f"{_VALUES}expiries.py",
         "expiry is not None and expiry <= clock",
