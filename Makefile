@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(RUN) -m pytest -q --durations=15 -n 3 --dist loadfile --no-loadscope-reorder $(if $(SEED),--random-order-seed=$(SEED))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup release demo demo-check demo-spark test test-system test-airflow test-other-airflow lint format types bench bench-quick kill-long fuzz mistakes rules azurite hdfs browser postgres screenshots compose-check docker-env lock sbom docs audit clean
+.PHONY: help setup release demo demo-check demo-spark test test-system test-airflow test-oldest-spark test-other-airflow lint format types bench bench-quick kill-long fuzz mistakes rules azurite hdfs browser postgres screenshots compose-check docker-env lock sbom docs audit clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -44,6 +44,9 @@ test-system: setup azurite hdfs browser postgres ## the rest: real Airflow, Kafk
 
 test-airflow: setup ## all tests of Airflow, with the long ones that the others skip, about ten minutes
 	@STATEFLOW_LONG=1 $(RUN) -m pytest -q --durations=15 tests/airflow
+
+test-oldest-spark: setup ## what another Spark breaks first, with the oldest, about six minutes; `make test SPARK=4.0` for all that touches Spark
+	@$(RUN) -m scripts.other_spark 4.0 --core
 
 test-other-airflow: setup ## the operators' tests with the oldest Airflow that the provider takes; AIRFLOW=3.3.1 for another one
 	@$(RUN) -m scripts.other_airflow $(AIRFLOW)

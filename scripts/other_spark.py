@@ -1,4 +1,4 @@
-"""The tests that touch Spark, with another Spark than the newest: `make test SPARK=4.1`.
+"""The tests that touch Spark, with another Spark than the newest: `make test SPARK=4.1`; `--core` for a part that every change runs.
 
 Each Spark has an environment of its own in the cache folder, from a lock with hashes, and its own jars.
 """
@@ -19,6 +19,14 @@ TESTS = (
     "tests/testing",
 )  # fmt: skip
 """Folders of tests that touch Spark, or what is kept for it."""
+CORE = tuple(
+    f"tests/spark/test_{name}.py"
+    for name in (
+        "api_keys", "api_state", "api_streams", "canonical", "conditions_against_spark", "failed_batches", "internals", "java_names",
+        "rewind", "same_stage", "sigterm", "sinks_delta_append", "sinks_delta_upsert", "sinks_function", "state_tables", "workers",
+    )
+)  # fmt: skip
+"""What another Spark breaks first: every internal, both ways through a batch, sinks and the tables of states."""
 
 
 def main(spark: str, arguments: Sequence[str]) -> int:
@@ -27,7 +35,7 @@ def main(spark: str, arguments: Sequence[str]) -> int:
     own = variables(home)
     subprocess.run([python, "-m", "stateflow.spark.session.jars"], cwd=ROOT, env=own, check=True)
     print(f"-- the tests that touch Spark, with Spark {spark}", flush=True)
-    given = list(arguments)
+    given = [each for argument in arguments for each in (CORE if argument == "--core" else (argument,))]
     if not any(each.startswith("tests") for each in given):
         given += [folder for folder in TESTS if (ROOT / folder).is_dir()]
     options = ("-q", "-p", "no:cacheprovider", "-n", "3", "--dist", "loadfile", "-m", "not system")

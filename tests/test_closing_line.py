@@ -63,6 +63,7 @@ MAKE = """#!/bin/sh
 echo "$@" >> "$TOLD"
 case "$1" in
     test) echo "12 passed, 1 skipped, 3 deselected in 1.00s" ;;
+    test-oldest-spark) echo "4 passed in 1.00s" ;;
     test-other-airflow) echo "2 passed in 1.00s" ;;
     test-system) echo "$SYSTEM"; echo "make: that was it"; exit "$CODE" ;;
 esac
@@ -72,10 +73,10 @@ esac
 @pytest.mark.parametrize(
     ("system", "code", "last"),
     [
-        ("5 passed in 9.00s", 0, "17 passed, 0 failed, 1 skipped"),
-        ("1 failed, 5 passed in 9.00s", 2, "17 passed, 1 failed, 1 skipped"),
-        ("5 passed in 9.00s", 3, "17 passed, 0 failed, 1 skipped"),
-        ("azurite: npm could not install it", 2, "12 passed, 1 failed, 1 skipped"),
+        ("5 passed in 9.00s", 0, "21 passed, 0 failed, 1 skipped"),
+        ("1 failed, 5 passed in 9.00s", 2, "21 passed, 1 failed, 1 skipped"),
+        ("5 passed in 9.00s", 3, "21 passed, 0 failed, 1 skipped"),
+        ("azurite: npm could not install it", 2, "16 passed, 1 failed, 1 skipped"),
     ],
 )
 def test_ci_runs_both_in_one_random_order_and_its_last_line_sums_them(
@@ -84,18 +85,19 @@ def test_ci_runs_both_in_one_random_order_and_its_last_line_sums_them(
     done, made = ci(tmp_path, SYSTEM=system, CODE=str(code))
     assert bool(done.returncode) == bool(code), done.stderr
     assert done.stdout.splitlines()[-1] == last
-    *checks, quick, long = made
+    *checks, quick, long, oldest = made
     assert checks == ["lint", "types", "docs"]
     seed = re.fullmatch(r"test SEED=(\d+)", quick)
     assert seed
     assert long == f"test-system SEED={seed[1]}"
+    assert oldest == f"test-oldest-spark SEED={seed[1]}"
     assert f"SEED={seed[1]}" in done.stdout
 
 
 def test_the_long_form_of_ci_tries_another_airflow_too(tmp_path: Path) -> None:
     done, made = ci(tmp_path, SYSTEM="5 passed in 9.00s", CODE="0", STATEFLOW_LONG="1")
     assert made[-1].startswith("test-other-airflow ")
-    assert done.stdout.splitlines()[-1] == "19 passed, 0 failed, 1 skipped"
+    assert done.stdout.splitlines()[-1] == "23 passed, 0 failed, 1 skipped"
 
 
 def ci(tmp_path: Path, **variables: str) -> tuple[subprocess.CompletedProcess[str], list[str]]:
