@@ -44,7 +44,6 @@ from stateflow.airflow.operators.links import (
 )
 from stateflow.errors import BusyError, StateflowError, UsageError
 from stateflow.pipelines.parameters import as_texts
-from stateflow.pipelines.sink_kinds import is_table
 from stateflow.quantities import written_duration
 
 if TYPE_CHECKING:
@@ -567,6 +566,8 @@ class StateflowRunOperator(ReportsLineage, StateflowOperator):
 
 def _written(status: JobStatus, mark: ScheduledRun | None) -> dict[str, str]:
     """The Delta tables that have something of this task's run, by sink."""
+    from stateflow.pipelines.sink_kinds import is_table  # loads what a DAG file must not
+
     before = (mark.since or 0) if mark is not None else 0
     return {
         sink.uid: sink.target
