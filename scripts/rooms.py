@@ -103,7 +103,9 @@ ROOMS: Mapping[str, Room] = {
         "format state/values",
         "row_type.py",
     ),
-    "pipelines/conditions": Room("the part of SQL that a `where=` needs", "pipelines/rows", "expression.py"),
+    "pipelines/conditions": Room(
+        "the part of SQL that a `where=` needs", "format pipelines/rows", "expression.py"
+    ),
     "pipelines/code": Room(
         "the pipeline's own files and source text, read without running them", "", "own_modules.py"
     ),

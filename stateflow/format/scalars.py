@@ -73,6 +73,43 @@ SCALARS = (
     Scalar("uuid", UUID, ("string",)),
 )  # fmt: skip
 
+
+@dataclass(frozen=True, slots=True)
+class ColumnType:
+    """One scalar type of a row's columns."""
+
+    name: str
+    """What Spark's DDL calls it, without digits."""
+    family: str
+    """Types of a family differ in size alone."""
+    type: type[Any]
+    arrow: tuple[Any, ...]
+    """As of `Scalar`."""
+    form: str = ""
+    """The bytes of a value as `struct` and numpy write them; empty: their length varies, or no number has them."""
+    alias: str = ""
+    """Another name that Spark takes."""
+
+
+COLUMN_TYPES = (
+    ColumnType("boolean", "bool", bool, ("bool_",), "?"),
+    ColumnType("tinyint", "int", int, ("int8",), "b", "byte"),
+    ColumnType("smallint", "int", int, ("int16",), "h", "short"),
+    ColumnType("int", "int", int, ("int32",), "i", "integer"),
+    ColumnType("bigint", "int", int, ("int64",), "q", "long"),
+    ColumnType("float", "single", float, ("float32",), "f", "real"),
+    ColumnType("double", "double", float, ("float64",), "d"),
+    ColumnType("decimal", "decimal", Decimal, ("decimal128", 10, 0)),
+    ColumnType("string", "text", str, ("string",)),
+    ColumnType("binary", "bytes", bytes, ("binary",)),
+    ColumnType("date", "date", date, ("date32",), "i"),
+    ColumnType("timestamp", "time", datetime, ("timestamp", "us", "UTC"), "q"),
+    ColumnType("timestamp_ltz", "time", datetime, ("timestamp", "us", "UTC"), "q"),
+    ColumnType("timestamp_ntz", "time", datetime, ("timestamp", "us"), "q"),
+)
+INTEGERS = tuple(column.name for column in COLUMN_TYPES if column.family == "int")
+FLOATS = tuple(column.name for column in COLUMN_TYPES if column.type is float)
+
 BY_NAME: Mapping[str, Scalar] = {scalar.name: scalar for scalar in SCALARS}
 BY_TYPE: Mapping[Any, Scalar] = {scalar.type: scalar for scalar in SCALARS}
 KEYS = tuple(scalar for scalar in SCALARS if scalar.is_key)

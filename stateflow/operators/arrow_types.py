@@ -8,24 +8,10 @@ import re
 import pyarrow as pa
 
 from stateflow.errors import UsageError
+from stateflow.format.scalars import COLUMN_TYPES
 from stateflow.pipelines.rows.row_type import RowType, row_type
 
-_PLAIN = {
-    "boolean": pa.bool_(),
-    "tinyint": pa.int8(),
-    "smallint": pa.int16(),
-    "int": pa.int32(),
-    "bigint": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-    "timestamp_ltz": pa.timestamp("us", tz="UTC"),
-    "timestamp_ntz": pa.timestamp("us"),
-    "decimal": pa.decimal128(10, 0),
-}
+_PLAIN = {column.name: getattr(pa, column.arrow[0])(*column.arrow[1:]) for column in COLUMN_TYPES}
 
 
 def arrow_schema_of(rows: RowType) -> pa.Schema:

@@ -19,10 +19,11 @@ import re
 from collections.abc import Set
 from dataclasses import dataclass
 
+from stateflow.format.scalars import FLOATS, INTEGERS
 from stateflow.operators.combined import COUNTED, MARKS, ROWS, counts_by_column, part_name, value_name
 from stateflow.operators.condition_sql import NotInSparkError, condition_sql, literal
 from stateflow.pipelines.processes.columnar import ColumnarOperator
-from stateflow.pipelines.ready.aggregates import FLOATS, INTEGERS, Aggregated
+from stateflow.pipelines.ready.aggregates import Aggregated
 from stateflow.pipelines.ready.operators import LATE, RunningAggregate, WindowAggregate
 from stateflow.pipelines.ready.windows import Cumulative, Sliding, Window
 from stateflow.pipelines.rows.row_type import Field, RowType, quoted

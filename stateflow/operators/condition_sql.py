@@ -7,8 +7,8 @@ from decimal import Decimal
 from typing import Any
 
 from stateflow.format.instants import days_since_epoch, micros_since_epoch
+from stateflow.format.scalars import FLOATS, INTEGERS
 from stateflow.pipelines.conditions.expression import Expression
-from stateflow.pipelines.ready.aggregates import FLOATS, INTEGERS
 from stateflow.pipelines.rows.row_type import RowType, quoted
 
 _COMPARISONS = ("=", "<>", "<", "<=", ">", ">=")

@@ -15,6 +15,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from stateflow.errors import UsageError
+from stateflow.format.scalars import FLOATS, INTEGERS
 from stateflow.pipelines.conditions.like_patterns import WrongPatternError, parts
 from stateflow.pipelines.rows.row_type import RowType
 
@@ -24,11 +25,8 @@ if TYPE_CHECKING:
 _DIGITS = 38
 """Of a decimal."""
 _KINDS = {
-    **dict.fromkeys(("tinyint", "smallint", "int", "bigint", "float", "double"), "number"),
-    "string": "string",
-    "boolean": "boolean",
-    "date": "date",
-    "timestamp": "timestamp",
+    **dict.fromkeys((*INTEGERS, *FLOATS), "number"),
+    **{name: name for name in ("string", "boolean", "date", "timestamp")},
 }
 _WORDS = frozenset(["AND", "OR", "NOT", "IS", "NULL", "IN", "BETWEEN", "LIKE", "TRUE", "FALSE"])
 """Of the language. A column called so needs backticks."""

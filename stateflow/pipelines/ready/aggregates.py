@@ -10,28 +10,21 @@ import builtins
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
 from inspect import iscoroutinefunction
 from typing import Any
 
 from stateflow.errors import UsageError
-from stateflow.format.scalars import BY_TYPE
+from stateflow.format.scalars import BY_TYPE, COLUMN_TYPES, FLOATS, INTEGERS
 from stateflow.names import OPTIONS, suggestion, with_options
 from stateflow.pipelines.code.signatures import takes
 from stateflow.pipelines.conditions.expression import Expression, condition_of, is_name
 from stateflow.pipelines.rows.row_type import Field, RowType, spark_type
 from stateflow.state.values.serializers import serializer_for
 
-INTEGERS = ("tinyint", "smallint", "int", "bigint")
-FLOATS = ("float", "double")
 KEPT_AS: Mapping[str, type[Any]] = {
-    **dict.fromkeys(INTEGERS, int),
-    **dict.fromkeys(FLOATS, float),
-    "string": str,
-    "binary": bytes,
-    "boolean": bool,
-    "date": int,
-    "timestamp": datetime,
+    column.name: int if column.name == "date" else column.type
+    for column in COLUMN_TYPES
+    if column.name not in ("decimal", "timestamp_ltz", "timestamp_ntz")
 }
 """The type of the state column that keeps a value of a column; a date is kept as its day since 1970."""
 

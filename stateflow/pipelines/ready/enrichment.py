@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, ClassVar
 
 from stateflow.errors import UsageError
 from stateflow.pipelines.processes.operator_spec import check_on_error
-from stateflow.pipelines.ready.aggregates import FLOATS, INTEGERS, fits
+from stateflow.pipelines.ready.aggregates import KEPT_AS, fits
 from stateflow.pipelines.ready.operators import Diverting, KeyedRows
 from stateflow.pipelines.ready.windows import not_negative
 from stateflow.pipelines.rows.row_type import Field, RowType, row_type
@@ -21,14 +21,7 @@ ANSWERED = "is_answered"
 ASKED = "asked_keys"
 """The counter of requested keys."""
 
-_KEPT: Mapping[str, type[Any]] = {
-    **dict.fromkeys(INTEGERS, int),
-    **dict.fromkeys(FLOATS, float),
-    "string": str,
-    "binary": bytes,
-    "boolean": bool,
-    "timestamp": datetime,
-}
+_KEPT = {name: kind for name, kind in KEPT_AS.items() if name != "date"}
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, ClassVar, get_type_hints
 
 from stateflow.errors import UsageError
+from stateflow.format.scalars import COLUMN_TYPES
 from stateflow.names import JOINS
 from stateflow.pipelines.ready.aggregates import fits, kept_as
 from stateflow.pipelines.ready.fixed_options import (
@@ -44,12 +45,7 @@ HOWS = ("inner", "left", "right", "full", "semi", "anti")
 _ORDER = "order_by of the right rows"
 WHERE = "where"
 
-_KEEPABLE = frozenset(
-    (
-        "boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "string", "binary", "date", "timestamp",
-        "timestamp_ltz", "timestamp_ntz", "decimal", "varchar", "char",
-    )
-)  # fmt: skip
+_KEEPABLE = frozenset((*(column.name for column in COLUMN_TYPES), "varchar", "char"))
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,11 @@ places, whatever their names are.
 from __future__ import annotations
 
 from stateflow.errors import IncompatibleError
+from stateflow.format.scalars import COLUMN_TYPES
 from stateflow.pipelines.rows.row_type import parts_of_schema, quoted
 from stateflow.pipelines.rows.type_text import fields_of, inside_of, size_of
 
-_FAMILIES = {
-    "tinyint": "int", "smallint": "int", "int": "int", "bigint": "int", "float": "single", "double": "double",
-    "boolean": "bool", "string": "text", "binary": "bytes", "date": "date",
-    "timestamp": "time", "timestamp_ltz": "time", "timestamp_ntz": "time",
-}  # fmt: skip
+_FAMILIES = {column.name: column.family for column in COLUMN_TYPES if column.name != "decimal"}
 _NUMBERS = ("int", "decimal", "single", "double")
 _LOSES = {
     "bool": _NUMBERS,

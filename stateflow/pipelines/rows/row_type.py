@@ -17,12 +17,12 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 import msgspec
 
 from stateflow.errors import UsageError
-from stateflow.format.scalars import BY_TYPE, KEYS
+from stateflow.format.scalars import BY_TYPE, COLUMN_TYPES, KEYS
 from stateflow.pipelines.rows.defaults import Default, defaults_of
 from stateflow.state.values.schema import FieldAliases, refuse_aliases_as_defaults, refuse_shared_aliases
 
 _KEYS_OF_SPARK = {spark: scalar.name for scalar in KEYS for spark in (scalar.spark, *scalar.other_spark)}
-_ALIASES = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint", "real": "float"}
+_ALIASES = {column.alias: column.name for column in COLUMN_TYPES if column.alias}
 _INSIDE = re.compile(rf"(?<=[<,:])(\s*)({'|'.join(_ALIASES)})(?=\s*[,>])", re.I)
 _TYPE = re.compile(r"[a-z_]+(\(\s*\d+\s*(,\s*\d+\s*)?\))?|(array|map|struct)\s*<.*>", re.I | re.S)
 

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from struct import calcsize
 from typing import TYPE_CHECKING, Any
 
+from stateflow.format.scalars import COLUMN_TYPES
 from stateflow.spark.internals.frames import arrow_limits
 from stateflow.spark.internals.plans import calls_python
 from stateflow.spark.task.acks import WIDEST
@@ -25,15 +27,14 @@ NO_SUM = str(2**31 - 1)
 """The one limit that makes Spark add up nothing."""
 ROOM = 8
 """How many times as wide as before rows may become until a batch exceeds the limit."""
-_WIDTHS = {
-    "BooleanType": 1, "ByteType": 1, "ShortType": 2, "IntegerType": 4, "LongType": 8, "FloatType": 4, "DoubleType": 8,
-    "DateType": 4, "TimestampType": 8, "TimestampNTZType": 8, "DecimalType": 16,
-}  # fmt: skip
+_WIDTHS = {column.name: calcsize(f"<{column.form}") for column in COLUMN_TYPES if column.form} | {
+    "decimal": 16
+}
 
 
 def bytes_of_row(frame: DataFrame) -> int | None:
     """The bytes that a row has in Arrow at most; None where a column has no fixed width."""
-    widths = [_WIDTHS.get(type(field.dataType).__name__) for field in frame.schema.fields]
+    widths = [_WIDTHS.get(field.dataType.simpleString().partition("(")[0]) for field in frame.schema.fields]
     # A column's marks of nulls are a bit per row.
     return sum(width + 1 for width in widths if width) if all(widths) else None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from stateflow.format.scalars import INTEGERS
 from stateflow.pipelines.rows.row_type import quoted
 
 if TYPE_CHECKING:
@@ -15,20 +16,7 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 1_000_000
 """That the driver reads the keys of."""
-_ALIKE = frozenset(
-    [
-        "boolean",
-        "tinyint",
-        "smallint",
-        "int",
-        "bigint",
-        "string",
-        "binary",
-        "date",
-        "timestamp",
-        "timestamp_ntz",
-    ]
-)
+_ALIKE = frozenset((*INTEGERS, "boolean", "string", "binary", "date", "timestamp", "timestamp_ntz"))
 """Types whose values Arrow and Spark compare alike. Arrow tells the floats 0 and -0 apart, and knows no collations."""
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from stateflow.format.scalars import INTEGERS
 from stateflow.spark.sinks.fit import PHYSICAL
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ MILLISECOND = 1_000
 MINUTE = 60_000_000
 MOST_AGAIN = 1 / 8
 """The share of a batch's range of keys that may overlap with earlier batches while the keys count as growing."""
-_INTEGERS = frozenset({"tinyint", "smallint", "int", "bigint"})
+_INTEGERS = frozenset(INTEGERS)
 _COMPARED = _INTEGERS | {"date", "timestamp", "timestamp_ntz", "string"}
 """No floats: 0 equals -0, and NaN has no place. No collations: other strings are equal there."""
 _PARTITIONED = _INTEGERS | {"date", "string"}

@@ -16,13 +16,11 @@ from typing import Any
 
 from stateflow.errors import CorruptError
 from stateflow.format.instants import day, instant
+from stateflow.format.scalars import COLUMN_TYPES
 
 BETWEEN = "|"
 """Between the columns of the left and of the right rows in a layout."""
-_FORMS = {
-    "boolean": "?", "tinyint": "b", "smallint": "h", "int": "i", "bigint": "q", "float": "f", "double": "d", "date": "i",
-    "timestamp": "q", "timestamp_ltz": "q", "timestamp_ntz": "q",
-}  # fmt: skip
+_FORMS = {column.name: column.form for column in COLUMN_TYPES if column.form}
 _TEXT = re.compile(r"string|binary|(var)?char\(.*\)")
 
 
