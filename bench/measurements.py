@@ -31,6 +31,7 @@ from bench import (
     throughput,
     tricks,
     uploads,
+    warm,
 )
 from bench.measurement import Measurement
 
@@ -61,6 +62,7 @@ MEASUREMENTS: Mapping[str, Measurement] = {
         plugin.MEASUREMENT,
         airflow_parsing.MEASUREMENT,
         start.MEASUREMENT,
+        warm.MEASUREMENT,
         run_operator.MEASUREMENT,
         tricks.MEASUREMENT,
     )

@@ -21,7 +21,7 @@ from datetime import UTC, datetime, timedelta
 from airflow.sdk import DAG, Param
 from stateflow_settings import ORDERS, SETTINGS, flag_field, note_field, pipeline_template
 
-from stateflow.airflow import StateflowRunOperator, checkpoint_asset
+from stateflow.airflow import SparkSubmit, StateflowRunOperator, WarmHost, checkpoint_asset
 
 JOB = "orders"
 PIPELINE = SETTINGS.jobs.get(JOB, ORDERS)
@@ -62,6 +62,7 @@ with DAG(
         parameters={"input": "{{ params.input }}", "output": "{{ params.output }}"},
         stateflow_conn_id=SETTINGS.conn_id,
         spark_conn_id=SETTINGS.spark_conn_id,
+        launcher=WarmHost(PIPELINE.host) if PIPELINE.host else SparkSubmit(),
         # A run that was triggered without a logical date has no data interval, and takes all there is.
         until="{{ data_interval_end if params.bounded and data_interval_end is defined else '' }}",
         # What a DAG run does that ended well and was cleared: go_on, skip, or rewind to where it began.

@@ -36,6 +36,8 @@ class Pipeline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The DAG that runs it, which the recovery runbook triggers when it is done."""
     parameters: Mapping[str, str] = {}
     """What the form of that DAG shows to begin with."""
+    host: str = ""
+    """The warm host that its runs go to, if the worker has one; else, and without it, each starts a Spark of its own."""
 
 
 ORDERS = Pipeline(
@@ -64,6 +66,12 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Ids of those who may approve a recovery; empty: everybody whom Airflow lets answer."""
     four_eyes: bool = False
     """Whether somebody else than whoever triggered a recovery has to approve it."""
+    host: str = "team"
+    """The warm host that the DAG `stateflow_host` keeps on its worker."""
+    host_runs: int = 4
+    """How many runs it carries out at once."""
+    host_memory: str = "2g"
+    """Of its Spark."""
     jobs: Mapping[str, Pipeline] = msgspec.field(default_factory=lambda: {"orders": ORDERS})
     pipeline_folders: Sequence[str] = ()
     """Where pipelines may lie, as the workers see it; empty: the folders of the pipelines in `jobs`.

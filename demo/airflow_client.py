@@ -183,6 +183,12 @@ class AirflowClient:
                 lines += [f"    {line}" for line in self.log(run, task["task_id"]).splitlines()[-12:]]
         return "\n".join(lines)
 
+    def seconds_of(self, run: RunOf) -> float:
+        """How long a DAG run took from queued to its end."""
+        told = self.call("GET", run.path)
+        began, ended = (datetime.fromisoformat(str(told[name])) for name in ("queued_at", "end_date"))
+        return (ended - began).total_seconds()
+
     # Tasks
 
     def tasks(self, run: RunOf) -> list[dict[str, Any]]:

@@ -170,10 +170,15 @@ ROOMS: Mapping[str, Room] = {
         "flows.py",
     ),
     "observe": Room("what a job looks like from outside", "checkpoint format quantities", "status.py"),
+    "reading/files": Room(
+        "state files read without a database: their entries, deletions included, and how two shards differ",
+        "format state/backends storage",
+        "sst.py",
+    ),
     "reading": Room(
-        "one key, one state, one snapshot",
-        "checkpoint config format savepoints state/backends state/keys state/values state/values/evolution "
-        "storage",
+        "one key, one state, one snapshot; what happened to a key, what changed, and when it went wrong",
+        "checkpoint config format pipelines/conditions pipelines/rows reading/files savepoints state/backends "
+        "state/keys state/values state/values/evolution storage",
         "query.py",
     ),
     "spark/internals": Room(
@@ -207,7 +212,7 @@ ROOMS: Mapping[str, Room] = {
     "spark/inputs": Room(
         "the sources of a run: opened, outlined, and what is wrong with them",
         "checkpoint compatibility config format operators pipelines pipelines/inputs pipelines/processes "
-        "pipelines/rows spark/internals spark/shuffle spark/sinks spark/sources",
+        "pipelines/rows spark/internals spark/shuffle spark/sinks spark/sources storage",
         "open_inputs.py",
     ),
     "spark/batches": Room(
@@ -224,6 +229,12 @@ ROOMS: Mapping[str, Room] = {
         "state/backends storage",
         "runner.py",
     ),
+    "connectors": Room(
+        "what a connector is written with: one list of names",
+        "format pipelines pipelines/rows spark/sinks",
+        "__init__.py",
+    ),
+    "connectors/postgres": Room("rows into Postgres", "connectors", "sink.py"),
     "testing": Room(
         "operators in unit tests, without Spark, and whole pipelines, with it",
         # `checkpoint` is the rescale of a record, which is pure: the harness of operators without keys rescales as a run does.
@@ -245,9 +256,16 @@ ROOMS: Mapping[str, Room] = {
         "spark/state_tables storage",
         "plan.py",
     ),
+    "replay": Room(
+        "batches that were, run again by other code on a fork, and compared",
+        "checkpoint compatibility config format operators pipelines pipelines/ready quantities reading "
+        "spark/batches spark/inputs spark/internals spark/session spark/shuffle spark/sinks spark/task "
+        "state/backends state/values storage",
+        "running.py",
+    ),
     "jobs": Room(
         "`Job`: the verbs that the command line, Airflow and scripts call",
-        "checkpoint compatibility config format liveness observe pipelines pipelines/inputs reading restore "
+        "checkpoint compatibility config format liveness observe pipelines pipelines/inputs reading replay restore "
         "savepoints spark spark/inputs spark/session spark/sinks spark/sources spark/state_tables spark/task "
         "state/backends state/keys storage",
         "job.py",
@@ -261,10 +279,15 @@ ROOMS: Mapping[str, Room] = {
         "checkpoint config format jobs quantities",
         "supervision.py",
     ),
+    "hosts": Room(
+        "warm hosts: Spark applications that stay, in which runs are forked processes",
+        "config driver spark/internals spark/session",
+        "application.py",
+    ),
     "cli": Room(
         "the `stateflow` command",
-        "checkpoint config format jobs liveness observe packaging pipelines pipelines/ready quantities "
-        "reading restore savepoints serve spark spark/session spark/state_tables storage",
+        "checkpoint config format hosts jobs liveness observe packaging pipelines pipelines/ready quantities "
+        "reading replay restore savepoints serve spark spark/session spark/state_tables storage",
         "main.py",
     ),
     "__main__": Room("`python -m stateflow`: the command without its script", "cli"),
@@ -281,19 +304,19 @@ ROOMS: Mapping[str, Room] = {
     ),
     "airflow/launchers": Room(
         "how a task starts a driver",
-        "airflow/connections airflow/internals checkpoint config driver jobs pipelines quantities spark "
+        "airflow/connections airflow/internals checkpoint config driver hosts jobs pipelines quantities spark "
         "spark/session",
         "spark_submit.py",
     ),
     "airflow/triggers": Room(
         "waiting in the triggerer",
-        "airflow/connections airflow/launchers checkpoint driver format observe quantities",
+        "airflow/connections airflow/launchers checkpoint driver format hosts observe quantities",
         "run.py",
     ),
     "airflow/operators": Room(
         "one operator per verb",
         "airflow/connections airflow/internals airflow/launchers airflow/triggers checkpoint driver format "
-        "jobs liveness observe pipelines quantities restore savepoints storage",
+        "hosts jobs liveness observe pipelines quantities restore savepoints storage",
         "run.py",
     ),
     "airflow": Room(

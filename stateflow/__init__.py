@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from stateflow import testing
+    from stateflow.connectors.postgres.table import postgres
     from stateflow.errors import (
         BusyError,
         CorruptError,
@@ -140,6 +141,7 @@ __all__ = [
     "min",
     "output",
     "pipeline",
+    "postgres",
     "quantile",
     "session",
     "stddev",
@@ -184,6 +186,7 @@ _ROOMS = {
         "session",
         "tumbling",
     ),
+    "stateflow.connectors.postgres.table": ("postgres",),
     "stateflow.jobs.job": ("Job",),
     "stateflow.pipelines.processes.columnar": ("ColumnarContext", "ColumnarOperator"),
     "stateflow.pipelines.processes.process": (

@@ -1,5 +1,5 @@
 """`python -m stateflow`, where the `stateflow` script is not on the PATH."""
 
-from stateflow.cli.main import app
+from stateflow.cli.entry import main
 
-app(prog_name="stateflow")
+main()

@@ -89,6 +89,18 @@ def test_a_round_is_killed_drained_and_examined(tmp_path: Path, monkeypatch: pyt
         jvms.end()
 
 
+@pytest.mark.system
+@pytest.mark.timeout(900)
+def test_a_round_on_a_warm_host_leaves_nothing_of_dead_runs(tmp_path: Path) -> None:
+    jvms = Jvms(tmp_path)
+    try:
+        sound = play(0, 5, "host", 2, jvms, tmp_path / "round")
+    finally:
+        jvms.end()
+    assert sound.wrong == []
+    assert sound.killed >= 2
+
+
 def _with_one_row_more(folder: Path, rows: list[object], **given: object) -> list[str]:
     from tests.spark.murder_evidence import Order, examine
 

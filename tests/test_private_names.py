@@ -71,10 +71,20 @@ def of_own(node: ast.Attribute) -> bool:
     return isinstance(node.value, ast.Name) and node.value.id in OWN
 
 
+PYTHONS = {("os", "_exit"), ("atexit", "_run_exitfuncs")}
+"""Of Python itself: the first is documented; the second is what it calls at its own end, which a fork has to skip."""
+
+
 def reads(source: ast.AST) -> Iterator[tuple[int, str]]:
     """Line and name of each private attribute of something else than the object itself, also by `getattr`."""
     for node in ast.walk(source):
-        if isinstance(node, ast.Attribute) and private(node.attr) and not of_own(node) and not of_super(node):
+        if (
+            isinstance(node, ast.Attribute)
+            and private(node.attr)
+            and not of_own(node)
+            and not of_super(node)
+            and (getattr(node.value, "id", ""), node.attr) not in PYTHONS
+        ):
             yield node.lineno, node.attr
         elif (
             isinstance(node, ast.Call)

@@ -19,6 +19,7 @@ SAYS = {
     "liar": "a root in an object store that delays, refuses, repeats, loses and belatedly does what it is asked, reports conflicts "
     "with nothing stored, and shows listings of up to a second ago",
     "kafka": "the input comes from Kafka, whose broker is killed and comes back",
+    "host": "each run is one on a [warm host](hosts.md), whose processes are killed and come back",
 }
 VICTIMS = {
     "driver": "the driver: its Python and its JVM",
@@ -30,6 +31,12 @@ VICTIMS = {
     "stop": "no kill: SIGSTOP for longer than the heartbeat may be missing. Another run takes over, then the first one wakes up",
     "store's server": "the server of the object store",
     "Kafka's broker": "the broker",
+    "hosted run": "the run's process on a warm host",
+    "client": "the command that waits for that run",
+    "host's JVM": "Spark's JVM of the host, with the run",
+    "host": "the process of the host's Spark application",
+    "zygote": "the process that runs are forked from",
+    "host's keeper": "the process that keeps the host's name; the loop starts it again, as systemd does",
     "full disk": "no kill: the disk is full for up to four seconds",
 }
 HEAD = """# The kill loop

@@ -21,6 +21,7 @@ from stateflow.errors import FencedError
 from tests.spark.kafka_broker import Broker
 from tests.spark.murder import Run, Stuck
 from tests.spark.murder_evidence import Inbox, examine
+from tests.spark.murder_host import MurderHost
 from tests.spark.murder_jvm import WarmJvm
 
 PATIENCE = 900.0
@@ -79,6 +80,8 @@ class Playing:
             self._freeze()
         elif victim in ("python", "driver", "everything"):
             self._driver(victim)
+        elif self._scene.host is not None:
+            self._hosted(victim, self._scene.host)
         else:
             self._meanwhile(victim, min(most, 4))
         self._log(f"{victim}: {self.kills.total() - before} killed, {self.batches} batches so far")
@@ -103,6 +106,9 @@ class Playing:
         self, *, warm: bool, at: str = "", which: str = "", takeover: bool = True
     ) -> tuple[Run, WarmJvm | None]:
         errand = msgspec.structs.replace(self._scene.errand, at=at, takeover=takeover)
+        if self._scene.host is not None:
+            self.runs += 1
+            return Run.start(errand, host=self._scene.host), None
         jvm = self._jvms.lend(errand, which) if warm else None
         self.runs += 1
         return Run.start(errand, jvm, self._jvms.nursery if warm else None), jvm
@@ -147,6 +153,27 @@ class Playing:
                     raise Stuck(f"a run failed by itself with {run.process.returncode}\n{run.story()}")
                 return
             run.kill(everything=victim == "everything")
+            self.kills[victim] += 1
+            self._pending = False
+        finally:
+            self._over(run, jvm)
+
+    def _hosted(self, victim: str, host: MurderHost) -> None:
+        """A run on a warm host, or the host with it."""
+        began = time.monotonic()
+        run, jvm = self._start(warm=True)
+        try:
+            run.until(lambda r: r.told("claimed") or r.ended, PATIENCE, "claim")
+            with suppress(subprocess.TimeoutExpired):
+                if run.process.wait(self._chance.uniform(0, 2.5) * (time.monotonic() - began)) != 0:
+                    raise Stuck(f"a run failed by itself with {run.process.returncode}\n{run.story()}")
+                return
+            if victim == "client":
+                run.kill()
+            else:
+                host.kill(victim)
+                if run.process.wait(PATIENCE) == 0:
+                    return  # it was through
             self.kills[victim] += 1
             self._pending = False
         finally:
@@ -226,12 +253,14 @@ def play(number: int, seed: int, name: str, kills: int, jvms: Jvms, folder: Path
         wrong: list[str] = []
         try:
             # The worst of all costs most, and a round by chance may leave it out.
-            playing.kill(1, chance.choice(("driver", "everything")))
+            playing.kill(1, chance.choice(scene.worst))
             while playing.kills.total() < kills and playing.runs < kills * 3:
                 playing.kill(kills - playing.kills.total())
             playing.drain()
             store = scene.store() if scene.store else None
             wrong = examine(place, inbox.rows, upsert=scene.errand.upsert, store=store)
+            if scene.host is not None and (left := scene.host.left()):
+                wrong.append(left)
         except Stuck as stuck:
             wrong = [str(stuck)]
         if wrong and place != folder:

@@ -20,7 +20,8 @@ from stateflow.storage.roots import open_store
 from stateflow.storage.store import Store
 from tests.durable_s3 import DurableS3
 from tests.spark.kafka_broker import Broker, connector_jars
-from tests.spark.murder_victim import Errand
+from tests.spark.murder_host import MurderHost
+from tests.spark.murder_victim import QUICK, Errand
 
 LOCAL, CLUSTER = "local[2,4]", "local-cluster[2,1,1500]"
 SPECULATION = {
@@ -47,6 +48,10 @@ class Scene:
     broker: Broker | None = None
     """Who has the input, when it is no table in the folder."""
     lies: Callable[[], Counter[str]] = Counter
+    host: MurderHost | None = None
+    """Where runs are, when they are on a warm host."""
+    worst: tuple[str, ...] = ("driver", "everything")
+    """Of these, one dies in every round."""
 
 
 @contextmanager
@@ -143,6 +148,25 @@ def kafka(folder: Path, chance: random.Random) -> Iterator[Scene]:
         broker.end()
 
 
+@contextmanager
+def host(folder: Path, chance: random.Random) -> Iterator[Scene]:
+    """Each run is one on a warm host."""
+    errand = _errand(folder, chance)
+    warehouse = {"spark.sql.warehouse.dir": str(folder / "warehouse")}
+    warm = MurderHost(folder / "host", {**warehouse, **QUICK, **errand.conf})
+    (folder / "host").mkdir()
+    worst = ("host's JVM", "host", "zygote", "host's keeper")
+    try:
+        yield Scene(
+            errand,
+            {"point": 8, "hosted run": 6, "client": 3, **dict.fromkeys(worst, 1)},
+            host=warm,
+            worst=worst,
+        )
+    finally:
+        warm.end()
+
+
 Play = Callable[[Path, random.Random], Any]
 SCENES: dict[str, Play] = {
     "calm": calm,
@@ -152,6 +176,7 @@ SCENES: dict[str, Play] = {
     "clock": clock,
     "liar": liar,
     "kafka": kafka,
+    "host": host,
 }
 
 
@@ -175,6 +200,7 @@ def _errand(
             "shared_filesystem": True,
             "local_fsync": False,
             "retained_checkpoints": chance.randint(1, 3),
+            "max_concurrent_checkpoints": chance.randint(1, 2),
             "heartbeat_interval": "500 ms",
             "heartbeat_timeout": "3 s",
             **options,

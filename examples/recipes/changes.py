@@ -42,7 +42,7 @@ def signed(changes: Any) -> Any:
 
 @sf.pipeline("changes")
 def changes(flow: sf.Flow, *, input: str, output: str) -> None:
-    feed = sf.delta(input, options={"readChangeFeed": "true"})
+    feed = sf.delta(input, changes=True)
     rows = flow.source("shops", feed, Change).transform(signed, type=Signed)
     regions = rows.key_by("region").aggregate(
         "regions", Region, total=sf.sum("total"), shops=sf.sum("shops")

@@ -93,6 +93,8 @@ def _row(job: JobState, now: int, stale: StaleAfter) -> dict[str, Any]:
         "epoch": status.epoch,
         "dag_run": status.owner.get("dag_run") or None,
         "task": status.owner.get("task") or None,
+        "machine": status.owner.get("host") or None,
+        "warm_host": status.owner.get("warm_host") or None,
         "pending": status.pending,
         "rows_per_second": rate(facts.lines.checkpoints[-_RATE_OVER:])
         if status.status == "RUNNING"
@@ -131,6 +133,8 @@ def _unread(job: JobState, known: CacheState[JobFacts]) -> dict[str, Any]:
                     "epoch",
                     "dag_run",
                     "task",
+                    "machine",
+                    "warm_host",
                     "rows_per_second",
                     "outcome",
                     "as_of",

@@ -37,6 +37,7 @@ TOPICS = {
             "pipelines.streams",
             "pipelines.delivery",
             "pipelines.inputs",
+            "connectors",
             "spark",
         ),
     ),

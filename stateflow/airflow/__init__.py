@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from stateflow.airflow.launchers import InProcess as InProcess
     from stateflow.airflow.launchers import Kubernetes as Kubernetes
     from stateflow.airflow.launchers import SparkSubmit as SparkSubmit
+    from stateflow.airflow.launchers import WarmHost as WarmHost
     from stateflow.airflow.operators.assets import checkpoint_asset as checkpoint_asset
     from stateflow.airflow.operators.base import StateflowOperator as StateflowOperator
     from stateflow.airflow.operators.cleanup import StateflowCleanupOperator as StateflowCleanupOperator
+    from stateflow.airflow.operators.host import StateflowHostOperator as StateflowHostOperator
     from stateflow.airflow.operators.links import CheckpointLink as CheckpointLink
     from stateflow.airflow.operators.rescale import StateflowRescaleOperator as StateflowRescaleOperator
     from stateflow.airflow.operators.restore import StateflowRestoreOperator as StateflowRestoreOperator
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from stateflow.airflow.sensors import CheckpointFreshnessSensor as CheckpointFreshnessSensor
     from stateflow.airflow.sensors import WatermarkSensor as WatermarkSensor
     from stateflow.airflow.staleness import StaleJobs as StaleJobs
+    from stateflow.airflow.triggers.host import StateflowHostTrigger as StateflowHostTrigger
     from stateflow.airflow.triggers.idle import StateflowIdleTrigger as StateflowIdleTrigger
     from stateflow.airflow.triggers.job import CheckpointFreshnessTrigger as CheckpointFreshnessTrigger
     from stateflow.airflow.triggers.job import WatermarkTrigger as WatermarkTrigger
@@ -39,9 +42,12 @@ _HOME = {
     "InProcess": "launchers",
     "Kubernetes": "launchers",
     "SparkSubmit": "launchers",
+    "WarmHost": "launchers",
     "StaleJobs": "staleness",
     "StateflowCleanupOperator": "operators.cleanup",
     "StateflowHook": "connections.stateflow",
+    "StateflowHostOperator": "operators.host",
+    "StateflowHostTrigger": "triggers.host",
     "StateflowIdleTrigger": "triggers.idle",
     "StateflowOperator": "operators.base",
     "StateflowRescaleOperator": "operators.rescale",

@@ -82,6 +82,8 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     looked_at: Micros | None = None
     """When a continuing run last waited for input, because it had read all there was; or when somebody who would have
     started a run saw that there was nothing to read."""
+    warm_host: str = ""
+    """The warm host of `owner.host` that carries out the run, or has."""
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -22,9 +22,9 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A table, topic or folder."""
 
     kind: str
-    """delta, kafka, file"""
+    """delta, kafka, file; of a connector what it says of itself, such as postgres"""
     place: str
-    """Its path; of Kafka the topic."""
+    """Its path; of Kafka the topic; of a connector a URL."""
     servers: str = ""
     """Of Kafka: the bootstrap servers."""
     version: int | None = None

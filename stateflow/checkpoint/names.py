@@ -1,8 +1,13 @@
-"""How people name a checkpoint: `latest`, `42`, `checkpoint:42`, `tag:v1`. Any other text is the URL of a savepoint."""
+"""How people name a checkpoint: `latest`, `42`, `checkpoint:42`, `tag:v1`, or a time, `2026-11-20T10:00`.
+
+Any other text is the URL of a savepoint.
+"""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from stateflow.errors import NotFoundError, UsageError
@@ -12,7 +17,8 @@ if TYPE_CHECKING:
     from stateflow.checkpoint.log import Log
     from stateflow.format.records import Outcome, Pin, Record
 
-_WRITE = "write latest, 42, checkpoint:42 or tag:NAME"
+_WRITE = "write latest, 42, checkpoint:42, tag:NAME or a time such as 2026-11-20T10:00"
+_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +46,18 @@ class Tag:
 
 
 @dataclass(frozen=True, slots=True)
+class Time:
+    """The state that the job had then: the newest checkpoint that was decided by this time."""
+
+    micros: int
+
+    def __str__(self) -> str:
+        from stateflow.format.instants import instant  # few DAG files name a time
+
+        return instant(self.micros).isoformat().replace("+00:00", "Z")
+
+
+@dataclass(frozen=True, slots=True)
 class Elsewhere:
     """Any other text: the URL or folder of a savepoint, perhaps."""
 
@@ -49,7 +67,7 @@ class Elsewhere:
         return self.url
 
 
-Name = LatestCheckpoint | Slot | Tag | Elsewhere
+Name = LatestCheckpoint | Slot | Tag | Time | Elsewhere
 
 
 def parse(text: str) -> Name:
@@ -65,7 +83,22 @@ def parse(text: str) -> Name:
         return Slot(int(rest))
     if kind in ("checkpoint", "tag") and not rest:
         raise UsageError(f"{kind!r} names no checkpoint: {_WRITE}")
+    if _TIME.match(text):
+        return Time(_micros(text))
     return Tag(rest) if kind == "tag" else Elsewhere(text)
+
+
+def _micros(text: str) -> int:
+    """Of a time without a zone: in UTC, in which the command line shows times."""
+    from stateflow.format.instants import micros_since_epoch  # as above
+
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(
+            f"{text!r} is no time: write 2026-11-20T10:00 (UTC), 2026-11-20T10:00:30Z or 2026-11-20T10:00+01:00"
+        ) from None
+    return micros_since_epoch(time if time.tzinfo else time.replace(tzinfo=UTC))
 
 
 def slot_of(name: Name, job: JobHandle, log: Log) -> int:
@@ -77,10 +110,52 @@ def slot_of(name: Name, job: JobHandle, log: Log) -> int:
             pass
         case Tag(tag):
             slot = tag_of(tag, job).slot
+        case Time():
+            return slot_at(name, job, log)
         case Elsewhere(url):
             raise UsageError(f"{url!r} names no checkpoint: {_WRITE}")
     require_checkpoint(log, slot)
     return slot
+
+
+def slot_at(time: Time, job: JobHandle, log: Log) -> int:
+    """The checkpoint that was the newest then. NotFoundError names those around it if that one was collected."""
+    from stateflow.checkpoint.statistics import history  # loads the log, as below
+
+    if time.micros > job.clock():
+        raise UsageError(f"{time} has not come yet: write latest for the newest checkpoint")
+    kept = complete_records(log)
+    held = max((record.slot for record in kept if record.at <= time.micros), default=0)
+    later = min((record.slot for record in kept if record.slot > held), default=0)
+    present = {record.slot for record in log.chain if not log.slots[record.slot].marks}
+    if held and (not later or present.issuperset(range(held, later))):
+        return held
+    # A checkpoint between the two may have been collected, and the one below it was not the state of then.
+    done = [
+        line
+        for line in history(job.store, job.layout, log=log)
+        if line.kind != "fence" and line.status != "IN_PROGRESS"
+    ]
+    then = max((line.id for line in done if line.latest_ack_timestamp <= time.micros // 1000), default=0)
+    if held and then <= held:
+        return held
+    around = " and ".join(f"{r.slot} of {Time(r.at)}" for r in kept if r.slot in (held, later)) or "none"
+    if not then:
+        raise NotFoundError(
+            f"job {log.job!r} had no checkpoint yet at {time}: the first one that it keeps is {around}"
+        )
+    raise NotFoundError(
+        f"at {time} the newest checkpoint of job {log.job!r} was {then}, which has been collected: next to it the job keeps {around}"
+    )
+
+
+def complete_records(log: Log) -> list[Record]:
+    """The records whose state can be read, ascending: complete checkpoints, and restores and other edits."""
+    return [
+        record
+        for record in log.chain
+        if record.carries_state and log.slots[record.slot].complete and not log.slots[record.slot].marks
+    ]
 
 
 def tag_of(name: str, job: JobHandle) -> Pin:

@@ -52,7 +52,8 @@ class CommitPermit:
 
 
 class Writer:
-    """Made by `claim`. One record is in flight at a time: decide, commit the sinks, complete."""
+    """Made by `claim`. One record is pending at a time: decide, commit the sinks, complete. Another thread may prepare the next one
+    meanwhile."""
 
     def __init__(
         self,
@@ -88,6 +89,11 @@ class Writer:
         return self._stopped is None and self._open is None
 
     @property
+    def stopped(self) -> bool:
+        """Whether this writer decides no record any more."""
+        return self._stopped is not None
+
+    @property
     def log(self) -> Log:
         """The log that this writer read when it claimed the job, with the records it has added."""
         return self._log
@@ -99,8 +105,10 @@ class Writer:
 
     @property
     def parent(self) -> Record | None:
-        """The complete record whose state the next one continues."""
-        return self._log.head
+        """The record whose state the next one continues: the one on its way, or the newest complete one."""
+        with self._changing:
+            permit = self._open
+            return permit.record if permit is not None and permit.record.carries_state else self._log.head
 
     @property
     def next_timeline(self) -> int:
@@ -200,10 +208,10 @@ class Writer:
             at=self._clock(),
             statistics=dict(statistics or {}),
         )
-        self._open = None
         slot = permit.slot
         paths = (self.layout.metadata(slot), self.layout.pending(slot))
         self._observe(SlotContent(slot, record=permit.record, outcome=outcome, paths=paths))
+        self._open = None
         return outcome
 
     def collect(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
@@ -223,6 +223,11 @@ def _ttls(status: JobStatus) -> Iterator[Piece]:
         yield f"{number(expired)} expired entries left with the newest batch{rest}"
 
 
+def _place(owner: Mapping[str, Any]) -> str:
+    warm = f", on its warm host {owner['warm_host']}" if owner.get("warm_host") else ""
+    return f"{owner.get('host', '-')}{warm}"
+
+
 def _shown(status: JobStatus, life: str, health: Health) -> Iterator[Piece]:
     owner = status.owner
     who = f"DAG run {owner['dag_run']}" if owner.get("dag_run") else f"run {str(owner.get('run', '-'))[:8]}"
@@ -234,7 +239,7 @@ def _shown(status: JobStatus, life: str, health: Health) -> Iterator[Piece]:
             ("health", None if health.well else f"{health.state}: {health.reason}"),
             ("checkpoint", status.head),
             ("pending", ", ".join(map(str, status.pending))),
-            ("epoch", f"{status.epoch}, {who} on {owner.get('host', '-')}" if status.epoch else None),
+            ("epoch", f"{status.epoch}, {who} on {_place(owner)}" if status.epoch else None),
             ("last sign of life", moment(status.heartbeat_at)),
             ("timeline", status.timeline),
             ("watermark", f"{moment(status.watermark)}{_holder(status.watermark_held)}"),

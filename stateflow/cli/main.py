@@ -20,9 +20,12 @@ from stateflow.cli import (
     check,
     doctor,
     gc,
+    host,
     jobs,
     package,
+    past,
     query,
+    replay,
     restore,
     run,
     savepoint,
@@ -137,6 +140,11 @@ app.command("restore")(restore.restore)
 app.command("rescale")(change.rescale)
 app.add_typer(state.app, name="state")
 app.command("query")(query.query)
+app.command("history")(past.history)
+app.command("diff")(past.diff)
+app.command("bisect")(past.bisect)
+app.command("replay")(replay.replay)
+app.add_typer(host.app, name="host")
 app.command("serve")(serve.serve)
 app.command("package")(package.package)
 app.command("abandon")(abandon.abandon)

@@ -70,7 +70,8 @@ Settings = Annotated[
 Conf = Annotated[list[str] | None, flag("--conf", metavar="KEY=VALUE", help="A setting of Spark.")]
 PipelinesJob = Annotated[str | None, flag("--job", help="Name of the job; else the pipeline's.")]
 OfCheckpoint = Annotated[
-    str, typer.Option("--checkpoint", metavar="N|tag:NAME|latest", help="Of which checkpoint.")
+    str,
+    typer.Option("--checkpoint", "--at", metavar="N|tag:NAME|TIME|latest", help="Of which checkpoint."),
 ]
 AllowNonRestoredState = Annotated[
     bool,

@@ -25,6 +25,8 @@ from stateflow.errors import StateflowError, frames_beside, user_frames
 
 WIDE = 200
 """Columns of a table that goes into a pipe: nothing there should be cut off."""
+COUNTED = ("key groups", "batches")
+"""Kinds of things that a bar counts."""
 Advance = Callable[[str, int, int], object]
 
 
@@ -105,7 +107,7 @@ class CommandOutput(ABC):
 
     @contextmanager
     def progress(self, title: str, *, shown: bool = True) -> Iterator[Advance]:
-        """Gives `advance(what, done, total)`: one bar per kind of thing; 'key groups' are counted, all else is bytes."""
+        """Gives `advance(what, done, total)`: one bar per kind of thing; those of `COUNTED` are counted, all else is bytes."""
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
@@ -118,7 +120,7 @@ class CommandOutput(ABC):
         ) as progress:
 
             def advance(what: str, done: int, total: int) -> None:
-                form = number if what == "key groups" else size
+                form = number if what in COUNTED else size
                 text = f"{form(done)} of {form(total)}"
                 if what not in tasks:
                     tasks[what] = progress.add_task(f"{title}: {what}", total=total, amount=text)

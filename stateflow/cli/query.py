@@ -23,7 +23,10 @@ def query(
     state: Annotated[str, argument(metavar="STATE", help="Name of the state or timer.")],
     key: Annotated[str, argument(metavar="KEY", help="42; of several columns a,7 or '[\"a\", 7]'.")],
     checkpoint: Annotated[
-        str, typer.Option("--checkpoint", metavar="N|tag:NAME", help="Instead of the newest complete one.")
+        str,
+        typer.Option(
+            "--checkpoint", "--at", metavar="N|tag:NAME|TIME", help="Instead of the newest complete one."
+        ),
     ] = "latest",
     savepoint: Annotated[
         str | None, flag("--from", metavar="URL", help="A native savepoint to look into.")

@@ -36,6 +36,9 @@ from stateflow.cli.progress import (
 from stateflow.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from stateflow.config.options import Options
     from stateflow.spark.loop import BatchReport
 
 
@@ -98,6 +101,15 @@ def run(
         str, flag("--dag-run", help="The scheduler's run that this is part of: kept with every record.")
     ] = "",
     task: Annotated[str, flag("--task", help="The task of that run; it takes over from itself.")] = "",
+    host: Annotated[
+        str | None, flag("--host", metavar="NAME", help="The warm host to run on; else a driver of its own.")
+    ] = None,
+    host_wait: Annotated[
+        str | None, flag("--host-wait", metavar="DURATION", help="How long to wait for a place on it.")
+    ] = None,
+    host_only: Annotated[
+        bool, flag("--host-only", help="Fail rather than start a driver of its own.")
+    ] = False,
     verbose: Annotated[
         bool, flag("--verbose", "-v", help="All figures of a batch, on a line of its own.")
     ] = False,
@@ -129,12 +141,20 @@ def run(
             task=task,
         )
         trigger = trigger or "drain"
-    options = call.options(option, parallelism=parallelism, trigger=trigger)
+    options = call.options(
+        option,
+        parallelism=parallelism,
+        trigger=trigger,
+        host=host,
+        host_wait=host_wait,
+        host_only="true" if host_only else None,
+    )
     loaded = load_pipeline(file, Path.cwd(), revision)
     name = job or loaded.pipeline.name
     secrets, bound = handed_over(), parse_bounds(until)
     given = {**secrets.parameters, **pairs(parameter, "-p")}
     spark_conf = {**secrets.conf, **pairs(conf, "--conf")}
+    fit_host(options, master, spark_conf)
     if fresh and not options.checkpoint_dir:
         loaded.pipeline.arguments(given)
         checked = given
@@ -186,6 +206,15 @@ def run(
             for table in trial.tables():
                 call.output.event(table_document(table), *table_pieces(table))
     call.output.event(run_document(report), run_line(report))
+
+
+def fit_host(options: Options, master: str | None, conf: Mapping[str, str]) -> None:
+    """On a warm host, ends this process before it has done anything, if the host cannot serve the run."""
+    if options.host:
+        from stateflow.spark.session.lent import require_fit
+
+        wait = round(options.locality_wait.total_seconds() * 1000)
+        require_fit(master, {"spark.locality.wait": f"{wait}ms", **conf})
 
 
 def _refuse_beside_fresh(**given: object) -> None:

@@ -33,7 +33,6 @@ from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.graph import KeyedNode, SourceNode, UnionNode, origin
 from stateflow.pipelines.inputs.files import Files
 from stateflow.pipelines.inputs.places import same_place, same_spelling
-from stateflow.pipelines.inputs.tables import DeltaTable
 from stateflow.pipelines.processes.operator_spec import DEAD_LETTERS, MAIN
 from stateflow.pipelines.ready.fixed_options import duration
 from stateflow.pipelines.ready.operators import ReadyOperator
@@ -233,13 +232,9 @@ def _lost_late_rows(flow: Flow, source: SourceNode) -> Iterator[str]:
 def _moved(flow: Flow, written: Mapping[str, str]) -> Iterator[str]:
     for sink in flow.sinks:
         before = written.get(sink.uid)
-        if (
-            isinstance(sink.target, DeltaTable)
-            and before is not None
-            and not same_place(sink.target.path, before)
-        ):
+        if before is not None and sink.place and not sink.sink_kind.is_at(sink.target, before):
             yield (
-                f"sink {sink.uid!r} has written to {before} and goes on in {sink.target.path}: a run refuses a table that is not that one, "
+                f"sink {sink.uid!r} has written to {before} and goes on in {sink.output}: a run refuses a table that is not that one, "
                 "moved as a whole; give a new table a new uid"
             )
 

@@ -127,6 +127,19 @@ class Options:
         "What a sink may see after a failure: each batch once, or some batches again.",
         "execution.checkpointing.mode",
     )
+    host: str = _option(
+        "text",
+        "",
+        "Name of the warm host that runs go to; empty means that each run starts a driver of its own.",
+    )
+    host_wait: timedelta = _duration(
+        "30 seconds",
+        "How long a run waits for a place on its host before it starts a driver of its own.",
+    )
+    host_only: bool = _flag(
+        False,
+        "A run that its host does not take fails instead of starting a driver of its own.",
+    )
     retained_checkpoints: int = _number(
         3,
         "How many complete checkpoints a job keeps; tags, savepoints in progress and readers keep more.",
@@ -156,8 +169,16 @@ class Options:
     )
     batch_deadline: timedelta = _duration(
         "10 minutes",
-        "A micro-batch that takes longer fails; 0 for none.",
+        "A micro-batch that takes longer fails, from its first row to the last commit of its sinks; 0 for none. A record that is "
+        "decided is delivered by the next run.",
         "execution.checkpointing.timeout",
+    )
+    max_concurrent_checkpoints: int = _number(
+        1,
+        "2: the next batch is evaluated while the sinks still commit the one before.",
+        "execution.checkpointing.max-concurrent-checkpoints",
+        least=1,
+        most=2,
     )
     tolerable_failed_batches: int = _number(
         0,

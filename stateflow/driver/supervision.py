@@ -359,7 +359,11 @@ class Supervision:
     def _wait_for_other(self, error: StateflowError) -> None:
         if self._busy_since is None:
             self._busy_since = self._monotonic()
+        if self._busy_timeout is not None and self.waited >= self._busy_timeout:
+            raise error
         self.say(f"{error}; waiting for its end")
+        # What is in the way may be no run of this job, but the others of a full host.
+        self._sleep(1.0)
         while True:
             live = watch(
                 self.job.store, self.job.layout, patience=self.patience, monotonic=self._monotonic,

@@ -163,6 +163,15 @@ def is_savepoint_file(path: str) -> bool:
     return _SAVEPOINT_FILE.match(path) is not None
 
 
+REPLAY_PREFIX = "replay-"
+"""Prefix of the folders of a root in which replays keep what they write; they go when the replay ends."""
+
+
+def replay_owner(folder: str) -> str:
+    """The file that says whose replay a folder is: it comes first, and goes last."""
+    return f"{folder}/replay"
+
+
 def probe_key(unique: str) -> str:
     """A key beside the jobs, for finding out whether a store's `create` can be trusted."""
     return f"probe-{unique}"

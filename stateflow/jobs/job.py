@@ -7,8 +7,8 @@ DAG files load this module and must start fast.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -56,6 +56,11 @@ from stateflow.storage.roots import open_recorded, open_store
 if TYPE_CHECKING:
     from stateflow.compatibility.flows import Check, Counts
     from stateflow.pipelines.pipeline import Pipeline
+    from stateflow.reading.bisect import FirstBad
+    from stateflow.reading.diff import Differences
+    from stateflow.reading.history import KeyHistory
+    from stateflow.reading.predicates import Predicate
+    from stateflow.replay.comparison import ReplayReport
     from stateflow.restore.planned import RestorePlan
     from stateflow.restore.together import RestoreTogether
     from stateflow.spark.runner import RunReport
@@ -177,12 +182,41 @@ class Job(JobHandle):
         """
         from stateflow.spark.runner import RunRequest, run  # loads Spark
 
-        if not isinstance(options, Options):
-            # The file's root and credentials are not taken, so it need not be trusted for them.
-            own = {"checkpoint_dir": self.root, "storage_options": self.storage_options}
-            loaded = load(code={**(options or {}), **own}, folder=Path.cwd())
-            options = replace(loaded, checkpoint_dir=self.root, storage_options=self.storage_options)
-        return run(RunRequest(pipeline, options, dict(parameters or {}), job=self.name, **request))
+        own = self._run_options(options)
+        return run(RunRequest(pipeline, own, dict(parameters or {}), job=self.name, **request))
+
+    def replay(
+        self,
+        pipeline: Pipeline,
+        first: str | int,
+        last: str | int = "latest",
+        parameters: Mapping[str, Any] | None = None,
+        *,
+        options: Options | Mapping[str, Any] | None = None,
+        **request: Any,
+    ) -> ReplayReport:
+        """Runs the batches of the checkpoints `first..last` again with this pipeline, on a fork, and compares what it puts out and
+        keeps with what the job did. Nothing is published. A run of the job may go on meanwhile.
+
+        `request` takes the fields of `ReplayRequest`: compare, check, master, conf, listener, changes and so on. Parameters
+        that are not given are those of the last of the batches.
+        """
+        from stateflow.replay.running import ReplayRequest, replay  # loads Spark
+        from stateflow.replay.span import span
+
+        log = self.log()
+        begin, end = (slot_of(parse(str(name)), self, log) for name in (first, last))
+        return replay(
+            ReplayRequest(
+                self,
+                pipeline,
+                span(log, begin, end),
+                log,
+                self._run_options(options),
+                dict(parameters or {}),
+                **request,
+            )
+        )
 
     def stop(self, *, wait: float | None = None, reason: str = "", drain: bool = False) -> Stopped:
         """Asks the newest run to end after its batch. With `wait` (seconds) watches until it has ended.
@@ -363,6 +397,76 @@ class Job(JobHandle):
                 dispose=job._disposal() if exists else lambda url: None,
             )
 
+    def history_of(
+        self,
+        operator: str,
+        state: str,
+        key: str,
+        *,
+        map_key: str | None = None,
+        namespace: str | None = None,
+        since: str = "",
+        limit: int | None = None,
+        options: Options | None = None,
+    ) -> KeyHistory:
+        """What the state held for a key, written as on the command line, after each kept checkpoint in which that changed.
+
+        `since` is a slot, a tag or a time; `limit` leaves out older versions.
+        """
+        from stateflow.jobs import past
+        from stateflow.reading.past_states import KeyOfState
+
+        asked = KeyOfState(operator, state, key, map_key, namespace)
+        return past.history(self, asked, options or self._options(), since=since, limit=limit)
+
+    def diff(
+        self,
+        before: str,
+        after: str,
+        *,
+        with_job: str = "",
+        operators: Sequence[str] = (),
+        states: Sequence[str] = (),
+        look_up: bool | None = None,
+        options: Options | None = None,
+    ) -> AbstractContextManager[Differences]:
+        """What changed between two points: slots, tags, times or savepoints; `after` of `with_job` if that is given.
+
+        Both stay pinned until the block ends. Its `changes()` gives one entry after the other. `look_up` fetches files that both
+        have, to find out what a key held before; by default they are read if they are on this host.
+        """
+        from stateflow.jobs import past
+
+        return past.differing(
+            self, before, after, options or self._options(), other=self.beside(with_job) if with_job else None,
+            operators=operators, states=states, look_up=look_up,
+        )  # fmt: skip
+
+    def bisect(
+        self,
+        operator: str,
+        state: str,
+        key: str | None,
+        first: str | Predicate,
+        *,
+        map_key: str | None = None,
+        since: str = "",
+        until: str = "",
+        scan: bool = False,
+        options: Options | None = None,
+    ) -> FirstBad:
+        """The first kept checkpoint for which the condition holds for this key, or with None for any key of the state.
+
+        A condition is SQL over `value` and `previous`. A binary search serves conditions that stay true; `scan` looks at
+        every checkpoint.
+        """
+        from stateflow.jobs import past
+
+        return past.first_bad(
+            self, operator, state, key, first, options or self._options(), map_key=map_key, since=since, until=until,
+            scan=scan,
+        )  # fmt: skip
+
     def beside(self, name: str) -> Job:
         """Another job of the same root."""
         return Job(
@@ -488,6 +592,14 @@ class Job(JobHandle):
         return Sinks.of(
             self, lambda: build_session(f"stateflow {self.name}", conf=self._conf)
         ).carry_out_pending
+
+    def _run_options(self, options: Options | Mapping[str, Any] | None) -> Options:
+        if isinstance(options, Options):
+            return options
+        # The file's root and credentials are not taken, so it need not be trusted for them.
+        own = {"checkpoint_dir": self.root, "storage_options": self.storage_options}
+        loaded = load(code={**(options or {}), **own}, folder=Path.cwd())
+        return replace(loaded, checkpoint_dir=self.root, storage_options=self.storage_options)
 
     def _options(self) -> Options:
         return load(cli={"checkpoint_dir": self.root}, folder=Path.cwd())

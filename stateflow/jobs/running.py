@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from stateflow.config.options import Options
     from stateflow.jobs.job import Job
     from stateflow.pipelines.loading import LoadedPipeline
+    from stateflow.replay.comparison import ReplayReport
     from stateflow.spark.runner import RunReport
 
 _log = logging.getLogger(__name__)
@@ -98,18 +99,45 @@ def run_loaded(
     **request: Any,
 ) -> RunReport:
     """Runs the pipeline as `job`. Spark sends its code to the workers by value, because they do not have its file."""
+    return job.run(loaded.pipeline, parameters, options=options, **_shipped(loaded, master, conf), **request)
+
+
+def replay_loaded(
+    loaded: LoadedPipeline,
+    job: Job,
+    first: str,
+    last: str,
+    parameters: Mapping[str, str],
+    *,
+    options: Options,
+    master: str | None = None,
+    conf: Mapping[str, str] = {},
+    **request: Any,
+) -> ReplayReport:
+    """Runs batches of `job` again with the pipeline, as `Job.replay` does."""
+    return job.replay(
+        loaded.pipeline,
+        first,
+        last,
+        parameters,
+        options=options,
+        **_shipped(loaded, master, conf),
+        **request,
+    )
+
+
+def _shipped(loaded: LoadedPipeline, master: str | None, conf: Mapping[str, str]) -> dict[str, Any]:
+    """How Spark is asked to run code that its workers do not have."""
+    from stateflow.spark.session.lent import master_of_host
     from stateflow.spark.session.shipping import by_value
 
+    master = master or master_of_host()
     # spark-submit sets the master itself, and it may be a cluster.
     submitted = master is None and "PYSPARK_GATEWAY_PORT" in os.environ
     cluster = submitted or (master is not None and not master.startswith("local"))
     by_value([loaded.module, *(loaded.siblings() if cluster else ())])
-    return job.run(
-        loaded.pipeline,
-        parameters,
-        options=options,
-        master=master,
-        conf={"spark.executorEnv.PYTHONPATH": str(loaded.folder), **conf},
-        user_paths=[str(loaded.folder)],
-        **request,
-    )
+    return {
+        "master": master,
+        "conf": {"spark.executorEnv.PYTHONPATH": str(loaded.folder), **conf},
+        "user_paths": [str(loaded.folder)],
+    }

@@ -32,11 +32,13 @@ class Heart(threading.Thread):
         interval: float,
         stop: threading.Event,
         explain: Callable[[BaseException], BaseException] = lambda error: error,
+        warm_host: str = "",
     ) -> None:
         super().__init__(name="stateflow-heartbeat", daemon=True)
         self._store, self._layout, self._owner = store, layout, owner
         self._interval = interval
         self._explain = explain
+        self._warm_host = warm_host
         self._stop_run = stop
         self._ended = threading.Event()
         self._process = identity_of_this_process()
@@ -76,6 +78,7 @@ class Heart(threading.Thread):
         heartbeat = Heartbeat(
             epoch=self._epoch, counter=self._counter, owner=self._owner, process=self._process, at=now, ended=ended,
             outcome=self.outcome if ended else None, looked_at=self._looked_at,
+            warm_host=self._warm_host,
         )  # fmt: skip
         try:
             beat(self._store, self._layout, heartbeat)

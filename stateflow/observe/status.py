@@ -166,7 +166,10 @@ def status_of(
         created_at=log.identity.at,
         status=_status(log, heartbeat, now, 0 if gone else patience),
         epoch=log.newest_epoch,
-        owner=owner_document(owner) if owner else {},
+        owner={
+            **(owner_document(owner) if owner else {}),
+            **({"warm_host": heartbeat.warm_host} if heartbeat and heartbeat.warm_host else {}),
+        },
         heartbeat_at=heartbeat.at if heartbeat else None,
         head=head.slot if head else None,
         head_at=head.at if head else None,

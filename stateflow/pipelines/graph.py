@@ -15,7 +15,7 @@ from stateflow.pipelines.processes.columnar import ColumnarOperator
 from stateflow.pipelines.processes.process import Output, Process
 from stateflow.pipelines.ready.aggregates import Aggregate
 from stateflow.pipelines.rows.row_type import RowType
-from stateflow.pipelines.sink_kinds import SinkKind, kind_of
+from stateflow.pipelines.sink_kinds import DELTA_APPEND, SinkKind
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +94,7 @@ class KeyedNode(Node):
 @dataclass(frozen=True, eq=False)
 class SinkNode(Node):
     target: Any = None
-    mode: str = "append"
+    sink_kind: SinkKind = DELTA_APPEND
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -102,8 +102,18 @@ class SinkNode(Node):
         return "sink"
 
     @property
-    def sink_kind(self) -> SinkKind:
-        return kind_of(self.mode)
+    def mode(self) -> str:
+        return self.sink_kind.mode
+
+    @property
+    def place(self) -> str:
+        """Where it writes to, in one spelling; empty if that is no place."""
+        return self.sink_kind.place(self.target)
+
+    @property
+    def output(self) -> str:
+        """The same for people."""
+        return self.sink_kind.named(self.target)
 
 
 @dataclass(frozen=True)
@@ -185,6 +195,10 @@ class Graph:
     @property
     def sinks(self) -> list[SinkNode]:
         return [n for n in self.nodes if isinstance(n, SinkNode)]
+
+    def put_operator(self, node: KeyedNode, operator: ColumnarOperator) -> None:
+        """Lets a node run another operator. It stays the node that others read: a node is known by itself, not by its uid."""
+        object.__setattr__(node, "columnar", operator)
 
     def consumers(self, node: Node) -> list[tuple[Node, NodeRows]]:
         """The nodes that read an output of `node`, each with the output."""

@@ -43,10 +43,7 @@ class Pipeline:
             raise UsageError(f"pipeline {self.name!r} has no source: begin with flow.source(...)")
         if not flow.sinks and not flow.operators:
             raise UsageError(f"pipeline {self.name!r} does nothing: add an operator or a sink")
-        refuse_own_output(
-            ((node.uid, node.factory) for node in flow.sources),
-            ((node.uid, node.target) for node in flow.sinks),
-        )
+        refuse_own_output(((node.uid, node.factory) for node in flow.sources), flow.sinks)
         for node in flow.nodes:
             if not isinstance(node, SinkNode) and not _keeps_state(node) and not flow.consumers(node):
                 raise UsageError(

@@ -13,7 +13,7 @@ from stateflow.pipelines.graph import SinkNode, SourceNode
 from stateflow.pipelines.inputs.files import Files
 from stateflow.pipelines.inputs.tables import DeltaTable
 from stateflow.pipelines.pipeline import Pipeline
-from stateflow.pipelines.sink_kinds import DELTA_APPEND
+from stateflow.pipelines.sink_kinds import DELTA_APPEND, DELTA_UPSERT
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class RedirectedPipeline(Pipeline):
     def build(self, parameters: Mapping[str, Any] | None = None) -> Flow:
         flow = super().build(parameters)
         for source in flow.sources:
-            _refuse_tidying(source)
+            refuse_tidying(source)
         flow.nodes[:] = [
             self._redirected(node) if isinstance(node, SinkNode) else node for node in flow.nodes
         ]
@@ -35,11 +35,15 @@ class RedirectedPipeline(Pipeline):
         path = str(self.folder / sink.uid)
         if isinstance(sink.target, DeltaTable):
             return replace(sink, target=replace(sink.target, path=path))
+        if sink.sink_kind.changes == "replace":
+            known = DELTA_UPSERT.options | {"operation"}
+            options = {name: value for name, value in sink.options.items() if name in known}
+            return replace(sink, sink_kind=DELTA_UPSERT, target=DeltaTable(path), options=options)
         # A function of the user's would act on the outside, and a list in memory takes few rows.
-        return replace(sink, mode=DELTA_APPEND.mode, target=DeltaTable(path), options={})
+        return replace(sink, sink_kind=DELTA_APPEND, target=DeltaTable(path), options={})
 
 
-def _refuse_tidying(source: SourceNode) -> None:
+def refuse_tidying(source: SourceNode) -> None:
     if not isinstance(source.factory, Files):
         return
     for name, value in source.factory.options.items():

@@ -1,20 +1,23 @@
 """Every kind of sink, as far as it is known without Spark: its targets and options, and what it can do.
 
-A new kind is a `SinkKind` in `KINDS` here, and its class in `SINKS` of `stateflow/spark/sinks/kinds.py`. Whoever needs a fact about
-a kind reads it here, and asks for no kind by its name.
+A new kind is a `SinkKind`, which names its class: in `KINDS` here, in `OURS` if it is a connector of the library, or behind an entry
+point of another package. Whoever needs a fact about a kind reads it here, and asks for no kind by its name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from os import PathLike
 from typing import Any, Literal
 
 from stateflow.errors import UsageError
 from stateflow.format.records import Prepared
 from stateflow.pipelines.code.signatures import never_runs, takes
 from stateflow.pipelines.conditions.expression import condition_of
+from stateflow.pipelines.inputs.places import canonical
 from stateflow.pipelines.inputs.tables import DeltaTable
+from stateflow.pipelines.offers import SINKS, Offer, claims, only
 from stateflow.pipelines.rows.row_type import RowType
 
 Check = Callable[[str, Any, Mapping[str, Any], RowType | None], None]
@@ -23,6 +26,10 @@ Check = Callable[[str, Any, Mapping[str, Any], RowType | None], None]
 
 def _nothing_more(where: str, target: Any, options: Mapping[str, Any], rows: RowType | None) -> None:
     pass
+
+
+def _nowhere(target: Any) -> str:
+    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +44,8 @@ class SinkKind:
     """What its target has to be, in words."""
     accepts: Callable[[Any], bool]
     """Whether something is such a target."""
+    implementation: str
+    """Its class, a `Sink`, as `package.module:Class`. It is loaded when a run needs it."""
     made_by: str = ""
     """The function of `stateflow` that makes a target of a path or a name."""
     options: frozenset[str] = frozenset()
@@ -44,8 +53,18 @@ class SinkKind:
     """What else it refuses before Spark is there."""
     changes: Literal["refused", "replace", "as rows"] = "as rows"
     """What it does with rows that replace each other. Where they `replace` those of its target, `keys` is one of its options."""
+    place: Callable[[Any], str] = _nowhere
+    """Where a target is, in one spelling: no two sinks of a pipeline write to one place, and no source reads it. Other kinds than
+    Delta's begin with what they are, as in `postgres://host:5432/shop.public.orders`, and put this into records as the target. Empty for
+    a target that is no place."""
+    shown: Callable[[Any], str] | None = None
+    """The place as the user has written it, for messages; None if that is the same."""
+    dataset: str = ""
+    """What the place is in lineage (delta, postgres, ...); empty if it is not reported."""
     table: bool = False
-    """Whether its target is a Delta table at a path. Such a table says which slot it got last."""
+    """Whether its target is a Delta table at a path."""
+    tells_slot: bool = False
+    """Whether the target can be asked which slot it got last: see `Sink.last_slot`."""
     calls_function: bool = False
     """Whether its target is a function of the user's, which every commit calls."""
     keeps_rows: bool = False
@@ -61,17 +80,83 @@ class SinkKind:
     starts: str = "has nothing of this job yet"
     """What a restore expects of an output into which the job has never written."""
 
+    def named(self, target: Any) -> str:
+        """The place of a target for people; empty if it is none."""
+        return self.place(target) if self.shown is None else self.shown(target)
 
-def kind_of(mode: str) -> SinkKind:
-    for kind in KINDS.values():
-        if kind.mode == mode:
+    def is_at(self, target: Any, recorded: str) -> bool:
+        """Whether a target is the place that a record names."""
+        return self.place(target) == (canonical(recorded) if self.table else recorded)
+
+
+def kind_of(mode: str, target: Any, where: str = "the sink") -> SinkKind:
+    """The kind that writes to such a target in this mode. Other packages are looked at only if no built-in one does."""
+    known = [kind for kind in KINDS.values() if kind.mode == mode]
+    for kind in known:
+        if kind.accepts(target):
             return kind
-    raise UsageError(f"no kind of sink is called {mode!r}: {', '.join(kind.mode for kind in KINDS.values())}")
+    failed = []
+    for offered in _offered():
+        if isinstance(offered, UsageError):
+            failed.append(str(offered))
+        elif offered.mode == mode:
+            if offered.accepts(target):
+                return offered
+            known.append(offered)
+    but = "".join(f"; {reason}" for reason in failed)
+    if not known:
+        modes = dict.fromkeys(kind.mode for kind in KINDS.values())
+        raise UsageError(f"no kind of sink is called {mode!r}: {', '.join(modes)}{but}")
+    is_path = known[0].made_by and target and isinstance(target, str | PathLike)
+    instead = f", here sf.{known[0].made_by}({str(target)!r})" if is_path else ""
+    others = "".join(f", or {takes}" for takes in dict.fromkeys(kind.takes for kind in known[1:]))
+    raise UsageError(f"{where} cannot write to {target!r}: give it {known[0].takes}{instead}{others}{but}")
 
 
 def kind_in_record(name: str) -> SinkKind | None:
-    """The kind of a prepared output; None for one of another version of the library."""
-    return next((kind for kind in KINDS.values() if name in (kind.name, kind.rewound_as)), None)
+    """The kind of a prepared output; None for one of another version of the library, or of a package that is not here."""
+    for kind in KINDS.values():
+        if name in (kind.name, kind.rewound_as):
+            return kind
+    for offered in _offered():
+        if isinstance(offered, SinkKind) and name in (offered.name, offered.rewound_as):
+            return offered
+    return None
+
+
+def why_unknown(name: str) -> str:
+    """The reason why `kind_in_record` finds none, if a package that is here is the reason; else empty."""
+    try:
+        offers = claims(SINKS, OURS).get(name)
+        if offers is not None:
+            _kind(name, offers)
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
+def _offered() -> Iterator[SinkKind | UsageError]:
+    """The kinds that are behind an entry point, and why some cannot be had."""
+    for name, offers in claims(SINKS, OURS).items():
+        try:
+            yield _kind(name, offers)
+        except UsageError as error:
+            yield error
+
+
+def _kind(name: str, offers: tuple[Offer, ...]) -> SinkKind:
+    offer = only(offers)
+    kind = offer.load()
+    if not isinstance(kind, SinkKind) or kind.name != name:
+        raise UsageError(
+            f"{offer.package} offers {name!r} ({SINKS}), and {offer.value} is no SinkKind of that name: let the entry point "
+            "be called as the kind is"
+        )
+    if name in KINDS:
+        raise UsageError(
+            f"{offer.package} offers {name!r} ({SINKS}), which is a kind of the library's: give it another name"
+        )
+    return kind
 
 
 def is_table(name: str) -> bool:
@@ -96,18 +181,33 @@ def _is_delta_table(target: Any) -> bool:
     return isinstance(target, DeltaTable)
 
 
+def _place_of_table(target: DeltaTable) -> str:
+    return target.place
+
+
+def _path_of_table(target: DeltaTable) -> str:
+    return target.path
+
+
 def _check_append(where: str, target: DeltaTable, options: Mapping[str, Any], rows: RowType | None) -> None:
     _refuse_reading(where, target)
-    _require_columns(where, rows, {"partition_by": target.partition_by})
+    require_columns(where, rows, {"partition_by": target.partition_by})
 
 
-def _check_upsert(where: str, target: DeltaTable, options: Mapping[str, Any], rows: RowType | None) -> None:
+def _check_delta_upsert(
+    where: str, target: DeltaTable, options: Mapping[str, Any], rows: RowType | None
+) -> None:
     _refuse_reading(where, target)
+    check_upsert(where, target, options, rows)
+    require_columns(where, rows, {"partition_by": target.partition_by})
+
+
+def check_upsert(where: str, target: Any, options: Mapping[str, Any], rows: RowType | None) -> None:
+    """What every upsert refuses, with the options `keys`, `order_by` and `delete_when`."""
     keys, condition = options.get("keys"), options.get("delete_when")
     if not keys:
         raise UsageError(f"{where} has no key columns: say keys=['id']")
-    columns = {"keys": keys, "order_by": options.get("order_by"), "partition_by": target.partition_by}
-    _require_columns(where, rows, columns)
+    require_columns(where, rows, {"keys": keys, "order_by": options.get("order_by")})
     if condition is not None and not isinstance(condition, str):
         raise UsageError(
             f"{where}: delete_when is {condition!r}: give it a condition in SQL, such as \"op = 'delete'\""
@@ -117,6 +217,10 @@ def _check_upsert(where: str, target: DeltaTable, options: Mapping[str, Any], ro
 
 
 def _refuse_reading(where: str, target: DeltaTable) -> None:
+    if target.reads_changes:
+        raise UsageError(
+            f"{where}: changes=True of {target} is for reading it and would do nothing: leave it out"
+        )
     if target.read_with:
         raise UsageError(
             f"{where}: option {target.read_with[0]!r} of {target} is for reading it and would do nothing: leave it out; "
@@ -124,7 +228,8 @@ def _refuse_reading(where: str, target: DeltaTable) -> None:
         )
 
 
-def _require_columns(where: str, rows: RowType | None, columns: Mapping[str, Any]) -> None:
+def require_columns(where: str, rows: RowType | None, columns: Mapping[str, Any]) -> None:
+    """UsageError for a column that the rows lack; `columns` has the names by what they are for."""
     if rows is None:
         return
     # Delta's columns are the same in capitals.
@@ -150,6 +255,11 @@ DELTA_APPEND = SinkKind(
     mode="append",
     takes="delta(path)",
     accepts=_is_delta_table,
+    implementation="stateflow.spark.sinks.delta_append:DeltaAppend",
+    place=_place_of_table,
+    shown=_path_of_table,
+    dataset="delta",
+    tells_slot=True,
     made_by="delta",
     check=_check_append,
     changes="refused",
@@ -164,9 +274,14 @@ DELTA_UPSERT = SinkKind(
     mode="upsert",
     takes="delta(path)",
     accepts=_is_delta_table,
+    implementation="stateflow.spark.sinks.delta_upsert:DeltaUpsert",
+    place=_place_of_table,
+    shown=_path_of_table,
+    dataset="delta",
+    tells_slot=True,
     made_by="delta",
     options=frozenset({"keys", "order_by", "delete_when"}),
-    check=_check_upsert,
+    check=_check_delta_upsert,
     changes="replace",
     table=True,
     rewound_as="delta_rewind",
@@ -179,6 +294,7 @@ FUNCTION = SinkKind(
     mode="function",
     takes="a function of (frame, delivery)",
     accepts=lambda target: callable(target) and takes(target, 2),
+    implementation="stateflow.spark.sinks.function:FunctionSink",
     check=_check_function,
     calls_function=True,
 )
@@ -187,8 +303,15 @@ MEMORY = SinkKind(
     mode="collect",
     takes="memory(name)",
     accepts=lambda target: getattr(target, "kind", "") == "memory",
+    implementation="stateflow.spark.sinks.memory:MemorySink",
     made_by="memory",
     keeps_rows=True,
 )
 KINDS: dict[str, SinkKind] = {kind.name: kind for kind in (DELTA_APPEND, DELTA_UPSERT, FUNCTION, MEMORY)}
 """By name in records."""
+OURS: dict[str, str] = {
+    "postgres_append": "stateflow.connectors.postgres.table:APPEND",
+    "postgres_upsert": "stateflow.connectors.postgres.table:UPSERT",
+}
+"""The kinds of the library's own connectors, by name in records: where each `SinkKind` is. They are found as those of other packages
+are, so that a pipeline without them loads nothing of theirs."""

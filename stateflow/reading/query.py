@@ -31,7 +31,7 @@ from stateflow.format.instants import instant
 from stateflow.format.keygroups import xxhash64
 from stateflow.format.records import END_OF_TIME, OperatorState, Record, Shard, StateSchema
 from stateflow.reading.rows_of_joins import RowsOfJoin, rows_of_join
-from stateflow.state.backends.base import Backend, OpenShard
+from stateflow.state.backends.base import OpenShard, ReadShard
 from stateflow.state.backends.openings import Opening, OpenShards
 from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.keys.text import key_of_plain, key_of_text, text_of_key
@@ -204,11 +204,14 @@ class StateReader:
         open_shard: Callable[[str], OpenShard],
         clock: Callable[[], int],
         shards: OpenShards | None = None,
+        read_files: Callable[[Shard], ReadShard] | None = None,
     ) -> None:
-        """`store_of` opens the store of a `FileRef.base`; `shards` may be shared with other readers."""
+        """`store_of` opens the store of a `FileRef.base`; `shards` may be shared with other readers. `read_files` reads a
+        shard where its files are, in place of `open_shard`, which needs a folder for each."""
         self.record = record
         self._store_of, self._cache, self._scratch = store_of, cache, scratch
         self._open_shard, self._clock = open_shard, clock
+        self._read_files = read_files
         self._shards = shards or OpenShards(OPEN_SHARDS)
         self._token = object()
         self._targets: dict[tuple[str, str], Target] = {}
@@ -287,6 +290,13 @@ class StateReader:
             if shard.files and shard.first <= last and first <= shard.last:
                 with self._reading(operator, at, shard):
                     pass
+
+    def entries(self, operator: str, group: int, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """What one key group has as it is stored, from the key `begin` to `end`, exclusive."""
+        for at, shard in enumerate(_flat(self.record.operators[operator])):
+            if shard.files and shard.first <= group <= shard.last:
+                with self._reading(operator, at, shard) as opening, opening.scanning:
+                    yield from opening.backend.scan(begin, end)
 
     def sizes(self) -> list[StateSize]:
         """What every keyed state has, exactly. It reads the whole state, one shard after another."""
@@ -408,7 +418,9 @@ class StateReader:
     def _is_mine(self, key: Any) -> bool:
         return isinstance(key, tuple) and key[0] is self._token
 
-    def _open_backend(self, shard: Shard) -> Backend:
+    def _open_backend(self, shard: Shard) -> ReadShard:
+        if self._read_files is not None:
+            return self._read_files(shard)
         directory = self._directory()
         fetched = directory.with_name(f"{directory.name}-fetched")
         fetched.mkdir()
@@ -506,7 +518,7 @@ def _parts(types: Sequence[str]) -> Callable[[bytes, int], tuple[Any, ...]]:
     return lambda key, at: (decode(key, at)[0],)
 
 
-def _at_times(target: Target, backend: Backend, full: bytes, limit: int | None) -> LookupResult:
+def _at_times(target: Target, backend: ReadShard, full: bytes, limit: int | None) -> LookupResult:
     """The entries of a key in a state that is ordered by time, each with its time. From each time that there is in the key group
     it goes on to the next one, whatever lies between."""
     begin, key = full[:PREFIX_WIDTH], full[PREFIX_WIDTH:]

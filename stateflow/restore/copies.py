@@ -12,7 +12,7 @@ from stateflow.checkpoint.handle import JobHandle
 from stateflow.errors import UsageError
 from stateflow.format.records import Prepared
 from stateflow.pipelines.inputs.places import canonical, same_place
-from stateflow.pipelines.sink_kinds import kind_of, rewindable
+from stateflow.pipelines.sink_kinds import rewindable
 from stateflow.restore.plan import SinkRestore, same_job, table_path
 from stateflow.restore.visible import quoted
 from stateflow.savepoints.origin import Origin, newest_sinks
@@ -41,7 +41,7 @@ def with_copies(sinks: Sequence[SinkRestore], origin: Origin, job: JobHandle) ->
     """The sinks of a plan, with the origin of each copied table."""
     assert origin.owner is not None
     theirs = newest_sinks(origin.owner.log())
-    tables = [sink for sink in sinks if kind_of(sink.kind).cloned and sink.uid in theirs]
+    tables = [sink for sink in sinks if sink.cloned and sink.uid in theirs]
     if not tables:
         raise UsageError(
             f"--clone-sinks finds no table that job {origin.job!r} writes and job {job.name!r} would write, too: leave it out"

@@ -44,6 +44,8 @@ class SinkRestore:
     note: str
     kind: str
     """The sink's mode: append, upsert, function or collect."""
+    cloned: bool = False
+    """Whether a fork can begin with a copy of its target."""
     before: str = ""
     """The table that the job has written to so far, if it is not `target`: a rewind takes back output there."""
     back_to: int | None = None

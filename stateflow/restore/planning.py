@@ -21,8 +21,8 @@ from stateflow.format.references import references
 from stateflow.observe.status import position_of
 from stateflow.pipelines.delivery import taking_ids
 from stateflow.pipelines.flow import Flow
-from stateflow.pipelines.inputs.places import canonical, same_place
-from stateflow.pipelines.sink_kinds import is_table, rewindable
+from stateflow.pipelines.graph import SinkNode
+from stateflow.pipelines.sink_kinds import kind_in_record, rewindable
 from stateflow.restore.copies import refuse_copies, with_copies
 from stateflow.restore.digest import checked_digest
 from stateflow.restore.parameters import ParameterRestore, Whose, restored_parameters
@@ -171,10 +171,12 @@ def _shared_outputs(flow: Flow, origin: Origin, own: Record | None, job: JobHand
     """
     if own is not None and own.job == origin.record.job:
         return
-    theirs = {canonical(target) for target in origin.targets.values()}
     for sink in flow.sinks:
-        if not sink.sink_kind.table or canonical(path := table_path(sink.target)) not in theirs:
+        if not sink.place or not any(
+            sink.sink_kind.is_at(sink.target, theirs) for theirs in origin.targets.values()
+        ):
             continue
+        path = _target(sink)
         if origin.job != job.name:
             raise UsageError(
                 f"sink {sink.uid!r} of job {job.name!r} would write to {quoted(path)}, where job {origin.job!r} "
@@ -210,14 +212,15 @@ def _sinks(flow: Flow, origin: Origin, log: Log | None, rewind: bool) -> Iterato
     still = log is not None and origin.job == log.job and not _moves(flow, origin.record, log)
     commits = log.last_commits if log else {}
     for node in flow.sinks:
-        target = table_path(node.target) if node.sink_kind.table else node.mode
+        target = _target(node) or node.mode
         had, has = origin.last_commits.get(node.uid), commits.get(node.uid)
         sink = partial(
             SinkRestore,
             node.uid,
             target,
             kind=node.mode,
-            before=_written_so_far(newest.get(node.uid), target),
+            cloned=node.sink_kind.cloned,
+            before=_written_so_far(newest.get(node.uid), node),
         )
         if has is None:
             yield sink("starts", node.sink_kind.starts)
@@ -234,12 +237,17 @@ def _sinks(flow: Flow, origin: Origin, log: Log | None, rewind: bool) -> Iterato
             )
 
 
-def _written_so_far(newest: Prepared | None, target: str) -> str:
+def _target(sink: SinkNode) -> str:
+    """Where a sink writes to, for people; empty if that is no place."""
+    return table_path(sink.target) if sink.sink_kind.table else sink.output
+
+
+def _written_so_far(newest: Prepared | None, sink: SinkNode) -> str:
     """The table that the sink has written to so far, if it is another one from now on."""
-    if newest is None or not is_table(newest.kind):
+    kind = kind_in_record(newest.kind) if newest is not None else None
+    if newest is None or kind is None or not kind.dataset or sink.sink_kind.is_at(sink.target, newest.target):
         return ""
-    so_far = table_path(newest.target)
-    return "" if same_place(so_far, target) else so_far
+    return table_path(newest.target) if kind.table else newest.target
 
 
 def _moves(flow: Flow, record: Record, log: Log) -> bool:
@@ -306,8 +314,8 @@ def _inherited_outputs(flow: Flow, parameters: Iterable[ParameterRestore]) -> It
         if parameter.origin not in ("savepoint", "other job") or not parameter.value:
             continue
         for sink in flow.sinks:
-            if sink.sink_kind.table and parameter.value in str(getattr(sink.target, "path", sink.target)):
+            if sink.place and parameter.value in sink.output:
                 yield (
-                    f"sink {sink.uid} will write to {quoted(table_path(sink.target))}, which parameter {parameter.name} of the snapshot says: "
+                    f"sink {sink.uid} will write to {quoted(_target(sink))}, which parameter {parameter.name} of the snapshot says: "
                     f"give -p {parameter.name}=... if that is not meant"
                 )

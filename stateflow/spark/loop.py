@@ -11,12 +11,14 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
 from stateflow.checkpoint.control import Progress, report_progress
@@ -33,6 +35,7 @@ from stateflow.savepoints.dispose import dispose_claimed
 from stateflow.spark.batches.batch import Batch
 from stateflow.spark.batches.batch_attempt import BatchAttempt, BatchSettings
 from stateflow.spark.carry_out import Sinks
+from stateflow.spark.in_flight import InFlight, Passage
 from stateflow.spark.inputs.absent_columns import AbsentColumns
 from stateflow.spark.inputs.foreign_changes import passed_sentences
 from stateflow.spark.inputs.open_inputs import (
@@ -121,9 +124,13 @@ class BatchLoop:
     """When the last batch was complete."""
     _tidying: Future[Any] | None = None
     _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "stateflow-tidy"))
+    _in_flight: InFlight = field(init=False)
+    _latest_end: float = 0.0
+    """Until when the record that is on its way may take."""
 
     def __post_init__(self) -> None:
         self.began = self.clock()
+        self._in_flight = InFlight(self.settings.job)
         self._absent = AbsentColumns(self.spark, self.inputs, self.warnings.add)
 
     def on_batch(self, frame: DataFrame, batch_id: int) -> None:
@@ -212,14 +219,32 @@ class BatchLoop:
         now = self._now()
         return timers_due(parent, self._watermark(parent, now), now, draining=self.draining)
 
-    def finish(self) -> None:
-        """Ends the tidying behind the batches."""
-        if self._tidying is not None:
-            self._tidying.result()
-        self._pool.shutdown(wait=True)
+    def settle(self) -> None:
+        """Waits for the record that is on its way."""
+        self._in_flight.arrive(self._time_left())
+
+    def look_at_delivery(self) -> None:
+        """Raises what has failed since the last batch was decided."""
+        self._in_flight.look()
+
+    def __enter__(self) -> BatchLoop:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        """Ends what goes on behind the batches. After a failure elsewhere the record that is on its way arrives, if it can."""
+        if kind is None or issubclass(kind, Exception):
+            with suppress(Exception) if error is not None else nullcontext():
+                self.settle()
+        self._in_flight.close()
+        if error is None:
+            if self._tidying is not None:
+                self._tidying.result()
+            self._pool.shutdown(wait=True)
 
     def _pause(self) -> None:
-        """Waits until `min_pause` has passed since the last batch, unless the run is to stop."""
+        """Waits until `min_pause` has passed since the last checkpoint, unless the run is to stop."""
+        if self.options.min_pause:
+            self.settle()
         if self._ended is not None:
             left = self._ended + self.options.min_pause.total_seconds() - time.perf_counter()
             if left > 0:
@@ -243,8 +268,11 @@ class BatchLoop:
                 self._run_batch(frames(), sources, counted, input_free=input_free)
                 return
             except Exception as error:
+                if self._in_flight.overdue:
+                    raise  # the store may not answer the next question either
                 problem = cause(self.writer, translated(error))
-                undecided = self.writer.running and self.writer.next_slot == slot
+                decided = self._in_flight.failed or self.writer.stopped or self.writer.next_slot != slot
+                undecided = not decided
                 if isinstance(problem, CorruptError) and not refetched and undecided:
                     # The tasks have deleted this host's copies. If the store is sound, they fetch sound files now.
                     refetched = True
@@ -253,7 +281,6 @@ class BatchLoop:
                 failures += 1
                 self._failed_tries = failures
                 # Also when a listener failed after the record was complete: the rows are in the state then.
-                decided = self.writer.running is not True or self.writer.next_slot != slot
                 if (
                     decided
                     or isinstance(problem, _NEVER_RETRIED)
@@ -276,7 +303,7 @@ class BatchLoop:
         input_free: bool,
     ) -> None:
         """`counted` is what Spark had counted when the try before failed: it does not begin anew at the next one."""
-        writer, times = self.writer, [time.perf_counter()]
+        times = [time.perf_counter()]
         # 1. When the batch is: its slot, its watermark, its clock.
         moment = self._moment()
         batch = self._batch(frames, moment, input_free=input_free)
@@ -289,24 +316,71 @@ class BatchLoop:
         check_times(observed)
         positions = advanced(sources(), observed, moment.now)
         self._tell(batch, observed, positions, input_free=input_free)
-        # 4. The record that says all this.
-        record = self._record(batch, prepared, observed, positions)
-        # 5. From here on the batch has happened.
+        # 4. The record before is delivered and complete: none is decided earlier.
+        waited = time.perf_counter()
+        self.settle()
+        waited = time.perf_counter() - waited
+        # 5. The record that says all this.
+        record = self._record(batch, self._continuing(prepared), observed, positions)
+        # 6. From the decision on the batch has happened. Then it is delivered, with several in flight while the next one is evaluated.
+        self._latest_end = times[0] + waited + self.options.batch_deadline.total_seconds()
+        self._in_flight.send(
+            moment.slot,
+            lambda passage: self._deliver(passage, batch, record, observed, times),
+            self._time_left(),
+        )
+        if self.options.max_concurrent_checkpoints == 1:
+            self.settle()
+
+    def _deliver(
+        self,
+        passage: Passage,
+        batch: Batch,
+        record: Draft,
+        observed: Mapping[str, Observation],
+        times: list[float],
+    ) -> None:
+        """`times`: when the evaluation began and ended."""
+        writer = self.writer
+        # 1. The decision.
+        decided = time.perf_counter()
         permit = writer.decide(record)
-        times.append(time.perf_counter())
-        # 6. The sinks make their rows visible.
+        times = [times[0], times[1], decided, time.perf_counter()]
+        self.has_looked = self.has_looked or (self.reads_all and not batch.attempt.input_free)
+        passage.decided()
+        # 2. The sinks make their rows visible.
         outcomes = self.sinks.carry_out(permit, writer.still_owner)
         times.append(time.perf_counter())
-        # 7. The checkpoint is complete.
+        # 3. The checkpoint is complete.
         phases = {
-            f"{name}_ms": round((end - start) * 1000)
-            for name, start, end in zip(("evaluate", "decide", "commit"), times, times[1:], strict=False)
+            "evaluate_ms": round((times[1] - times[0]) * 1000),
+            "decide_ms": round((times[3] - times[2]) * 1000),
+            "commit_ms": round((times[4] - times[3]) * 1000),
         }
+        if self.options.max_concurrent_checkpoints > 1:
+            phases["waited_ms"] = round((times[2] - times[1]) * 1000)
         writer.complete(permit, outcomes, phases)
-        self.has_looked = self.has_looked or (self.reads_all and not input_free)
         self._ended = time.perf_counter()
-        # 8. Others hear of it, and what it subsumes is deleted while the next batch runs.
+        # 4. Others hear of it, and what it subsumes is deleted while the next batch runs.
         self._report(batch, permit.record, observed, phases, self._ended - times[0])
+
+    def _continuing(self, prepared: Mapping[str, Prepared]) -> dict[str, Prepared]:
+        """What was prepared while the record before was on its way, behind what that has committed."""
+        last = self.writer.last_commits
+        return {uid: msgspec.structs.replace(each, prev=last.get(uid)) for uid, each in prepared.items()}
+
+    def _late(self) -> Mapping[str, tuple[int, ...]]:
+        """A sink may or may not have the slot of the record that is on its way."""
+        known, slot = self.writer.late, self._in_flight.slot
+        if slot is None:
+            return known
+        return {uid: (*known.get(uid, ()), slot) for uid in self.settings.sinks}
+
+    def _time_left(self) -> float | None:
+        """Seconds until the record that is on its way is overdue; None if it never is."""
+        if not self.options.batch_deadline:
+            return None
+        return max(0.0, self._latest_end - time.perf_counter())
 
     def _moment(self) -> Moment:
         parent = self.writer.parent
@@ -323,6 +397,8 @@ class BatchLoop:
 
     def _batch(self, frames: SourceFrames, moment: Moment, *, input_free: bool) -> Batch:
         writer = self.writer
+        # Read before what was committed last: a record that arrives in between is then known twice, and not never.
+        late = self._late()
         attempt = BatchAttempt(
             spark=self.spark,
             settings=self.settings,
@@ -330,7 +406,7 @@ class BatchLoop:
             parent=writer.parent,
             last_commits=writer.last_commits,
             storage=self.storage_of(moment.slot),
-            late=writer.late,
+            late=late,
             input_free=input_free,
             again=self._failed_tries > 0,
         )

@@ -267,6 +267,7 @@ class Queries:
                     if loop.failure is not None and not isinstance(loop.failure, InterruptedError):
                         raise loop.failure from None
                     return
+                loop.look_at_delivery()
                 if endless and loop.due():
                     loop.input_free()
                 elif endless and query.status["message"] in _IDLE:

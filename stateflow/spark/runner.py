@@ -52,6 +52,7 @@ from stateflow.spark.inputs.schemas import Outline
 from stateflow.spark.loop import MOST_INPUT_FREE, BatchLoop, BatchReport
 from stateflow.spark.queries import Queries
 from stateflow.spark.run_warnings import RunWarnings, unsaid
+from stateflow.spark.session import lent
 from stateflow.spark.session.build import build_session
 from stateflow.spark.shuffle.placement import Placement
 from stateflow.spark.sinks.base import Sink
@@ -267,6 +268,7 @@ class _Run:
         with Heart(
             self.store, self.layout, self.owner, self.options.heartbeat_interval.total_seconds(), self.stop,
             explain=lambda error: translated(error) if isinstance(error, Exception) else error,
+            warm_host=lent.name_of_host(),
         ) as heart:  # fmt: skip
             writer = claim(
                 self.store,
@@ -298,7 +300,7 @@ class _Run:
                 self.warnings.add,
             )
             loop = self._loop(spark, inputs, open_sinks, sinks, writer, scratch)
-            with traced(spark, self.flow, inputs, outline, writer):
+            with traced(spark, self.flow, inputs, outline, writer), loop:
                 with _set_by(self.stop, signal.SIGTERM, signal.SIGINT):
                     stopped = (
                         JOB_DRAINED
@@ -312,7 +314,7 @@ class _Run:
                     stopped = JOB_DRAINED
                 elif self.request.drain and (not drained or loop.due()):
                     stopped = INTERRUPTED  # its timers have not fired, so the next try does that
-                loop.finish()
+                loop.settle()
             report = RunReport(
                 job=self.job,
                 epoch=writer.epoch,

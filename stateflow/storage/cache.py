@@ -77,6 +77,13 @@ class FileCache:
             f"the cache folder {self.folder} is removed again and again: stop what deletes it"
         )
 
+    def holds(self, store: Store, ref: FileRef) -> bool:
+        """Whether the file is here at this moment."""
+        entry = self._entry(store, ref)
+        with suppress(OSError):
+            return entry.stat().st_size == ref.size
+        return False
+
     def link(self, store: Store, ref: FileRef, target: Path) -> Path:
         """Makes `target` a hard link to the cached file, or a copy if it is on another disk. An eviction does not harm it."""
         for _ in range(_TRIES):

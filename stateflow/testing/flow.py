@@ -127,6 +127,8 @@ class FlowHarness:
         if not isinstance(target, DeltaTable):
             raise UsageError(
                 f"sink {sink!r} calls a function, and has no table: look at what the function did"
+                if nodes[0].sink_kind.calls_function
+                else f"sink {sink!r} writes to {nodes[0].output}, which is not in the test's folder: look there"
             )
         if not (Path(target.path) / "_delta_log").exists():
             return []

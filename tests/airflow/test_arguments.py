@@ -119,6 +119,7 @@ def test_only_objects_and_what_shapes_the_task_are_no_templates() -> None:
             "openlineage_inject_parent_job_info",
             "openlineage_inject_transport_info",
         },
+        "StateflowHostOperator": {"deferrable"},
         "CheckpointFreshnessSensor": sensor,
         "WatermarkSensor": sensor,
         "StaleJobs": {"send"},

@@ -38,7 +38,7 @@ FORMS = {
     "stateflow_reprocess": {"job", "fork", "origin", "until", "parameters", "clone_sinks", "note", "conn_id"},
 }
 """What the pages' dialogs send, and people."""
-SCHEDULED = {"stateflow_orders", "stateflow_periodic_savepoints", "stateflow_nightly"}
+SCHEDULED = {"stateflow_host", "stateflow_orders", "stateflow_periodic_savepoints", "stateflow_nightly"}
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ def test_parsing_loads_neither_spark_nor_what_reads_state(tmp_path: Path) -> Non
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from airflow.dag_processing.dagbag import DagBag\n"
         "import airflow.providers.apache.spark.operators.spark_submit\n"
-        "bag = DagBag(sys.argv[1]); assert len(bag.dags) == 9, bag.import_errors\n"
+        "bag = DagBag(sys.argv[1]); assert len(bag.dags) == 10, bag.import_errors\n"
         "heavy = ('pyspark', 'delta', 'rocksdict', 'pyarrow', 'pandas', 'obstore', 'stateflow.jobs.job', 'stateflow.storage.roots')\n"
         "print('LOADED', [name for name in heavy if name in sys.modules])"
     )
@@ -114,7 +114,7 @@ def test_the_job_is_chosen_from_a_list_that_takes_other_names(bag: DagBag, dag_i
         *((dag_id, {"job": job}) for dag_id in FORMS for job in ("../orders", "a/b", "-x", "a b", 7)),
         *((dag_id, {"job": None}) for dag_id in FORMS if dag_id != "stateflow_cleanup"),
         *((dag_id, {"conn_id": conn_id}) for dag_id in FORMS for conn_id in ("", "a b", None, "other_default")),
-        *((dag_id, {"conn_id": "other_default"}) for dag_id in sorted(SCHEDULED - {"stateflow_orders"})),
+        *((dag_id, {"conn_id": "other_default"}) for dag_id in sorted(SCHEDULED - {"stateflow_host", "stateflow_orders"})),
         ("stateflow_savepoint", {"kind": "parquet"}),
         ("stateflow_savepoint", {"kind": ""}),
         ("stateflow_savepoint", {"note": "x" * 501}),

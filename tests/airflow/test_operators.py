@@ -38,8 +38,9 @@ from tests.jobs.made import made_job
 
 FROZEN = """
 CheckpointFreshnessSensor CheckpointFreshnessTrigger CheckpointLink InProcess Kubernetes SparkSubmit StaleJobs StateflowCleanupOperator
-StateflowHook StateflowIdleTrigger StateflowOperator StateflowRescaleOperator StateflowRestoreOperator StateflowRunOperator StateflowRunTrigger
-StateflowSavepointOperator StateflowStopOperator StateflowVerifyOperator WatermarkSensor WatermarkTrigger checkpoint_asset
+StateflowHook StateflowHostOperator StateflowHostTrigger StateflowIdleTrigger StateflowOperator StateflowRescaleOperator
+StateflowRestoreOperator StateflowRunOperator StateflowRunTrigger StateflowSavepointOperator
+StateflowStopOperator StateflowVerifyOperator WarmHost WatermarkSensor WatermarkTrigger checkpoint_asset
 """
 OPERATORS: dict[type[StateflowOperator], dict[str, Any]] = {
     StateflowSavepointOperator: {"job": "orders"},

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from stateflow.checkpoint.names import Elsewhere, LatestCheckpoint, Name, Slot, Tag, parse, slot_of
+from stateflow.checkpoint.handle import JobHandle
+from stateflow.checkpoint.names import Elsewhere, LatestCheckpoint, Name, Slot, Tag, Time, parse, slot_of
 from stateflow.errors import NotFoundError, StateflowError, UsageError
 from stateflow.jobs.job import Job
+from tests.jobs.fake import T0, ClaimedJob
 from tests.jobs.made import made_job
 
 NAMES: list[tuple[str, Name, str]] = [
@@ -18,6 +20,10 @@ NAMES: list[tuple[str, Name, str]] = [
     ("tag:v1", Tag("v1"), "tag:v1"),
     ("tag:42", Tag("42"), "tag:42"),
     ("tag:a:b", Tag("a:b"), "tag:a:b"),
+    ("2026-01-01T10:00", Time(T0 + 36_000_000_000), "2026-01-01T10:00:00Z"),
+    ("2026-01-01 10:00:00.5Z", Time(T0 + 36_000_500_000), "2026-01-01T10:00:00.500000Z"),
+    ("2026-01-01T11:00+01:00", Time(T0 + 36_000_000_000), "2026-01-01T10:00:00Z"),
+    ("2026-01-01", Elsewhere("2026-01-01"), "2026-01-01"),
     ("s3://bucket/savepoint", Elsewhere("s3://bucket/savepoint"), "s3://bucket/savepoint"),
     ("./42", Elsewhere("./42"), "./42"),
     ("newest", Elsewhere("newest"), "newest"),
@@ -38,9 +44,22 @@ def test_a_text_names_one_thing(text: str, name: Name, written: str) -> None:
         ("checkpoint:x", "checkpoint:x does not name a checkpoint: write checkpoint:42"),
         ("checkpoint:-1", "checkpoint:-1 does not name a checkpoint: write checkpoint:42"),
         ("checkpoint:²", "checkpoint:² does not name a checkpoint: write checkpoint:42"),
-        ("checkpoint:", "'checkpoint' names no checkpoint: write latest, 42, checkpoint:42 or tag:NAME"),
-        ("tag:", "'tag' names no checkpoint: write latest, 42, checkpoint:42 or tag:NAME"),
-        ("tag", "'tag' names no checkpoint: write latest, 42, checkpoint:42 or tag:NAME"),
+        (
+            "checkpoint:",
+            "'checkpoint' names no checkpoint: write latest, 42, checkpoint:42, tag:NAME or a time such as 2026-11-20T10:00",
+        ),
+        (
+            "2026-13-01T10:00",
+            "'2026-13-01T10:00' is no time: write 2026-11-20T10:00 (UTC), 2026-11-20T10:00:30Z or 2026-11-20T10:00+01:00",
+        ),
+        (
+            "tag:",
+            "'tag' names no checkpoint: write latest, 42, checkpoint:42, tag:NAME or a time such as 2026-11-20T10:00",
+        ),
+        (
+            "tag",
+            "'tag' names no checkpoint: write latest, 42, checkpoint:42, tag:NAME or a time such as 2026-11-20T10:00",
+        ),
     ],
 )
 def test_half_a_name_says_how_to_write_a_whole_one(text: str, sentence: str) -> None:
@@ -73,7 +92,11 @@ def test_a_name_leads_to_the_complete_checkpoint_that_is_meant(tmp_path: Path) -
             "record 5 of job 'orders' is no complete checkpoint (it is not carried out yet): ",
         ),
         ("tag:v9", NotFoundError, "job 'orders' has no tag 'v9'; its tags are: v1"),
-        ("newest", UsageError, "'newest' names no checkpoint: write latest, 42, checkpoint:42 or tag:NAME"),
+        (
+            "newest",
+            UsageError,
+            "'newest' names no checkpoint: write latest, 42, checkpoint:42, tag:NAME or a time such as 2026-11-20T10:00",
+        ),
     ],
 )
 def test_a_name_that_leads_nowhere_says_what_there_is(
@@ -93,3 +116,42 @@ def test_a_job_that_has_not_run_has_no_latest_checkpoint(tmp_path: Path) -> None
     job = Job(str(tmp_path), "orders")
     with pytest.raises(NotFoundError, match="job 'orders' has no complete checkpoint yet: run it once"):
         slot_of(LatestCheckpoint(), job, job.log())
+
+
+def slot_then(made: ClaimedJob, micros: int) -> int:
+    job = JobHandle(made.store, made.layout, clock=made.clock)
+    return slot_of(Time(micros), job, job.log())
+
+
+def test_a_time_is_the_checkpoint_that_was_the_newest_then(tmp_path: Path) -> None:
+    made = ClaimedJob(str(tmp_path))
+    records = [made.decide() for _ in range(3)]
+    for record in records:
+        assert slot_then(made, record.at) == record.slot
+        assert slot_then(made, record.at + 1) == record.slot
+    assert slot_then(made, records[1].at - 1) == records[0].slot
+    assert slot_then(made, made.clock()) == records[2].slot
+    with pytest.raises(
+        NotFoundError, match=f"had no checkpoint yet at .*it keeps is {records[0].slot} of 2026"
+    ):
+        slot_then(made, records[0].at - 1)
+    with pytest.raises(UsageError, match="has not come yet: write latest"):
+        slot_then(made, made.clock() + 3_600_000_000)
+
+
+def test_the_state_of_a_time_whose_checkpoint_was_collected_is_not_that_of_an_older_one(
+    tmp_path: Path,
+) -> None:
+    made = ClaimedJob(str(tmp_path), retained=2)
+    records = [made.decide()]
+    made.tag(records[0].slot, "kept")
+    records += [made.decide() for _ in range(5)]
+    made.collect(retained=2)
+    for record in (records[0], records[4], records[5]):
+        assert slot_then(made, record.at) == record.slot
+    first, collected, next_one = records[0].slot, records[2], records[4].slot
+    with pytest.raises(NotFoundError) as raised:
+        slot_then(made, collected.at)
+    assert f"was {collected.slot}, which has been collected" in str(raised.value)
+    assert f"the job keeps {first} of 2026" in str(raised.value)
+    assert f" and {next_one} of 2026" in str(raised.value)

@@ -75,6 +75,19 @@ def test_a_job_whose_last_run_failed_is_not_well(command: Command, root: Path) -
     assert f"failed: {sentence}" in " ".join(command("show", "orders", "--checkpoint-dir", root).out.split())
 
 
+def test_show_names_the_warm_host_of_the_newest_run(command: Command, root: Path) -> None:
+    job = made_job(root, "orders", batches=1)
+    assert "warm host" not in command("show", "orders", "--checkpoint-dir", root).out
+    owner = msgspec.structs.replace(this_process(), host="worker-1")
+    beat(
+        job.store, job.layout, Heartbeat(epoch=1, counter=9, owner=owner, at=1, ended=True, warm_host="team")
+    )
+    text = " ".join(command("show", "orders", "--checkpoint-dir", root).out.split())
+    assert "on worker-1, on its warm host team" in text
+    shown = command("show", "orders", "--checkpoint-dir", root, "-o", "json").json
+    assert shown["owner"]["warm_host"] == "team"
+
+
 def test_show_lists_the_types_under_which_values_may_be_stored(command: Command, root: Path) -> None:
     job = MadeJob(str(root))
     job.batch()

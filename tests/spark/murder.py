@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from tests.spark.murder_host import MurderHost
 from tests.spark.murder_jvm import WarmJvm
 from tests.spark.murder_nursery import Born, Nursery
 from tests.spark.murder_victim import Errand
@@ -95,7 +96,13 @@ class Run:
     """The JVM that it was given, which outlives it; otherwise it has one of its own."""
 
     @classmethod
-    def start(cls, errand: Errand, jvm: WarmJvm | None = None, nursery: Nursery | None = None) -> Run:
+    def start(
+        cls,
+        errand: Errand,
+        jvm: WarmJvm | None = None,
+        nursery: Nursery | None = None,
+        host: MurderHost | None = None,
+    ) -> Run:
         logs = Path(errand.folder) / "runs"
         logs.mkdir(exist_ok=True)
         log = logs / f"{len(list(logs.glob('*.log'))):03d}.log"
@@ -109,6 +116,9 @@ class Run:
             born = nursery.bear(errand, log, log.with_suffix(".err"), env)
             return cls(errand, born, log, jvm=jvm)
         command = [sys.executable, "-m", "tests.spark.murder_victim", msgspec.json.encode(errand).decode()]
+        if host is not None:
+            host.ready()
+            command, env = host.command(errand), host.victim(errand)
         with log.open("wb") as out, log.with_suffix(".err").open("wb") as err:
             process = subprocess.Popen(
                 command,

@@ -220,6 +220,10 @@ def test_files_are_found_by_hadoop(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "in of" / "a.json").write_text('{"a": 1}')
     there, gone = f"file:{tmp_path}/in of", f"file:{tmp_path}/gone"
     assert file_systems.missing(spark, [there, gone]) == [gone]
+    assert file_systems.modified_at(spark, [there, gone]) == {
+        there: (tmp_path / "in of").stat().st_mtime_ns // 1_000_000,
+        gone: None,
+    }
     times = file_systems.times_of_files(spark.read.schema("a long").json(there))
     (url,) = times
     assert times == {url: int((tmp_path / "in of" / "a.json").stat().st_mtime * 1000)}

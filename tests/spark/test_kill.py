@@ -65,7 +65,8 @@ def test_two_runs_started_at_once_and_kills_at_random_moments_leave_no_trace(
     chance = random.Random(SEED)
     inbox.add()
     inbox.add()
-    errand = Errand(str(tmp_path), takeover=False, options={"local_fsync": False, "retained_checkpoints": 2})
+    options = {"local_fsync": False, "retained_checkpoints": 2, "max_concurrent_checkpoints": 2}
+    errand = Errand(str(tmp_path), takeover=False, options=options)
     runs += [Run.start(errand), Run.start(errand)]
     codes = sorted(run.wait(600) for run in runs)
     # Who claims last has the job; the other is fenced, or finds the job busy and has touched nothing.

@@ -1,4 +1,4 @@
-"""A kind of sink that the library does not have: it is declared, and has a class, and everything else follows."""
+"""A kind of sink that another package brings: it is declared, and has a class, and everything else follows."""
 
 from __future__ import annotations
 
@@ -12,16 +12,21 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 import stateflow as sf
+from stateflow.connectors import BatchFunction, Committed, DeliveryMode, Sink, SinkKind, SinkSlot, Stager
 from stateflow.errors import UsageError
 from stateflow.format.records import Prepared
 from stateflow.jobs.job import Job
-from stateflow.pipelines import sink_kinds, sinks
-from stateflow.pipelines.sink_kinds import SinkKind
-from stateflow.spark.sinks import BatchFunction, Committed, DeliveryMode, Sink, SinkSlot, kinds
+from stateflow.pipelines import offers, sink_kinds
+from stateflow.spark.sinks import kinds
 from tests.spark.pipelines import ORDER, Order, Sum, Workbench, at
 
 LINES = SinkKind(
-    name="lines", mode="lines", takes="a folder, as a Path", accepts=lambda target: isinstance(target, Path)
+    name="lines",
+    mode="append",
+    takes="a folder, as a Path",
+    accepts=lambda target: isinstance(target, Path),
+    implementation=f"{__name__}:LinesSink",
+    place=lambda target: f"lines:{target}",
 )
 
 
@@ -40,7 +45,7 @@ class LinesSink(Sink):
     def open(self, spark: SparkSession, schema: StructType) -> None:
         self._folder.mkdir(exist_ok=True)
 
-    def prepare(self, frame: DataFrame, at: SinkSlot, prev: int | None, stager: Any) -> Prepared:
+    def prepare(self, frame: DataFrame, at: SinkSlot, prev: int | None, stager: Stager) -> Prepared:
         lines = sorted(frame.toJSON().collect())
         return Prepared(
             kind=LINES.name, target=str(self._folder), prev=prev, payload={"lines": lines}, rows=len(lines)
@@ -53,7 +58,7 @@ class LinesSink(Sink):
         at: SinkSlot,
         still_owner: Callable[[], None],
         functions: Mapping[str, BatchFunction],
-        stager: Any,
+        stager: Stager,
     ) -> Committed:
         file = Path(prepared.target) / f"{at.slot:04}.json"
         if file.exists():
@@ -64,8 +69,8 @@ class LinesSink(Sink):
 
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sink_kinds.KINDS, LINES.name, LINES)
-    monkeypatch.setattr(kinds, "SINKS", (*kinds.SINKS, LinesSink))
+    offer = offers.Offer(offers.SINKS, LINES.name, f"{__name__}:LINES", "lines-for-stateflow")
+    monkeypatch.setattr(offers, "installed", lambda group: (offer,))
 
 
 def pipeline(bench: Workbench) -> sf.Pipeline:
@@ -73,7 +78,7 @@ def pipeline(bench: Workbench) -> sf.Pipeline:
     def orders(flow: sf.Flow) -> None:
         rows = flow.source("orders", bench.source("input", ORDER), Order)
         totals = rows.key_by("user", order_by="ts").process("sum", Sum)
-        sinks.add_sink(totals, "out", "lines", bench.folder / "out", {})
+        totals.append("out", bench.folder / "out")
 
     return orders
 
@@ -105,11 +110,23 @@ def test_a_target_that_does_not_fit_is_refused_with_what_fits(bench: Workbench) 
     @sf.pipeline("orders")
     def orders(flow: sf.Flow) -> None:
         rows = flow.source("orders", bench.source("input", ORDER), Order)
-        sinks.add_sink(rows, "out", "lines", "out", {})
+        rows.append("out", 5)
 
     with pytest.raises(
-        UsageError, match=r"'out' \(lines\) cannot write to 'out': give it a folder, as a Path"
+        UsageError,
+        match=r"'out' \(append\) cannot write to 5: give it delta\(path\),.* or a folder, as a Path",
     ):
+        orders.build({})
+
+
+def test_two_sinks_cannot_write_to_one_place_of_it(bench: Workbench) -> None:
+    @sf.pipeline("orders")
+    def orders(flow: sf.Flow) -> None:
+        rows = flow.source("orders", bench.source("input", ORDER), Order)
+        rows.append("one", Path("/out"))
+        rows.append("two", Path("/out"))
+
+    with pytest.raises(UsageError, match="'one' and 'two' write to one table, lines:/out: give each a table"):
         orders.build({})
 
 

@@ -69,7 +69,7 @@ def test_a_table_that_another_job_upserts_is_summed_up_by_its_changes(
         sf.IncompatibleError, match=r"shops that a source reads has rows replaced or deleted in version 2"
     ) as told:
         bench.run(reading)
-    assert told.match(r"options=\{'readChangeFeed': 'true'\} and signed rows \(docs/recipes/changes\.md\)")
+    assert told.match(r"sf\.delta\(path, changes=True\) and signed rows \(docs/recipes/changes\.md\)")
     assert told.match("skipChangeCommits would leave the changes out")
 
 

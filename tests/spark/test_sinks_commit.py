@@ -281,9 +281,9 @@ def test_a_key_twice_without_an_order_is_refused_before_the_decision(monkeypatch
 
 def test_what_only_delta_keeps_is_left_to_its_merge() -> None:
     assert is_plain(SHAPE, ["id", "v"])
+    assert is_plain(replace(SHAPE, configuration={"delta.enableChangeDataFeed": "true"}), ["id", "v"])
     for other in (
         replace(SHAPE, features=("appendOnly", "rowTracking")),
-        replace(SHAPE, configuration={"delta.enableChangeDataFeed": "true"}),
         replace(SHAPE, schema=StructType([*COLUMNS, StructField("more", LongType())])),
         replace(
             SHAPE,

@@ -103,8 +103,6 @@ def test_a_renamed_column_is_read_and_written_under_its_physical_name(
 @pytest.mark.parametrize(
     ("definition", "properties"),
     [
-        (SCHEMA, "'delta.enableChangeDataFeed' = 'true'"),
-        (SCHEMA, "'Delta.EnableChangeDataFeed' = 'TRUE'"),
         (SCHEMA, "'delta.enableDeletionVectors' = 'true'"),
         (SCHEMA, "'delta.enableRowTracking' = 'true'"),
         (f"{SCHEMA}, twice long GENERATED ALWAYS AS (at * 2)", "'a' = 'b'"),
@@ -112,8 +110,6 @@ def test_a_renamed_column_is_read_and_written_under_its_physical_name(
         (f"{SCHEMA}, note string", "'a' = 'b'"),
     ],
     ids=[
-        "change data feed",
-        "change data feed in capitals",
         "deletion vectors",
         "row tracking",
         "generated",

@@ -332,7 +332,7 @@ def _blank(conn: str, name: str) -> dict[str, Any]:
         "conn_id": conn, "job": name, "status": "CREATED", "health": "new", "reason": f"job {name!r} has no checkpoint yet",
         "head": None, "last_checkpoint_at": None, "last_duration": None, "age": None, "fresh_at": None, "lag": None,
         "lag_unit": "ms", "watermark": None, "watermark_held": None, "state_size": None, "num_files": None, "running": False, "epoch": 0,
-        "dag_run": None, "task": None, "pending": [], "rows_per_second": None, "outcome": None,
+        "dag_run": None, "task": None, "machine": None, "warm_host": None, "pending": [], "rows_per_second": None, "outcome": None,
         "recent": {"t": [], "duration": [], "full": []}, "as_of": NOW, "error": None,
     }  # fmt: skip
 
@@ -357,6 +357,8 @@ def _row_of(world: World) -> dict[str, Any]:
         "epoch": last.epoch,
         "dag_run": last.dag_run,
         "task": "run_orders",
+        "machine": "worker-1",
+        "warm_host": "team",
         "rows_per_second": 41_800.0,
         "recent": recent(Lines(world.lines[-60:]), 50),
     }
@@ -408,6 +410,8 @@ def other_job(k: int) -> dict[str, Any]:
         "epoch": rng.randrange(2, 400),
         "dag_run": f"stateflow_{name}/scheduled__{_iso(NOW - age - age % HOUR)}",
         "task": f"run_{name}",
+        "machine": f"worker-{k % 2 + 1}",
+        "warm_host": "team" if k % 3 == 0 else None,
         "pending": [233] if health == "blocked" else [],
         "outcome": REFUSED if health == "blocked" else None,
         "rows_per_second": rng.lognormvariate(9.5, 0.9) if running else None,

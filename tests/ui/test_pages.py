@@ -50,6 +50,27 @@ def test_all_jobs_with_the_unwell_ones_first_and_why(served: Served, visit: Visi
     assert rows(page).filter(has_text="orders").locator("svg.spark path").count() > 1
 
 
+def test_warm_hosts_are_there_with_the_runs_that_they_carry_out(served: Served, visit: Visit) -> None:
+    page = visit(served.pages).page
+    settled(page)
+    hosts = page.locator(".warm-hosts li")
+    assert [text.split(":")[0] for text in hosts.all_inner_texts()] == [
+        "team on worker-1",
+        "team on worker-2",
+    ]
+    on_one = [job for job in served.world.jobs if (job["warm_host"], job["machine"]) == ("team", "worker-1")]
+    running = {job["job"] for job in on_one if job["running"]}
+    assert set(hosts.first.get_by_role("link").all_inner_texts()) == running
+    assert f"the newest run of {len(on_one)} jobs" in hosts.first.inner_text()
+    hosts.first.get_by_role("link", name="orders", exact=True).click()
+    page.locator(".facts").first.wait_for()
+    page.go_back()
+    settled(page)
+    page.get_by_label("Filter jobs").fill("team orders")
+    page.wait_for_function("() => document.querySelectorAll('.warm-hosts li').length >= 1")
+    assert all(name for name in names(page))
+
+
 def test_jobs_are_sorted_by_any_column_both_ways(served: Served, visit: Visit) -> None:
     page = visit(served.pages).page
     settled(page)

@@ -9,8 +9,14 @@ if TYPE_CHECKING:
     from stateflow.airflow.launchers.in_process import InProcess as InProcess
     from stateflow.airflow.launchers.kubernetes import Kubernetes as Kubernetes
     from stateflow.airflow.launchers.spark_submit import SparkSubmit as SparkSubmit
+    from stateflow.airflow.launchers.warm_host import WarmHost as WarmHost
 
-_HOME = {"InProcess": "in_process", "Kubernetes": "kubernetes", "SparkSubmit": "spark_submit"}
+_HOME = {
+    "InProcess": "in_process",
+    "Kubernetes": "kubernetes",
+    "SparkSubmit": "spark_submit",
+    "WarmHost": "warm_host",
+}
 
 __all__ = sorted(_HOME)
 

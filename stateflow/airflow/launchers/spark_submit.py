@@ -53,7 +53,7 @@ class SparkSubmit:
         self.submit = {"driver_memory": "2g", **submit}
 
     def bound(self, spark_conn_id: str) -> Launcher:
-        return _CommandSubmission(spark_conn_id, self.submit, variables_of(self.env))
+        return CommandSubmission(spark_conn_id, self.submit, variables_of(self.env))
 
     def __repr__(self) -> str:
         # A DAG file that is parsed again must give the same text, and Airflow shows it to whoever may see the task.
@@ -62,7 +62,9 @@ class SparkSubmit:
 
 
 @dataclass
-class _CommandSubmission:
+class CommandSubmission:
+    """Starts drivers for one Spark connection."""
+
     spark_conn_id: str
     submit: Mapping[str, Any]
     env: Mapping[str, str] = field(default_factory=dict)
@@ -76,7 +78,14 @@ class _CommandSubmission:
 
     def launch(self, spec: RunSpec) -> DriverProcess:
         from stateflow.driver.processes import DriverFolder  # as above
-        from stateflow.masking import is_secret
+
+        argv, environment, temporary = self.command(spec)
+        folder = DriverFolder(spec.job, spec.dag_run, spec.task)
+        return folder.start(argv, environment, Path.cwd(), above=spec.above, temporary=temporary)
+
+    def command(self, spec: RunSpec) -> tuple[list[str], dict[str, str], str]:
+        """The command line and the environment of a driver, and the variable for its temporary files if it has one."""
+        from stateflow.masking import is_secret  # as above
 
         # The connection may choose the mode, and some settings are right only for a driver on this host.
         plain = self._command(spec, {}, quietly=True)
@@ -87,14 +96,8 @@ class _CommandSubmission:
         variables = spec.variables(secrets)
         if cluster:
             argv = _for_cluster(argv, variables, self.env)
-        folder = DriverFolder(spec.job, spec.dag_run, spec.task)
-        return folder.start(
-            argv,
-            {**submission_environment(self.task, self.env), **variables},
-            Path.cwd(),
-            above=spec.above,
-            temporary="" if self._says_where(argv) else "SPARK_LOCAL_DIRS",
-        )
+        temporary = "" if self._says_where(argv) else "SPARK_LOCAL_DIRS"
+        return argv, {**submission_environment(self.task, self.env), **variables}, temporary
 
     def _command(self, spec: RunSpec, conf: Mapping[str, str], *, quietly: bool = False) -> list[str]:
         """The command line, which the provider's hook logs unless it is only looked at."""

@@ -209,7 +209,7 @@ def pipelines(value: Any) -> dict[str, str]:
 
 
 def snapshot(value: Any) -> str:
-    """A checkpoint: `latest`, its number or `checkpoint:N`, or `tag:NAME`."""
+    """A checkpoint: `latest`, its number or `checkpoint:N`, `tag:NAME` or a time."""
     from stateflow.checkpoint.names import Elsewhere, parse  # loads records, and few DAG files need it
 
     if isinstance(value, int) and not isinstance(value, bool):

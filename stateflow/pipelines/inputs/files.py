@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from stateflow.errors import UsageError
 from stateflow.names import with_options
+from stateflow.pipelines.inputs.places import between
 from stateflow.pipelines.inputs.reader_options import check_reader_options
 from stateflow.pipelines.rows.misfits import Misfits, Reading
 from stateflow.pipelines.rows.row_type import Field, RowType, quoted, row_type
@@ -74,6 +75,14 @@ class Files:
         if self.per_batch is not None:
             reader = reader.option("maxFilesPerTrigger", self.per_batch)
         return self._as_of_today(self._fitted(reader.load(self.path)))
+
+    def reads(self, place: str) -> bool:
+        """Whether a source of them would read what is written to a place."""
+        if between(place, self.path) is not None:
+            return True
+        below = between(self.path, place)
+        # Of the folders below its own, Spark reads those of partitions, or all if it is told to.
+        return below is not None and (self.reads_subfolders or all("=" in name for name in below))
 
     def listed(self, spark: SparkSession) -> DataFrame:
         """The files that there are now, for their names and times: the rows are as Spark's reader takes them."""

@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING
 
 from stateflow.errors import UsageError
 from stateflow.names import with_options
+from stateflow.pipelines.inputs.places import canonical
 from stateflow.pipelines.inputs.reader_options import check_reader_options
 
 CHANGE_TYPE = "_change_type"
 """The column of a change feed that says what a row is."""
+READ_FEED = "readChangeFeed"
+"""The option of Delta's reader that `changes=True` stands for."""
+_FEEDS = ("readchangefeed", "readchangedata")
 _PART = r"(`[^`/]+`|\w[\w-]*)"
 _NAME = re.compile(rf"{_PART}\.{_PART}(\.{_PART})?|`[^`/]+`")
 """Two or three names with dots between; one alone may well be a folder."""
@@ -45,6 +49,15 @@ class DeltaTable:
         return reader.load(self.path)
 
     @property
+    def place(self) -> str:
+        """Where it is, in one spelling."""
+        return canonical(self.path)
+
+    def reads(self, place: str) -> bool:
+        """Whether a source of it would read what is written to a place."""
+        return self.place == place
+
+    @property
     def properties(self) -> dict[str, str]:
         return {name: value for name, value in self.options.items() if _is_property(name)}
 
@@ -53,13 +66,14 @@ class DeltaTable:
         """The names of options that only a reader looks at."""
         return tuple(name for name in self.options if not _is_property(name))
 
+    @property
+    def reads_changes(self) -> bool:
+        """True if a source of it gives the rows of its change feed."""
+        return any(name.lower() in _FEEDS and value.lower() == "true" for name, value in self.options.items())
+
     def check_rows(self, uid: str, rows: RowType | None) -> None:
         """UsageError for a row type of a change feed that would take rows which are gone for new ones."""
-        feed = any(
-            name.lower() in ("readchangefeed", "readchangedata") and value.lower() == "true"
-            for name, value in self.options.items()
-        )
-        if feed and rows is not None and rows.field(CHANGE_TYPE) is None:
+        if self.reads_changes and rows is not None and rows.field(CHANGE_TYPE) is None:
             raise UsageError(
                 f"source {uid!r} reads the change feed of {self}, which has rows as they were beside those as they are: add a field "
                 f"{CHANGE_TYPE}: str to {rows.name}, and go by it (docs/recipes/changes.md)"
@@ -71,9 +85,17 @@ class DeltaTable:
 
 @with_options
 def delta(
-    path: str, *, partition_by: Sequence[str] = (), options: Mapping[str, str] | None = None
+    path: str,
+    *,
+    partition_by: Sequence[str] = (),
+    changes: bool = False,
+    options: Mapping[str, str] | None = None,
 ) -> DeltaTable:
-    """The Delta table at `path`. `options` are properties of a table that is made (`delta.*`), or go to the reader of a source."""
+    """The Delta table at `path`. `options` are properties of a table that is made (`delta.*`), or go to the reader of a source.
+
+    With `changes` a source gives the rows of the table's change feed: `_change_type` says what a row is, `_commit_version` and
+    `_commit_timestamp` which commit changed it.
+    """
     if not path:
         raise UsageError(
             "a Delta table needs a path: write delta('s3a://bucket/table') or delta('/data/table')"
@@ -84,9 +106,18 @@ def delta(
         raise UsageError(
             f"partition_by={partition_by!r} is not a list of columns: write partition_by=[{partition_by!r}]"
         )
-    table = DeltaTable(
-        path, tuple(partition_by), {name: str(value) for name, value in (options or {}).items()}
-    )
+    given = {name: str(value) for name, value in (options or {}).items()}
+    if not isinstance(changes, bool):
+        raise UsageError(
+            f"delta({path!r}): changes={changes!r} is neither True nor False: write changes=True"
+        )
+    if changes:
+        if said := [name for name in given if name.lower() in _FEEDS]:
+            raise UsageError(
+                f"delta({path!r}): changes=True and option {said[0]!r} are the same: leave the option out"
+            )
+        given[READ_FEED] = "true"
+    table = DeltaTable(path, tuple(partition_by), given)
     check_reader_options(f"delta({path!r})", "delta", {name: table.options[name] for name in table.read_with})
     return table
 

@@ -18,7 +18,6 @@ from stateflow.errors import StateflowError
 from stateflow.format.records import SourceState
 from stateflow.format.source_offsets import NOTHING, decode
 from stateflow.pipelines.flow import Flow
-from stateflow.pipelines.inputs.tables import DeltaTable
 from stateflow.spark.inputs.open_inputs import OpenInputs
 from stateflow.spark.inputs.schemas import Outline
 from stateflow.spark.internals.delta_log import DeltaLog
@@ -129,13 +128,15 @@ def _version(leaf: LeafDescription, line: str) -> int | None:
 def _outputs(spark: SparkSession, flow: Flow, outline: Outline, *, ended: bool) -> tuple[Endpoint, ...]:
     endpoints = []
     for node in flow.sinks:
-        if not isinstance(node.target, DeltaTable):
+        kind = node.sink_kind
+        if not kind.dataset:
             continue
-        version = DeltaLog(spark, node.target.path).version() if ended else None
+        place = _absolute(node.output) if kind.table else node.place
+        version = DeltaLog(spark, node.output).version() if ended and kind.table else None
         endpoints.append(
             Endpoint(
                 uid=node.uid,
-                datasets=(Dataset(kind="delta", place=_absolute(node.target.path), version=version),),
+                datasets=(Dataset(kind=kind.dataset, place=place, version=version),),
                 fields=tuple(
                     (field.name, field.dataType.simpleString())
                     for field in outline.schema(node.inputs[0])

@@ -24,6 +24,7 @@ from stateflow.pipelines.graph import SourceNode
 from stateflow.pipelines.inputs.files import Files
 from stateflow.pipelines.inputs.tables import DeltaTable
 from stateflow.pipelines.rows.row_type import quoted
+from stateflow.spark.internals.delta_log import CHANGE_FEED, DeltaLog
 from stateflow.spark.internals.file_systems import missing
 from stateflow.spark.internals.frames import empty_frame
 from stateflow.spark.internals.plans import parts_of_union
@@ -135,6 +136,8 @@ def _open_frame(spark: SparkSession, node: SourceNode) -> DataFrame:
                 f"source {node.uid!r}: {factory.path} is a Delta table, whose folder also has files that are no part of it any more: read it with "
                 f"sf.delta({factory.path!r})"
             )
+        if isinstance(factory, DeltaTable) and factory.reads_changes:
+            _require_feed(spark, node.uid, factory.path)
         frame = factory.streaming(spark) if hasattr(factory, "streaming") else factory(spark)
     except StateflowError:
         raise
@@ -157,6 +160,15 @@ def _open_frame(spark: SparkSession, node: SourceNode) -> DataFrame:
             "not a timestamp"
         )
     return frame
+
+
+def _require_feed(spark: SparkSession, uid: str, path: str) -> None:
+    log = DeltaLog(spark, path)
+    if log.exists() and not log.begin().shape().is_on(CHANGE_FEED):
+        raise UsageError(
+            f"source {uid!r}: the Delta table {path} keeps no feed of its changes: let it do so from now on, ALTER TABLE delta.`{path}` SET "
+            f"TBLPROPERTIES ('{CHANGE_FEED}' = 'true'), and run again"
+        )
 
 
 def _not_there(node: SourceNode, condition: str, error: Exception) -> str:

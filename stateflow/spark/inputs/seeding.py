@@ -99,16 +99,28 @@ def seed(
         raise UsageError(f"the scratch folder {location} is not empty: seed a fresh one for every run")
     lines = joined_lines(layout, state)
     write_beginning(location, lines, conf, now_ms, query_id)
+    seed_entries(location, layout, state, fetch)
+    return FIRST_BATCH
+
+
+def seed_entries(
+    location: Path, layout: Sequence[SourceLeaves], state: Mapping[str, SourceState], fetch: Fetch
+) -> None:
+    """Lays out the logs of the sources of files as they were at `state`, beside what is there."""
     first_leaf = 0
     for source in layout:
         recorded = state.get(source.uid)
         for leaf in range(source.leaves) if recorded is not None else ():
             assert recorded is not None
             if kind_of(recorded.lines[leaf]) == "file":
-                refs = _entries_of(recorded, leaf)
+                refs = entries_of(recorded, leaf)
                 restore_entries(log_folder(location, first_leaf + leaf), refs, fetch)
         first_leaf += source.leaves
-    return FIRST_BATCH
+
+
+def unread(source: SourceLeaves) -> SourceState:
+    """Where a source is of which nothing was read yet."""
+    return SourceState(lines=(NOTHING,) * source.leaves)
 
 
 def plan_batch(
@@ -124,6 +136,7 @@ def plan_batch(
     write_offsets(location, batch_id, lines, conf, now_ms)
 
 
-def _entries_of(recorded: SourceState, leaf: int) -> dict[str, FileRef]:
+def entries_of(recorded: SourceState, leaf: int) -> dict[str, FileRef]:
+    """What a record has of the log of one stream of files, by the names of the entries."""
     prefix = f"{leaf}/"
     return {ref.name.removeprefix(prefix): ref for ref in recorded.files if ref.name.startswith(prefix)}

@@ -27,7 +27,19 @@ public class LocalFiles extends LocalFileSystem {
     super(new Raw());
   }
 
+  // Where a thread, and each that it starts, stands. Several driver processes share a JVM, each with a working folder of its own.
+  private static final InheritableThreadLocal FOLDER = new InheritableThreadLocal();
+
+  public static void workIn(String folder) {
+    FOLDER.set(new org.apache.hadoop.fs.Path("file", null, folder));
+  }
+
   public static class Raw extends RawLocalFileSystem {
+    public org.apache.hadoop.fs.Path getWorkingDirectory() {
+      Object folder = FOLDER.get();
+      return folder == null ? super.getWorkingDirectory() : (org.apache.hadoop.fs.Path) folder;
+    }
+
     public void setPermission(org.apache.hadoop.fs.Path path, FsPermission permission) throws IOException {
       int mode = permission.toShort();
       Path file = pathToFile(path).toPath();

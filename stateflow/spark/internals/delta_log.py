@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _DELTA = "org.apache.spark.sql.delta"
 CONSTRAINT = "delta.constraints."
+CHANGE_FEED = "delta.enableChangeDataFeed"
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,6 +82,27 @@ def missing(spark: SparkSession, paths: Iterable[str]) -> list[str]:
 
 
 @internal(
+    "org.apache.hadoop.fs.Path(String)",
+    "org.apache.hadoop.fs.Path.getFileSystem(Configuration)",
+    "org.apache.hadoop.fs.FileSystem.exists(Path)",
+    "org.apache.hadoop.fs.FileSystem.getFileStatus(Path)",
+    "org.apache.hadoop.fs.FileStatus.getModificationTime()",
+)
+def modified_at(spark: SparkSession, paths: Iterable[str]) -> dict[str, int | None]:
+    """When the file at each path was last modified, in milliseconds; None where there is none."""
+    path_of, conf = java_names(spark).org.apache.hadoop.fs.Path, hadoop_conf(spark)
+
+    def time_of(path: str) -> int | None:
+        target = path_of(path)
+        system = target.getFileSystem(conf)
+        return int(system.getFileStatus(target).getModificationTime()) if system.exists(target) else None
+
+    all_paths = list(paths)
+    with ThreadPoolExecutor(max_workers=_AT_ONCE) as threads:
+        return dict(zip(all_paths, threads.map(time_of, all_paths), strict=True))
+
+
+@internal(
     "org.apache.spark.paths.SparkPath.fromUrlString(String)", "org.apache.spark.paths.SparkPath.toPath()"
 )
 def path_of_url(spark: SparkSession, url: str) -> str:

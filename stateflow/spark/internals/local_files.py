@@ -69,6 +69,19 @@ def without_processes(session: SparkSession) -> bool:
     return True
 
 
+@internal(
+    "org.apache.hadoop.fs.RawLocalFileSystem.getWorkingDirectory()",
+    where_missing="a warm host takes runs from its own working folder alone",
+)
+def work_in(session: SparkSession, folder: str) -> bool:
+    """Whether this thread's thread of the JVM, and each that it starts, resolves relative paths in a folder from here on."""
+    context: Any = session.sparkContext
+    if context._jsc.hadoopConfiguration().get(FILE_SYSTEM) != _FILES:
+        return False
+    java_names(session).stateflow.LocalFiles.workIn(folder)
+    return True
+
+
 def _define(session: SparkSession) -> None:
     """Gives the classes to the loader of Hadoop's own, so that every thread finds them by their names."""
     lang = java_names(session).java.lang

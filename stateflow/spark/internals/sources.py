@@ -177,16 +177,21 @@ class DeltaSource:
         except JAVA_ERRORS as error:
             raise PlanRefused from error
 
+    def files_of_next_batch(self, start: str) -> list[str]:
+        """The data files of the batch from `start` on. PlanRefused where Delta refuses to plan it."""
+        return self.files_of_batch(start, self.planned_end(start))
+
     @internal(
         f"{_STREAMING}.Source.getBatch(Option, Offset)",
         "org.apache.spark.sql.execution.datasources.LogicalRelation.relation()",
         "org.apache.spark.sql.execution.datasources.HadoopFsRelation.location()",
         "org.apache.spark.sql.execution.datasources.FileIndex.inputFiles()",
     )
-    def files_of_next_batch(self, start: str) -> list[str]:
-        """The data files of the batch from `start` on. PlanRefused where Delta refuses to plan it."""
-        end = self.planned_end(start)
-        some = java_names(self._spark).scala.Option.apply(self._offset(start))
+    def files_of_batch(self, start: str | None, end: str) -> list[str]:
+        """The data files of the batch from `start` (None: the beginning) to `end`. PlanRefused where Delta refuses to plan it."""
+        some = (
+            self._none if start is None else java_names(self._spark).scala.Option.apply(self._offset(start))
+        )
         try:
             frame = self._java.getBatch(some, self._offset(end))
             relations = [

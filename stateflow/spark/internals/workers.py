@@ -2,15 +2,62 @@
 
 from __future__ import annotations
 
+import io
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
 from pyspark import daemon
 
 from stateflow.internals import internal
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 WORKER = "pyspark.worker"
 """The module that a worker runs."""
 
 
+class _Answering(io.TextIOWrapper):
+    """Standard output whose first asker, who answers Spark, gets another file."""
+
+    def __init__(self, answer: int) -> None:
+        super().__init__(open(1, "wb", closefd=False), encoding="utf-8", line_buffering=True)  # noqa: SIM115
+        self._answers = [answer]
+
+    def fileno(self) -> int:
+        return self._answers.pop() if self._answers else 1
+
+
 @internal("pyspark.daemon.manager()", "pyspark.worker.main(infile, outfile)")
-def fork_workers() -> None:
-    """Does what Spark's own module for `spark.python.daemon.module` does."""
+def fork_workers(answer: int | None = None) -> None:
+    """Does what Spark's own module for `spark.python.daemon.module` does.
+
+    `answer`: the file through which Spark hears where to ask for workers; standard output, if None. Workers print elsewhere then.
+    """
+    if answer is not None:
+        sys.stdout = _Answering(answer)
     daemon.manager()
+
+
+_SEED = "PYTHONHASHSEED"
+
+
+@internal("pyspark.SparkContext.environment")
+@contextmanager
+def other_hash_seed(spark: SparkSession, seed: int = 4242) -> Iterator[None]:
+    """Inside the block Python workers are others, which put texts into sets and dictionaries by another order.
+
+    Spark gives all workers one seed, and has processes of their own for each environment.
+    """
+    environment = spark.sparkContext.environment
+    before = environment.get(_SEED)
+    environment[_SEED] = str(seed)
+    try:
+        yield
+    finally:
+        if before is None:
+            del environment[_SEED]
+        else:
+            environment[_SEED] = before

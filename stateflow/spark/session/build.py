@@ -19,7 +19,7 @@ from stateflow.logs import waiting
 from stateflow.masking import is_secret
 from stateflow.spark.internals.gateway import connect, context_runs, ignore_sigterm, started_by_spark_submit
 from stateflow.spark.internals.local_files import without_processes
-from stateflow.spark.session import class_data, compiling, workers
+from stateflow.spark.session import class_data, compiling, lent, workers
 from stateflow.spark.session.jars import local_jars
 from stateflow.spark.session.java import require_java
 from stateflow.spark.session.settings import (
@@ -54,6 +54,8 @@ def build_session(
     the user has chosen a folder for them.
     """
     _refuse_connect(conf)
+    if lent.on_host():
+        return lent.build(conf)
     if context_runs():
         return _adapted(SparkSession.builder.getOrCreate(), conf)
     if started_by_spark_submit():

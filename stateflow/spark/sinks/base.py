@@ -45,6 +45,10 @@ class Sink(ABC):
     def open(self, spark: SparkSession, schema: StructType) -> None:
         """At the start of a run: creates a missing table, checks that rows of `schema` fit it, writes no rows."""
 
+    def with_deletions(self, frame: DataFrame) -> DataFrame:
+        """The rows as they are staged: with what a sink adds to say which of them delete."""
+        return frame
+
     @abstractmethod
     def prepare(self, frame: DataFrame, at: SinkSlot, prev: int | None, stager: Stager) -> Prepared:
         """Runs the job that computes `frame`, once, with its last stage as the job's result stage.
@@ -64,6 +68,12 @@ class Sink(ABC):
         stager: Stager,
     ) -> Committed:
         """Makes visible what a decided record prepared. Any run can: it needs no object, and has the record alone."""
+
+    @classmethod
+    def last_slot(cls, spark: SparkSession, prepared: Prepared, at: SinkSlot) -> int | None:
+        """The slot of this job's sink that its target got last, if `declared.tells_slot` says that it can be asked; None if it has
+        none."""
+        raise NotImplementedError
 
     @classmethod
     def rewind(

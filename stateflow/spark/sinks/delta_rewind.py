@@ -96,7 +96,12 @@ def plan_rewind(spark: SparkSession, prepared: Prepared, at: SinkSlot, last_slot
 
 
 class TableSink(Sink):
-    """A sink into a Delta table, whose output can be taken back."""
+    """A sink into a Delta table, which says what slot it has, and whose output can be taken back."""
+
+    @classmethod
+    def last_slot(cls, spark: SparkSession, prepared: Prepared, at: SinkSlot) -> int | None:
+        log = DeltaLog(spark, prepared.target)
+        return log.begin().slot_of(at.app_id) if log.exists() else None
 
     @classmethod
     def rewind(

@@ -2,11 +2,13 @@
 
 Delta's own MERGE finds out by a join which files it has to touch, and rebuilds the table's snapshot to learn which files there are. Both cost
 several times what the writing of a few files does. Here the list of files comes from the checksum of the table's version, which is in
-memory after a commit, with the least and the greatest key of each. What Delta's MERGE does better, or alone can do, is left to it.
+memory after a commit, with the least and the greatest key of each. A table with a change feed gets the files of the feed, too
+(`change_files.py`). What Delta's MERGE does better, or alone can do, is left to it.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from itertools import accumulate
@@ -15,7 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from stateflow.pipelines.changes import DELETE
 from stateflow.pipelines.rows.row_type import quoted
-from stateflow.spark.internals.delta_log import LoggedFile, TableShape, Transaction
+from stateflow.spark.internals.delta_log import CHANGE_FEED, LoggedFile, TableShape, Transaction
+from stateflow.spark.internals.frames import empty_frame
+from stateflow.spark.sinks.change_files import as_no_change, changes
 from stateflow.spark.sinks.delta_table import rows_of
 from stateflow.spark.sinks.fit import PHYSICAL
 from stateflow.spark.sinks.key_ranges import (
@@ -61,7 +65,6 @@ FEATURES = frozenset(
 )  # fmt: skip
 """The features that a table may have. Its properties, columns and files say whether it uses one that needs Delta's MERGE."""
 NEEDS_MERGE = (
-    "delta.enableChangeDataFeed",
     "delta.enableDeletionVectors",
     "delta.enableRowTracking",
     "delta.rowTrackingSuspended",
@@ -171,6 +174,7 @@ def rewritten(
         # The table has none of these keys: its own end before them.
         comes_again = rows.where(_inside([again]))
         rows = rows.where(~_inside([again]))
+    replaced = None
     if there is not None:
         # Most keys of a batch are not among what was there where keys grow.
         keys = staged.where(_inside(before)) if before else staged
@@ -178,7 +182,9 @@ def rewritten(
         if staged_rows <= MOST_BROADCAST:
             keys = F.broadcast(keys)
         same = [F.col(f"t.{quoted(key)}") == F.col(f"s.{quoted(key)}") for key in payload["keys"]]
-        rows = there.alias("t").join(keys.alias("s"), reduce(and_, same), "left_anti").union(rows)
+        by_key = reduce(and_, same)
+        replaced = there.alias("t").join(keys.alias("s"), by_key, "left_semi")
+        rows = there.alias("t").join(keys.alias("s"), by_key, "left_anti").union(rows)
     frames.append(_gathered(rows, shape, -(-size // bytes_per_file)))
     if comes_again is not None:
         frames.append(_gathered(comes_again, shape, 1))
@@ -186,7 +192,34 @@ def rewritten(
         # Spark makes one task, and one file, of the only tasks of two frames. It does not where a third has none.
         nothing = (F.lit(None).cast(field.dataType).alias(field.name) for field in rows.schema.fields)
         frames.append(rows.sparkSession.range(0).select(*nothing))
-    return [*txn.removing(files), *txn.write(reduce(DataFrame.union, frames))]
+    actions = [*txn.removing(files), *txn.write(reduce(DataFrame.union, frames))]
+    if not files or not shape.is_on(CHANGE_FEED):
+        # What only adds files is its own feed.
+        return actions
+    if replaced is None:
+        replaced = empty_frame(staged.sparkSession, shape.schema)
+    return _with_changes(txn, shape, actions, replaced, newest, payload, staged_bytes)
+
+
+def _with_changes(
+    txn: Transaction,
+    shape: TableShape,
+    actions: Sequence[str],
+    replaced: DataFrame,
+    newest: DataFrame,
+    payload: Mapping[str, Any],
+    staged_bytes: int,
+) -> list[str]:
+    """The actions, and those that add the files of the table's change feed."""
+    kept = replaced.persist()
+    try:
+        fed = changes(kept, newest, shape.schema.names, payload["keys"], payload.get("operation", ""))
+        # A row as it was, and as it is.
+        files = txn.write(_gathered(fed, shape, -(-2 * staged_bytes // BYTES_OF_TASK)))
+    finally:
+        kept.unpersist()
+    # Without a file of the feed its readers would take the rows of the files for deleted, and for inserted.
+    return [*actions, *files] if files else [as_no_change(action) for action in actions]
 
 
 def _inside(ranges: Sequence[KeyRange]) -> Column:
@@ -223,10 +256,11 @@ def _gathered(frame: DataFrame, shape: TableShape, files: int) -> DataFrame:
     return frame.coalesce(max(1, files))
 
 
-def metrics(
-    removed: Sequence[LoggedFile], added: Sequence[Mapping[str, Any]], staged_rows: int
-) -> dict[str, int]:
+def metrics(removed: Sequence[LoggedFile], actions: Sequence[str], staged_rows: int) -> dict[str, int]:
     """The figures for the table's history."""
+    parsed = [json.loads(action) for action in actions]
+    added = [action["add"] for action in parsed if "add" in action]
+    changed = [action["cdc"] for action in parsed if "cdc" in action]
     return {
         "operationNumSourceRows": staged_rows,
         "numOutputRows": sum(map(rows_of, added)),
@@ -234,4 +268,6 @@ def metrics(
         "numTargetFilesRemoved": len(removed),
         "numTargetBytesAdded": sum(int(add["size"]) for add in added),
         "numTargetBytesRemoved": sum(file.size for file in removed),
+        "numTargetChangeFilesAdded": len(changed),
+        "numTargetChangeFileBytes": sum(int(file["size"]) for file in changed),
     }

@@ -22,7 +22,6 @@ from stateflow.spark.sinks.delta_rewind import TableSink
 from stateflow.spark.sinks.delta_rewrite import bytes_per_file, files_to_rewrite, is_plain, metrics, rewritten
 from stateflow.spark.sinks.delta_table import (
     ATTEMPTS,
-    added,
     conflicted,
     fence,
     open_table,
@@ -131,6 +130,10 @@ class DeltaUpsert(TableSink):
             files=staged.files,
             rows=staged.rows,
         )
+
+    def with_deletions(self, frame: DataFrame) -> DataFrame:
+        condition = self._deletion(frame.schema)
+        return frame if condition is None else marked(frame, condition, self.operation)[0]
 
     def _written(self, schema: StructType) -> StructType:
         """The columns that the table has."""
@@ -282,7 +285,7 @@ def _rewritten(
     actions = rewritten(
         txn, shape, files, staged, rows, payload, size, prepared.rows, ranges, bytes_per_file(present)
     )
-    numbers = metrics(files, added(actions), prepared.rows)
+    numbers = metrics(files, actions, prepared.rows)
     if payload["exactly_once"]:
         actions += fence(log, at)
     txn.commit_merge(actions, numbers)

@@ -1,4 +1,4 @@
-"""The class of every kind of sink: it makes a sink of a flow's declaration, and commits what a record prepared."""
+"""Kinds of sink at work: each makes a sink of a flow's declaration, and commits what a record prepared."""
 
 from __future__ import annotations
 
@@ -6,24 +6,18 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from stateflow.checkpoint.writer import CommitPermit
-from stateflow.errors import CorruptError
+from stateflow.errors import CorruptError, UsageError
 from stateflow.format.records import Prepared
-from stateflow.pipelines.sink_kinds import SinkKind, kind_in_record, kind_of
+from stateflow.pipelines.offers import loaded
+from stateflow.pipelines.sink_kinds import SinkKind, kind_in_record, kind_of, why_unknown
 from stateflow.pipelines.sinks import check_sink
 from stateflow.spark.sinks.base import BatchFunction, Committed, DeliveryMode, Sink
-from stateflow.spark.sinks.delta_append import DeltaAppend
-from stateflow.spark.sinks.delta_upsert import DeltaUpsert
-from stateflow.spark.sinks.function import FunctionSink
-from stateflow.spark.sinks.memory import MemorySink
 from stateflow.spark.sinks.slot import SinkSlot
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from stateflow.spark.sinks.staging import Stager
-
-SINKS: tuple[type[Sink], ...] = (DeltaAppend, DeltaUpsert, FunctionSink, MemorySink)
-"""The class of every kind that `pipelines/sink_kinds.py` declares."""
 
 
 def make_sink(
@@ -35,12 +29,26 @@ def make_sink(
 ) -> Sink:
     """The sink that a flow declares as `stream.<mode>(uid, target, **options)`."""
     given = options or {}
-    check_sink(uid, mode, target, given)
-    return class_of(kind_of(mode)).of(target, given, delivery)
+    kind = kind_of(mode, target, f"sink {uid!r} ({mode})")
+    check_sink(uid, kind, target, given)
+    return class_of(kind).of(target, given, delivery)
 
 
 def class_of(kind: SinkKind) -> type[Sink]:
-    return next(sink for sink in SINKS if sink.declared is kind)
+    """The class that a kind names, loaded now."""
+    try:
+        found = loaded(kind.implementation)
+    except (ImportError, AttributeError) as error:
+        raise UsageError(
+            f"the kind of sink {kind.name!r} names {kind.implementation} as its class, which cannot be loaded: {error}; install "
+            "the package with all that it needs"
+        ) from error
+    if not (isinstance(found, type) and issubclass(found, Sink) and found.declared.name == kind.name):
+        raise UsageError(
+            f"the kind of sink {kind.name!r} names {kind.implementation} as its class, which is no Sink that declares it: let "
+            "`declared` of a subclass of Sink be the kind"
+        )
+    return found
 
 
 def commit(
@@ -64,7 +72,7 @@ def commit(
     if kind is None:
         raise CorruptError(
             f"record {at.slot} of job {at.job_name!r} has a sink of unknown kind {prepared.kind!r}: "
-            "run the job with the version of stateflow that wrote it"
+            f"{why_unknown(prepared.kind) or 'run the job with the version of stateflow, and the packages, that wrote it'}"
         )
     still_owner()
     sink = class_of(kind)

@@ -11,11 +11,12 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from stateflow.format.layout import JobLayout
-from stateflow.format.records import FileRef
+from stateflow.format.records import FileRef, Prepared
 from stateflow.spark.internals.frames import arrow_schema, empty_frame
 from stateflow.spark.sinks.key_ranges import Bound, Bounds, bounds_of, together
 from stateflow.spark.sinks.same_task import then_in_arrow
@@ -131,6 +132,13 @@ class StagedWriter:
         return file, pa.ipc.new_file(file, self._schema, options=pa.ipc.IpcWriteOptions(compression="lz4"))
 
 
+def staged_schema(prepared: Prepared) -> StructType:
+    """The columns of the rows that a sink has staged."""
+    from pyspark.sql.types import StructType
+
+    return StructType.fromJson(json.loads(prepared.payload["schema"]))
+
+
 class Stager:
     """Stages frames of one job's records and reads them back."""
 
@@ -184,6 +192,11 @@ class Stager:
             rows, "name string, size long, xxh3 string, path string, base string, sha256 binary"
         )
         return files.repartition(len(rows)).mapInArrow(_FetchTask(self.opener, arrow_schema(schema)), schema)
+
+    def batches(self, refs: Sequence[FileRef]) -> Iterator[pa.RecordBatch]:
+        """The rows of exactly these files, in this process: each file is checked against its reference, and one at a time is here."""
+        for ref in refs:
+            yield from _read_here(ref, lambda: self.store)
 
     def local_files(self, refs: Sequence[FileRef]) -> list[Path] | None:
         """Where this process can open all of these files; None where it cannot."""
@@ -254,20 +267,24 @@ class _FetchTask:
     schema: pa.Schema
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        store: Store | None = None
+        opened = cache(self.opener)
         for batch in batches:
             for row in batch.to_pylist():
-                ref = FileRef(**row)
-                with tempfile.TemporaryDirectory(prefix="stateflow-") as folder:
-                    if ref.base.startswith("file://"):
-                        local, root = _local_store(ref.base).locate(ref.path), ref.base
-                    else:
-                        store = store or self.opener()
-                        local, root = Path(folder) / "staged", store.url
-                        store.download(ref.path, local)
-                    verify(ref, local, root)
-                    for piece in batches_of(local, ref.name):
-                        yield as_schema(piece, self.schema)
+                for piece in _read_here(FileRef(**row), opened):
+                    yield as_schema(piece, self.schema)
+
+
+def _read_here(ref: FileRef, store_of_job: Callable[[], Store]) -> Iterator[pa.RecordBatch]:
+    """The record batches of a staged file, in this process. `store_of_job` is opened for one that lies there."""
+    with tempfile.TemporaryDirectory(prefix="stateflow-") as folder:
+        if ref.base.startswith("file://"):
+            local, root = _local_store(ref.base).locate(ref.path), ref.base
+        else:
+            store = store_of_job()
+            local, root = Path(folder) / "staged", store.url
+            store.download(ref.path, local)
+        verify(ref, local, root)
+        yield from batches_of(local, ref.name)
 
 
 def _local_store(base: str) -> LocalStore:

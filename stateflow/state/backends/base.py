@@ -35,6 +35,18 @@ class Snapshot:
     metrics: dict[str, int] = field(default_factory=dict)
 
 
+class ReadShard(Protocol):
+    """An open shard that is only read."""
+
+    def get(self, key: bytes) -> bytes | None: ...
+
+    def scan(self, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """In key order, from `begin` to `end`, exclusive."""
+        ...
+
+    def close(self) -> None: ...
+
+
 class Backend(Protocol):
     """Reads see writes at once. A scan runs over the state at its start: it may be modified meanwhile."""
 

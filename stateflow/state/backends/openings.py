@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 
 from stateflow.errors import UsageError
-from stateflow.state.backends.base import Backend
+from stateflow.state.backends.base import ReadShard
 
 
 class Opening:
@@ -16,7 +16,7 @@ class Opening:
 
     __slots__ = ("backend", "error", "given_up", "ready", "scanning", "users")
 
-    backend: Backend
+    backend: ReadShard
 
     def __init__(self) -> None:
         self.error: BaseException | None = None
@@ -39,7 +39,7 @@ class OpenShards:
         self._kept: OrderedDict[Hashable, Opening] = OrderedDict()
 
     @contextmanager
-    def reading(self, key: Hashable, open_it: Callable[[], Backend]) -> Iterator[Opening]:
+    def reading(self, key: Hashable, open_it: Callable[[], ReadShard]) -> Iterator[Opening]:
         """The shard under `key`. The first caller opens it, while the others wait."""
         with self._lock:
             opening = self._kept.get(key)
@@ -63,7 +63,7 @@ class OpenShards:
             if last:
                 _close([opening])
 
-    def _open(self, key: Hashable, opening: Opening, open_it: Callable[[], Backend]) -> None:
+    def _open(self, key: Hashable, opening: Opening, open_it: Callable[[], ReadShard]) -> None:
         try:
             opening.backend = open_it()
         except BaseException as error:

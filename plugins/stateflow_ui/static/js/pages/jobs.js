@@ -46,11 +46,37 @@ export function JobsPage({ route }) {
     <//>`}
     ${rows.length > 0 && html`<${Table} caption="Jobs" className="jobs" columns=${columns} rows=${rows} sort=${sort} onSort=${setSort}
       keyOf=${(job) => `${job.conn_id}/${job.job}`} below=${whyUnwell} onRow=${(job) => { location.hash = jobHref(job.conn_id, job.job); }} />`}
+    <${WarmHosts} jobs=${matching} now=${now} />
   </div>`;
 }
 
+// What the newest run of each job says of where it is, or was. A host on which nothing has run is not known here.
+function WarmHosts({ jobs, now }) {
+  const hosts = new Map();
+  for (const job of jobs.filter((each) => each.warm_host)) {
+    const key = `${job.warm_host} on ${job.machine ?? "?"}`;
+    hosts.set(key, [...(hosts.get(key) ?? []), job]);
+  }
+  if (!hosts.size) return null;
+  const names = [...hosts.keys()].sort();
+  return html`<section class="warm-hosts">
+    <h2>Warm hosts</h2>
+    <ul>${names.map((name) => html`<${WarmHost} key=${name} name=${name} jobs=${hosts.get(name)} now=${now} />`)}</ul>
+  </section>`;
+}
+
+function WarmHost({ name, jobs, now }) {
+  const running = jobs.filter((job) => job.running);
+  const newest = Math.max(...jobs.map((job) => job.last_checkpoint_at ?? 0));
+  return html`<li><b>${name}</b>${": "}
+    ${running.length
+      ? html`${plural(running.length, "run")} now, ${running.map((job, at) => html`${at > 0 && ", "}<a href=${jobHref(job.conn_id, job.job)}>${job.job}</a>`)}`
+      : "no run now"}; the newest run of ${plural(jobs.length, "job")}${newest > 0 && html`, last checkpoint <${Ago} at=${newest} now=${now} />`}
+  </li>`;
+}
+
 function matches(job, text) {
-  const held = [job.job, job.conn_id, job.dag_run ?? "", job.running ? "running" : "idle", HEALTH[job.health]?.word ?? ""].join(" ").toLowerCase();
+  const held = [job.job, job.conn_id, job.dag_run ?? "", job.warm_host ?? "", job.running ? "running" : "idle", HEALTH[job.health]?.word ?? ""].join(" ").toLowerCase();
   return text.toLowerCase().split(/\s+/).every((word) => held.includes(word));
 }
 

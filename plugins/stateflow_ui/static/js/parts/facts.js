@@ -53,8 +53,10 @@ function Holder({ held }) {
   return html`<small class="held">held back by source ${held.source}, without rows since <${Moment} at=${held.since} /></small>`;
 }
 
+const WarmHost = ({ owner }) => owner.warm_host && html`<small title="The Spark application that stays, in which the run began">warm host ${owner.warm_host} on ${owner.host}</small>`;
+
 function Writer({ owner = {} }) {
-  if (owner.dag_run) return html`<${DagRun} name=${owner.dag_run} brief />${owner.task && html`<small>${owner.task}</small>`}`;
+  if (owner.dag_run) return html`<${DagRun} name=${owner.dag_run} brief />${owner.task && html`<small>${owner.task}</small>`}<${WarmHost} owner=${owner} />`;
   const who = [owner.user, owner.host].filter(Boolean).join(" on ");
-  return who ? html`${who}` : html`<span class="none">–</span>`;
+  return who ? html`${who}<${WarmHost} owner=${owner} />` : html`<span class="none">–</span>`;
 }

@@ -1,0 +1,60 @@
+"""Waits in the triggerer while a warm host runs, and renews its lease where it sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+
+class StateflowHostTrigger(BaseTrigger):
+    """Fires when a worker has to look at the host: it has ended, it is not on the triggerer's machine, or its time is over.
+
+    The event is `{}`: the task looks for itself.
+    """
+
+    def __init__(self, *, host: str, interval: float, until: float | None) -> None:
+        """`interval`: seconds between two looks. `until`: when its time is over, in seconds since 1970."""
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.fields: dict[str, Any] = {"host": host, "interval": interval, "until": until}
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return f"{type(self).__module__}.{type(self).__qualname__}", dict(self.fields)
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """A triggerer on the machine of the host keeps it by itself: no worker is needed until it ends."""
+        if await asyncio.to_thread(self._renewed):
+            while (pause := self._pause()) > 0 and await asyncio.to_thread(self._renewed):
+                await asyncio.sleep(pause)
+        else:
+            await asyncio.sleep(max(0.0, self._pause()))
+        yield TriggerEvent({})  # type: ignore[no-untyped-call]
+
+    async def on_kill(self) -> None:
+        """Somebody ended the task in Airflow's UI. A host elsewhere drains when its lease is over."""
+        from stateflow.hosts.starting import drain
+
+        await asyncio.to_thread(drain, self._folder())
+
+    def _pause(self) -> float:
+        until = self.fields["until"]
+        interval: float = self.fields["interval"]
+        return interval if until is None else min(interval, until - time.time())
+
+    def _renewed(self) -> bool:
+        """Whether the host is on this machine, and lives. Its lease is renewed then."""
+        from stateflow.hosts.lease import renew
+        from stateflow.hosts.starting import keeper_of
+
+        if keeper_of(self._folder()) is None:
+            return False
+        renew(self._folder())
+        return True
+
+    def _folder(self) -> Any:
+        from stateflow.hosts.settings import folder_of
+
+        return folder_of(self.fields["host"])

@@ -1,0 +1,75 @@
+"""Files of changes, a line or a row each: JSON lines, or Parquet with values as JSON texts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stateflow.errors import UsageError
+
+if TYPE_CHECKING:
+    from stateflow.reading.diff import EntryChange
+
+Write = Callable[["EntryChange"], object]
+TEXTS = ("operator", "state", "kind", "key", "namespace", "part", "before", "after")
+_PLAIN = frozenset(("operator", "state", "kind", "key", "namespace"))
+_ROWS = 20_000
+
+
+@contextmanager
+def change_file(path: Path | None) -> Iterator[Write]:
+    """Writes changes to the file; without one, nowhere. A block that fails leaves no file."""
+    if path is None:
+        yield lambda change: None
+        return
+    kinds = {".jsonl": _json_lines, ".parquet": _parquet}
+    if path.suffix not in kinds:
+        raise UsageError(
+            f"--all {path} has no ending that says how to write it: end it in .parquet or .jsonl"
+        )
+    if not path.parent.is_dir():
+        raise UsageError(f"the folder of --all {path} does not exist: make it first")
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    try:
+        with kinds[path.suffix](unfinished) as write:
+            yield write
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+@contextmanager
+def _json_lines(path: Path) -> Iterator[Write]:
+    with path.open("w", encoding="utf-8") as file:
+        yield lambda change: file.write(json.dumps(change.json, ensure_ascii=False) + "\n")
+
+
+@contextmanager
+def _parquet(path: Path) -> Iterator[Write]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = pa.schema([(name, pa.string()) for name in TEXTS])
+    rows: list[dict[str, Any]] = []
+    with pq.ParquetWriter(path, schema) as writer:
+
+        def flush() -> None:
+            writer.write_table(pa.Table.from_pylist(rows, schema))
+            rows.clear()
+
+        def write(change: EntryChange) -> None:
+            made = change.json
+            rows.append(
+                {
+                    name: value if name in _PLAIN or value is None else json.dumps(value, ensure_ascii=False)
+                    for name, value in made.items()
+                }
+            )
+            if len(rows) >= _ROWS:
+                flush()
+
+        yield write
+        flush()

@@ -1,0 +1,229 @@
+"""`stateflow host`: Spark applications that stay, in which runs begin in a moment."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from stateflow.cli.options import Conf, Invocation, argument, flag, pairs, rootless_command
+from stateflow.cli.output import TextTable
+from stateflow.errors import UnavailableError, UsageError
+
+app = typer.Typer(
+    no_args_is_help=True, help="Warm hosts: Spark applications in which runs begin in a moment."
+)
+HostName = Annotated[str, argument(metavar="NAME", help="Name of the host.")]
+
+
+@app.command("start")
+@rootless_command
+def start(
+    call: Invocation,
+    name: HostName,
+    master: Annotated[str | None, flag(help="Spark's master, such as local[4].")] = None,
+    conf: Conf = None,
+    runs: Annotated[int, flag("--runs", min=1, max=1000, help="Runs at once (4).")] = 4,
+    memory: Annotated[str | None, flag("--memory", help="Of Spark's driver, such as 2g.")] = None,
+    recycle_runs: Annotated[
+        int, flag("--recycle-runs", min=1, help="Runs after which Spark is replaced (2000).")
+    ] = 2000,
+    recycle_growth: Annotated[
+        float,
+        flag(
+            "--recycle-growth",
+            min=0.1,
+            help="Growth of memory after which it is: 1.0 is twice as much (1.0).",
+        ),
+    ] = 1.0,
+    lease: Annotated[
+        str | None,
+        flag(
+            "--lease",
+            metavar="SPAN",
+            help="Drain when nobody renews it for so long, such as '15 minutes'.",
+        ),
+    ] = None,
+    cold: Annotated[
+        bool, flag("--cold", help="Take runs before Spark is warm: the first ones take longer.")
+    ] = False,
+    foreground: Annotated[
+        bool, flag("--foreground", help="Stay here until it is stopped, for who keeps services.")
+    ] = False,
+) -> None:
+    """Starts a host. It stays until it is stopped, and replaces its Spark application by itself."""
+    from stateflow.hosts import keeper, starting
+    from stateflow.hosts.settings import HostSettings, folder_of
+
+    folder = folder_of(name)
+    chosen = pairs(conf, "--conf") | ({"spark.driver.memory": memory} if memory else {})
+    settings = HostSettings(
+        master=master,
+        conf=chosen,
+        places=runs,
+        warms=not cold,
+        recycle_runs=recycle_runs,
+        recycle_growth=recycle_growth,
+        lease=_span(lease),
+    )
+    if foreground:
+        starting.prepare(folder, settings)
+        raise typer.Exit(keeper.keep(folder, starting.APPLICATION))
+    call.output.log(f"the host {name} starts Spark")
+    shown = {"name": name, "state": "running", **starting.start(folder, settings)}
+    call.output.answer(shown, _line(shown))
+
+
+def _span(text: str | None) -> float:
+    from stateflow.quantities import duration
+
+    if text is None:
+        return 0.0
+    try:
+        length = duration(text).total_seconds()
+    except ValueError as error:
+        raise UsageError(f"--lease {text}: {error}") from None
+    if length <= 0:
+        raise UsageError(f"--lease {text}: a lease is longer than 0, such as '15 minutes'")
+    return length
+
+
+@app.command("renew")
+@rootless_command
+def renew(call: Invocation, name: HostName) -> None:
+    """Renews the lease of a host: it stays for as long as that once more."""
+    from stateflow.hosts import lease, starting
+    from stateflow.hosts.settings import folder_of, read_settings
+
+    folder = folder_of(name)
+    settings = read_settings(folder)
+    if starting.keeper_of(folder) is None:
+        raise _not_running(name)
+    if not settings.lease:
+        raise UsageError(
+            f"the host {name!r} has no lease, and stays until it is stopped: nothing is to be renewed"
+        )
+    lease.renew(folder)
+    call.output.log(f"the host {name} stays for {settings.lease:.0f} s more")
+
+
+@app.command("list")
+@rootless_command
+def list_hosts(call: Invocation) -> None:
+    """Lists the hosts of this user on this machine."""
+    from stateflow.hosts.settings import folder_of, names
+
+    hosts = [{"name": name, **_shown(folder_of(name))} for name in names()]
+    call.output.answer(hosts, "\n".join(map(_line, hosts)) if hosts else "there is no host of this user here")
+
+
+@app.command("show")
+@rootless_command
+def show(
+    call: Invocation,
+    name: HostName,
+    ready: Annotated[
+        bool, flag("--ready", help="Fail, with exit code 9, if it takes no runs: for health checks.")
+    ] = False,
+) -> None:
+    """Shows what runs on a host, since when, its memory, and how many runs it has served."""
+    from stateflow.hosts.settings import folder_of, read_settings
+
+    folder = folder_of(name)
+    read_settings(folder)
+    shown = {"name": name, **_shown(folder)}
+    runs = [(run["job"], _since(run["since"]), str(run["pid"])) for run in shown.get("runs", ())]
+    table = [TextTable(("job", "since", "process"), runs)] if runs else []
+    call.output.answer(shown, _line(shown), *table)
+    if ready and ("places" not in shown or shown["draining"]):
+        raise typer.Exit(UnavailableError.exit_code)
+
+
+@app.command("drain")
+@rootless_command
+def drain(call: Invocation, name: HostName) -> None:
+    """Ends a host when its runs have ended. It takes no new ones."""
+    _signal(call, name, signal.SIGUSR1, "drains: it ends when its runs have ended")
+
+
+@app.command("stop")
+@rootless_command
+def stop(
+    call: Invocation,
+    name: HostName,
+    now: Annotated[bool, flag("--now", help="Do not wait for the batches of its runs.")] = False,
+) -> None:
+    """Ends a host. Its runs end after their batch; their next ones go on from there."""
+    from stateflow.hosts.settings import folder_of
+    from stateflow.hosts.starting import keeper_of
+
+    _signal(call, name, signal.SIGTERM, "stops: each of its runs ends after its batch")
+    folder = folder_of(name)
+    if now:
+        time.sleep(0.2)
+        with suppress(UnavailableError):
+            _signal(call, name, signal.SIGTERM, "ends now")
+    while keeper_of(folder) is not None:
+        time.sleep(0.1)
+    call.output.log(f"the host {name} has ended")
+
+
+def _signal(call: Invocation, name: str, number: int, what: str) -> None:
+    from stateflow.hosts.settings import folder_of, read_settings
+    from stateflow.hosts.starting import keeper_of
+
+    folder = folder_of(name)
+    read_settings(folder)
+    keeper = keeper_of(folder)
+    if keeper is None:
+        raise _not_running(name)
+    os.kill(keeper.pid, number)
+    call.output.log(f"the host {name} {what}")
+
+
+def _not_running(name: str) -> UnavailableError:
+    from stateflow.hosts.client import Refused, ask
+    from stateflow.hosts.settings import folder_of
+
+    try:
+        ask(folder_of(name), "show")
+    except Refused:
+        return UnavailableError(
+            f"the host {name!r} is not running: start it with `stateflow host start {name}`"
+        )
+    return UnavailableError(
+        f"the host {name!r} is a process of another container, which shares its folder: end it there"
+    )
+
+
+def _shown(folder: Path) -> dict[str, Any]:
+    from stateflow.hosts.client import Refused, ask
+    from stateflow.hosts.starting import keeper_of
+
+    try:
+        return {"state": "running", **ask(folder, "show")}
+    except Refused:
+        return {"state": "ended" if keeper_of(folder) is None else "starting"}
+
+
+def _line(shown: dict[str, Any]) -> str:
+    name = shown["name"]
+    if "places" not in shown:
+        return f"{name}: {shown['state']}"
+    memory = sum(shown["memory"].values()) >> 20
+    doing = "draining" if shown["draining"] else f"{len(shown['runs'])} of {shown['places']} places taken"
+    waiting = f", {shown['waiting']} waiting" if shown["waiting"] else ""
+    return (
+        f"{name}: {doing}{waiting}, {shown['served']} runs served since {_since(shown['since'])}, {memory} MiB, "
+        f"master {shown['master']}"
+    )
+
+
+def _since(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")

@@ -1,0 +1,332 @@
+"""`stateflow history`, `diff` and `bisect`: what happened to a key, what changed, and when it went wrong. No Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stateflow.cli.options import Invocation, JobName, OperatorName, argument, command, flag
+from stateflow.cli.output import Heading, Piece, TextTable
+from stateflow.cli.text import moment, several, size
+from stateflow.errors import UsageError
+
+if TYPE_CHECKING:
+    from stateflow.reading.diff import EntryChange
+    from stateflow.reading.history import KeyVersion
+    from stateflow.reading.predicates import Predicate
+
+StateName = Annotated[str, argument(metavar="STATE", help="Name of the state or timer.")]
+Key = Annotated[str, argument(metavar="KEY", help="42; of several columns a,7 or '[\"a\", 7]'.")]
+MapKey = Annotated[str | None, flag("--map-key", metavar="K", help="One entry of a map state.")]
+Namespace = Annotated[
+    str | None,
+    flag("--namespace", metavar="N", help="Of a state with namespaces, instead of what is in none."),
+]
+Since = Annotated[
+    str,
+    flag("--since", metavar="N|tag:NAME|TIME", help="Leave out what is older than this checkpoint or time."),
+]
+FIRST = 10
+"""Changes of a state that are shown, by default."""
+_WIDE = 60
+
+
+@command
+def history(
+    call: Invocation,
+    job: JobName,
+    operator: OperatorName,
+    state: StateName,
+    key: Key,
+    map_key: MapKey = None,
+    namespace: Namespace = None,
+    since: Since = "",
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Most versions: the newest ones.")] = 100,
+) -> None:
+    """What a state held for a key, after each kept checkpoint in which that changed."""
+    found = call.job(job).history_of(
+        operator,
+        state,
+        key,
+        map_key=map_key,
+        namespace=namespace,
+        since=since,
+        limit=limit,
+        options=call.options(),
+    )
+    notes = [f"{several(found.checkpoints, 'kept checkpoint')} read"]
+    if not found.versions:
+        notes.insert(0, f"nothing was ever set for key {key}")
+    if found.more:
+        notes.append(f"there are older versions: --limit above {limit} shows them")
+    if found.collected:
+        notes.append(
+            f"{several(len(found.collected), 'checkpoint')} ({', '.join(map(str, found.collected))}) collected meanwhile, and left out"
+        )
+    call.output.answer(
+        {
+            "job": job,
+            "operator": operator,
+            "state": state,
+            "key": key,
+            "map_key": map_key,
+            "namespace": namespace,
+            "versions": [_version(version) for version in found.versions],
+            "checkpoints": found.checkpoints,
+            "look_ups": found.look_ups,
+            "collected": list(found.collected),
+            "more": found.more,
+        },
+        TextTable(
+            ("checkpoint", "time", "what", "value", "code", "run"),
+            [
+                (
+                    version.slot,
+                    moment(version.at),
+                    version.what if version.kind == "checkpoint" else f"{version.what} ({version.kind})",
+                    "" if version.value is None else _short(version.value),
+                    _code(version)[:19],
+                    version.dag_run or version.run[:12],
+                )
+                for version in found.versions
+            ],
+        ),
+        note="; ".join(notes),
+    )
+
+
+def _version(version: KeyVersion) -> dict[str, Any]:
+    return {
+        "checkpoint": version.slot,
+        "at": version.at,
+        "kind": version.kind,
+        "what": version.what,
+        "value": version.value,
+        "more": version.result is not None and version.result.more,
+        "run": version.run,
+        "dag_run": version.dag_run,
+        "versions": version.versions,
+    }
+
+
+def _code(version: KeyVersion) -> str:
+    return version.versions.get("revision", "") or version.versions.get("modules", "").removeprefix("sha256:")
+
+
+@command
+def diff(
+    call: Invocation,
+    job: JobName,
+    before: Annotated[
+        str, argument(metavar="BEFORE", help="A slot, tag:NAME, a time, or a savepoint's URL.")
+    ],
+    after: Annotated[str, argument(metavar="AFTER", help="The same.")],
+    with_job: Annotated[
+        str, flag("--with", metavar="JOB", help="AFTER is of this other job of the root.")
+    ] = "",
+    operators: Annotated[list[str] | None, flag("--operator", help="Only this operator.")] = None,
+    states: Annotated[list[str] | None, flag("--state", help="Only this state.")] = None,
+    look_up: Annotated[
+        bool, flag("--before", help="Fetch files that both have, to find out what each key held before.")
+    ] = False,
+    limit: Annotated[
+        int, typer.Option("--limit", min=0, help="Most changes of a state that are shown.")
+    ] = FIRST,
+    everything: Annotated[
+        Path | None, flag("--all", metavar="FILE", help="Write all changes, as .parquet or .jsonl.")
+    ] = None,
+) -> None:
+    """Which entries of which state came, went or changed between two points. Reads the files that they do not share."""
+    from stateflow.cli.change_files import change_file
+    from stateflow.reading.diff import KINDS
+
+    options = call.options()
+    counts: dict[tuple[str, str], dict[str, int]] = {}
+    shown: dict[tuple[str, str], list[EntryChange]] = {}
+    with (
+        call.job(job).diff(
+            before,
+            after,
+            with_job=with_job,
+            operators=operators or (),
+            states=states or (),
+            look_up=look_up or None,
+            options=options,
+        ) as found,
+        change_file(everything) as write,
+    ):
+        fetched = found.before.context.cache, found.after.context.cache
+        for change in found.changes():
+            name = change.operator, change.state
+            of_state = counts.setdefault(name, dict.fromkeys(KINDS, 0))
+            of_state[change.kind] += 1
+            first = shown.setdefault(name, [])
+            if len(first) < limit:
+                first.append(change)
+            write(change)
+        notes, unread, names = list(found.notes), found.unread, (found.before.name, found.after.name)
+    away = sum(ref.size for ref in unread.values())
+    if unread:
+        notes.append(
+            f"{several(len(unread), 'file')} of {size(away)} that both have are not on this host, so that nobody knows what a written key "
+            "held before: --before fetches them"
+        )
+    call.output.answer(
+        {
+            "job": job,
+            "with": with_job or None,
+            "before": names[0],
+            "after": names[1],
+            "states": [
+                {
+                    "operator": name[0],
+                    "state": name[1],
+                    **of_state,
+                    "first": [change.json for change in shown[name]],
+                }
+                for name, of_state in counts.items()
+            ],
+            "notes": notes,
+            "unread_files": len(unread),
+            "unread_bytes": away,
+            "fetched_bytes": sum(cache.bytes_fetched for cache in fetched),
+            "fetched_files": sum(cache.misses for cache in fetched),
+        },
+        *_differences(counts, shown),
+        note="\n".join([f"from {names[0]} to {names[1]}{'' if counts else ': no entry differs'}", *notes]),
+    )
+
+
+def _differences(counts: Any, shown: Any) -> list[Piece]:
+    if not counts:
+        return []
+    kinds = [kind for kind in next(iter(counts.values())) if any(of[kind] for of in counts.values())]
+    pieces: list[Piece] = [
+        TextTable(
+            ("operator", "state", *kinds),
+            [(*name, *(f"{of[kind]:,}" for kind in kinds)) for name, of in counts.items()],
+            right=kinds,
+        )
+    ]
+    for (operator, state), changes in shown.items():
+        if changes:
+            pieces += [
+                Heading(f"{operator} {state}"),
+                TextTable(
+                    ("key", "entry", "what", "before", "after"),
+                    [_row(change) for change in changes],
+                ),
+            ]
+    return pieces
+
+
+def _row(change: EntryChange) -> tuple[str, ...]:
+    made = change.json
+    entry = ", ".join(_short(made[name]) for name in ("namespace", "part") if made[name] is not None)
+    before, after = ("" if made[name] is None else _short(made[name]) for name in ("before", "after"))
+    return made["key"], entry, change.kind, before, after
+
+
+@command
+def bisect(
+    call: Invocation,
+    job: JobName,
+    operator: OperatorName,
+    state: StateName,
+    key: Annotated[str | None, argument(metavar="KEY", help="Leave it out with --any.")] = None,
+    first: Annotated[
+        str,
+        flag("--first", metavar="CONDITION|FILE:FUNCTION", help="SQL over value and previous, or Python."),
+    ] = "",
+    anything: Annotated[bool, flag("--any", help="For any key of the state.")] = False,
+    scan: Annotated[
+        bool, flag("--scan", help="Look at every checkpoint: for conditions that do not stay true.")
+    ] = False,
+    map_key: MapKey = None,
+    since: Since = "",
+    until: Annotated[
+        str, flag("--until", metavar="N|tag:NAME|TIME", help="Leave out what is newer than this checkpoint.")
+    ] = "",
+) -> None:
+    """The first kept checkpoint for which a condition holds."""
+    if not first:
+        raise UsageError(
+            "say what is wrong: --first 'value < 0', or a Python function as --first FILE:FUNCTION"
+        )
+    if (key is None) != anything:
+        raise UsageError("name a key, or search all keys of the state with --any, and not both")
+    found = call.job(job).bisect(
+        operator,
+        state,
+        key,
+        _predicate(first),
+        map_key=map_key,
+        since=since,
+        until=until,
+        scan=scan,
+        options=call.options(),
+    )
+    record, before, said = found.record, found.before, found.json
+    counted = f"{several(found.look_ups, 'look-up')} of {several(found.checkpoints, 'kept checkpoint')}"
+    shown: list[Piece] = []
+    if record is None:
+        note = f"{first} holds in no checkpoint that was looked at ({counted})"
+        if not found.scanned:
+            note += ": --scan looks at every one"
+    else:
+        shown = [
+            TextTable(
+                ("checkpoint", "time", "key", "value"),
+                [
+                    (each.slot, moment(each.at), text, _short(value))
+                    for each, value in ((before, said["previous"]), (record, said["value"]))
+                    if each is not None
+                    for text in (key if key is not None else found.key_text,)
+                ],
+            )
+        ]
+        note = f"checkpoint {record.slot} is the first one for which {first} holds ({counted})"
+        if before is None:
+            note += "; it is the oldest one that was looked at, so it may have held before"
+        elif not found.scanned:
+            note += "; a search by halves: --scan finds an earlier one if the condition did not stay true"
+        if before is not None:
+            note += f"\nstateflow diff {job} {before.slot} {record.slot} shows what changed"
+    call.output.answer(
+        {
+            "job": job,
+            "operator": operator,
+            "state": state,
+            "key": key if key is not None or record is None else found.key_text,
+            "first": first,
+            **said,
+        },
+        *shown,
+        note=note,
+    )
+
+
+def _predicate(text: str) -> str | Predicate:
+    """A text that ends like a function in a Python file is one."""
+    file, colon, name = text.rpartition(":")
+    if not colon or not file.endswith(".py") or not name.isidentifier():
+        return text
+    import runpy
+
+    from stateflow.reading.predicates import function
+
+    if not Path(file).is_file():
+        raise UsageError(f"there is no file {file} for --first {text}")
+    made = runpy.run_path(file).get(name)
+    if not callable(made):
+        raise UsageError(f"{file} has no function {name!r} for --first")
+    return function(text, made)
+
+
+def _short(value: Any) -> str:
+    import json
+
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _WIDE else text[: _WIDE - 1] + "…"

@@ -1,0 +1,171 @@
+"""`stateflow replay`: batches that were, run again by other code on a fork, and what would have been otherwise."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from stateflow.cli.options import (
+    AllowNonRestoredState,
+    Conf,
+    File,
+    Invocation,
+    Parameters,
+    PipelinesJob,
+    Settings,
+    command,
+    flag,
+    pairs,
+    root_of,
+)
+from stateflow.cli.output import Piece, TextTable
+from stateflow.errors import IncompatibleError
+
+if TYPE_CHECKING:
+    from stateflow.replay.comparison import ReplayReport
+
+
+@command
+def replay(
+    call: Invocation,
+    file: File,
+    begin: Annotated[str, flag("--from", metavar="N|tag:NAME|TIME", help="The first batch's checkpoint.")],
+    end: Annotated[
+        str, flag("--to", metavar="N|tag:NAME|TIME", help="The last one's; else the newest.")
+    ] = "latest",
+    job: PipelinesJob = None,
+    compare: Annotated[
+        bool, flag("--compare", help="Compare outputs and state with what the job delivered and kept.")
+    ] = False,
+    check: Annotated[
+        bool,
+        flag(
+            "--check",
+            help="Evaluate each batch twice, and name the first operator that is not deterministic.",
+        ),
+    ] = False,
+    changes: Annotated[
+        Path | None,
+        flag("--changes", metavar="FILE", help="With --compare: all of them, as .jsonl or .parquet."),
+    ] = None,
+    max_changed: Annotated[
+        float | None,
+        flag(
+            "--max-changed",
+            min=0.0,
+            max=1.0,
+            help="Exit with 4 if a larger share of rows or keys would be others.",
+        ),
+    ] = None,
+    parameter: Parameters = None,
+    master: Annotated[str | None, flag(help="Spark's master, such as local[4].")] = None,
+    conf: Conf = None,
+    option: Settings = None,
+    allow_non_restored_state: AllowNonRestoredState = False,
+) -> None:
+    """Runs the input of past batches through a pipeline again, cut as it was, on a fork of the job. Nothing is published.
+
+    The clock, chance and the watermark are those of then, and the answers of `enrich` come from the state of then.
+    """
+    from stateflow.jobs.job import Job
+    from stateflow.jobs.running import replay_loaded
+    from stateflow.pipelines.loading import load_pipeline
+    from stateflow.replay.listing import listing, refuse_other_names
+
+    if changes is not None:
+        refuse_other_names(changes)
+    options = call.options(option)
+    loaded = load_pipeline(file, Path.cwd())
+    found = Job(root_of(options), job or loaded.pipeline.name, storage_options=options.storage_options)
+    compare = compare or changes is not None or max_changed is not None
+    with listing(changes) as take, call.output.progress("replaying") as advance:
+        report = replay_loaded(
+            loaded,
+            found,
+            begin,
+            end,
+            pairs(parameter, "-p"),
+            options=options,
+            master=master,
+            conf=pairs(conf, "--conf"),
+            compare=compare,
+            check=check,
+            allow_non_restored_state=allow_non_restored_state,
+            listener=lambda done, of: advance("batches", done, of),
+            changes=take,
+        )
+    call.output.answer(report.document(), *pieces(report))
+    if max_changed is not None and (excess := report.excess(max_changed)):
+        raise IncompatibleError(
+            f"{excess}; look at the changes, and give a higher --max-changed if they are meant"
+        )
+    if check and report.unsteady is not None:
+        raise IncompatibleError(f"{report.unsteady.where} is not deterministic: {report.unsteady.advice}")
+
+
+def pieces(report: ReplayReport) -> Iterator[Piece]:
+    """The report as text."""
+    live = f"; they took {report.live_seconds:.1f} s then" if report.live_seconds else ""
+    yield (
+        f"{report.batches} batches of {report.rows:,} rows ran again in {report.seconds:.1f} s, from checkpoint {report.first} to "
+        f"{report.last} of job {report.job}{live}"
+    )
+    yield from report.notes
+    if report.unsteady is not None:
+        yield from unsteady_pieces(report)
+        return
+    if not report.compared:
+        yield TextTable(("sink", "rows"), [(s.sink, f"{s.after:,}") for s in report.sinks.values()])
+        shown = [(s.sink, slot, _short(c.after)) for s in report.sinks.values() for slot, c in s.changes]
+        yield TextTable(("sink", "checkpoint", "row"), shown)
+        return
+    yield TextTable(
+        ("sink", "delivered", "now", "gone", "new", "different"),
+        [(s.sink, f"{s.before:,}", f"{s.after:,}", *_counts(s.counts)) for s in report.sinks.values()],
+    )
+    yield TextTable(
+        ("operator", "state", "gone", "new", "different", ""),
+        [(s.operator, s.state, *_counts(s.counts), s.note) for s in report.states],
+    )
+    rows = [
+        (f"sink {s.sink}", slot, c.kind, _short(c.key), _short(c.before), _short(c.after))
+        for s in report.sinks.values()
+        for slot, c in s.changes
+    ]
+    rows += [
+        (f"{s.operator} {s.state}", report.last, c.kind, _short(c.key), _short(c.before), _short(c.after))
+        for s in report.states
+        for c in s.changes
+    ]
+    if rows:
+        yield TextTable(("where", "checkpoint", "what", "key", "before", "after"), rows)
+    for sink in report.sinks.values():
+        for what, names in (("no longer has", sink.columns_gone), ("now has", sink.columns_new)):
+            if names:
+                yield f"sink {sink.sink} {what} {', '.join(names)}: compared without"
+    yield from (f"not compared: {sentence}" for sentence in report.uncompared)
+    if report.is_same and not report.uncompared:
+        yield "nothing differs"
+
+
+def unsteady_pieces(report: ReplayReport) -> Iterator[Piece]:
+    """What was found not to be deterministic."""
+    found = report.unsteady
+    assert found is not None
+    yield f"{found.where} is not deterministic: two tries at the batch of checkpoint {found.slot} differ in {found.what}"
+    yield TextTable(
+        ("key", "first try", "second try"), [(_short(found.key), _short(found.first), _short(found.second))]
+    )
+
+
+def _counts(counts: dict[str, int]) -> tuple[str, ...]:
+    return tuple(f"{counts.get(kind, 0):,}" for kind in ("gone", "new", "different"))
+
+
+def _short(value: Any) -> str:
+    if value is None:
+        return ""
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return text if len(text) <= 200 else f"{text[:197]}..."

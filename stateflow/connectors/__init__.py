@@ -1,0 +1,111 @@
+"""What a connector is written with: kinds of sinks for other systems, as packages of their own. docs/connectors.md shows one.
+
+This list is all that a connector imports of the library; the library's own do, too. A name is loaded when it is first used, so that
+a pipeline which names a target pays for no Spark.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from stateflow.connectors.extras import required
+    from stateflow.errors import (
+        DisagreementError,
+        FencedError,
+        IncompatibleError,
+        NotFoundError,
+        StateflowError,
+        UnavailableError,
+        UsageError,
+    )
+    from stateflow.format.records import FileRef, Prepared
+    from stateflow.pipelines.changes import DELETE, UPSERT
+    from stateflow.pipelines.rows.row_type import Field, RowType
+    from stateflow.pipelines.sink_kinds import SinkKind, check_upsert, names_of, require_columns
+    from stateflow.spark.sinks.base import (
+        BatchFunction,
+        Committed,
+        DeliveryMode,
+        Sink,
+        decide,
+        decide_undecided,
+        disagreement,
+    )
+    from stateflow.spark.sinks.deletion import deletion, marked
+    from stateflow.spark.sinks.duplicates import first_duplicate
+    from stateflow.spark.sinks.slot import SinkSlot
+    from stateflow.spark.sinks.staging import Staged, Stager
+
+__all__ = [
+    "DELETE",
+    "UPSERT",
+    "BatchFunction",
+    "Committed",
+    "DeliveryMode",
+    "DisagreementError",
+    "FencedError",
+    "Field",
+    "FileRef",
+    "IncompatibleError",
+    "NotFoundError",
+    "Prepared",
+    "RowType",
+    "Sink",
+    "SinkKind",
+    "SinkSlot",
+    "Staged",
+    "Stager",
+    "StateflowError",
+    "UnavailableError",
+    "UsageError",
+    "check_upsert",
+    "decide",
+    "decide_undecided",
+    "deletion",
+    "disagreement",
+    "first_duplicate",
+    "marked",
+    "names_of",
+    "require_columns",
+    "required",
+]
+
+_ROOMS = {
+    "stateflow.connectors.extras": ("required",),
+    "stateflow.errors": tuple(name for name in __all__ if name.endswith("Error")),
+    "stateflow.format.records": ("FileRef", "Prepared"),
+    "stateflow.pipelines.changes": ("DELETE", "UPSERT"),
+    "stateflow.pipelines.rows.row_type": ("Field", "RowType"),
+    "stateflow.pipelines.sink_kinds": ("SinkKind", "check_upsert", "names_of", "require_columns"),
+    "stateflow.spark.sinks.base": (
+        "BatchFunction",
+        "Committed",
+        "DeliveryMode",
+        "Sink",
+        "decide",
+        "decide_undecided",
+        "disagreement",
+    ),
+    "stateflow.spark.sinks.deletion": ("deletion", "marked"),
+    "stateflow.spark.sinks.duplicates": ("first_duplicate",),
+    "stateflow.spark.sinks.slot": ("SinkSlot",),
+    "stateflow.spark.sinks.staging": ("Staged", "Stager"),
+}
+_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name not in _ROOM_OF:
+            raise AttributeError(f"module 'stateflow.connectors' has no attribute {name!r}")
+        value = getattr(import_module(_ROOM_OF[name]), name)
+        globals()[name] = value
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

@@ -1,0 +1,140 @@
+"""Columns of an output and those of its table in Postgres: which fit without loss, and which a new table gets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from stateflow.connectors import IncompatibleError
+
+_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
+_NUMERIC = re.compile(r"numeric\((\d+),(-?\d+)\)")
+_TEXTS = (
+    "text", "varchar", "bpchar", "citext", "json", "jsonb", "uuid", "xml", "inet", "cidr", "macaddr", "macaddr8", "name",
+)  # fmt: skip
+"""Types whose values are written as text. What is no such value is refused before a batch is decided."""
+_FITTING: Mapping[str, tuple[str, ...]] = {
+    "tinyint": ("int2", "int4", "int8", "numeric"),
+    "smallint": ("int2", "int4", "int8", "numeric"),
+    "int": ("int4", "int8", "numeric"),
+    "bigint": ("int8", "numeric"),
+    "float": ("float4", "float8"),
+    "double": ("float8",),
+    "boolean": ("bool",),
+    "string": _TEXTS,
+    "date": ("date",),
+    "timestamp": ("timestamptz",),
+    "timestamp_ntz": ("timestamp",),
+    "binary": ("bytea",),
+}
+_MADE = {
+    "int2": "smallint", "int4": "integer", "int8": "bigint", "float4": "real", "float8": "double precision",
+    "bool": "boolean", "timestamptz": "timestamp with time zone", "timestamp": "timestamp without time zone",
+}  # fmt: skip
+"""Types as a statement writes them."""
+NESTED = ("struct<", "array<", "map<")
+"""Beginnings of types whose values become JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table in Postgres."""
+
+    name: str
+    type: str
+    """As the catalog writes it, such as `numeric(10,2)`."""
+    base: str
+    """Its name in the catalog, of a domain that of its base."""
+    enum: bool = False
+    needed: bool = False
+    """Whether a row without a value is refused: NOT NULL, and no default."""
+    not_null: bool = False
+    computed: str = ""
+    """Why nobody may write it: `generated`, or `identity` for one that is generated always."""
+
+
+def made_type(kind: str) -> str:
+    """The type of a column of a new table."""
+    if kind.startswith(NESTED):
+        return "jsonb"
+    if match := _DECIMAL.fullmatch(kind):
+        return f"numeric({match[1]},{match[2]})"
+    fitting = _FITTING.get(kind)
+    if fitting is None:
+        raise IncompatibleError(
+            f"no type of Postgres holds {kind} without loss: let a transform() before the sink make text or a number of it"
+        )
+    return _MADE.get(fitting[0], fitting[0])
+
+
+def fits(kind: str, column: Column) -> bool:
+    """Whether a column takes every value of a type of the output."""
+    if kind.startswith(NESTED):
+        return column.base in ("json", "jsonb")
+    if match := _DECIMAL.fullmatch(kind):
+        bounded = _NUMERIC.fullmatch(column.type)
+        if column.base != "numeric" or bounded is None:
+            return column.base == "numeric"
+        scale = int(bounded[2])
+        return scale >= int(match[2]) and int(bounded[1]) - scale >= int(match[1]) - int(match[2])
+    if kind == "string" and column.enum:
+        return True
+    if column.base == "numeric" and column.type != "numeric":
+        return False  # whole numbers may have more digits
+    return column.base in _FITTING.get(kind, ())
+
+
+def matched(
+    rows: Sequence[tuple[str, str]], table: Sequence[Column], keys: Collection[str], what: str
+) -> dict[str, Column]:
+    """The table's column for each of the output, `rows`: its names and types. IncompatibleError names all that is wrong."""
+    found: dict[str, Column] = {}
+    problems = list[str]()
+    exact, folded = {c.name: c for c in table}, {c.name.lower(): c for c in table}
+    for name, kind in rows:
+        column = exact.get(name) or folded.get(name.lower())
+        if column is None:
+            problems.append(f"it has no column {name!r}{_added(name, kind)}")
+            continue
+        found[name] = column
+        if column.computed:
+            problems.append(
+                f"its column {column.name!r} is {column.computed}, and nobody may write it: leave it out of the output"
+            )
+        elif not fits(kind, column):
+            problems.append(_misfit(name, kind, column))
+    written = {column.name for column in found.values()}
+    problems += [
+        f"its column {c.name!r} takes no nulls and has no default, and the output does not have it: add it, or ALTER COLUMN {c.name} SET DEFAULT"
+        for c in table
+        if c.needed and c.name not in written
+    ]
+    if problems:
+        raise IncompatibleError(f"{what} does not fit its output: {'; '.join(problems)}")
+    return found
+
+
+def _added(name: str, kind: str) -> str:
+    try:
+        return f" (ALTER TABLE ... ADD COLUMN {quoted(name)} {made_type(kind)})"
+    except IncompatibleError:
+        return ""
+
+
+def _misfit(name: str, kind: str, column: Column) -> str:
+    if kind == "timestamp" and column.base == "timestamp":
+        return (
+            f"its column {column.name!r} has times without a zone, and those of the output are instants: ALTER COLUMN {quoted(column.name)} TYPE "
+            "timestamptz, or cast them to timestamp_ntz"
+        )
+    return f"its column {column.name!r} is {column.type}, which does not hold every {kind}: cast the output, or alter the column"
+
+
+def quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def json_columns(rows: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """The columns whose values become JSON before they are staged."""
+    return (name for name, kind in rows if kind.startswith(NESTED))

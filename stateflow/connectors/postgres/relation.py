@@ -1,0 +1,161 @@
+"""A table in Postgres as it is now: its columns, what it may refuse, and which slots the jobs have there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from stateflow.connectors import IncompatibleError, NotFoundError, SinkSlot, UsageError
+from stateflow.connectors.postgres.columns import Column, quoted
+
+if TYPE_CHECKING:
+    import psycopg
+
+SLOTS = "stateflow_slots"
+"""The table beside the user's that says which slot of which job is in."""
+_COLUMNS = """
+SELECT a.attname, format_type(a.atttypid, a.atttypmod), coalesce(b.typname, t.typname), coalesce(b.typtype, t.typtype) = 'e',
+       a.attnotnull AND NOT a.atthasdef AND a.attidentity = '', a.attnotnull,
+       CASE WHEN a.attgenerated <> '' THEN 'generated' WHEN a.attidentity = 'a' THEN 'an identity column' ELSE '' END
+FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid LEFT JOIN pg_type b ON b.oid = nullif(t.typbasetype, 0)
+WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
+"""
+_GUARDS = """
+SELECT EXISTS (SELECT 1 FROM pg_constraint WHERE conrelid = %(oid)s AND contype IN ('c', 'f', 'x'))
+    OR EXISTS (SELECT 1 FROM pg_index WHERE indrelid = %(oid)s AND indisunique AND indexrelid IS DISTINCT FROM %(own)s::oid)
+    OR EXISTS (SELECT 1 FROM pg_trigger WHERE tgrelid = %(oid)s AND NOT tgisinternal)
+    OR EXISTS (SELECT 1 FROM pg_class WHERE oid = %(oid)s AND (relkind = 'p' OR relrowsecurity))
+"""
+_UNIQUE = """
+SELECT i.indexrelid, array_agg(a.attname::text) FROM pg_index i
+JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey)
+WHERE i.indrelid = %s AND i.indisunique AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL
+  AND i.indnkeyatts = i.indnatts
+GROUP BY i.indexrelid
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A table of a connection."""
+
+    connection: psycopg.Connection[Any]
+    schema: str
+    table: str
+
+    @property
+    def name(self) -> str:
+        """As statements write it."""
+        return f"{quoted(self.schema)}.{quoted(self.table)}"
+
+    @property
+    def slots(self) -> str:
+        return f"{quoted(self.schema)}.{quoted(SLOTS)}"
+
+    def one(self, statement: str, values: Any = ()) -> tuple[Any, ...] | None:
+        row: tuple[Any, ...] | None = self.connection.execute(statement, values).fetchone()
+        return row
+
+    def oid(self) -> int | None:
+        """What Postgres knows it by; another one for a table that was made anew. None where there is none."""
+        row = self.one("SELECT to_regclass(%s)::oid::bigint", (self.name,))
+        return row[0] if row is not None else None
+
+    def columns(self, oid: int) -> list[Column]:
+        return [Column(*row) for row in self.connection.execute(_COLUMNS, (oid,))]
+
+    def unique_index(self, oid: int, keys: Sequence[str]) -> int | None:
+        """The index that keeps one row per key."""
+        rows = self.connection.execute(_UNIQUE, (oid,)).fetchall()
+        return next((index for index, names in rows if sorted(names) == sorted(keys)), None)
+
+    def is_guarded(self, oid: int, own_index: int | None) -> bool:
+        """Whether it may refuse rows whose values have the right types. `own_index` is that of an upsert's keys."""
+        row = self.one(_GUARDS, {"oid": oid, "own": own_index})
+        return bool(row and row[0])
+
+    def require(self, what: str, rights: Sequence[str]) -> int:
+        """Its oid. The error says that it is not there, is no table, or is not ours to write."""
+        oid = self.oid()
+        if oid is None:
+            raise NotFoundError(
+                f"{what} is not there: make it, or let a run make it with sf.postgres(..., create=True); what is not quoted is looked for in "
+                "lower case"
+            )
+        row = self.one("SELECT relkind::text FROM pg_class WHERE oid = %s", (oid,))
+        if row is None or row[0] not in ("r", "p"):
+            raise UsageError(f"{what} is no table but a view or something else: name the table behind it")
+        for right in rights:
+            row = self.one("SELECT has_table_privilege(%s::oid, %s), current_user", (oid, right))
+            if row is not None and not row[0]:
+                raise UsageError(
+                    f"{what}: {row[1]} has no right to {right}: GRANT {right} ON {self.name} TO {quoted(row[1])}"
+                )
+        return oid
+
+    def make_slots(self, what: str) -> None:
+        """Makes the table of slots, if it is missing."""
+        import psycopg
+
+        if self.one("SELECT to_regclass(%s)", (self.slots,)) != (None,):
+            return
+        try:
+            self.connection.execute(
+                f"CREATE TABLE IF NOT EXISTS {self.slots} (job text, sink text, slot bigint, mark bigint, relation bigint, job_name text, "
+                "at timestamptz, PRIMARY KEY (job, sink))"
+            )
+            self.connection.commit()
+        except (psycopg.errors.UniqueViolation, psycopg.errors.DuplicateTable):
+            self.connection.rollback()  # another run has made it in this very moment
+        except psycopg.errors.InsufficientPrivilege as error:
+            self.connection.rollback()
+            raise UsageError(
+                f"{what}: the table {self.slots}, which says what came, cannot be made: {error.diag.message_primary}; GRANT CREATE ON SCHEMA "
+                f"{quoted(self.schema)} to the role, or make it: CREATE TABLE {self.slots} (job text, sink text, slot bigint, mark bigint, "
+                "relation bigint, job_name text, at timestamptz, PRIMARY KEY (job, sink))"
+            ) from error
+
+    def lock_slot(self, at: SinkSlot) -> tuple[int | None, int | None, int | None]:
+        """Slot, mark and oid of the job's last commit. Nobody else commits for this sink before the transaction ends."""
+        key = (at.job, at.sink)
+        self.connection.execute(
+            f"INSERT INTO {self.slots} (job, sink) VALUES (%s, %s) ON CONFLICT DO NOTHING", key
+        )
+        row = self.one(
+            f"SELECT slot, mark, relation FROM {self.slots} WHERE job = %s AND sink = %s FOR UPDATE", key
+        )
+        assert row is not None
+        return row[0], row[1], row[2]
+
+    def slot(self, at: SinkSlot) -> tuple[int | None, int | None]:
+        """Slot and oid of the job's last commit, without a lock."""
+        if self.one("SELECT to_regclass(%s)", (self.slots,)) == (None,):
+            return None, None
+        row = self.one(
+            f"SELECT slot, relation FROM {self.slots} WHERE job = %s AND sink = %s", (at.job, at.sink)
+        )
+        return (row[0], row[1]) if row is not None else (None, None)
+
+    def take_slot(self, at: SinkSlot, oid: int) -> None:
+        self.connection.execute(
+            f"UPDATE {self.slots} SET slot = %s, mark = %s, relation = %s, job_name = %s, at = now() WHERE job = %s AND sink = %s",
+            (at.slot, at.mark, oid, at.job_name, at.job, at.sink),
+        )
+
+
+def refuse_made_anew(relation: Relation, at: SinkSlot, what: str, oid: int, recorded: int | None) -> str:
+    """The reason why a table is not the one that got the last slot; empty if it is."""
+    if recorded is None or recorded == oid:
+        return ""
+    return (
+        f"{what} was made anew since slot {at.slot} or one before it came (dropped, or read back from a dump), so that rows may be missing: put "
+        f"the old one back; or, if it has what came before, UPDATE {relation.slots} SET relation = {oid} WHERE job = '{at.job}' AND sink = "
+        f"'{at.sink}'; or give it a new sink uid"
+    )
+
+
+def missing_schema(error: Any, what: str, schema: str) -> IncompatibleError:
+    return IncompatibleError(
+        f"{what} cannot be made: {error.diag.message_primary}; CREATE SCHEMA {quoted(schema)} first, or GRANT CREATE ON it"
+    )

@@ -1,0 +1,113 @@
+"""Connections to Postgres: what is wrong with one, in a sentence that names the table, and whether trying again helps."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Event
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from stateflow.connectors import UnavailableError, UsageError, required
+from stateflow.connectors.postgres.table import conninfo
+
+if TYPE_CHECKING:
+    import psycopg
+
+PAUSES = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
+"""Seconds between tries: a server that is started anew is back after a few."""
+_SESSION = {
+    "application_name": "stateflow",
+    "client_encoding": "utf8",
+    "connect_timeout": "10",
+    "keepalives_idle": "30",
+    "keepalives_interval": "10",
+    "keepalives_count": "3",
+}
+"""A peer that is gone is noticed within a minute. What the connection says counts more."""
+_AGAIN = ("08", "40", "53", "55P03", "57P01", "57P02", "57P03")
+"""Beginnings of SQLSTATE: the connection, a conflict with others, no room, a lock, a server that stops or starts."""
+_REFUSED = (
+    "authentication failed",
+    "no password supplied",
+    "does not exist",
+    "no pg_hba.conf entry",
+    "definition of service",
+)
+"""Words of libpq for what no waiting helps against."""
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+
+@contextmanager
+def connected(connection: str, what: str) -> Iterator[psycopg.Connection[Any]]:
+    """A connection to the server of a table. What is written is kept only by its `commit()`."""
+    driver = required("psycopg", "postgres", what)
+    try:
+        given = driver.conninfo.conninfo_to_dict(conninfo(connection))
+    except driver.ProgrammingError:
+        raise UsageError(
+            f"{what}: its connection is no text that libpq reads: write 'postgresql://user@host:5432/database' or 'service=NAME'"
+        ) from None
+    try:
+        opened = driver.connect(**{**_SESSION, **given})
+    except driver.OperationalError as error:
+        raise cannot_connect(what, str(error)) from error
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def cannot_connect(what: str, reason: str) -> UsageError | UnavailableError:
+    """The error for a server that lets nobody in, by what libpq says."""
+    said = " ".join(reason.split()) or "no reason given"
+    if any(word in said for word in _REFUSED) and "starting up" not in said:
+        return UsageError(
+            f"{what} cannot be reached: {said}; correct the connection or what it takes from the environment"
+        )
+    return UnavailableError(
+        f"{what} cannot be reached: {said}; start the server, and run again: nothing is lost"
+    )
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether an error of psycopg's goes away by itself."""
+    import psycopg
+
+    if isinstance(error, psycopg.InterfaceError):
+        return True
+    if not isinstance(error, psycopg.Error):
+        return False
+    state = error.sqlstate
+    return isinstance(error, psycopg.OperationalError) if state is None else state.startswith(_AGAIN)
+
+
+def trying_again(what: str, act: Callable[[], T], pause: Callable[[float], object] | None = None) -> T:
+    """Does something, again while what stopped it goes away by itself; `act` has to notice what an earlier try has done."""
+    import psycopg
+
+    for seconds in (*PAUSES, None):
+        try:
+            return act()
+        except UnavailableError as error:
+            if seconds is None:
+                raise
+            _log.warning("%s; trying again in %s s", error, seconds)
+        except psycopg.Error as error:
+            if not is_passing(error):
+                raise
+            if seconds is None:
+                raise UnavailableError(
+                    f"{what} broke off: {said(error)}; run again when the server is well: nothing is lost"
+                ) from error
+            _log.warning("%s broke off: %s; trying again in %s s", what, said(error), seconds)
+        (pause or Event().wait)(seconds)
+    raise AssertionError("unreachable: the last try returns or raises")
+
+
+def said(error: psycopg.Error) -> str:
+    """What the server says, without the rows that it says it of."""
+    primary = error.diag.message_primary
+    return primary if primary else (str(error).strip().splitlines() or [type(error).__name__])[0]

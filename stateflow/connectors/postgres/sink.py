@@ -1,0 +1,374 @@
+"""Appends to and upserts into a table of Postgres: staged rows are copied in one transaction with the slot that they are of."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from stateflow.connectors import (
+    DELETE,
+    BatchFunction,
+    Committed,
+    DeliveryMode,
+    DisagreementError,
+    IncompatibleError,
+    Prepared,
+    Sink,
+    SinkKind,
+    SinkSlot,
+    Stager,
+    UsageError,
+    decide,
+    decide_undecided,
+    deletion,
+    disagreement,
+    first_duplicate,
+    marked,
+)
+from stateflow.connectors.postgres.columns import json_columns, made_type, matched, quoted
+from stateflow.connectors.postgres.relation import Relation, missing_schema, refuse_made_anew
+from stateflow.connectors.postgres.server import connected, is_passing, said, trying_again
+from stateflow.connectors.postgres.table import APPEND, UPSERT, PostgresTable, names_of_table
+
+if TYPE_CHECKING:
+    import psycopg
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+_STAGED = "stateflow_batch"
+"""The temporary table that gets the rows of a batch, as they are staged."""
+_OPERATION = "stateflow_op"
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a batch does to a table. A record keeps it."""
+
+    connection: str
+    name: str
+    relation: int
+    """The table's oid."""
+    columns: Sequence[Sequence[str]]
+    """Names in the staged rows, names in the table and types there."""
+    keys: Sequence[str] = ()
+    """Columns of the table; none for an append."""
+    order_by: Sequence[str] = ()
+    operation: str = ""
+    """The column of the staged rows that says what is deleted."""
+    guarded: bool = False
+    """Whether the table may refuse rows of the right types."""
+
+    @property
+    def what(self) -> str:
+        return f"Postgres table {self.name}"
+
+    def copy(self, connection: psycopg.Connection[Any], batches: Iterable[pa.RecordBatch]) -> None:
+        """The staged rows in a temporary table of the target's types."""
+        types = ", ".join(f"{quoted(name)} {kind}" for _, name, kind in self.columns)
+        more = f", {_OPERATION} text" if self.operation else ""
+        connection.execute(f"CREATE TEMPORARY TABLE {_STAGED} ({types}{more}) ON COMMIT DROP")
+        names = [name for name, _, _ in self.columns] + ([self.operation] if self.operation else [])
+        with connection.cursor().copy(f"COPY {_STAGED} FROM STDIN (FORMAT csv)") as copy:
+            for piece in _csv(batches, names):
+                copy.write(piece)
+
+    def write(self, connection: psycopg.Connection[Any]) -> None:
+        """From the temporary table into the target."""
+        schema, table = names_of_table(self.name)
+        target = f"{quoted(schema)}.{quoted(table)}"
+        names = [name for _, name, _ in self.columns]
+        listed = ", ".join(map(quoted, names))
+        if not self.keys:
+            connection.execute(f"INSERT INTO {target} ({listed}) SELECT {listed} FROM {_STAGED}")
+            return
+        rows, keys = _STAGED, ", ".join(map(quoted, self.keys))
+        if self.order_by:
+            # Among equals the content decides, the same way every time.
+            order = ", ".join(f"{quoted(column)} DESC NULLS LAST" for column in self.order_by)
+            rows = (
+                f"(SELECT DISTINCT ON ({keys}) s.* FROM {_STAGED} s ORDER BY {keys}, {order}, s::text DESC)"
+            )
+        stay = ""
+        if self.operation:
+            stay = f" WHERE s.{_OPERATION} <> '{DELETE}'"
+            same = " AND ".join(f"t.{quoted(key)} = s.{quoted(key)}" for key in self.keys)
+            connection.execute(
+                f"DELETE FROM {target} t USING {rows} s WHERE {same} AND s.{_OPERATION} = '{DELETE}'"
+            )
+        changed = ", ".join(f"{quoted(n)} = excluded.{quoted(n)}" for n in names if n not in self.keys)
+        then = f"UPDATE SET {changed}" if changed else "NOTHING"
+        connection.execute(
+            f"INSERT INTO {target} ({listed}) SELECT {listed} FROM {rows} s{stay} ON CONFLICT ({keys}) DO {then}"
+        )
+
+
+class PostgresAppend(Sink):
+    """The sink `stream.append(uid, postgres(table))`."""
+
+    declared: ClassVar[SinkKind] = APPEND
+
+    def __init__(self, table: PostgresTable, options: Mapping[str, Any]) -> None:
+        self.table = table
+        self.keys: tuple[str, ...] = tuple(options.get("keys") or ())
+        order = options.get("order_by") or ()
+        self.order_by = (order,) if isinstance(order, str) else tuple(order)
+        self.operation = str(options.get("operation") or "")
+        self.delete_when: str | None = options.get("delete_when")
+
+    @classmethod
+    def of(cls, target: PostgresTable, options: Mapping[str, Any], delivery: DeliveryMode) -> PostgresAppend:
+        return cls(target, options)
+
+    def open(self, spark: SparkSession, schema: StructType) -> None:
+        if self.delete_when is not None:
+            deletion(f"the upsert into {self.table}, delete_when", self.delete_when, schema)
+        rows = self._rows(schema)
+        with self._relation() as relation:
+            if self.table.create and relation.oid() is None:
+                self._make(relation, rows)
+            self._load(relation, rows, "")
+            relation.make_slots(str(self.table))
+            relation.slot(SinkSlot("", "", "", 0, 0))  # whether it can be read
+
+    def prepare(self, frame: DataFrame, at: SinkSlot, prev: int | None, stager: Stager) -> Prepared:
+        import psycopg
+
+        spark, operation = frame.sparkSession, self.operation
+        rows = self._rows(frame.schema)
+        if self.delete_when is not None:
+            condition = deletion(f"the upsert into {self.table}, delete_when", self.delete_when, frame.schema)
+            frame, operation = marked(frame, condition, operation)
+
+        def asked() -> Load:
+            with self._relation() as relation:
+                load = self._load(relation, rows, operation)
+                slot, oid = relation.slot(at)
+                if reason := refuse_made_anew(relation, at, load.what, load.relation, oid):
+                    raise DisagreementError(f"sink and log disagree: {reason}")
+            if decide_undecided(slot, prev, at.slot, at.late) == "disagree":
+                raise disagreement(at, load.what, slot, prev)
+            return load
+
+        load = trying_again(str(self.table), asked)
+        nested = set(json_columns(rows))
+        if nested:
+            plain = ("`" + name.replace("`", "``") + "`" for name in frame.columns)
+            frame = frame.selectExpr(
+                *(
+                    f"to_json({p}) as {p}" if name in nested else p
+                    for name, p in zip(frame.columns, plain, strict=True)
+                )
+            )
+        staged = stager.write(frame, at)
+        if staged.files:
+            nulls = {name.lower(): count for name, count in staged.nulls.items()}
+            absent = [key for key in self.keys if nulls.get(key.lower())]
+            if absent:
+                raise IncompatibleError(
+                    f"{nulls[absent[0].lower()]} of the rows of {at} have a null in the key column {absent[0]!r} and cannot be merged into "
+                    f"{self.table}: nothing was written; leave such rows out where the operator puts them out"
+                )
+            if self.keys and not self.order_by:
+                duplicate = first_duplicate(spark, staged, frame.schema, self.keys, stager)
+                if duplicate is not None:
+                    values = ", ".join(f"{k}={v!r}" for k, v in zip(self.keys, duplicate[0], strict=True))
+                    raise IncompatibleError(
+                        f"{duplicate[1]} rows of one batch of {at} have the key {values}, and {self.table} can keep one: give upsert an "
+                        "order_by, of which the highest wins, or make one row per key; nothing was written"
+                    )
+            try:
+                trying_again(load.what, lambda: _tried(load, stager.batches(staged.files)))
+            except psycopg.Error as error:
+                raise IncompatibleError(
+                    f"{load.what} refuses rows of {at}: {said(error)}; nothing was written; leave such rows out where the operator puts them out, "
+                    "or alter the table"
+                ) from error
+        return Prepared(
+            kind=self.declared.name,
+            target=self.table.place,
+            prev=prev,
+            payload={name: getattr(load, name) for name in Load.__dataclass_fields__},
+            files=staged.files,
+            rows=staged.rows,
+        )
+
+    @staticmethod
+    def commit(
+        spark: SparkSession,
+        prepared: Prepared,
+        at: SinkSlot,
+        still_owner: Callable[[], None],
+        functions: Mapping[str, BatchFunction],
+        stager: Stager,
+    ) -> Committed:
+        import psycopg
+
+        if not prepared.files:
+            return "none"
+        load = Load(**prepared.payload)
+        try:
+            return trying_again(load.what, lambda: _committed(load, prepared, at, still_owner, stager))
+        except psycopg.Error as error:
+            if is_passing(error):
+                raise
+            raise DisagreementError(
+                f"record {at.slot} of {at} is decided, and {load.what} refuses its rows: {said(error)}; put the table right and run again, or "
+                f"give the rows up with `stateflow abandon {at.job_name} {at.slot}`"
+            ) from error
+
+    @classmethod
+    def last_slot(cls, spark: SparkSession, prepared: Prepared, at: SinkSlot) -> int | None:
+        load = Load(**prepared.payload)
+        with connected(load.connection, load.what) as connection:
+            return Relation(connection, *names_of_table(load.name)).slot(at)[0]
+
+    def _rows(self, schema: StructType) -> list[tuple[str, str]]:
+        """Names and types of the columns that the table has."""
+        if self.operation and self.operation not in schema.names:
+            raise UsageError(
+                f"the rows for {self.table} have no column {self.operation!r}, which says what is deleted: let transform() keep it"
+            )
+        return [(f.name, f.dataType.simpleString()) for f in schema.fields if f.name != self.operation]
+
+    def _relation(self) -> _Opened:
+        return _Opened(self.table)
+
+    def _make(self, relation: Relation, rows: Sequence[tuple[str, str]]) -> None:
+        import psycopg
+
+        columns = [f"{quoted(name)} {made_type(kind)}" for name, kind in rows]
+        if self.keys:
+            columns.append(f"PRIMARY KEY ({', '.join(map(quoted, self.keys))})")
+        try:
+            relation.connection.execute(f"CREATE TABLE IF NOT EXISTS {relation.name} ({', '.join(columns)})")
+            relation.connection.commit()
+        except (psycopg.errors.UniqueViolation, psycopg.errors.DuplicateTable):
+            relation.connection.rollback()  # somebody else has made it in this very moment
+        except (psycopg.errors.InvalidSchemaName, psycopg.errors.InsufficientPrivilege) as error:
+            raise missing_schema(error, str(self.table), relation.schema) from error
+
+    def _load(self, relation: Relation, rows: Sequence[tuple[str, str]], operation: str) -> Load:
+        """What batches do to the table as it is now. Refuses a table that does not fit."""
+        what = str(self.table)
+        rights = ["INSERT"] if not self.keys else ["INSERT", "SELECT", "UPDATE"]
+        if self.operation or self.delete_when is not None:
+            rights.append("DELETE")
+        oid = relation.require(what, rights)
+        found = matched(rows, relation.columns(oid), self.keys, what)
+        named = {name.lower(): column.name for name, column in found.items()}
+        for column in (*self.keys, *self.order_by):
+            if column.lower() not in named:
+                raise UsageError(
+                    f"the upsert into {what} names {column!r}, which is not among the columns {[name for name, _ in rows]}"
+                )
+        keys = [named[key.lower()] for key in self.keys]
+        index = relation.unique_index(oid, keys) if keys else None
+        if keys and index is None:
+            raise IncompatibleError(
+                f"{what} has no unique index of {', '.join(keys)}, so that it could have a key twice: CREATE UNIQUE INDEX ON {relation.name} "
+                f"({', '.join(map(quoted, keys))})"
+            )
+        return Load(
+            connection=self.table.connection,
+            name=self.table.name,
+            relation=oid,
+            columns=[[name, column.name, column.type] for name, column in found.items()],
+            keys=keys,
+            order_by=[named[column.lower()] for column in self.order_by],
+            operation=operation,
+            guarded=relation.is_guarded(oid, index)
+            or any(c.not_null for c in found.values() if c.name not in keys),
+        )
+
+
+class PostgresUpsert(PostgresAppend):
+    """The sink `stream.upsert(uid, postgres(table), keys=[...], order_by=..., delete_when=...)`."""
+
+    declared: ClassVar[SinkKind] = UPSERT
+
+
+class _Opened:
+    """A table with a connection of its own, for the length of a `with`."""
+
+    def __init__(self, table: PostgresTable) -> None:
+        self._table = table
+        self._connection = connected(table.connection, str(table))
+
+    def __enter__(self) -> Relation:
+        return Relation(self._connection.__enter__(), *names_of_table(self._table.name))
+
+    def __exit__(self, *error: Any) -> None:
+        self._connection.__exit__(*error)
+
+
+def _tried(load: Load, batches: Iterable[pa.RecordBatch]) -> None:
+    """Whether the server takes the rows: all is done as in the commit, and taken back."""
+    with connected(load.connection, load.what) as connection:
+        load.copy(connection, batches)
+        if load.guarded:
+            load.write(connection)
+            connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        connection.rollback()
+
+
+def _committed(
+    load: Load, prepared: Prepared, at: SinkSlot, still_owner: Callable[[], None], stager: Stager
+) -> Committed:
+    """One try. A later one finds the slot, if this one came through after all."""
+    with connected(load.connection, load.what) as connection:
+        relation = Relation(connection, *names_of_table(load.name))
+        relation.make_slots(load.what)
+        slot, mark, recorded = relation.lock_slot(at)
+        verdict = decide(slot, prepared.prev, at.slot, at.late)
+        if verdict == "disagree" or (verdict == "already" and mark != at.mark):
+            still_owner()
+            raise disagreement(at, load.what, slot, prepared.prev)
+        if verdict == "already":
+            return "already"
+        oid = relation.oid()
+        if (
+            oid is None
+            or (reason := refuse_made_anew(relation, at, load.what, oid, recorded))
+            or oid != load.relation
+        ):
+            still_owner()
+            raise DisagreementError(
+                f"sink and log disagree: {reason}"
+                if oid is not None and reason
+                else f"record {at.slot} of {at} is decided, and {load.what} was dropped or made anew since: put the old one back, or give the rows "
+                f"up with `stateflow abandon {at.job_name} {at.slot}`"
+            )
+        # Asked with the row of the slot locked: whoever replaces this run waits for it, or has been here.
+        still_owner()
+        load.copy(connection, stager.batches(prepared.files))
+        load.write(connection)
+        relation.take_slot(at, oid)
+        connection.commit()
+    return "committed"
+
+
+def _csv(batches: Iterable[pa.RecordBatch], names: Sequence[str]) -> Iterator[bytes]:
+    """Rows as COPY reads them: a text is quoted, a null is not."""
+    import pyarrow as pa
+    import pyarrow.csv as csv
+
+    for batch in batches:
+        columns = [
+            _hexadecimal(batch[name]) if pa.types.is_binary(batch[name].type) else batch[name]
+            for name in names
+        ]
+        written = io.BytesIO()
+        options = csv.WriteOptions(include_header=False)
+        csv.write_csv(pa.record_batch(columns, names=list(names)), written, options)
+        yield written.getvalue()
+
+
+def _hexadecimal(column: pa.Array) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.array(
+        [None if value is None else f"\\x{value.hex()}" for value in column.to_pylist()], pa.string()
+    )

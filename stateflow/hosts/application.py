@@ -1,0 +1,505 @@
+"""One Spark application of a host: it takes runs over a socket and gives each a place, a session and a process.
+
+The host's keeper starts it, and hears on its standard output when it takes runs and when it wants to be replaced. It ends with all
+its runs when its standard input closes: the keeper is gone then.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import struct
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from stateflow.hosts import zygote
+from stateflow.hosts.client import BUSY, UNSERVED, USAGE, Connection, request
+from stateflow.hosts.places import Places
+from stateflow.hosts.settings import HostSettings, read_settings
+from stateflow.hosts.upgrades import installed
+
+if TYPE_CHECKING:
+    from stateflow.spark.internals.lending import Lent
+
+WARM = 20
+"""Runs after which memory is measured, to compare later measures with."""
+LOOKS = 1.0
+"""Seconds between two looks at Spark's JVM and at memory."""
+LAST_WORDS = 10.0
+"""Seconds that runs have to end by themselves when the JVM is gone."""
+OF_SPARKS_OWN = ("AWS_", "AZURE_", "GOOGLE_", "HADOOP_", "SPARK_")
+"""What the JVM has read from its environment. A run with other values needs a JVM of its own."""
+ADDRESS = 100
+"""Bytes that the address of a socket may have on every system."""
+CHANGED = "the library, or a package beside it, was changed since it started"
+WARMING_RUNS = 2
+"""The first begins a job, the second carries on."""
+_WARMING = Path(__file__).parent / "warming.py"
+_SHIM = Path(__file__).parent / "worker_shim.py"
+_ALLOWED = ("SPARK_HOME", "SPARK_ENV_LOADED", "SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE")
+
+
+@dataclass
+class HostedRun:
+    """A run on this host."""
+
+    job: str
+    place: int
+    since: float
+    pid: int = 0
+
+
+class Application:
+    def __init__(self, folder: Path, number: int, settings: HostSettings, command: zygote.Command) -> None:
+        self.name = folder.name
+        self.number = number
+        self.settings = settings
+        self.folder = folder / f"application-{number}"
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(mode=0o700)
+        self.sockets = _sockets_of(self.folder)
+        self.places = Places(settings.places)
+        self.runs: dict[int, HostedRun] = {}
+        self.served = 0
+        self.since = time.time()
+        self.stale = ""
+        """Why it is to be replaced; empty while it is not."""
+        self.replaced = False
+        """Whether another application takes the runs of this host now."""
+        self._outdated = False
+        self._installed = installed()
+        self._environ = dict(os.environ)
+        self._ids = itertools.count(1)
+        self._events: dict[int, SimpleQueue[dict[str, Any]]] = {
+            place: SimpleQueue() for place in range(1, settings.places + 1)
+        }
+        self._warm = 0
+        self._zygote_pid, self._zygote = zygote.start(self.sockets, command)
+        self._to_zygote = threading.Lock()
+
+    def open(self) -> None:
+        """Starts Spark, while the zygote imports, and takes runs."""
+        from stateflow.config.options import Options, scratch_parent
+        from stateflow.spark.internals.gateway import process_of_jvm
+        from stateflow.spark.session.build import build_session
+        from stateflow.spark.session.settings import one_process
+
+        conf = host_settings(self.settings.conf)
+        self.spark = build_session(
+            f"stateflow host {self.name}",
+            master=self.settings.master,
+            conf=conf,
+            scratch=scratch_parent(Options()),
+        )
+        self.master = str(self.spark.sparkContext.master)
+        self._jvm = process_of_jvm()
+        ready, _ = self._zygote.receive()
+        if ready is None:
+            raise RuntimeError("the zygote has died while it imported: see the lines above")
+        for place in range(1, self.settings.places + 1):
+            self._make_place(place)
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(str(self.sockets / "runs"))
+        self._listener.listen(256)
+        for work in (self._read_zygote, self._accept, self._watch):
+            threading.Thread(target=work, daemon=True).start()
+        if self.settings.warms and one_process(self.master):
+            self._warm_up()
+
+    def _warm_up(self) -> None:
+        """Carries out a small pipeline: whatever Spark does for the first time takes it seconds."""
+        folder = self.folder / "warming"
+        (folder / "in").mkdir(parents=True)
+        words = [f"{_WARMING}:warming", "-p", f"input={folder / 'in'}", "-p", f"output={folder / 'out'}"]
+        words += ["--checkpoint-dir", str(folder / "checkpoints"), "--option", "progress=false"]
+        asked = request(["run", *words], self._environ, wait=0.0) | {"cwd": str(folder)}
+        null = os.open(os.devnull, os.O_RDWR)
+        for number in range(WARMING_RUNS):
+            (folder / "in" / f"{number}.json").write_text('{"key": "a", "value": 1.0}\n', encoding="utf-8")
+            ours, theirs = map(Connection, socket.socketpair())
+            asking = threading.Thread(target=self._run, args=[theirs, asked, [null, null, 2]], daemon=True)
+            asking.start()
+            answer: dict[str, Any] | None = {}
+            while answer is not None and "exit" not in answer and "refused" not in answer:
+                answer, _ = ours.receive()
+            asking.join()
+            ours.sock.close()
+            theirs.sock.close()
+            if answer is None or answer.get("exit") != 0:
+                sys.stderr.write(f"application {self.number} is not warm: {answer}\n")
+                break
+        os.close(null)
+        shutil.rmtree(folder, ignore_errors=True)
+        self.served = 0
+
+    def _make_place(self, place: int) -> None:
+        program = self._program(place)
+        program.parent.mkdir(mode=0o700)
+        words = " ".join(
+            _quoted(str(each))
+            for each in (sys.executable, "-I", "-S", _SHIM, self.sockets / "workers", place)
+        )
+        program.write_text(f'#!/bin/sh\nexec {words} "$@"\n', encoding="utf-8")
+        program.chmod(0o700)
+
+    def _program(self, place: int) -> Path:
+        """What Spark starts for the Python workers of a place."""
+        return self.folder / f"place-{place}" / "python"
+
+    def _accept(self) -> None:
+        while True:
+            sock, _ = self._listener.accept()
+            if _user_of(sock) in (None, os.getuid()):
+                threading.Thread(target=self._answer, args=[Connection(sock)], daemon=True).start()
+            else:
+                sock.close()
+
+    def _answer(self, connection: Connection) -> None:
+        files: list[int] = []
+        try:
+            message, files = connection.receive(most_files=3)
+            if message is None:
+                return
+            if message["ask"] == "run":
+                self._run(connection, message, files)
+            elif message["ask"] == "show":
+                connection.send(self.shown())
+        except (OSError, KeyError, TypeError, ValueError):
+            pass  # whoever asked is gone, or does not speak as this version does
+        finally:
+            for each in files:
+                os.close(each)
+            connection.sock.close()
+
+    def _run(self, connection: Connection, message: dict[str, Any], files: list[int]) -> None:
+        if refusal := self.unfit(message):
+            connection.send({"refused": refusal, "exit_code": USAGE})
+            return
+
+        def left() -> bool:
+            return bool(select.select([connection.sock], [], [], 0)[0])
+
+        def waits() -> None:
+            full = f"it has {self.places.count} places and {self.places.waiting} waiting"
+            connection.send({"waits": CHANGED if self._outdated else full})
+
+        place = self.places.take(float(message["wait"]), left, waits, lambda: not self._changed())
+        if place is None:
+            with suppress(OSError):
+                connection.send(self._not_taken())
+            return
+        try:
+            self._run_at(place, connection, message, files)
+        finally:
+            self.places.give_back(place)
+
+    def _changed(self) -> bool:
+        """Whether what this application has imported is no longer what is installed. It begins no run then."""
+        if self._outdated:
+            return True
+        if installed() != self._installed:
+            self._outdated = True
+            self.recycle(CHANGED)
+        return self._outdated
+
+    def _not_taken(self) -> dict[str, Any]:
+        if self.replaced:
+            return {"again": True}
+        if self.places.draining:
+            return {"refused": "it is draining", "exit_code": BUSY}
+        if self._outdated:
+            return {"refused": f"{CHANGED}, and its replacement is not ready", "exit_code": BUSY}
+        return {"refused": f"all its {self.places.count} places are taken", "exit_code": BUSY}
+
+    def _run_at(self, place: int, connection: Connection, message: dict[str, Any], files: list[int]) -> None:
+        from stateflow.spark.internals.lending import Lent
+
+        number = next(self._ids)
+        run = self.runs[number] = HostedRun(_job_in(message["argv"]), place, time.time())
+        lent = Lent(self.spark, f"stateflow-{self.number}-{number}", f"place-{place}", message["cwd"])
+        events = self._events[place]
+        code: int | None = None
+        try:
+            loan = lent.loan
+            self._tell_zygote(
+                {
+                    **{name: message[name] for name in ("argv", "environ", "cwd", "umask")},
+                    "do": "run",
+                    "place": place,
+                    "place_folder": str(self.folder / f"place-{place}"),
+                    "master": self.master,
+                    "host": self.name,
+                    "loan": {"run": loan.run, "port": loan.port, "secret": loan.secret},
+                },
+                files,
+            )
+            run.pid = events.get()["started"]
+            connection.send({"started": run.pid})
+            code = self._follow(connection, place, run.pid)
+        except OSError:
+            code = self._kill(place, run.pid) if run.pid else None
+        finally:
+            # Whoever waits for the run waits no longer than for the run. The place is free when all is taken back.
+            if code is not None:
+                with suppress(OSError):
+                    connection.send(self._said(code, place))
+                    connection.sock.shutdown(socket.SHUT_RDWR)
+            del self.runs[number]
+            self.served += 1
+            self._take_back(lent, place)
+
+    def _take_back(self, lent: Lent, place: int) -> None:
+        from stateflow.spark.internals.lending import stop_workers
+
+        for work in (lent.take_back, lambda: stop_workers(self.spark, self._program(place))):
+            try:
+                work()
+            except (
+                Exception
+            ):  # the next run of the place must not suffer; what stays, goes with the application
+                traceback.print_exc()
+        self._tell_zygote({"do": "end", "place": place})
+        self._clear(place)
+
+    def _follow(self, connection: Connection, place: int, pid: int) -> int:
+        """The exit code of a run. What its client says goes to it; when the client is gone, the run is killed."""
+        events = self._events[place]
+        done = threading.Event()
+
+        def listen() -> None:
+            while True:
+                message, _ = connection.receive()
+                if message is None:
+                    if not done.is_set():
+                        self._tell_zygote({"do": "end", "place": place})
+                    return
+                self._tell_zygote({"do": "signal", "place": place, "pid": pid, "number": message["signal"]})
+
+        threading.Thread(target=listen, daemon=True).start()
+        code: int = events.get()["code"]
+        done.set()
+        return code
+
+    def _kill(self, place: int, pid: int) -> int:
+        self._tell_zygote({"do": "end", "place": place})
+        code: int = self._events[place].get()["code"]
+        return code
+
+    def _said(self, code: int, place: int) -> dict[str, Any]:
+        """A run that was killed has a signal's number; a shell adds 128 to it."""
+        if code == UNSERVED:
+            why = self.folder / f"place-{place}" / "unserved"
+            with suppress(OSError):
+                return {"refused": why.read_text(encoding="utf-8"), "exit_code": USAGE}
+        return {"exit": code if code >= 0 else 128 - code}
+
+    def _clear(self, place: int) -> None:
+        folder = self.folder / f"place-{place}"
+        for name in ("environment.json", "unserved"):
+            (folder / name).unlink(missing_ok=True)
+        note = folder / "temporary"
+        with suppress(OSError):
+            shutil.rmtree(note.read_text(encoding="utf-8"), ignore_errors=True)
+            note.unlink()
+
+    def unfit(self, message: Mapping[str, Any]) -> str:
+        """Why this application cannot serve a run that has not begun; empty if it can."""
+        home = str(Path(__file__).resolve().parents[1])
+        if message["package"] != home:
+            return f"it runs the library in {home}, and the run is of the one in {message['package']}"
+        if message["python"] != sys.prefix:
+            return f"it runs the Python in {sys.prefix}, and the run is of the one in {message['python']}"
+        if not Path(message["cwd"]).is_dir():
+            return f"the run stands in {message['cwd']}, and there is no such folder where the host is"
+        given = message["environ"]
+        for name in sorted({*given, *self._environ}):
+            if (
+                name.startswith(OF_SPARKS_OWN)
+                and name not in _ALLOWED
+                and given.get(name) != self._environ.get(name)
+            ):
+                return f"the variable {name} is another one than when the host was started, and Spark reads it at its start"
+        return ""
+
+    def stop_runs(self) -> None:
+        """Each run ends after its batch."""
+        for run in list(self.runs.values()):
+            if run.pid:
+                self._tell_zygote(
+                    {"do": "signal", "place": run.place, "pid": run.pid, "number": int(signal.SIGTERM)}
+                )
+
+    def recycle(self, why: str) -> None:
+        """Asks the keeper for a replacement. Until it is ready, this one goes on."""
+        self.stale = why
+        self.say({"recycle": why})
+
+    def say(self, message: Mapping[str, Any]) -> None:
+        with suppress(OSError):
+            print(json.dumps(message), flush=True)  # noqa: T201  the keeper reads it
+
+    def shown(self) -> dict[str, Any]:
+        """What people ask about."""
+        return {
+            "number": self.number,
+            "pid": os.getpid(),
+            "master": self.master,
+            "since": self.since,
+            "places": self.places.count,
+            "waiting": self.places.waiting,
+            "served": self.served,
+            "draining": self.places.draining,
+            "processes": self.processes(),
+            "memory": {name: resident(pid) for name, pid in self.processes().items()},
+            "runs": [
+                {"job": run.job, "since": run.since, "pid": run.pid, "place": run.place}
+                for run in list(self.runs.values())
+            ],
+        }
+
+    def end(self, why: str, code: int = 1) -> NoReturn:
+        """Ends this process at once. The zygote ends with it, and Spark's JVM, whose input closes."""
+        sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} application {self.number}: {why}\n")
+        sys.stderr.flush()
+        for folder in (self.sockets, self.folder):
+            shutil.rmtree(folder, ignore_errors=True)
+        os._exit(code)
+
+    def processes(self) -> dict[str, int]:
+        jvm = {"jvm": self._jvm.pid} if self._jvm is not None else {}
+        return {"host": os.getpid(), "zygote": self._zygote_pid, **jvm}
+
+    def _tell_zygote(self, message: dict[str, Any], files: list[int] | None = None) -> None:
+        with self._to_zygote:
+            self._zygote.send(message, files or ())
+
+    def _read_zygote(self) -> None:
+        while True:
+            message, _ = self._zygote.receive()
+            if message is None:
+                self.end("the zygote has died, and its runs with it")
+            self._events[message["place"]].put(message)
+
+    def _watch(self) -> None:
+        while True:
+            time.sleep(LOOKS)
+            if self._jvm is not None and self._jvm.poll() is not None:
+                until = time.monotonic() + LAST_WORDS
+                while self.runs and time.monotonic() < until:
+                    time.sleep(0.1)
+                self.end("Spark's JVM has died")
+            if self.places.draining and not self.runs:
+                self.end("drained", code=0)
+            if not self.stale and not self.places.draining and (why := self._used_up()):
+                self.recycle(why)
+
+    def _used_up(self) -> str:
+        if self.served >= self.settings.recycle_runs:
+            return f"it has carried out {self.served} runs"
+        if self.served < WARM:
+            return ""
+        memory = sum(resident(pid) for pid in self.processes().values())
+        self._warm = self._warm or memory
+        if memory > self._warm * (1 + self.settings.recycle_growth):
+            return f"its memory has grown from {self._warm >> 20} to {memory >> 20} MiB"
+        return ""
+
+
+LASTING = (
+    # Unlike a driver of its own it runs the same code a thousand times: Java compiles it as soon as it does by default.
+    "-XX:CompileThresholdScaling=1",
+    # And what it has needed for a moment it gives back when it has nothing to do.
+    "-XX:G1PeriodicGCInterval=30000",
+    "-XX:MinHeapFreeRatio=10",
+    "-XX:MaxHeapFreeRatio=30",
+)
+"""Options of Java for an application that stays."""
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+
+
+def host_settings(given: Mapping[str, str]) -> dict[str, str]:
+    """Settings of Spark for an application with many runs. `given` are the user's own, which win."""
+    java = " ".join((*LASTING, given.get(JAVA_OPTIONS, ""))).strip()
+    return {
+        "spark.scheduler.mode": "FAIR",
+        "spark.locality.wait": "3000ms",
+        # What Spark keeps of jobs that are over, for pages that nobody looks at.
+        "spark.ui.retainedJobs": "100",
+        "spark.ui.retainedStages": "100",
+        "spark.ui.retainedTasks": "1000",
+        "spark.sql.ui.retainedExecutions": "50",
+        "spark.sql.streaming.ui.retainedQueries": "10",
+        **given,
+        JAVA_OPTIONS: java,
+    }
+
+
+def resident(pid: int) -> int:
+    """The bytes of a process that are in memory; 0 where the system does not tell."""
+    with suppress(OSError, IndexError, ValueError):
+        pages = Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+    return 0
+
+
+def _sockets_of(folder: Path) -> Path:
+    """Where an application's sockets are: in its folder, which containers can share, if their addresses fit."""
+    if len(os.fsencode(folder / "sockets" / "workers")) <= ADDRESS:
+        (folder / "sockets").mkdir(mode=0o700)
+        return folder / "sockets"
+    return Path(tempfile.mkdtemp(prefix="stateflow-host-"))
+
+
+def _user_of(sock: socket.socket) -> int | None:
+    """The user on the other side; None where the system does not tell. The folder lets in nobody else anyway."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return None
+    _, user, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return int(user)
+
+
+def _job_in(argv: list[str]) -> str:
+    """For people: the job, or the pipeline whose name it has."""
+    for at, word in enumerate(argv):
+        if word == "--job" and at + 1 < len(argv):
+            return argv[at + 1]
+        if word.startswith("--job="):
+            return word.removeprefix("--job=")
+    return next((word for word in argv[1:] if not word.startswith("-")), "")
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "'\\''") + "'"
+
+
+def serve(folder: Path, number: int, command: zygote.Command) -> NoReturn:
+    """Takes runs until standard input closes. `command`: what a run gives its arguments to."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    application = Application(folder, number, read_settings(folder), command)
+    try:
+        application.open()
+    except BaseException:
+        traceback.print_exc()
+        application.end("it did not start")
+    processes = application.processes()
+    application.say({"ready": str(application.sockets / "runs"), "processes": processes})
+    for line in sys.stdin:
+        application.replaced = application.replaced or line.strip() == "replaced"
+        application.places.drain()
+        if line.strip() == "stop":
+            application.stop_runs()
+    application.end("the host is gone")

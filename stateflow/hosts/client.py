@@ -1,0 +1,243 @@
+"""Asks a warm host to carry out a run, and is that run for whoever started it: its output, its signals, its exit code.
+
+It imports only the standard library, because a run on a host is over in the time that other imports take. A launcher starts
+it by its path: `python client.py ASKED COMMAND...`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+CURRENT = "current.json"
+"""The file in a host's folder that says where it listens."""
+UNSERVED = 120
+"""The exit code of a forked run that finds that the host cannot serve it. It has done nothing by then."""
+BUSY, UNAVAILABLE, USAGE, FAILED = 8, 9, 2, 1
+_LENGTH = struct.Struct(">I")
+_MOST = 64 << 20
+_FORWARDED: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM)
+
+
+class Refused(Exception):
+    """The host does not carry out the run. The text says why, as the end of a sentence."""
+
+    def __init__(self, why: str, exit_code: int) -> None:
+        super().__init__(why)
+        self.exit_code = exit_code
+
+
+class Connection:
+    """Messages over a socket: JSON, each behind its length; files go with a message."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+
+    def send(self, message: Mapping[str, Any], files: Sequence[int] = ()) -> None:
+        body = json.dumps(message).encode()
+        data = _LENGTH.pack(len(body)) + body
+        if files:
+            sent = socket.send_fds(self.sock, [data], list(files))
+            data = data[sent:]
+        if data:  # even nothing cannot be sent to who has answered and gone
+            self.sock.sendall(data)
+
+    def receive(self, most_files: int = 0) -> tuple[dict[str, Any] | None, list[int]]:
+        """The next message and its files; None when the other side is gone."""
+        files: list[int] = []
+        head = b""
+        while len(head) < _LENGTH.size:
+            try:
+                if most_files:
+                    part, more, _, _ = socket.recv_fds(self.sock, _LENGTH.size - len(head), most_files)
+                    files += more
+                else:
+                    part = self.sock.recv(_LENGTH.size - len(head))
+            except ConnectionError:
+                part = b""
+            if not part:
+                return None, files
+            head += part
+        (length,) = _LENGTH.unpack(head)
+        if length > _MOST:
+            return None, files
+        body = bytearray()
+        while len(body) < length:
+            try:
+                part = self.sock.recv(min(length - len(body), 1 << 20))
+            except ConnectionError:
+                part = b""
+            if not part:
+                return None, files
+            body += part
+        message: dict[str, Any] = json.loads(bytes(body))
+        return message, files
+
+
+def hosts_folder(environ: Mapping[str, str]) -> Path:
+    """Where the hosts of this user and machine are. Never in a checkout: all checkouts share them."""
+    if folder := environ.get("STATEFLOW_CACHE_DIR"):
+        return Path(folder).expanduser().absolute() / "hosts"
+    return Path(environ.get("HOME") or Path.home()) / ".cache" / "stateflow" / "hosts"
+
+
+def connect(folder: Path) -> Connection:
+    """A connection to the host of a folder. Raises Refused when nobody listens there."""
+    try:
+        current: dict[str, Any] = json.loads((folder / CURRENT).read_text(encoding="utf-8"))
+        place = Path(current["socket"])
+        if os.stat(place.parent).st_uid != os.getuid():  # noqa: PTH116  the fewest imports
+            raise Refused("its socket belongs to another user", USAGE)
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock.connect(str(place))
+    except FileNotFoundError:
+        raise Refused("it is not running", UNAVAILABLE) from None
+    except (OSError, ValueError, KeyError, TypeError):
+        raise Refused("it does not answer", UNAVAILABLE) from None
+    return Connection(sock)
+
+
+def package_folder() -> str:
+    """The folder of this very package: a host that has imported another one cannot carry out its runs."""
+    return str(Path(__file__).resolve().parents[1])
+
+
+def request(argv: Sequence[str], environ: Mapping[str, str], wait: float) -> dict[str, Any]:
+    """A run, as a message to a host: everything of this process that the run takes over."""
+    umask = os.umask(0o077)
+    os.umask(umask)
+    return {
+        "ask": "run",
+        "argv": list(argv),
+        "environ": dict(environ),
+        "cwd": os.getcwd(),  # noqa: PTH109
+        "umask": umask,
+        "package": package_folder(),
+        "python": sys.prefix,
+        "wait": wait,
+    }
+
+
+def run_on(
+    folder: Path,
+    argv: Sequence[str],
+    environ: Mapping[str, str],
+    *,
+    wait: float,
+    say: Callable[[str], None],
+) -> int:
+    """Carries out `stateflow ARGV` on a host, and returns its exit code. Raises Refused when the host does not begin it."""
+    code = None
+    while code is None:
+        code = _run_on(folder, request(argv, environ, wait), say)
+    return code
+
+
+def _run_on(folder: Path, asked: Mapping[str, Any], say: Callable[[str], None]) -> int | None:
+    """The exit code; None when another Spark application has taken over the host's name meanwhile, and is to be asked."""
+    connection = connect(folder)
+    before: dict[int, Any] = {}
+
+    def forward(number: int, frame: object) -> None:
+        with suppress(OSError):
+            connection.send({"signal": number})
+
+    try:
+        try:
+            connection.send(asked, _standard_files())
+        except OSError:
+            raise Refused("it has just ended", UNAVAILABLE) from None
+        begun = False
+        while True:
+            message, _ = connection.receive()
+            if message is None:
+                if not begun:
+                    raise Refused("it ended before it began the run", UNAVAILABLE)
+                say(
+                    f"stateflow: the host {folder.name} died with its runs: what they had decided is carried out by their next run"
+                )
+                return FAILED
+            if "refused" in message:
+                raise Refused(str(message["refused"]), int(message["exit_code"]))
+            if "again" in message:
+                return None
+            if "waits" in message:
+                say(f"waiting for the host {folder.name}: {message['waits']}")
+            elif "started" in message:
+                begun = True
+                # Until the run begins, a signal ends this process, as it ends a run that is starting.
+                for number in _FORWARDED:
+                    before[number] = signal.signal(number, forward)
+            elif "exit" in message:
+                return int(message["exit"])
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        connection.sock.close()
+
+
+def _standard_files() -> list[int]:
+    """Standard input, output and error; what is closed becomes a file that swallows everything."""
+    files = []
+    for number in range(3):
+        try:
+            os.fstat(number)
+            files.append(number)
+        except OSError:
+            files.append(os.open(os.devnull, os.O_RDWR))
+    return files
+
+
+def ask(folder: Path, question: str, timeout: float = 10.0) -> dict[str, Any]:
+    """The answer of a host to a question about itself. Raises Refused when it does not answer."""
+    connection = connect(folder)
+    connection.sock.settimeout(timeout)
+    try:
+        connection.send({"ask": question})
+        answer, _ = connection.receive()
+    except OSError:
+        answer = None
+    finally:
+        connection.sock.close()
+    if answer is None:
+        raise Refused("it does not answer", UNAVAILABLE)
+    return answer
+
+
+def say(text: str) -> None:
+    """One line on standard error, with the time, as a run's own lines."""
+    with suppress(OSError):
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
+
+
+def main() -> None:
+    """`client.py '{"folder":, "wait":, "only":, "argv": [...], "otherwise": [...], "added": [...]}'`: a launcher's way to a host.
+
+    `otherwise` is the command where the host does not take the run, and `added` names the variables that only that one needs.
+    """
+    asked: dict[str, Any] = json.loads(sys.argv[1])
+    environ = {name: value for name, value in os.environ.items() if name not in asked["added"]}
+    folder = Path(asked["folder"])
+    try:
+        sys.exit(run_on(folder, asked["argv"], environ, wait=float(asked["wait"]), say=say))
+    except Refused as refusal:
+        if asked["only"]:
+            say(f"stateflow: the host {folder.name} does not take the run: {refusal}")
+            sys.exit(refusal.exit_code)
+        say(f"the host {folder.name} does not take the run ({refusal}): starting a driver of its own")
+    os.execvpe(asked["otherwise"][0], asked["otherwise"], dict(os.environ))
+
+
+if __name__ == "__main__":
+    main()

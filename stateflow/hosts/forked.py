@@ -1,0 +1,141 @@
+"""What a fork of the zygote becomes: a run, or the process that a run's Python workers are forked from."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import site
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+LIFELINE = -1
+"""The end of a pipe whose other end only the zygote has: it closes when the zygote is gone."""
+
+
+def become_run(
+    message: Mapping[str, Any], files: Sequence[int], command: Callable[[list[str]], object]
+) -> None:
+    """Gives the arguments of a message to `command`, in a process as its sender could have started."""
+    os.setsid()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    _take_files(files)
+    os.umask(message["umask"])
+    os.chdir(message["cwd"])
+    _take_environment(message["environ"])
+    _open_standard_streams()
+    _reseed()
+    threading.Thread(target=_die_with_the_zygote, daemon=True).start()
+
+    from stateflow.spark.internals.lending import Loan
+    from stateflow.spark.session import lent
+
+    lent.accept(
+        Loan(**message["loan"]), host=message["host"], master=message["master"], place=message["place_folder"]
+    )
+    sys.argv = ["stateflow", *message["argv"]]
+
+    code: int | str | None = 0
+    try:
+        command(list(message["argv"]))
+    except SystemExit as ended:
+        code = ended.code
+    finally:
+        _flush()
+    import atexit
+
+    atexit._run_exitfuncs()
+    _flush()
+    # Threads and processes that the pipeline has left do not keep it alive, and Python's own end takes a tenth of a second.
+    os._exit(code if isinstance(code, int) else int(code is not None))
+
+
+def become_workers(variables: Mapping[bytes, bytes], files: Sequence[int]) -> None:
+    """Forks Python workers as Spark asks, until Spark closes standard input. What they print goes where their run's errors go."""
+    answer = os.dup(files[1])
+    os.set_inheritable(answer, True)
+    _take_files([files[0], files[2], files[2]])
+    from stateflow.spark.session import lent
+
+    spark = {os.fsdecode(name): os.fsdecode(value) for name, value in variables.items()}
+    _take_environment(lent.worker_environment(spark, os.environ))
+    _open_standard_streams()
+    with suppress(OSError):
+        os.chdir(os.environ.pop(lent.WORKING_FOLDER, "."))
+    from stateflow.spark.internals.workers import fork_workers
+
+    fork_workers(answer)
+
+
+def _take_files(files: Sequence[int]) -> None:
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+    for file in set(files):
+        if file > 2:
+            os.close(file)
+
+
+def _take_environment(environ: Mapping[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(environ)
+    _take_search_path(environ)
+    _take_time_zone()
+
+
+def _take_time_zone() -> None:
+    with suppress(AttributeError):
+        time.tzset()
+
+
+def _take_search_path(environ: Mapping[str, str]) -> None:
+    """The search path that Python would begin with in this environment."""
+    given = [entry for entry in environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    sys.path[:] = [*dict.fromkeys(given), *(entry for entry in BASE_PATH if entry not in given)]
+
+
+def _base_path() -> list[str]:
+    """The search path without what the host's own environment has added, and with this package."""
+    own = {entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry}
+    installed = {*site.getsitepackages(), site.getusersitepackages()}
+    kept = [entry for entry in sys.path if entry and (entry not in own or entry in installed)]
+    home = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100, PTH120
+    return kept if home in kept else [*kept, home]
+
+
+BASE_PATH = _base_path()
+
+
+def _open_standard_streams() -> None:
+    """New ones: the zygote's know neither whether a terminal reads them nor who does."""
+    buffered = not os.environ.get("PYTHONUNBUFFERED")
+    sys.stdin = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
+    sys.stdout = open(  # noqa: SIM115
+        1, "w", encoding="utf-8", buffering=1 if os.isatty(1) or not buffered else -1, closefd=False
+    )
+    sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)  # noqa: SIM115
+    sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr  # type: ignore[misc]
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+
+
+def _reseed() -> None:
+    """Random numbers of numpy would be the same in every fork. Python reseeds its own."""
+    random.seed()
+    if numpy := sys.modules.get("numpy"):
+        with suppress(Exception):
+            numpy.random.seed()
+
+
+def _die_with_the_zygote() -> None:
+    with suppress(OSError):
+        os.read(LIFELINE, 1)
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,216 @@
+"""Keeps a host's name served: starts its Spark application, and a new one when that has died or wants to be replaced.
+
+A replacement takes the name when it is ready; the old one then drains, so that no run waits for the change. At SIGUSR1, and when
+its lease is over, the keeper ends when all runs have ended by themselves; at SIGTERM each run ends after its batch; at a second
+SIGTERM all ends at once.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from stateflow.driver.supervisor import started
+from stateflow.errors import BusyError
+from stateflow.hosts.lease import has_lapsed
+from stateflow.hosts.settings import (
+    CURRENT,
+    KEEPER,
+    Current,
+    HostSettings,
+    KeeperProcess,
+    forget,
+    read_settings,
+    write,
+)
+
+STOP, DRAIN = signal.SIGTERM, signal.SIGUSR1
+MOST_PAUSE = 60.0
+"""The longest pause, in seconds, before another start after starts that failed one after the other."""
+
+
+@dataclass
+class _Application:
+    number: int
+    process: subprocess.Popen[bytes]
+    processes: dict[str, int] = field(default_factory=dict)
+    ready: bool = False
+    draining_since: float = 0.0
+
+
+class Keeper:
+    def __init__(self, folder: Path, settings: HostSettings, application: Sequence[str]) -> None:
+        """`application`: the command that starts one, to which its folder and its number are added."""
+        self._command = application
+        self.folder = folder
+        self.settings = settings
+        self._applications: dict[int, _Application] = {}
+        self._current: _Application | None = None
+        self._next = 1
+        self._failures = 0
+        self._start_at = 0.0
+        self._ending = False
+        self._stopping = False
+        self._said: queue.SimpleQueue[tuple[int, dict[str, Any] | None]] = queue.SimpleQueue()
+
+    def keep(self) -> int:
+        """Until it is told to end. The exit code: 1 if the first application did not start."""
+        for number in (STOP, signal.SIGINT, DRAIN):
+            signal.signal(number, self._told)
+        self._start()
+        while True:
+            with suppress(queue.Empty):
+                self._hear(*self._said.get(timeout=0.5))
+                continue
+            if self._ending and not self._applications:
+                return 0
+            if not self._ending and has_lapsed(self.folder, self.settings.lease, time.time()):
+                self.log(f"nobody has renewed the lease for {self.settings.lease:.0f} s: the host drains")
+                self._told(DRAIN, None)
+            if self._failures and self._next == 2 and not self._applications:
+                return 1  # it has never worked: whoever starts it sees why
+            if (
+                not self._ending
+                and self._starting is None
+                and self._current is None
+                and time.time() >= self._start_at
+            ):
+                self._start()
+            for each in list(self._applications.values()):
+                if each.draining_since and time.time() - each.draining_since > self.settings.drain_timeout:
+                    self.log(
+                        f"application {each.number} did not drain in {self.settings.drain_timeout:.0f} s: it is ended"
+                    )
+                    self._end(each)
+
+    @property
+    def _starting(self) -> _Application | None:
+        return next((each for each in self._applications.values() if not each.ready), None)
+
+    def _start(self) -> None:
+        number, self._next = self._next, self._next + 1
+        command = [*self._command, str(self.folder), str(number)]
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        )
+        application = self._applications[number] = _Application(number, process)
+        self.log(f"application {number} starts (process {process.pid})")
+        threading.Thread(target=self._listen, args=[application], daemon=True).start()
+
+    def _listen(self, application: _Application) -> None:
+        assert application.process.stdout is not None
+        for line in application.process.stdout:
+            try:
+                self._said.put((application.number, json.loads(line)))
+            except ValueError:
+                self.log(line.decode(errors="replace").rstrip())
+        application.process.wait()
+        self._said.put((application.number, None))
+
+    def _hear(self, number: int, message: dict[str, Any] | None) -> None:
+        application = self._applications[number]
+        if message is None:
+            self._ended(application)
+        elif "ready" in message:
+            self._take_over(application, message)
+        elif "recycle" in message:
+            self.log(f"application {number} is replaced: {message['recycle']}")
+            if self._starting is None and not self._ending:
+                self._start()
+
+    def _take_over(self, application: _Application, message: dict[str, Any]) -> None:
+        application.ready, application.processes = True, message["processes"]
+        self._failures = 0
+        before, self._current = self._current, application
+        write(
+            self.folder,
+            CURRENT,
+            Current(message["ready"], application.process.pid, application.number, time.time()),
+        )
+        self.log(
+            f"application {application.number} takes runs (JVM {application.processes.get('jvm', 'elsewhere')})"
+        )
+        if before is not None:
+            self._drain(before, "replaced")
+        if self._ending:
+            self._drain(application)
+
+    def _drain(self, application: _Application, how: str = "drain") -> None:
+        application.draining_since = application.draining_since or time.time()
+        self._tell(application, how)
+
+    def _tell(self, application: _Application, what: str) -> None:
+        assert application.process.stdin is not None
+        with suppress(OSError, ValueError):
+            application.process.stdin.write(f"{what}\n".encode())
+            application.process.stdin.flush()
+
+    def _ended(self, application: _Application) -> None:
+        del self._applications[application.number]
+        code = application.process.returncode
+        if application is self._current:
+            self._current = None
+            (self.folder / CURRENT).unlink(missing_ok=True)
+        if self._ending or (application.ready and code == 0):
+            return
+        self._failures += not application.ready
+        pause = min(MOST_PAUSE, 2.0**self._failures - 1) if self._failures else 0.0
+        self._start_at = time.time() + pause
+        again = f"another one starts in {pause:.0f} s" if pause else "another one starts"
+        self.log(f"application {application.number} has ended with code {code}: {again}")
+
+    def _told(self, number: int, frame: object) -> None:
+        stops, before = number != DRAIN, self._stopping
+        self._ending, self._stopping = True, before or stops
+        for each in list(self._applications.values()):
+            if each.ready and not (stops and before):
+                self._drain(each, "stop" if stops else "drain")
+            else:
+                self._end(each)
+
+    def _end(self, application: _Application) -> None:
+        """Ends an application with its runs, as a lost machine would: what they have decided is carried out by their next run."""
+        assert application.process.stdin is not None
+        with suppress(OSError):
+            application.process.stdin.close()
+
+    def log(self, text: str) -> None:
+        sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
+        sys.stderr.flush()
+
+
+def claim(folder: Path) -> int:
+    """Makes this process the keeper of a host. The lock is held as long as it lives."""
+    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise BusyError(
+            f"the host {folder.name!r} runs already: see `stateflow host show {folder.name}`"
+        ) from None
+    forget(folder)
+    write(folder, KEEPER, KeeperProcess(os.getpid(), started(os.getpid())))
+    return lock
+
+
+def keep(folder: Path, application: Sequence[str]) -> int:
+    """Keeps a host until it is told to end; its exit code. `application`: see `Keeper`."""
+    lock = claim(folder)
+    try:
+        return Keeper(folder, read_settings(folder), application).keep()
+    finally:
+        forget(folder)
+        os.close(lock)

@@ -1,0 +1,99 @@
+"""What a host was started with, and what lies in its folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from stateflow.errors import NotFoundError, UsageError
+from stateflow.hosts.client import NAME, hosts_folder
+from stateflow.private_folders import make_private
+
+SETTINGS, CURRENT, KEEPER, LOG = "settings.json", "current.json", "keeper.json", "host.log"
+
+
+class HostSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The choices of who started a host. A replacement begins with the same."""
+
+    master: str | None = None
+    conf: dict[str, str] = {}
+    places: int = 4
+    warms: bool = True
+    """Whether an application carries out a small pipeline before it takes runs."""
+    recycle_runs: int = 2000
+    """Runs after which the host replaces its Spark application."""
+    recycle_growth: float = 1.0
+    """Growth of its memory since it was warm, as a part of what it was, after which it does so."""
+    drain_timeout: float = 600.0
+    """Seconds that the runs of a replaced application have to end by themselves."""
+    lease: float = 0.0
+    """Seconds after which the host drains if nobody has renewed its lease; 0: it stays until it is told to end."""
+
+
+class Current(msgspec.Struct, frozen=True):
+    """The Spark application of a host that takes runs now."""
+
+    socket: str
+    pid: int
+    number: int
+    since: float
+
+
+class KeeperProcess(msgspec.Struct, frozen=True):
+    """A process of this machine, told from a later one with the same number."""
+
+    pid: int
+    started: str
+
+
+def folder_of(name: str, environ: Mapping[str, str] = os.environ) -> Path:
+    """The folder of a host of this user, whether there is one or not."""
+    if not NAME.fullmatch(name):
+        raise UsageError(
+            f"{name!r} cannot be the name of a host: use up to 63 lower-case letters, digits, - and _, such as team-orders"
+        )
+    return hosts_folder(environ) / name
+
+
+def names(environ: Mapping[str, str] = os.environ) -> list[str]:
+    """The hosts of this user that have a folder."""
+    folder = hosts_folder(environ)
+    return sorted(each.parent.name for each in folder.glob(f"*/{SETTINGS}")) if folder.is_dir() else []
+
+
+def write(folder: Path, file: str, body: msgspec.Struct) -> None:
+    """Writes the whole file or none of it, for this user alone: settings of Spark may be secrets."""
+    make_private(folder)
+    part = folder / f"{file}.part"
+    part.unlink(missing_ok=True)
+    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+        out.write(msgspec.json.encode(body))
+    part.rename(folder / file)
+
+
+def read_settings(folder: Path) -> HostSettings:
+    try:
+        return msgspec.json.decode((folder / SETTINGS).read_bytes(), type=HostSettings)
+    except FileNotFoundError:
+        raise NotFoundError(
+            f"there is no host {folder.name!r}: see `stateflow host list`, or start it with `stateflow host start {folder.name}`"
+        ) from None
+
+
+def read_keeper(folder: Path) -> KeeperProcess | None:
+    try:
+        return msgspec.json.decode((folder / KEEPER).read_bytes(), type=KeeperProcess)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None
+
+
+def forget(folder: Path) -> None:
+    """Removes what a host that has ended has left, apart from its log and its settings."""
+    for file in (CURRENT, KEEPER):
+        (folder / file).unlink(missing_ok=True)
+    for each in folder.glob("application-*"):
+        shutil.rmtree(each, ignore_errors=True)

@@ -1,0 +1,89 @@
+"""Starts a host in a process that outlives its starter, and knows whether one lives."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from stateflow.driver.supervisor import started
+from stateflow.errors import BusyError, StateflowError, UnavailableError
+from stateflow.hosts.client import Refused, ask
+from stateflow.hosts.lease import renew
+from stateflow.hosts.settings import LOG, SETTINGS, HostSettings, KeeperProcess, read_keeper, write
+from stateflow.private_folders import make_private
+
+_PROCESSES = (sys.executable, "-m", "stateflow.cli.host_processes")
+KEEPER, APPLICATION = (*_PROCESSES, "keep"), (*_PROCESSES, "application")
+START_TIMEOUT = 300.0
+"""Seconds that Spark may take to start, on a cluster with a queue."""
+
+
+def prepare(folder: Path, settings: HostSettings) -> None:
+    """Writes what a host is started with. Raises BusyError while one lives."""
+    if keeper_of(folder) is not None:
+        raise BusyError(f"the host {folder.name!r} runs already: see `stateflow host show {folder.name}`")
+    make_private(folder)
+    write(folder, SETTINGS, settings)
+    renew(folder)
+
+
+def start(
+    folder: Path,
+    settings: HostSettings,
+    environ: Mapping[str, str] = os.environ,
+    timeout: float = START_TIMEOUT,
+) -> dict[str, Any]:
+    """Starts a host, waits until it takes runs, and returns what it says about itself."""
+    prepare(folder, settings)
+    with (folder / LOG).open("ab") as log:
+        process = subprocess.Popen(
+            [*KEEPER, str(folder)],
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd=folder, env=dict(environ),
+        )  # fmt: skip
+    return _ready(folder, process, timeout)
+
+
+def _ready(folder: Path, process: subprocess.Popen[bytes], timeout: float) -> dict[str, Any]:
+    until = time.monotonic() + timeout
+    while time.monotonic() < until:
+        with suppress(Refused):
+            return ask(folder, "show")
+        if process.poll() is not None:
+            words = (folder / LOG).read_text(encoding="utf-8", errors="replace").splitlines()[-15:]
+            shown = "\n".join(words)
+            raise StateflowError(
+                f"the host {folder.name!r} did not start: the end of {folder / LOG} says why\n{shown}"
+            )
+        time.sleep(0.1)
+    raise UnavailableError(
+        f"the host {folder.name!r} has not started within {timeout:.0f} s, and goes on trying: see {folder / LOG}"
+    )
+
+
+def keeper_of(folder: Path) -> KeeperProcess | None:
+    """The process that keeps a host; None when there is none."""
+    keeper = read_keeper(folder)
+    return keeper if keeper is not None and started(keeper.pid) == keeper.started != "" else None
+
+
+def has_died(folder: Path) -> bool:
+    """Whether a host's keeper was killed, or its machine is another one by now. One that was told to end leaves its settings alone."""
+    was_told = (folder / SETTINGS).exists() and read_keeper(folder) is None
+    return keeper_of(folder) is None and not was_told
+
+
+def drain(folder: Path) -> bool:
+    """Tells a host to end when its runs have ended; False when there is none."""
+    keeper = keeper_of(folder)
+    if keeper is None:
+        return False
+    with suppress(ProcessLookupError):
+        os.kill(keeper.pid, signal.SIGUSR1)
+    return True

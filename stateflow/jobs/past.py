@@ -1,0 +1,149 @@
+"""A job's past, for its verbs: which checkpoints to look at, how they are named, and what keeps them meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+
+import msgspec
+
+from stateflow.checkpoint.handle import JobHandle
+from stateflow.checkpoint.log import Log
+from stateflow.checkpoint.names import Elsewhere, Slot, Time, complete_records, parse, slot_of
+from stateflow.checkpoint.pins import pinned
+from stateflow.config.options import Options
+from stateflow.errors import NotFoundError, UsageError
+from stateflow.format.records import Record
+from stateflow.reading.bisect import FirstBad, first_of_any, first_of_key
+from stateflow.reading.diff import ComparedSnapshot, Differences
+from stateflow.reading.history import KeyHistory, history_of_key
+from stateflow.reading.past_states import KeyOfState, PastStates
+from stateflow.reading.predicates import Predicate, condition
+from stateflow.reading.snapshots import ReaderContext, reader_context
+from stateflow.savepoints.format import read_savepoint, resolved
+
+
+def kept_records(job: JobHandle, log: Log, since: str = "", until: str = "") -> list[Record]:
+    """The records whose state can be read, ascending, from a slot, tag or time on. A time may lie before all of them."""
+    records = complete_records(log)
+    if not records:
+        raise NotFoundError(f"job {job.name!r} has no complete checkpoint yet: run it once")
+    if since:
+        name = parse(since)
+        if isinstance(name, Time):
+            records = [record for record in records if record.at >= name.micros]
+        elif isinstance(name, Slot):
+            records = [record for record in records if record.slot >= name.number]
+        else:
+            first = slot_of(name, job, log)
+            records = [record for record in records if record.slot >= first]
+    if until:
+        last = slot_of(parse(until), job, log)
+        records = [record for record in records if record.slot <= last]
+    if not records:
+        newest = complete_records(log)[-1]
+        raise NotFoundError(
+            f"job {job.name!r} keeps no checkpoint in that time: its newest one is {newest.slot} of {Time(newest.at)}"
+        )
+    return records
+
+
+def history(
+    job: JobHandle, asked: KeyOfState, options: Options, *, since: str = "", limit: int | None = None
+) -> KeyHistory:
+    records = kept_records(job, job.log(), since)
+    return history_of_key(records, PastStates(_context(job, options)), asked, limit=limit)
+
+
+def first_bad(
+    job: JobHandle,
+    operator: str,
+    state: str,
+    key: str | None,
+    predicate: str | Predicate,
+    options: Options,
+    *,
+    map_key: str | None = None,
+    since: str = "",
+    until: str = "",
+    scan: bool = False,
+) -> FirstBad:
+    """Without a key: over all keys of the state."""
+    records = kept_records(job, job.log(), since, until)
+    context = _context(job, options)
+    states = PastStates(context)
+    schema = states.reader(records[-1]).target(operator, state).schema
+    if isinstance(predicate, str):
+        if schema.kind == "map" and key is not None and map_key is None:
+            raise UsageError(
+                f"state {state!r} of operator {operator!r} is a map: name the entry with --map-key, or give a Python function"
+            )
+        predicate = condition(predicate, schema)
+    if key is None:
+        return first_of_any(records, context, operator, state, predicate)
+    return first_of_key(records, states, KeyOfState(operator, state, key, map_key), predicate, scan=scan)
+
+
+@contextmanager
+def differing(
+    job: JobHandle,
+    before: str,
+    after: str,
+    options: Options,
+    *,
+    other: JobHandle | None = None,
+    operators: Sequence[str] = (),
+    states: Sequence[str] = (),
+    look_up: bool | None = None,
+) -> Iterator[Differences]:
+    """The two points, each kept until the block ends; `after` is of the other job if one is given."""
+    with ExitStack() as stack:
+        one, two = (
+            stack.enter_context(_snapshot(whose, name, options))
+            for whose, name in ((job, before), (other or job, after))
+        )
+        yield Differences(one, two, operators=operators, states=states, look_up=look_up)
+
+
+@contextmanager
+def _snapshot(job: JobHandle, text: str, options: Options) -> Iterator[ComparedSnapshot]:
+    name = parse(text)
+    context = _context(job, options)
+    if isinstance(name, Elsewhere):
+        context = replace(context, root=name.url)
+        savepoint = read_savepoint(context.store())
+        if savepoint.kind != "native":
+            raise UsageError(
+                f"the savepoint {name.url} is canonical: it consists of tables; compare it as a table, with `stateflow state export`"
+            )
+        if savepoint.job != job.name:
+            raise UsageError(
+                f"the savepoint {name.url} is of job {savepoint.job!r}, not of {job.name!r}: name that job, or give it as --with"
+            )
+        yield ComparedSnapshot(f"the savepoint {name.url}", resolved(savepoint, name.url), context)
+        return
+    log = job.log()
+    slot = slot_of(name, job, log)
+    record = log.record(slot)
+    owner = job.owner()
+    with pinned(
+        job.store,
+        job.layout,
+        slot,
+        kind="reader",
+        owner=owner,
+        ids=job.new_id,
+        clock=job.clock,
+        reason="diff",
+    ):
+        yield ComparedSnapshot(
+            f"checkpoint {slot} of job {job.name!r}", msgspec.structs.replace(record), context
+        )
+
+
+def _context(job: JobHandle, options: Options) -> ReaderContext:
+    return reader_context(options, job.root, job.clock)
+
+
+__all__ = ["differing", "first_bad", "history", "kept_records"]

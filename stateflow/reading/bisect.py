@@ -1,0 +1,168 @@
+"""When it went wrong: the first kept checkpoint in which a predicate holds.
+
+A binary search needs a predicate that stays true once it is. It finds a checkpoint in which the predicate holds while it does not in
+the one before; a scan looks at all and finds the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from stateflow.errors import UsageError
+from stateflow.format.records import OperatorState, Record
+from stateflow.reading.diff import ComparedSnapshot, Differences, EntryChange
+from stateflow.reading.past_states import KeyOfState, PastStates
+from stateflow.reading.predicates import Predicate
+from stateflow.reading.snapshots import ReaderContext
+from stateflow.state.keys.text import text_of_key
+from stateflow.state.values.plain import jsonable
+
+
+@dataclass(frozen=True, slots=True)
+class FirstBad:
+    """The answer of a bisection. `record` is None when the predicate holds nowhere that was looked at."""
+
+    record: Record | None
+    before: Record | None
+    """The kept checkpoint before it; None when it is the first one that is kept."""
+    value: Any
+    previous: Any
+    """As `query` shows them."""
+    key: Any
+    """Of a search over a whole state: the key that was found."""
+    checkpoints: int
+    look_ups: int
+    """Look-ups of the key; of a search over a whole state the checkpoints that were compared."""
+    scanned: bool
+
+    @property
+    def key_text(self) -> str:
+        """The key as the command line writes it."""
+        return "" if self.record is None else text_of_key(self.key)
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """As a document."""
+        record, before = self.record, self.before
+        return {
+            "checkpoint": record.slot if record else None,
+            "at": record.at if record else None,
+            "value": jsonable(self.value),
+            "before": before.slot if before else None,
+            "previous": jsonable(self.previous),
+            "look_ups": self.look_ups,
+            "checkpoints": self.checkpoints,
+            "scanned": self.scanned,
+        }
+
+
+def first_of_key(
+    records: Sequence[Record], states: PastStates, asked: KeyOfState, predicate: Predicate, *, scan: bool
+) -> FirstBad:
+    """In these records, which ascend."""
+    values: dict[int, Any] = {}
+
+    def value(at: int) -> Any:
+        if at < 0:
+            return None
+        if at not in values:
+            try:
+                result = states.look_up(records[at], asked)
+            except UsageError:
+                result = None  # the operator had another type of key then
+            values[at] = None if result is None or not result.found else result.value
+        return values[at]
+
+    def holds(at: int) -> bool:
+        return predicate.holds(value(at), value(at - 1) if predicate.uses_previous else None)
+
+    if records:
+        states.target(records[-1], asked)
+    count, scanned = len(records), scan or predicate.uses_previous
+    if scanned:
+        # The first kept checkpoint has none before it, so nothing is known of what came before.
+        first = int(predicate.uses_previous)
+        found = next((at for at in range(first, count) if holds(at)), count)
+    else:
+        low, high = 0, count
+        while low < high:
+            middle = (low + high) // 2
+            if holds(middle):
+                high = middle
+            else:
+                low = middle + 1
+        found = low
+    there = found < count
+    return FirstBad(
+        record=records[found] if there else None,
+        before=records[found - 1] if there and found else None,
+        value=values.get(found) if there else None,
+        previous=values.get(found - 1) if there and found else None,
+        key=None,
+        checkpoints=count,
+        look_ups=states.look_ups,
+        scanned=scanned,
+    )
+
+
+def first_of_any(
+    records: Sequence[Record], context: ReaderContext, operator: str, state: str, predicate: Predicate
+) -> FirstBad:
+    """Over all keys of a state: the whole state of the first record, then what each further record changed."""
+    compared = 0
+    for at, record in enumerate(records):
+        if record.operators.get(operator) is None or state not in record.operators[operator].states:
+            continue
+        before = records[at - 1] if at else _emptied(record)
+        compared += 1
+        for change in _changes(before, record, context, operator, state):
+            if change.after is None or (not at and predicate.uses_previous):
+                continue
+            if predicate.holds(change.after, change.before):
+                return FirstBad(
+                    record,
+                    records[at - 1] if at else None,
+                    change.after,
+                    change.before,
+                    change.key,
+                    len(records),
+                    compared,
+                    scanned=True,
+                )
+    return FirstBad(None, None, None, None, None, len(records), compared, scanned=True)
+
+
+def _changes(
+    before: Record, record: Record, context: ReaderContext, operator: str, state: str
+) -> Iterator[EntryChange]:
+    if operator not in before.operators or state not in before.operators[operator].states:
+        before = _emptied(record)
+    differences = Differences(
+        ComparedSnapshot(f"checkpoint {before.slot}", before, context),
+        ComparedSnapshot(f"checkpoint {record.slot}", record, context),
+        operators=[operator],
+        states=[state],
+        look_up=True,
+    )
+    return differences.changes()
+
+
+def _emptied(record: Record) -> Record:
+    """The same declarations without any state."""
+
+    def bare(owner: OperatorState) -> OperatorState:
+        shards = tuple(
+            tuple(msgspec.structs.replace(shard, files=()) for shard in subtask) for subtask in owner.shards
+        )
+        return msgspec.structs.replace(owner, shards=shards)
+
+    return msgspec.structs.replace(
+        record, operators={uid: bare(owner) for uid, owner in record.operators.items()}
+    )
+
+
+__all__ = ["FirstBad", "first_of_any", "first_of_key"]

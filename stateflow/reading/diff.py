@@ -1,0 +1,412 @@
+"""What changed between two snapshots: which entries of which state came, went or changed.
+
+It reads the files that the two do not share. What a key held before may stand in a file that both have: it is looked up
+there if the file is on this host. If it is not, the entry counts as `written`, which may be new or changed, until the caller asks
+for `before`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Literal
+
+from stateflow.errors import IncompatibleError, NotFoundError
+from stateflow.format.encoding import PREFIX_WIDTH, encode_timestamp, prefix
+from stateflow.format.expiry_blocks import is_block, keys_of
+from stateflow.format.records import END_OF_TIME, FileRef, OperatorState, Record, Shard, StateSchema
+from stateflow.reading.files.differences import (
+    UNKNOWN,
+    Difference,
+    ShardPair,
+    ShardSide,
+    Stored,
+    differing_entries,
+    pairs_of_shards,
+)
+from stateflow.reading.files.shard_files import StateFiles
+from stateflow.reading.opened_shard import opened_shard
+from stateflow.reading.snapshots import ReaderContext
+from stateflow.reading.stored_entries import StateEntries, states_by_id
+from stateflow.state.backends.base import Backend
+from stateflow.state.keys.text import text_of_key
+from stateflow.state.values.plain import jsonable
+
+Kind = Literal["came", "went", "expired", "changed", "written", "deleted"]
+KINDS: Sequence[Kind] = ("came", "went", "expired", "changed", "written", "deleted")
+"""written: there is something now, which is new or changed. deleted: there is nothing now, and there may have been nothing."""
+AT_ONCE = 50_000
+"""Entries that are looked up together."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedSnapshot:
+    """One of the two points, and the host's way to its files."""
+
+    name: str
+    """In words: `checkpoint 317 of job 'orders'`."""
+    record: Record
+    context: ReaderContext
+
+
+@dataclass(frozen=True, slots=True)
+class EntryChange:
+    """One entry."""
+
+    operator: str
+    state: str
+    kind: Kind
+    key: Any
+    namespace: Any
+    part: Any
+    """Of a map its key, of a list slot and position, of columns what tells entries apart."""
+    before: Any
+    after: Any
+    """As `query` shows them. None where there is nothing, or where it is not known."""
+
+    @property
+    def json(self) -> dict[str, Any]:
+        return {
+            "operator": self.operator,
+            "state": self.state,
+            "kind": self.kind,
+            "key": text_of_key(self.key),
+            "namespace": None if self.namespace is None else text_of_key(self.namespace),
+            "part": jsonable(self.part),
+            "before": jsonable(self.before),
+            "after": jsonable(self.after),
+        }
+
+
+@dataclass
+class Differences:
+    """Call `changes` once, then read what it has found out."""
+
+    before: ComparedSnapshot
+    after: ComparedSnapshot
+    operators: Sequence[str] = ()
+    states: Sequence[str] = ()
+    """Which to compare; empty: all."""
+    look_up: bool | None = None
+    """Whether files that both have are fetched to find out what was before. None: read if they are on this host."""
+    notes: list[str] = field(default_factory=list)
+    """What cannot be told entry by entry: states that only one side has, types that changed."""
+    unread: dict[str, FileRef] = field(default_factory=dict)
+    """Shared files that were not read, by path, since they are not on this host."""
+
+    def changes(self) -> Iterator[EntryChange]:
+        """Operator by operator; within a shard in the order of the keys' bytes."""
+        ours, theirs = self.before.record.operators, self.after.record.operators
+        for wanted in self.operators:
+            if wanted not in ours and wanted not in theirs:
+                known = ", ".join(sorted({*ours, *theirs})) or "none"
+                raise NotFoundError(
+                    f"neither of the two has an operator {wanted!r}: their operators are {known}"
+                )
+        if self.states and not any(
+            self._wanted(name) for o in (*ours.values(), *theirs.values()) for name in o.states
+        ):
+            known = ", ".join(sorted({name for o in (*ours.values(), *theirs.values()) for name in o.states}))
+            raise NotFoundError(
+                f"neither of the two has a state {self.states[0]!r}: their states are {known or 'none'}"
+            )
+        for uid in sorted({*ours, *theirs}):
+            if self.operators and uid not in self.operators:
+                continue
+            if uid not in ours or uid not in theirs:
+                where = self.after.name if uid in theirs else self.before.name
+                self.notes.append(f"operator {uid!r} is only in {where}")
+                continue
+            yield from self._of_operator(uid, ours[uid], theirs[uid])
+
+    def _wanted(self, state: str) -> bool:
+        return not self.states or state in self.states
+
+    def _of_operator(self, uid: str, one: OperatorState, other: OperatorState) -> Iterator[EntryChange]:
+        if (one.key, one.max_parallelism) != (other.key, other.max_parallelism):
+            kinds = " and ".join(str(dict(each.key)) for each in (one, other))
+            if one.key != other.key:
+                raise IncompatibleError(
+                    f"operator {uid!r} has other keys in the two, {kinds}: they cannot be compared"
+                )
+            raise IncompatibleError(
+                f"operator {uid!r} has {one.max_parallelism} key groups in one and {other.max_parallelism} in the other: export "
+                "both with `stateflow state export` and compare the tables"
+            )
+        if not one.key:
+            self._elements(uid, one, other)
+            return
+        self._declarations(uid, one, other)
+        self._elements(uid, one, other)
+        comparison = _ComparedOperator(self, uid, one, other)
+        yield from comparison.changes()
+
+    def _declarations(self, uid: str, one: OperatorState, other: OperatorState) -> None:
+        for name in sorted({*one.states, *other.states}):
+            if not self._wanted(name):
+                continue
+            before, after = one.states.get(name), other.states.get(name)
+            if before is None or after is None:
+                where = self.before.name if after is None else self.after.name
+                self.notes.append(f"state {name!r} of operator {uid!r} is declared only in {where}")
+            elif before.value != after.value:
+                self.notes.append(
+                    f"the type of state {name!r} of operator {uid!r} changed from {before.value} to {after.value}; entries that nobody "
+                    "has written since are not listed"
+                )
+
+    def _elements(self, uid: str, one: OperatorState, other: OperatorState) -> None:
+        for name in sorted({*one.operator_states, *other.operator_states}):
+            if not self._wanted(name):
+                continue
+            before, after = one.operator_states.get(name), other.operator_states.get(name)
+            if (before and before.parts) != (after and after.parts):
+                counts = [sum(map(len, each.parts)) if each else 0 for each in (before, after)]
+                self.notes.append(
+                    f"state {name!r} of operator {uid!r}, which has no keys, changed: it had {counts[0]} elements and has {counts[1]}"
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class _Overdue:
+    """An index of expiries with blocks that are due."""
+
+    side: int
+    index: int
+    state: int
+    moment: int
+
+
+class _ComparedOperator:
+    """One operator of both snapshots, which has the same keys in both."""
+
+    def __init__(self, asked: Differences, uid: str, one: OperatorState, other: OperatorState) -> None:
+        self._asked, self._uid = asked, uid
+        self._operators = one, other
+        self._snapshots = asked.before, asked.after
+        readers = [each.context.reader(each.record) for each in self._snapshots]
+        self._states = [
+            states_by_id(operator, lambda name, reader=reader: StateEntries(reader.target(uid, name)))  # type: ignore[misc]
+            for operator, reader in zip(self._operators, readers, strict=True)
+        ]
+        named = [{name: number for number, (name, _) in states.items()} for states in self._states]
+        common = named[0].keys() & named[1].keys()
+        self._same_ids = all(named[0][name] == named[1][name] for name in common)
+        self._number_before = {named[1][name]: named[0][name] for name in common}
+        self._moments = [
+            {name: _moment(schema, snapshot.record) for name, schema in operator.states.items()}
+            for operator, snapshot in zip(self._operators, self._snapshots, strict=True)
+        ]
+
+    def changes(self) -> Iterator[EntryChange]:
+        files = [StateFiles(each.context.store, each.context.cache) for each in self._snapshots]
+        sides = [
+            [ShardSide(own, shard) for shard in _shards(operator)]
+            for own, operator in zip(files, self._operators, strict=True)
+        ]
+        for pair in pairs_of_shards(*sides, share=self._same_ids):
+            yield from self._of_pair(pair)
+
+    def _of_pair(self, pair: ShardPair) -> Iterator[EntryChange]:
+        overdue = self._overdue(pair)
+        if not any(pair.own) and not overdue:
+            return
+        differences, ranges = differing_entries(pair)
+        if not self._same_ids:
+            differences = self._translated(differences)
+        asked = self._asked
+        away = [ref for ref in pair.shared if not pair.before.files.here(ref)]
+        read_shared = asked.look_up if asked.look_up is not None else not away
+        if not read_shared:
+            asked.unread |= {ref.path: ref for ref in away}
+            yield from self._decoded(differences)
+            return
+        with _Look(pair, self._snapshots) as look:
+            seen: set[bytes] = set()
+            for difference in _looked_up(differences, look):
+                if ranges or overdue:
+                    seen.add(difference.key)
+                yield from self._change(difference)
+            more = sorted(set(self._hidden(ranges, look)) | set(self._expiring(overdue, look)))
+            unseen = (Difference(key, UNKNOWN, UNKNOWN) for key in more if key not in seen)
+            for difference in _looked_up(unseen, look):
+                yield from self._change(difference)
+
+    def _decoded(self, differences: Iterator[Difference]) -> Iterator[EntryChange]:
+        for difference in differences:
+            yield from self._change(difference)
+
+    def _hidden(self, ranges: Sequence[Any], look: _Look) -> Iterator[bytes]:
+        """Keys in ranges that one side has deleted at a stroke."""
+        for range_ in ranges:
+            for side in (0, 1):
+                yield from (key for key, _ in look.scan(side, range_.begin, range_.end))
+
+    def _overdue(self, pair: ShardPair) -> list[_Overdue]:
+        """Where expired entries may not be deleted yet, which then are on one side only by its time: on the side of the later
+        time its index has blocks that are due."""
+        found = []
+        for name in self._moments[0].keys() & self._moments[1].keys():
+            moments = self._moments[0][name], self._moments[1][name]
+            if moments[0] == moments[1]:
+                continue
+            number = int(moments[1] is not None and (moments[0] is None or moments[1] > moments[0]))
+            moment = moments[number]
+            schema, shard = self._operators[number].states[name], pair.sides[number].shard
+            due = shard.next_event_expiry if schema.ttl_time == "event" else shard.next_processing_expiry
+            if schema.expiry_index and moment is not None and due is not None and due <= moment:
+                found.append(_Overdue(number, schema.expiry_index, schema.id, moment))
+        return found
+
+    def _expiring(self, overdue: Sequence[_Overdue], look: _Look) -> Iterator[bytes]:
+        for each in overdue:
+            for group in range(look.pair.first, look.pair.last + 1):
+                begin = prefix(group, each.index)
+                for key, value in look.scan(each.side, begin, begin + encode_timestamp(each.moment + 1)):
+                    if is_block(key):
+                        yield from keys_of(value, prefix(group, each.state))
+
+    def _translated(self, differences: Iterator[Difference]) -> Iterator[Difference]:
+        """With the entries of the later side under the ids of the earlier one: no file is shared, so both are known."""
+        before: dict[bytes, Stored] = {}
+        after: dict[bytes, Stored] = {}
+        for difference in differences:
+            number = int.from_bytes(difference.key[2:PREFIX_WIDTH], "big")
+            if difference.before is not None and number in self._states[0]:
+                before[difference.key] = difference.before
+            own = self._number_before.get(number)
+            if difference.after is not None and own is not None:
+                key = difference.key[:2] + own.to_bytes(2, "big") + difference.key[PREFIX_WIDTH:]
+                after[key] = difference.after
+        for key in sorted(before.keys() | after.keys()):
+            yield Difference(key, before.get(key), after.get(key))
+
+    def _change(self, found: Difference) -> Iterator[EntryChange]:
+        number = int.from_bytes(found.key[2:PREFIX_WIDTH], "big")
+        own = self._states[0].get(number)
+        if own is not None:
+            name = own[0]
+            other = next((s for n, s in self._states[1].values() if n == name), None)
+            if other is None:
+                return  # the note says that the state is not declared any more
+            then = own[1]
+        else:
+            later = self._states[1].get(number) if self._same_ids else None
+            if later is None:
+                return
+            name, other = later
+            then = other
+            found = Difference(found.key, None, found.after)
+        if not self._asked._wanted(name):
+            return
+        made = self._kind(name, then, other, found)
+        if made is None:
+            return
+        kind, before, after = made
+        entry = then.name(found.key)
+        yield EntryChange(
+            self._uid,
+            name,
+            kind,
+            entry.key,
+            entry.namespace,
+            entry.part,
+            None if before is None else then.value(entry, before),
+            None if after is None else other.value(entry, after),
+        )
+
+    def _kind(
+        self, state: str, then: StateEntries, now: StateEntries, found: Difference
+    ) -> tuple[Kind, bytes | None, bytes | None] | None:
+        was, is_ = found.before, found.after
+        moment_then, moment_now = self._moments[0].get(state), self._moments[1].get(state)
+        before = was if isinstance(was, bytes) and not then.expired(was, moment_then) else None
+        after = is_ if isinstance(is_, bytes) and not now.expired(is_, moment_now) else None
+        if is_ is UNKNOWN:
+            return None if was is UNKNOWN else ("written", None, None)
+        if was is UNKNOWN:
+            return ("deleted", None, None) if after is None else ("written", None, after)
+        if before is None:
+            return None if after is None else ("came", None, after)
+        if after is None:
+            return ("expired" if now.expired(before, moment_now) else "went", before, None)
+        if before == after or _same_value(then, now, before, after, found.key):
+            return None
+        return "changed", before, after
+
+
+def _same_value(then: StateEntries, now: StateEntries, before: bytes, after: bytes, key: bytes) -> bool:
+    """Whether only its expiry was renewed, or it was written again as a later type."""
+    entry = now.name(key)
+    try:
+        read = now if then.target.schema.value != now.target.schema.value else then
+        return bool(read.value(entry, before) == now.value(entry, after))
+    except IncompatibleError:
+        return False
+
+
+class _Look:
+    """Look-ups in both shards of a pair; each is opened when it is asked for the first time."""
+
+    def __init__(self, pair: ShardPair, snapshots: tuple[ComparedSnapshot, ComparedSnapshot]) -> None:
+        self.pair, self._snapshots = pair, snapshots
+        self._opened: dict[int, Backend] = {}
+        self._stack = ExitStack()
+
+    def __enter__(self) -> _Look:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def _side(self, number: int) -> Backend | None:
+        shard = self.pair.sides[number].shard
+        if not shard.files:
+            return None
+        if number not in self._opened:
+            self._opened[number] = self._stack.enter_context(
+                opened_shard(self._snapshots[number].context, shard)
+            )
+        return self._opened[number]
+
+    def get(self, number: int, keys: Sequence[bytes]) -> Sequence[bytes | None]:
+        side = self._side(number)
+        return [None] * len(keys) if side is None else side.get_many(keys)
+
+    def scan(self, number: int, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        side = self._side(number)
+        return iter(()) if side is None else side.scan(begin, end)
+
+
+def _looked_up(differences: Iterator[Difference], look: _Look) -> Iterator[Difference]:
+    """With what only a look-up knows."""
+    while chunk := list(islice(differences, AT_ONCE)):
+        found = []
+        for number in (0, 1):
+            unknown = [d.key for d in chunk if (d.before, d.after)[number] is UNKNOWN]
+            found.append(dict(zip(unknown, look.get(number, unknown), strict=True)) if unknown else {})
+        for d in chunk:
+            yield Difference(
+                d.key,
+                found[0][d.key] if d.before is UNKNOWN else d.before,
+                found[1][d.key] if d.after is UNKNOWN else d.after,
+            )
+
+
+def _shards(operator: OperatorState) -> list[Shard]:
+    return [shard for subtask in operator.shards for shard in subtask]
+
+
+def _moment(schema: StateSchema, record: Record) -> int | None:
+    """What expires at or before it had expired by the record's own time."""
+    if schema.ttl is None:
+        return None
+    if schema.ttl_time != "event":
+        return record.now or record.at
+    mark = record.watermark
+    return None if mark is None or mark >= END_OF_TIME else mark
+
+
+__all__ = ["KINDS", "ComparedSnapshot", "Differences", "EntryChange", "Kind"]

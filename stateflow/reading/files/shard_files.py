@@ -1,0 +1,186 @@
+"""The entries of a shard, straight from its files, without a database: for a look at one key in many checkpoints.
+
+Neighbouring checkpoints share nearly all of their files. What a file says of a key never changes, so each is asked once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import TypeVar
+
+from stateflow.errors import CorruptError, IncompatibleError
+from stateflow.format.records import FileRef, Shard
+from stateflow.reading.files.manifest import LiveFile, live_files
+from stateflow.reading.files.sst import DeletedRange, FileEntry, SstFile
+from stateflow.state.backends.memory import MemoryBackend
+from stateflow.storage.cache import FileCache
+from stateflow.storage.store import Store
+
+T = TypeVar("T")
+
+_TRIES = 20
+_MAPPED = 1 << 20
+"""A file from this size on is mapped, which takes a descriptor; a smaller one is read."""
+
+Identity = tuple[object, ...]
+
+
+def identity(ref: FileRef) -> Identity:
+    """The same for two references to the same bytes, also where one is a copy of the other's file."""
+    if ref.data is not None:
+        return ("content", sha256(ref.data).digest(), ref.size)
+    return ("content", ref.sha256, ref.size) if ref.sha256 else ("place", *ref.place)
+
+
+class StateFiles:
+    """State files on this host: fetched through its cache, each at most once. Safe for many threads."""
+
+    def __init__(self, store_of: Callable[[str], Store], cache: FileCache) -> None:
+        """`store_of` opens the store of a `FileRef.base`."""
+        self.store_of, self.cache = store_of, cache
+        self._told: dict[tuple[Identity, bytes, bytes], tuple[FileEntry, ...]] = {}
+        self._ranges: dict[Identity, tuple[DeletedRange, ...]] = {}
+        self._manifests: dict[Identity, list[LiveFile]] = {}
+        self._memory: dict[Identity, MemoryBackend] = {}
+        self._lock = threading.Lock()
+
+    def read(self, ref: FileRef) -> bytes:
+        """The bytes of a small file."""
+        if ref.data is not None:
+            return ref.data
+        return self._opened(ref, Path.read_bytes)
+
+    def sst(self, ref: FileRef) -> SstFile:
+        name = ref.path or ref.name
+        if ref.data is not None or ref.size < _MAPPED:
+            return SstFile(self.read(ref), name)
+        return self._opened(ref, lambda path: SstFile.at(path, name))
+
+    def _opened(self, ref: FileRef, open_it: Callable[[Path], T]) -> T:
+        for _ in range(_TRIES):
+            path = self.cache.fetch(self.store_of(ref.base), ref)
+            try:
+                return open_it(path)
+            except FileNotFoundError:
+                continue  # another process has evicted it
+        raise CorruptError(
+            f"the cache folder {self.cache.folder} loses files as fast as they come: enlarge cache_size"
+        )
+
+    def here(self, ref: FileRef) -> bool:
+        """Whether the file can be read without fetching it over a network."""
+        if ref.data is not None:
+            return True
+        store = self.store_of(ref.base)
+        return store.local_root is not None or self.cache.holds(store, ref)
+
+    def live(self, shard: Shard) -> list[tuple[FileRef, LiveFile]]:
+        """The files of a RocksDB shard with what its manifest says of them."""
+        by_name = {ref.name: ref for ref in shard.files}
+        try:
+            manifest = by_name[self.read(by_name["CURRENT"]).decode().strip()]
+            key = identity(manifest)
+            known = self._manifests.get(key)
+            if known is None:
+                known = self._manifests[key] = live_files(self.read(manifest), manifest.path or manifest.name)
+            return [(by_name[file.name], file) for file in known]
+        except KeyError as error:
+            raise CorruptError(
+                f"a shard lacks its file {error.args[0]}: run `stateflow verify` and restore an intact checkpoint"
+            ) from None
+
+    def told(
+        self, ref: FileRef, begin: bytes, end: bytes
+    ) -> tuple[Sequence[FileEntry], Sequence[DeletedRange]]:
+        """What a file says of the keys from `begin` to `end`, exclusive."""
+        own = identity(ref)
+        with self._lock:
+            entries, ranges = self._told.get((own, begin, end)), self._ranges.get(own)
+        if entries is None or ranges is None:
+            file = self.sst(ref)
+            ranges = tuple(file.deleted_ranges())
+            entries = tuple(file.entries(begin, end))
+            with self._lock:
+                self._told[own, begin, end], self._ranges[own] = entries, ranges
+        return entries, ranges
+
+    def ingested(self, live: LiveFile, entry: FileEntry) -> int:
+        """The sequence number of an entry: an ingested file has one number for all, which only the manifest knows."""
+        return (
+            entry.sequence or live.last_sequence
+            if live.first_sequence == live.last_sequence
+            else entry.sequence
+        )
+
+    def memory(self, shard: Shard) -> MemoryBackend:
+        """A shard of the memory backend, whose one file is read in full."""
+        own = tuple(identity(ref) for ref in shard.files)
+        with self._lock:
+            known = self._memory.get(own)
+        if known is None:
+            folder = self.cache.folder / "no-such-folder"
+            known = MemoryBackend(
+                Shard(shard.first, shard.last, shard.backend, shard.files),
+                folder,
+                lambda ref: self._opened(ref, _same),
+                inline_threshold=0,
+            )
+            with self._lock:
+                while len(self._memory) >= 4:
+                    self._memory.pop(next(iter(self._memory)))
+                self._memory[own] = known
+        return known
+
+
+def _same(path: Path) -> Path:
+    path.stat()
+    return path
+
+
+@dataclass(frozen=True)
+class ShardFiles:
+    """One shard, open for looks at single keys. It has no folder, and nothing to close."""
+
+    files: StateFiles
+    shard: Shard
+
+    def get(self, key: bytes) -> bytes | None:
+        return next((value for _, value in self.scan(key, key + b"\0")), None)
+
+    def scan(self, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """In key order, from `begin` to `end`, exclusive."""
+        if self.shard.backend == "memory":
+            yield from self.files.memory(self.shard).scan(begin, end)
+            return
+        if self.shard.backend != "rocksdb":
+            raise IncompatibleError(
+                f"state was written by the backend {self.shard.backend!r}, which this version does not have"
+            )
+        latest: dict[bytes, tuple[int, bytes | None]] = {}
+        deleted: list[DeletedRange] = []
+        for ref, live in self.files.live(self.shard):
+            if not live.spans(begin, end):
+                continue
+            entries, ranges = self.files.told(ref, begin, end)
+            deleted += ranges
+            for entry in entries:
+                sequence = self.files.ingested(live, entry)
+                known = latest.get(entry.key)
+                if known is None or known[0] < sequence:
+                    latest[entry.key] = sequence, entry.value
+        for key in sorted(latest):
+            sequence, value = latest[key]
+            if value is not None and not any(
+                range_.begin <= key < range_.end and range_.sequence > sequence for range_ in deleted
+            ):
+                yield key, value
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+__all__ = ["Identity", "ShardFiles", "StateFiles", "identity"]

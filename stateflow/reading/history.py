@@ -1,0 +1,192 @@
+"""What happened to a key: its value after each kept checkpoint in which it changed.
+
+Checkpoints whose shard of the key has the same files and the same type are not looked at, unless time alone may change what
+they show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from stateflow.errors import NotFoundError, StateflowError, UsageError
+from stateflow.format.keygroups import xxhash64
+from stateflow.format.records import Record, Shard, StateSchema
+from stateflow.reading.files.shard_files import Identity, identity
+from stateflow.reading.past_states import KeyOfState, PastStates, gone
+from stateflow.reading.query import LookupResult
+
+What = Literal["kept", "set", "changed", "deleted", "expired", "undeclared", "not there"]
+"""kept: the value of the first checkpoint that there is. undeclared: that record has no such state. not there: an edit of the
+job after which there is nothing, as there was nothing before."""
+
+_EDITS = frozenset(("restore", "erase"))
+
+
+@dataclass(frozen=True, slots=True)
+class KeyVersion:
+    """What a state held for a key from one checkpoint on."""
+
+    slot: int
+    at: int
+    """When the checkpoint was decided, in microseconds."""
+    kind: str
+    """Of the record: checkpoint, restore, rescale, erase."""
+    what: What
+    result: LookupResult | None
+    run: str
+    dag_run: str
+    versions: dict[str, str]
+    """Of the code, as the record has them."""
+
+    @property
+    def value(self) -> Any:
+        """As JSON; None when there is none."""
+        return None if self.result is None or not self.result.found else self.result.json
+
+
+@dataclass(frozen=True, slots=True)
+class KeyHistory:
+    """The versions of a key, oldest first."""
+
+    versions: Sequence[KeyVersion]
+    checkpoints: int
+    """How many were kept in the time that was asked for."""
+    look_ups: int
+    collected: tuple[int, ...]
+    """Checkpoints that were collected while their state was read."""
+    more: bool
+    """Whether older versions were left out."""
+
+
+def history_of_key(
+    records: Sequence[Record], states: PastStates, asked: KeyOfState, *, limit: int | None = None
+) -> KeyHistory:
+    """The newest `limit` versions of the key in these records, which ascend."""
+    if not records:
+        return KeyHistory((), 0, 0, (), False)
+    _check(records, states, asked)
+    collected: list[int] = []
+    versions = list(_versions(records, states, asked, collected))
+    shown = versions if limit is None else versions[-limit:]
+    return KeyHistory(shown, len(records), states.look_ups, tuple(collected), len(shown) < len(versions))
+
+
+def _check(records: Sequence[Record], states: PastStates, asked: KeyOfState) -> None:
+    """Raises for a state that no record has, and for a key that the newest record with the state cannot have."""
+    failed: NotFoundError | None = None
+    for record in reversed(records):
+        try:
+            states.target(record, asked)
+            return
+        except NotFoundError as error:
+            failed = failed or error
+    assert failed is not None
+    raise failed
+
+
+def _versions(
+    records: Sequence[Record], states: PastStates, asked: KeyOfState, collected: list[int]
+) -> Iterator[KeyVersion]:
+    before: tuple[Record, LookupResult | None] | None = None
+    seen: tuple[object, ...] | None = None
+    for record in records:
+        print_ = _fingerprint(record, asked, states)
+        if before is not None and print_ is not None and print_ == seen and record.kind not in _EDITS:
+            before = record, before[1]
+            continue
+        try:
+            result = states.look_up(record, asked)
+        except UsageError:
+            result = None  # the operator had another type of key then
+        except StateflowError as error:
+            if not gone(error):
+                raise
+            collected.append(record.slot)
+            continue
+        what = _what(before, record, result, states, asked)
+        if what is not None:
+            yield _version(record, what, result)
+        before, seen = (record, result), print_
+
+
+def _fingerprint(record: Record, asked: KeyOfState, states: PastStates) -> tuple[object, ...] | None:
+    """The same for two records that show the same; None where only a look can tell."""
+    operator = record.operators.get(asked.operator)
+    schema = operator.states.get(asked.state) if operator else None
+    if operator is None or schema is None:
+        return ("undeclared",)
+    if schema.ttl is not None:
+        return None
+    try:
+        target = states.reader(record).target(asked.operator, asked.state)
+        codec = target.codec
+        key = codec.decode(codec.encode(target.key_of_text(asked.key)), 0)[0]
+    except UsageError:
+        return ("another type of key",)
+    group = xxhash64(key) % operator.max_parallelism
+    shard = next((s for subtask in operator.shards for s in subtask if s.first <= group <= s.last), None)
+    return None if shard is None else (_type(schema), _files(shard))
+
+
+def _type(schema: StateSchema) -> tuple[object, ...]:
+    return schema.id, schema.kind, schema.value, schema.version
+
+
+def _files(shard: Shard) -> tuple[Identity, ...]:
+    return tuple(identity(ref) for ref in shard.files)
+
+
+def _what(
+    before: tuple[Record, LookupResult | None] | None,
+    record: Record,
+    result: LookupResult | None,
+    states: PastStates,
+    asked: KeyOfState,
+) -> What | None:
+    """What happened; None when nothing did."""
+    found = result is not None and result.found
+    if before is None:
+        return "kept" if found else ("not there" if record.kind in _EDITS else None)
+    held = before[1]
+    was_found = held is not None and held.found
+    if result is None:
+        return "undeclared" if held is not None else None
+    if not found:
+        if not was_found:
+            return "not there" if record.kind in _EDITS else None
+        return "expired" if _expired(before[0], record, states, asked) else "deleted"
+    if not was_found:
+        return "set"
+    assert held is not None
+    same = (held.value, held.more) == (result.value, result.more)
+    return None if same and record.kind not in _EDITS else "changed" if not same else None
+
+
+def _expired(before: Record, record: Record, states: PastStates, asked: KeyOfState) -> bool:
+    """Whether what the record before held had expired by the time of this one."""
+    operator = before.operators[asked.operator]
+    if operator.states[asked.state].ttl is None:
+        return False
+    try:
+        result = states.look_up(before, asked, at=record)
+    except UsageError:
+        return False
+    return result is not None and not result.found
+
+
+def _version(record: Record, what: What, result: LookupResult | None) -> KeyVersion:
+    return KeyVersion(
+        slot=record.slot,
+        at=record.at,
+        kind=record.kind,
+        what=what,
+        result=result,
+        run=record.owner.run,
+        dag_run=record.owner.dag_run,
+        versions=dict(record.versions),
+    )
+
+
+__all__ = ["KeyHistory", "KeyVersion", "history_of_key"]

@@ -1,0 +1,90 @@
+"""The states of a job's kept checkpoints, each as user code saw it then, without a database.
+
+What had expired by a record's own time is hidden, as it was from the batch: by the processing time of the batch, or by its
+watermark.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from stateflow.errors import CorruptError, NotFoundError
+from stateflow.format.records import Record
+from stateflow.reading.files.shard_files import ShardFiles, StateFiles
+from stateflow.reading.query import LIMIT, LookupResult, StateReader, Target
+from stateflow.reading.snapshots import ReaderContext
+
+
+@dataclass(frozen=True)
+class KeyOfState:
+    """What a look-up asks for. Keys are texts, as the command line takes them."""
+
+    operator: str
+    state: str
+    key: str
+    map_key: str | None = None
+    namespace: str | None = None
+    limit: int = LIMIT
+
+
+@dataclass
+class PastStates:
+    """Look-ups in any record of a job. Nobody pins the records: what is collected meanwhile is named."""
+
+    context: ReaderContext
+    look_ups: int = 0
+    files: StateFiles = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.files = StateFiles(self.context.store, self.context.cache)
+
+    def reader(self, record: Record, *, at: Record | None = None) -> StateReader:
+        """Of the state of `record`. With `at` it hides what had expired by the time of that record."""
+        clock = at or record
+        seen = msgspec.structs.replace(record, watermark=clock.watermark)
+        return StateReader(
+            self.context.store,
+            seen,
+            cache=self.context.cache,
+            scratch=self.context.scratch,
+            open_shard=self.context.open_shard,
+            clock=lambda: clock.now or clock.at,
+            read_files=lambda shard: ShardFiles(self.files, shard),
+        )
+
+    def look_up(self, record: Record, asked: KeyOfState, *, at: Record | None = None) -> LookupResult | None:
+        """What the state held for the key; None where the record has no such state."""
+        self.look_ups += 1
+        reader = self.reader(record, at=at)
+        try:
+            target = reader.target(asked.operator, asked.state)
+        except NotFoundError:
+            return None
+        return reader.look_up(
+            asked.operator,
+            asked.state,
+            target.key_of_text(asked.key),
+            None if asked.map_key is None else target.map_key_of_text(asked.map_key),
+            namespace=None if asked.namespace is None else target.namespace_of_text(asked.namespace),
+            limit=asked.limit,
+        )
+
+    def target(self, record: Record, asked: KeyOfState) -> Target:
+        """The state in this record, with the key, map key and namespace checked against it."""
+        target = self.reader(record).target(asked.operator, asked.state)
+        key: Any = target.key_of_text(asked.key)
+        target.place(key, None if asked.namespace is None else target.namespace_of_text(asked.namespace))
+        if asked.map_key is not None:
+            target.entry(target.map_key_of_text(asked.map_key))
+        return target
+
+
+def gone(error: Exception) -> bool:
+    """Whether a look-up failed since the checkpoint's files are not there any more."""
+    return isinstance(error, CorruptError | NotFoundError) and "is missing" in str(error)
+
+
+__all__ = ["KeyOfState", "PastStates", "gone"]

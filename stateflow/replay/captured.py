@@ -1,0 +1,63 @@
+"""Sinks of a replay: they keep the rows in files of the fork, and nothing else hears of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from stateflow.format.records import Prepared
+from stateflow.pipelines.graph import SinkNode
+from stateflow.pipelines.sink_kinds import FUNCTION
+from stateflow.spark.sinks.base import BatchFunction, Committed, DeliveryMode, Sink
+from stateflow.spark.sinks.kinds import class_of
+from stateflow.spark.sinks.slot import SinkSlot
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from stateflow.spark.sinks.staging import Stager
+
+
+def unheard(frame: Any, delivery: Any) -> None:
+    """The function of a sink whose rows go nowhere."""
+    raise AssertionError("a replay commits nothing")
+
+
+class CapturedSink(Sink):
+    """In place of a sink of the pipeline."""
+
+    declared = FUNCTION
+
+    def __init__(self, replaced: SinkNode) -> None:
+        self._sink = class_of(replaced.sink_kind).of(replaced.target, replaced.options, "exactly_once")
+
+    @classmethod
+    def of(cls, target: Any, options: Mapping[str, Any], delivery: DeliveryMode) -> Sink:
+        raise AssertionError("a pipeline declares no such sink")
+
+    def open(self, spark: SparkSession, schema: StructType) -> None:
+        """Does nothing: a missing table stays missing."""
+
+    def prepare(self, frame: DataFrame, at: SinkSlot, prev: int | None, stager: Stager) -> Prepared:
+        frame = self._sink.with_deletions(frame)
+        staged = stager.write(frame, at)
+        return Prepared(
+            kind=FUNCTION.name,
+            target="",
+            prev=prev,
+            payload={"schema": frame.schema.json()},
+            files=staged.files,
+            rows=staged.rows,
+        )
+
+    @staticmethod
+    def commit(
+        spark: SparkSession,
+        prepared: Prepared,
+        at: SinkSlot,
+        still_owner: Callable[[], None],
+        functions: Mapping[str, BatchFunction],
+        stager: Stager,
+    ) -> Committed:
+        raise AssertionError("a replay commits nothing")

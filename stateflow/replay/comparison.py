@@ -1,0 +1,202 @@
+"""What a replay found: per sink and state what is gone, new or different, and what could not be compared. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from stateflow.quantities import several
+from stateflow.replay.rows import RowChange, RowChanges
+from stateflow.replay.states import StateChanges
+
+SHOWN = 20
+"""Changes of a sink or a state that are kept for people."""
+
+
+@dataclass
+class SinkChanges:
+    """How the rows for one sink differ from those that it was given."""
+
+    sink: str
+    key: tuple[str, ...] = ()
+    """The columns by which rows are paired."""
+    before: int = 0
+    """Rows that were delivered."""
+    after: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
+    changes: list[tuple[int, RowChange]] = field(default_factory=list)
+    """The first ones, each with the slot of its batch."""
+    columns_gone: tuple[str, ...] = ()
+    columns_new: tuple[str, ...] = ()
+    unknown: dict[int, str] = field(default_factory=dict)
+    """By slot: why nobody knows any more what was delivered."""
+
+    @property
+    def changed(self) -> int:
+        return sum(self.counts.values())
+
+    @property
+    def share(self) -> float:
+        """Changed rows per row that was delivered, at most 1."""
+        return min(1.0, self.changed / max(self.before, 1))
+
+    def take(self, slot: int, found: RowChanges) -> None:
+        self.before += found.before
+        self.after += found.after
+        for kind, n in found.counts.items():
+            self.counts[kind] = self.counts.get(kind, 0) + n
+        self.changes += [(slot, change) for change in found.changes[: SHOWN - len(self.changes)]]
+        self.columns_gone = tuple(dict.fromkeys((*self.columns_gone, *found.columns_gone)))
+        self.columns_new = tuple(dict.fromkeys((*self.columns_new, *found.columns_new)))
+
+
+@dataclass(frozen=True)
+class Unsteady:
+    """An operator whose second try at the same batch did something else."""
+
+    where: str
+    """Its uid, or the sink behind steps that did."""
+    slot: int
+    what: str
+    """A state, or the rows that it puts out."""
+    key: Any
+    first: Any
+    second: Any
+
+    @property
+    def advice(self) -> str:
+        return (
+            "take ctx.now for the clock, ctx.random for chance, and sorted(...) for the order of a set; what it asks elsewhere comes "
+            "in with enrich"
+        )
+
+
+@dataclass
+class ReplayReport:
+    """A replay, as it ended."""
+
+    job: str
+    pipeline: str
+    first: int
+    last: int
+    batches: int = 0
+    rows: int = 0
+    """Rows that were read again."""
+    seconds: float = 0.0
+    """The time in batches."""
+    live_seconds: float = 0.0
+    """The time that the same batches took when they ran."""
+    compared: bool = True
+    sinks: dict[str, SinkChanges] = field(default_factory=dict)
+    states: list[StateChanges] = field(default_factory=list)
+    unsteady: Unsteady | None = None
+    """The first operator that is not deterministic, if that was looked for and found."""
+    fork_bytes: int = 0
+    """What the fork had written when it began: nothing was copied."""
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def is_same(self) -> bool:
+        """Whether nothing differs, as far as it could be compared."""
+        return (
+            not any(sink.changed or sink.columns_gone or sink.columns_new for sink in self.sinks.values())
+            and not any(
+                state.changed or (state.note and not state.keys and not state.counts)
+                for state in self.new_or_changed
+            )
+            and self.unsteady is None
+        )
+
+    @property
+    def new_or_changed(self) -> list[StateChanges]:
+        return [state for state in self.states if state.changed or state.note.startswith(("the ", "its "))]
+
+    @property
+    def uncompared(self) -> list[str]:
+        """What could not be compared, a sentence each."""
+        return [
+            f"sink {sink.sink!r}, {several(len(sink.unknown), 'batch')} from checkpoint {min(sink.unknown)}: {next(iter(sink.unknown.values()))}"
+            for sink in self.sinks.values()
+            if sink.unknown
+        ]
+
+    def excess(self, max_changed: float) -> str:
+        """Why the changes are more than `max_changed` lets pass, as a sentence; empty when they are not.
+
+        What could not be compared is more than any limit lets pass.
+        """
+        for sink in self.sinks.values():
+            if sink.unknown:
+                return f"what sink {sink.sink!r} was given can no longer be compared ({self.uncompared[0]})"
+            if sink.share > max_changed:
+                return (
+                    f"{sink.changed:,} of {several(sink.before, 'row')} of sink {sink.sink!r} would be others, and "
+                    f"max_changed={max_changed:g} lets {int(sink.before * max_changed):,} pass"
+                )
+        for state in self.states:
+            if state.changed > max_changed * max(state.keys, 1):
+                return (
+                    f"{state.changed:,} of {several(state.keys, 'key')} of state {state.state!r} of operator {state.operator!r} would "
+                    f"have other values, and max_changed={max_changed:g} lets {int(state.keys * max_changed):,} pass"
+                )
+        return ""
+
+    def document(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "job": self.job,
+            "pipeline": self.pipeline,
+            "from": self.first,
+            "to": self.last,
+            "batches": self.batches,
+            "rows": self.rows,
+            "seconds": round(self.seconds, 3),
+            "live_seconds": round(self.live_seconds, 3),
+            "compared": self.compared,
+            "same": self.is_same if self.compared else None,
+            "sinks": [_sink_document(sink) for sink in self.sinks.values()],
+            "states": [_state_document(state) for state in self.states],
+            "nondeterministic": _unsteady_document(self.unsteady) if self.unsteady else None,
+            "uncompared": self.uncompared,
+            "notes": self.notes,
+        }
+
+
+def _sink_document(sink: SinkChanges) -> dict[str, Any]:
+    return {
+        "sink": sink.sink,
+        "before": sink.before,
+        "after": sink.after,
+        **{kind: sink.counts.get(kind, 0) for kind in ("gone", "new", "different")},
+        "columns_gone": list(sink.columns_gone),
+        "columns_new": list(sink.columns_new),
+        "unknown": {str(slot): why for slot, why in sink.unknown.items()},
+        "changes": [
+            {"slot": slot, "kind": c.kind, "key": c.key, "before": c.before, "after": c.after}
+            for slot, c in sink.changes
+        ],
+    }
+
+
+def _state_document(state: StateChanges) -> dict[str, Any]:
+    return {
+        "operator": state.operator,
+        "state": state.state,
+        "keys": state.keys,
+        **{kind: state.counts.get(kind, 0) for kind in ("gone", "new", "different")},
+        "note": state.note,
+        "changes": [
+            {"kind": c.kind, "key": c.key, "before": c.before, "after": c.after} for c in state.changes
+        ],
+    }
+
+
+def _unsteady_document(found: Unsteady) -> dict[str, Any]:
+    return {
+        "where": found.where,
+        "slot": found.slot,
+        "what": found.what,
+        "key": found.key,
+        "first": found.first,
+        "second": found.second,
+    }

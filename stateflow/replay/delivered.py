@@ -1,0 +1,79 @@
+"""The rows that a checkpoint delivered to a sink, as its record still tells them."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from stateflow.errors import StateflowError
+from stateflow.format.records import FileRef, Outcome, Prepared
+from stateflow.pipelines.sink_kinds import DELTA_APPEND, MEMORY
+from stateflow.spark.inputs.open_inputs import first_line
+from stateflow.spark.internals.delta_log import DeltaLog
+from stateflow.spark.sinks.delta_table import added
+from stateflow.spark.sinks.staging import Stager, staged_schema
+from stateflow.storage.files import verify
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class NotKept(Exception):
+    """The rows are not there any more; the text says why."""
+
+
+def delivered_rows(spark: SparkSession, prepared: Prepared, stager: Stager) -> pa.Table | None:
+    """None when there were no rows. NotKept when there were, and nobody has them any more."""
+    if not prepared.rows:
+        return None
+    if prepared.kind == MEMORY.name:
+        with pa.ipc.open_stream(base64.b64decode(prepared.payload["arrow"])) as reader:
+            return reader.read_all()
+    try:
+        if prepared.kind == DELTA_APPEND.name:
+            return _of_table(spark, prepared)
+        if prepared.files:
+            return staged_rows(spark, stager, prepared)
+    except NotKept:
+        raise
+    except Exception as error:
+        raise NotKept(first_line(error)) from error
+    raise NotKept(f"a sink of kind {prepared.kind!r} keeps no rows")
+
+
+def was_abandoned(outcome: Outcome | None, uid: str) -> bool:
+    return outcome is not None and outcome.sinks.get(uid) == "abandoned"
+
+
+def staged_rows(spark: SparkSession, stager: Stager, prepared: Prepared) -> pa.Table:
+    """The rows of a sink that staged them."""
+    local = stager.local_files(prepared.files)
+    if local is not None and all(path.suffix == ".parquet" for path in local):
+        return read_files(stager, prepared.files)
+    return stager.read(spark, prepared.files, staged_schema(prepared)).toArrow()
+
+
+def read_files(stager: Stager, refs: Sequence[FileRef]) -> pa.Table:
+    """The rows of staged files that this process can open."""
+    local = stager.local_files(refs)
+    if local is None:
+        raise StateflowError("staged files are not on this host")
+    for ref, path in zip(refs, local, strict=True):
+        verify(ref, path, ref.base or stager.store.url)
+    return pa.concat_tables([pq.read_table(path) for path in local], promote_options="permissive")
+
+
+def _of_table(spark: SparkSession, prepared: Prepared) -> pa.Table:
+    log = DeltaLog(spark, prepared.target)
+    if not log.exists():
+        raise NotKept(f"there is no Delta table at {prepared.target} any more")
+    txn = log.begin()
+    if txn.shape().id != prepared.payload["table"]:
+        raise NotKept(f"the Delta table {prepared.target} was recreated since")
+    if gone := log.missing(added(prepared.payload["actions"])):
+        raise NotKept(f"{len(gone)} of its files in the Delta table {prepared.target} were vacuumed")
+    return txn.reread(prepared.payload["actions"]).toArrow()

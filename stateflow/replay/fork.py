@@ -1,0 +1,77 @@
+"""Where a replay writes: files of its own in the job's root, which go when it ends. It copies nothing.
+
+State that the batches leave alone stays where it is. So the records of a replay name the job's files and the fork's, and only
+the process that replays has them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from stateflow.checkpoint.handle import JobHandle
+from stateflow.checkpoint.pins import pin, release
+from stateflow.checkpoint.process import this_process
+from stateflow.checkpoint.processes import has_ended, process_start
+from stateflow.errors import StateflowError
+from stateflow.format.layout import REPLAY_PREFIX, JobLayout, replay_owner
+from stateflow.format.records import Owner, Record, decode, encode
+from stateflow.storage.store import Store, create_once
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Fork:
+    """A folder of the root that holds what the batches of one replay write."""
+
+    store: Store
+    layout: JobLayout
+
+    @property
+    def name(self) -> str:
+        return self.layout.job
+
+    def size(self) -> int:
+        """The bytes that it has now."""
+        return sum(entry.size for entry in self.store.list(self.layout.folder))
+
+
+@contextmanager
+def forked(job: JobHandle, records: Sequence[Record], owner: Owner) -> Iterator[Fork]:
+    """A fork of the job. The records that it reads are kept from collection until the block ends."""
+    _sweep(job.store)
+    fork = Fork(job.store, JobLayout(f"{REPLAY_PREFIX}{job.new_id()}"))
+    with ExitStack() as until_the_end:
+        for record in records:
+            kept = pin(
+                job.store, job.layout, record.slot, kind="reader", owner=owner, ids=job.new_id, clock=job.clock,
+                reason="replay",
+            )  # fmt: skip
+            until_the_end.callback(release, job.store, job.layout, kept.id)
+        create_once(job.store, replay_owner(fork.name), encode(owner))
+        until_the_end.callback(_remove, job.store, fork.layout)
+        yield fork
+
+
+def _remove(store: Store, layout: JobLayout) -> None:
+    """The owner's file goes last, so that a removal that is cut off can be continued."""
+    last = replay_owner(layout.job)
+    store.delete([entry.path for entry in store.list(layout.folder) if entry.path != last])
+    store.delete([last])
+
+
+def _sweep(store: Store) -> None:
+    """Removes the forks of replays that died on this host."""
+    here = this_process()
+    for name in store.folders(""):
+        if not name.startswith(REPLAY_PREFIX):
+            continue
+        path = replay_owner(name)
+        try:
+            if has_ended(decode(store.read(path), Owner, path), here, process_start):
+                _remove(store, JobLayout(name))
+        except StateflowError as error:
+            _log.debug("the fork %s is left alone: %s", name, error)

@@ -1,0 +1,83 @@
+"""All changes of a replay as a file: a line or a row for each row that is gone, new or different."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from stateflow.errors import UsageError
+from stateflow.replay.rows import RowChanges
+from stateflow.state.values.plain import jsonable
+
+_SCHEMA = pa.schema(
+    [
+        ("sink", pa.string()),
+        ("slot", pa.int64()),
+        ("kind", pa.string()),
+        ("key", pa.string()),
+        ("before", pa.string()),
+        ("after", pa.string()),
+    ]
+)
+
+
+class TakeChanges(Protocol):
+    def __call__(self, sink: str, slot: int, found: RowChanges) -> None: ...
+
+
+def refuse_other_names(path: Path) -> None:
+    if path.suffix not in (".jsonl", ".parquet"):
+        raise UsageError(f"{path} says no form: call it changes.jsonl or changes.parquet")
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"there is no folder {path.absolute().parent}: make it, or choose another place")
+
+
+@contextmanager
+def listing(path: Path | None) -> Iterator[TakeChanges]:
+    """Writes the changes as they are found, with keys and rows as JSON; None: nowhere."""
+    if path is None:
+        yield lambda sink, slot, found: None
+    elif path.suffix == ".jsonl":
+        with path.open("w", encoding="utf-8") as file:
+
+            def line(sink: str, slot: int, found: RowChanges) -> None:
+                file.writelines(json.dumps(row, default=str) + "\n" for row in _rows(sink, slot, found))
+
+            yield line
+    else:
+        with pq.ParquetWriter(path, _SCHEMA) as writer:
+
+            def rows(sink: str, slot: int, found: RowChanges) -> None:
+                texts = ("key", "before", "after")
+                made = [
+                    {
+                        **row,
+                        **{
+                            name: json.dumps(row[name], default=str)
+                            for name in texts
+                            if row[name] is not None
+                        },
+                    }
+                    for row in _rows(sink, slot, found)
+                ]
+                writer.write_table(pa.Table.from_pylist(made, schema=_SCHEMA))
+
+            yield rows
+
+
+def _rows(sink: str, slot: int, found: RowChanges) -> Iterator[dict[str, Any]]:
+    for change in found.changes:
+        yield {
+            "sink": sink,
+            "slot": slot,
+            "kind": change.kind,
+            "key": jsonable(change.key),
+            "before": jsonable(change.before),
+            "after": jsonable(change.after),
+        }

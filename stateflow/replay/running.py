@@ -1,0 +1,473 @@
+"""The batches of a replay: each is read again, evaluated as it was, and compared with its record."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+
+from stateflow.checkpoint.handle import JobHandle
+from stateflow.checkpoint.log import Log
+from stateflow.checkpoint.process import this_process
+from stateflow.checkpoint.rescale import rescaled_operators
+from stateflow.compatibility.flows import check_flow
+from stateflow.config.options import Options, scratch_parent
+from stateflow.errors import UsageError
+from stateflow.format.records import FileRef, OperatorState, Prepared, Record
+from stateflow.operators.context import Moment
+from stateflow.pipelines.graph import KeyedNode, SinkNode
+from stateflow.pipelines.parameters import known_parameters
+from stateflow.pipelines.pipeline import Pipeline
+from stateflow.pipelines.redirected import refuse_tidying
+from stateflow.pipelines.sink_kinds import FUNCTION, names_of
+from stateflow.reading.snapshots import reader_context
+from stateflow.replay.answers import RecordedAnswers, with_recorded_answers
+from stateflow.replay.captured import CapturedSink, unheard
+from stateflow.replay.comparison import SHOWN, ReplayReport, SinkChanges, Unsteady
+from stateflow.replay.delivered import NotKept, delivered_rows, read_files, staged_rows, was_abandoned
+from stateflow.replay.fork import Fork, forked
+from stateflow.replay.rows import RowChanges, compared
+from stateflow.replay.span import Step
+from stateflow.replay.states import state_changes
+from stateflow.spark.batches.batch import Batch
+from stateflow.spark.batches.batch_attempt import BatchAttempt, BatchSettings
+from stateflow.spark.batches.routes import Routes
+from stateflow.spark.inputs.open_inputs import OpenInputs, SourceFrames, open_inputs
+from stateflow.spark.inputs.readable import refuse_unreadable
+from stateflow.spark.inputs.reread import SlotInput, reread
+from stateflow.spark.inputs.schemas import Outline
+from stateflow.spark.internals.frames import arrow_schema
+from stateflow.spark.internals.workers import other_hash_seed
+from stateflow.spark.session.build import build_session
+from stateflow.spark.shuffle.placement import Placement
+from stateflow.spark.sinks.staging import Stager, staged_schema
+from stateflow.spark.task.failures import translated
+from stateflow.spark.task.storage import TaskStorage, task_storage
+from stateflow.state.backends.choice import open_backend, open_reader
+from stateflow.storage.roots import open_store
+from stateflow.storage.scratch import new_scratch, remove_scratch
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+RowSink = Callable[[str, int, RowChanges], None]
+"""Hears of the changes of a sink in a batch: its uid, the slot, and all of them."""
+
+
+@dataclass
+class ReplayRequest:
+    """What to run again, and with which code."""
+
+    job: JobHandle
+    pipeline: Pipeline
+    steps: Sequence[Step]
+    log: Log
+    options: Options
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    master: str | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
+    user_paths: Sequence[str] = ()
+    compare: bool = True
+    check: bool = False
+    """Evaluates each batch a second time, and names the first operator that does something else."""
+    allow_non_restored_state: bool = False
+    listener: Callable[[int, int], object] = lambda done, of: None
+    changes: RowSink = lambda sink, slot, found: None
+
+
+def replay(request: ReplayRequest) -> ReplayReport:
+    """Runs the batches again, on a fork. Nothing is published, and the job's log is only read."""
+    return _Replay(request).run()
+
+
+class _Replay:
+    def __init__(self, request: ReplayRequest) -> None:
+        self.request = request
+        self.job, self.options = request.job, request.options
+        self.batches = [step for step in request.steps if step.is_batch]
+        if not self.batches:
+            raise UsageError("these records hold no batch: name a checkpoint that had input")
+        last = self.batches[-1].record
+        pipeline = request.pipeline
+        texts = {**known_parameters(pipeline.function, last), **request.parameters}
+        self.flow = pipeline.build(texts)
+        self.parameters = pipeline.arguments(texts)
+        self.report = ReplayReport(
+            self.job.name,
+            pipeline.name,
+            self.batches[0].record.slot,
+            last.slot,
+            compared=request.compare,
+        )
+        for source in self.flow.sources:
+            refuse_tidying(source)
+        self.declared = {sink.uid: sink for sink in self.flow.sinks}
+        self.flow.nodes[:] = [
+            _captured(node) if isinstance(node, SinkNode) else node for node in self.flow.nodes
+        ]
+        self._notes(last)
+
+    def _notes(self, last: Record) -> None:
+        others = sorted(
+            {
+                name
+                for step in self.batches
+                for name, value in step.record.parameters.items()
+                if last.parameters.get(name) != value
+            }
+        )
+        if others:
+            self.report.notes.append(
+                f"the batches ran with several values of {', '.join(others)}: all are run again with those of checkpoint {last.slot}"
+            )
+
+    def run(self) -> ReplayReport:
+        before = self.request.steps[0].before
+        check_flow(
+            self.flow,
+            before,
+            allow_non_restored_state=self.request.allow_non_restored_state,
+            checkpoints=[record.slot for record in self.request.log.checkpoints],
+        )
+        records = [step.record for step in self.request.steps]
+        with forked(self.job, [*([before] if before else []), *records], self.job.owner("replay")) as fork:
+            self.report.fork_bytes = fork.size()
+            spark = build_session(
+                f"stateflow replay {self.job.name}",
+                master=self.request.master,
+                conf=self.request.conf,
+                scratch=scratch_parent(self.options),
+            )
+            with _folder(scratch_parent(self.options)) as scratch:
+                try:
+                    self._with_spark(spark, fork, scratch)
+                except Exception as error:
+                    problem = translated(error)
+                    if problem is error:
+                        raise
+                    raise problem from error
+        return self.report
+
+    def _with_spark(self, spark: SparkSession, fork: Fork, scratch: Path) -> None:
+        request = self.request
+        inputs = open_inputs(spark, self.flow, exactly_once=True)
+        parent = request.steps[0].before
+        Outline(spark, self.flow, inputs).check(parent)
+        storage = self._storage(fork, 0, 0)
+
+        def fetch(ref: FileRef) -> Path:
+            target = scratch / f"source-{uuid.uuid4().hex}"
+            storage.download(ref, target)
+            return target
+
+        known = [SlotInput.of(step.record, step.before) for step in self.batches]
+        refuse_unreadable(spark, inputs, known, scratch, fetch)
+        answers = with_recorded_answers(self.flow, storage, open_reader(self.options))
+        run = _Batches(self, spark, inputs, fork, scratch, fetch, answers)
+        done = 0
+        for step in request.steps:
+            if step.is_batch:
+                parent = run.carried_on(step, parent)
+                done += 1
+                request.listener(done, len(self.batches))
+                if self.report.unsteady is not None:
+                    return
+            else:
+                parent = _rescaled(step.record, parent, self.job.name)
+        if request.compare and parent is not None:
+            self._compare_states(request.steps[-1].record, parent)
+
+    def _compare_states(self, then: Record, now: Record) -> None:
+        context = reader_context(self.options, self.job.store.url, lambda: then.now)
+        one, other = context.reader(then), context.reader(now)
+        try:
+            self.report.states = list(state_changes(one, other, SHOWN))
+        finally:
+            one.close()
+            other.close()
+
+    def _storage(self, fork: Fork, epoch: int, slot: int) -> TaskStorage:
+        return task_storage(self.options, self.options.checkpoint_dir, fork.name, epoch, slot)
+
+
+@dataclass
+class _Batches:
+    """Evaluates the batches of a replay, one after another."""
+
+    of: _Replay
+    spark: SparkSession
+    inputs: OpenInputs
+    fork: Fork
+    scratch: Path
+    fetch: Callable[[FileRef], Path]
+    answers: Sequence[RecordedAnswers]
+    own: Stager = field(init=False)
+    settings: BatchSettings = field(init=False)
+
+    def __post_init__(self) -> None:
+        options, request = self.of.options, self.of.request
+        opener = partial(
+            open_store, options.checkpoint_dir, dict(options.storage_options), fsync=options.local_fsync
+        )
+        self.own = Stager(opener, lambda: uuid.uuid4().hex)
+        master = str(self.spark.sparkContext.master)
+        self.settings = BatchSettings(
+            job=self.fork.name,
+            job_uuid=self.fork.name,
+            flow=self.of.flow,
+            routes=Routes(self.of.flow),
+            sinks={uid: CapturedSink(node) for uid, node in self.of.declared.items()},
+            parallelism=options.parallelism or self.spark.sparkContext.defaultParallelism,
+            max_parallelism=options.max_parallelism,
+            backend=options.backend,
+            open_shard=open_backend(options),
+            stager=self.own,
+            placement=Placement(self.spark),
+            shared_scratch=master.startswith("local["),
+            scratch=str(self.scratch),
+            dead_letter_threshold=options.dead_letter_threshold,
+            dead_letter_limit=options.dead_letter_limit,
+            user_paths=tuple(request.user_paths),
+        )
+
+    def carried_on(self, step: Step, parent: Record | None) -> Record:
+        """The record that the batch makes on the fork."""
+        report, record = self.of.report, step.record
+        for answers in self.answers:
+            answers.turn_to(record)
+        began = time.perf_counter()
+
+        def evaluate(frames: SourceFrames) -> tuple[Batch, dict[str, Prepared]]:
+            first = self._evaluated(step, parent, frames)
+            if self.of.request.check:
+                with other_hash_seed(self.spark):
+                    second = self._evaluated(step, parent, frames)
+                report.unsteady = self._difference(record.slot, first, second)
+            return first
+
+        batch, prepared = reread(
+            self.spark, self.inputs, SlotInput.of(record, step.before), self.scratch, self.fetch, evaluate
+        )
+        report.seconds += time.perf_counter() - began
+        report.live_seconds += _seconds_of(record)
+        report.batches += 1
+        report.rows += int(record.statistics.get("processed_rows", 0))
+        if report.unsteady is None:
+            self._take_outputs(record, prepared)
+        return msgspec.structs.replace(
+            record, operators=batch.operators, sinks={}, statistics=batch.statistics(), parameters={}
+        )
+
+    def _evaluated(
+        self, step: Step, parent: Record | None, frames: SourceFrames
+    ) -> tuple[Batch, dict[str, Prepared]]:
+        record = step.record
+        attempt = BatchAttempt(
+            spark=self.spark,
+            settings=self.settings,
+            moment=Moment(
+                slot=record.slot,
+                now=record.now,
+                seed=record.seed,
+                watermark=record.watermark,
+                parameters=self.of.parameters,
+                shift=record.shift,
+                watermark_before=parent.watermark if parent else None,
+            ),
+            parent=parent,
+            last_commits={},
+            # Its epoch is that of the run then: what a run does at its first batch, it does again.
+            storage=self.of._storage(self.fork, record.epoch, record.slot),
+            input_free=bool(record.statistics.get("input_free")),
+        )
+        batch = Batch(attempt, SourceFrames(frames))
+        return batch, batch.run()
+
+    # -- what was put out
+
+    def _take_outputs(self, record: Record, prepared: Mapping[str, Prepared]) -> None:
+        request, report = self.of.request, self.of.report
+        for uid, node in self.of.declared.items():
+            sink = report.sinks.setdefault(uid, SinkChanges(uid, _key_of(node)))
+            after = _rows(self.spark, self.own, prepared[uid])
+            if not request.compare:
+                sink.after += after.num_rows
+                sink.changes += [
+                    (record.slot, change)
+                    for change in compared(after.slice(0, 0), after.slice(0, SHOWN), ()).changes
+                ][: SHOWN - len(sink.changes)]
+                continue
+            try:
+                before = self._delivered(record, uid)
+            except NotKept as why:
+                sink.unknown[record.slot] = str(why)
+                continue
+            found = compared(*_both(before, after), sink.key)
+            sink.take(record.slot, found)
+            if found.changed:
+                request.changes(uid, record.slot, found)
+
+    def _delivered(self, record: Record, uid: str) -> pa.Table | None:
+        if was_abandoned(self.of.request.log.slots[record.slot].outcome, uid):
+            return None
+        then = record.sinks.get(uid)
+        return None if then is None else delivered_rows(self.spark, then, self.own)
+
+    # -- determinism
+
+    def _difference(
+        self,
+        slot: int,
+        first: tuple[Batch, dict[str, Prepared]],
+        second: tuple[Batch, dict[str, Prepared]],
+    ) -> Unsteady | None:
+        """The first operator, in the order of the pipeline, whose two tries differ."""
+        for node in self.of.flow.nodes:
+            if isinstance(node, KeyedNode):
+                found = self._rows_differ(slot, node, first, second) or self._state_differs(
+                    slot, node.uid, first[0], second[0]
+                )
+                if found is not None:
+                    return found
+        for uid, node in self.of.declared.items():
+            changes = compared(
+                *_both(
+                    _rows(self.spark, self.own, first[1][uid]), _rows(self.spark, self.own, second[1][uid])
+                ),
+                _key_of(node),
+            )
+            if changes.changed:
+                change = changes.changes[0]
+                return Unsteady(
+                    f"the steps before sink {uid!r}", slot, "rows", change.key, change.before, change.after
+                )
+        return None
+
+    def _rows_differ(
+        self,
+        slot: int,
+        node: KeyedNode,
+        first: tuple[Batch, dict[str, Prepared]],
+        second: tuple[Batch, dict[str, Prepared]],
+    ) -> Unsteady | None:
+        sink = self.settings.routes.sink_of(node)
+        if sink is not None and sink.inputs[0].node is node:
+            pairs = [tuple(_rows(self.spark, self.own, each[1][sink.uid]) for each in (first, second))]
+        else:
+            acks = [each[0].acks.get(node.uid, []) for each in (first, second)]
+            outputs = sorted({name for some in acks for ack in some for name in ack.staged})
+            pairs = [
+                tuple(
+                    read_files(self.own, [ref for ack in some if (ref := ack.staged.get(name)) is not None])
+                    for some in acks
+                )
+                for name in outputs
+            ]
+        key = node.keyed[0].columns
+        for one, other in pairs:
+            changes = compared(*_both(one, other), key)
+            if changes.changed:
+                change = changes.changes[0]
+                return Unsteady(
+                    f"operator {node.uid!r}",
+                    slot,
+                    "the rows that it puts out",
+                    change.key,
+                    change.before,
+                    change.after,
+                )
+        return None
+
+    def _state_differs(self, slot: int, uid: str, first: Batch, second: Batch) -> Unsteady | None:
+        context = reader_context(self.of.options, self.of.job.store.url, lambda: first.attempt.moment.now)
+        readers = [context.reader(_only(batch, uid)) for batch in (first, second)]
+        try:
+            for state in state_changes(readers[0], readers[1], 1):
+                if state.changes:
+                    change = state.changes[0]
+                    return Unsteady(
+                        f"operator {uid!r}",
+                        slot,
+                        f"state {state.state!r}",
+                        change.key,
+                        change.before,
+                        change.after,
+                    )
+                if state.changed:
+                    return Unsteady(f"operator {uid!r}", slot, f"state {state.state!r}", None, None, None)
+        finally:
+            for reader in readers:
+                reader.close()
+        return None
+
+
+def _only(batch: Batch, uid: str) -> Record:
+    moment = batch.attempt.moment
+    base = batch.attempt.parent
+    operators: dict[str, OperatorState] = {uid: batch.operators[uid]}
+    if base is not None:
+        return msgspec.structs.replace(base, operators=operators, watermark=moment.watermark, sinks={})
+    return Record(
+        kind="checkpoint", job="", slot=moment.slot, epoch=0, writer="", owner=this_process(),
+        watermark=moment.watermark, operators=operators,
+    )  # fmt: skip
+
+
+def _captured(sink: SinkNode) -> SinkNode:
+    return replace(sink, sink_kind=FUNCTION, target=unheard, options={})
+
+
+def _rescaled(record: Record, parent: Record | None, job: str) -> Record:
+    assert parent is not None, "a rescale has a record before it"
+    parallelism = max((len(each.assignment) for each in record.operators.values()), default=1)
+    own = {uid: len(each.assignment) for uid, each in record.operators.items()}
+    operators = rescaled_operators(parent.operators, parallelism, job, own)
+    return msgspec.structs.replace(record, operators=operators, sinks={})
+
+
+def _key_of(sink: SinkNode) -> tuple[str, ...]:
+    """The columns that tell rows of a sink apart: its keys, or those of the operator whose rows it gets."""
+    if keys := names_of(sink.options.get("keys")):
+        return keys
+    stream = sink.inputs[0]
+    if stream.changes:
+        return stream.changes
+    return stream.node.keyed[0].columns if isinstance(stream.node, KeyedNode) else ()
+
+
+def _rows(spark: SparkSession, stager: Stager, prepared: Prepared) -> pa.Table:
+    if not prepared.files:
+        return arrow_schema(staged_schema(prepared)).empty_table()
+    return staged_rows(spark, stager, prepared)
+
+
+def _both(before: pa.Table | None, after: pa.Table | None) -> tuple[pa.Table, pa.Table]:
+    """Two tables; one that is not there has the other one's columns, and no rows."""
+    if before is None or not before.num_columns:
+        assert after is not None
+        return after.slice(0, 0), after
+    if after is None or not after.num_columns:
+        return before, before.slice(0, 0)
+    return before, after
+
+
+def _seconds_of(record: Record) -> float:
+    timings = record.statistics.get("timings")
+    return sum(map(float, timings.values())) if isinstance(timings, dict) else 0.0
+
+
+@contextmanager
+def _folder(scratch: Path) -> Iterator[Path]:
+    folder = new_scratch(scratch)
+    try:
+        yield folder
+    finally:
+        remove_scratch(folder)

@@ -1,0 +1,99 @@
+"""Which batches of a job can be run again. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stateflow.checkpoint.log import Log
+from stateflow.errors import NotFoundError, UsageError
+from stateflow.format.records import Record
+
+EDITS = {"restore": "put back an older state", "erase": "erased a key"}
+"""Kinds of records that change state, and that no code computes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One record that carried state on, and the one that it went on from."""
+
+    before: Record | None
+    """None: the job began here."""
+    record: Record
+
+    @property
+    def is_batch(self) -> bool:
+        """A rescale only hands state over."""
+        return self.record.kind == "checkpoint"
+
+
+def span(log: Log, first: int, last: int) -> tuple[Step, ...]:
+    """The steps of the batches `first..last`, in their order.
+
+    Each goes on from the record before it. So the record before `first` has to be there, and every one up to `last`.
+    """
+    if first > last:
+        raise UsageError(f"the batches from checkpoint {first} to {last} are none: give an older one first")
+    steps = _contiguous(log, last)
+    wanted = tuple(step for step in steps if step.record.slot >= first)
+    if not wanted or _starts_late(steps, first):
+        raise NotFoundError(_gone_sentence(log, first, last, steps))
+    for step in wanted:
+        if (what := EDITS.get(step.record.kind)) is not None:
+            slot = step.record.slot
+            raise UsageError(
+                f"record {slot} of job {log.job!r} {what}, which no code computes: take batches before it, up to {_below(log, slot)}, "
+                f"or after it, from {_above(log, slot)}"
+            )
+    return wanted
+
+
+def _contiguous(log: Log, last: int) -> list[Step]:
+    """From the earliest record whose predecessor is there up to `last`."""
+    members = {record.slot: record for record in log.chain if log.slots[record.slot].complete}
+    log.record(last)  # says which there are, if it is gone
+    steps: list[Step] = []
+    record: Record | None = members.get(last)
+    while record is not None:
+        below, begins = _before(record, members)
+        if below is None and not begins:
+            break
+        steps.append(Step(below, record))
+        record = below
+    return steps[::-1]
+
+
+def _before(record: Record, members: dict[int, Record]) -> tuple[Record | None, bool]:
+    """The record whose state this one continues, and whether there was none."""
+    if record.based_on is None:
+        return None, True
+    return members.get(record.based_on), False
+
+
+def _starts_late(steps: Sequence[Step], first: int) -> bool:
+    """Whether a batch from `first` on is missing: the earliest step is a later one, and not the job's first."""
+    earliest = steps[0]
+    return earliest.record.slot > first and earliest.before is not None
+
+
+def _gone_sentence(log: Log, first: int, last: int, steps: Sequence[Step]) -> str:
+    left = [step.record.slot for step in steps if step.is_batch]
+    way = (
+        f"the first that can is {left[0]}"
+        if left
+        else "keep more with the option retained_checkpoints, and replay what runs from then on"
+    )
+    return (
+        f"the batch of checkpoint {first} of job {log.job!r} cannot be run again, since the checkpoint before it is no longer kept; "
+        f"{way}"
+    )
+
+
+def _below(log: Log, slot: int) -> str:
+    kept = [record.slot for record in log.checkpoints if record.slot < slot]
+    return str(kept[-1]) if kept else "none that is kept"
+
+
+def _above(log: Log, slot: int) -> str:
+    kept = [record.slot for record in log.checkpoints if record.slot > slot]
+    return str(kept[0]) if kept else "the next batch on"

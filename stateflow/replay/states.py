@@ -1,0 +1,134 @@
+"""Keyed state of two checkpoints, compared key by key. Shards that consist of the same files are not read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from stateflow.format.encoding import PREFIX_WIDTH, TIME_WIDTH, prefix
+from stateflow.format.records import OperatorState, Shard
+from stateflow.reading.query import StateReader, Target
+from stateflow.replay.rows import DIFFERENT, GONE, NEW
+from stateflow.state.values.plain import jsonable
+
+SHOWN = 100
+"""Entries of a list or a map that a change shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyChange:
+    """One key whose state is not as it was."""
+
+    kind: str
+    """gone, new, different"""
+    key: Any
+    before: Any
+    after: Any
+
+
+@dataclass(frozen=True)
+class StateChanges:
+    """How one state differs from what it was."""
+
+    operator: str
+    state: str
+    keys: int = 0
+    """Keys that were looked at: those of shards with other files than before."""
+    counts: dict[str, int] = field(default_factory=dict)
+    changes: tuple[KeyChange, ...] = ()
+    """The first ones."""
+    note: str = ""
+    """Why it could not be compared key by key."""
+
+    @property
+    def changed(self) -> int:
+        return sum(self.counts.values())
+
+
+def state_changes(before: StateReader, after: StateReader, most: int) -> Iterator[StateChanges]:
+    """Every state of `after` beside the same one of `before`; `most` changes of each are kept."""
+    for uid, operator in after.record.operators.items():
+        old = before.record.operators.get(uid)
+        if old is None:
+            yield StateChanges(uid, "", note="the operator is new")
+            continue
+        if [kind for _, kind in old.key] != [kind for _, kind in operator.key]:
+            yield StateChanges(uid, "", note="its key has other types than before")
+            continue
+        for name in sorted(operator.states):
+            if name not in old.states:
+                yield StateChanges(uid, name, note="the state is new")
+            else:
+                yield _compared(before, after, uid, name, most)
+        for name, elements in sorted(operator.operator_states.items()):
+            known = old.operator_states.get(name)
+            alike = known is not None and sorted(map(sorted, known.parts)) == sorted(
+                map(sorted, elements.parts)
+            )
+            yield StateChanges(
+                uid, name, counts={} if alike else {DIFFERENT: 1}, note="it belongs to subtasks"
+            )
+
+
+def _compared(before: StateReader, after: StateReader, uid: str, name: str, most: int) -> StateChanges:
+    counts: dict[str, int] = {}
+    changes: list[KeyChange] = []
+    keys = 0
+    for key, raw_kind in _keys(before, after, uid, name):
+        keys += 1
+        if raw_kind is None:
+            continue
+        old = before.look_up(uid, name, key, limit=SHOWN)
+        new = after.look_up(uid, name, key, limit=SHOWN)
+        if old.found == new.found and (old.json == new.json and not (old.more or new.more)):
+            continue  # the same value, stored in another way; or expired in both
+        kind = DIFFERENT if old.found and new.found else GONE if old.found else NEW
+        counts[kind] = counts.get(kind, 0) + 1
+        if len(changes) < most:
+            changes.append(
+                KeyChange(
+                    kind, jsonable(key), old.json if old.found else None, new.json if new.found else None
+                )
+            )
+    return StateChanges(uid, name, keys, counts, tuple(changes))
+
+
+def _keys(before: StateReader, after: StateReader, uid: str, name: str) -> Iterator[tuple[Any, str | None]]:
+    """Each key with entries on a side, and whether these differ."""
+    old, new = before.target(uid, name), after.target(uid, name)
+    groups = _groups_to_read(before.record.operators[uid], after.record.operators[uid])
+    for group in groups:
+        ours = _by_key(before, old, group)
+        theirs = _by_key(after, new, group)
+        for key in dict.fromkeys([*ours, *theirs]):
+            one, other = ours.get(key), theirs.get(key)
+            kind = None if one == other else GONE if other is None else NEW if one is None else DIFFERENT
+            yield old.codec.decode(key, 0)[0], kind
+
+
+def _by_key(reader: StateReader, target: Target, group: int) -> dict[bytes, list[tuple[bytes, bytes]]]:
+    """The entries of a key group by their key."""
+    begin = PREFIX_WIDTH + (TIME_WIDTH if target.schema.timed else 0)
+    found: dict[bytes, list[tuple[bytes, bytes]]] = {}
+    ends = prefix(group, target.state_id), prefix(group, target.state_id + 1)
+    for full, raw in reader.entries(target.operator, group, *ends):
+        end = target.codec.decode(full, begin)[1]
+        found.setdefault(full[begin:end], []).append((full[PREFIX_WIDTH:begin] + full[end:], raw))
+    return found
+
+
+def _groups_to_read(before: OperatorState, after: OperatorState) -> Iterator[int]:
+    """The key groups whose shards do not consist of the same files."""
+    same = {_shape(shard) for shard in _shards(before)} & {_shape(shard) for shard in _shards(after)}
+    for shard in _shards(after):
+        if _shape(shard) not in same:
+            yield from range(shard.first, shard.last + 1)
+
+
+def _shards(operator: OperatorState) -> Iterator[Shard]:
+    return (shard for subtask in operator.shards for shard in subtask)
+
+
+def _shape(shard: Shard) -> tuple[Any, ...]:
+    return shard.first, shard.last, frozenset(ref.place for ref in shard.files)

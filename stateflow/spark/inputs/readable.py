@@ -1,0 +1,147 @@
+"""Whether the input of batches that were can still be read: said for all of them before any is."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from stateflow.errors import DisagreementError
+from stateflow.format.records import SourceState
+from stateflow.format.source_offsets import NOTHING, SourceLeaves, check_same_source
+from stateflow.spark.inputs.open_inputs import OpenInputs
+from stateflow.spark.inputs.reread import SlotInput
+from stateflow.spark.inputs.seeding import entries_of
+from stateflow.spark.internals.file_systems import missing, modified_at, path_of_url
+from stateflow.spark.internals.scratch_folder import files_between, log_folder
+from stateflow.spark.internals.sources import DeltaSource, MicroBatchStream, PlanRefused
+from stateflow.spark.sources import kafka
+from stateflow.spark.sources.delta_offset import DeltaOffset
+from stateflow.spark.sources.file_log import Fetch, restore_entries
+from stateflow.spark.sources.leaves import LeafDescription, leaves_of
+from stateflow.spark.sources.positions import delta_source, open_stream
+
+Losses = Mapping[int, str]
+"""By slot: why the input of its batch cannot be read again."""
+
+
+def refuse_unreadable(
+    spark: SparkSession,
+    inputs: OpenInputs,
+    batches: Sequence[SlotInput],
+    scratch: Path,
+    fetch: Fetch,
+) -> None:
+    """DisagreementError for batches, in the order of their slots, whose rows a source no longer has."""
+    losses: dict[int, str] = {}
+    for uid, own in leaves_of(inputs.layout, inputs.leaves).items():
+        shape = SourceLeaves(uid, len(own), tuple(leaf.kind for leaf in own))
+        known = [batch for batch in batches if uid in batch.after]
+        for batch in known:
+            check_same_source(shape, batch.after[uid])
+        for number, leaf in enumerate(own):
+            for slot, why in _lost(spark, uid, number, leaf, known, scratch, fetch):
+                losses.setdefault(slot, f"source {uid!r} {why}")
+    if losses:
+        raise DisagreementError(lost_sentence(losses, [batch.slot for batch in batches]))
+
+
+def lost_sentence(losses: Losses, slots: Sequence[int]) -> str:
+    """The refusal, with the batches that can still be read."""
+    first, last = min(losses), max(losses)
+    left = [slot for slot in slots if slot > last]
+    more = "" if len(losses) == 1 else f", and that of {len(losses) - 1} more up to {last}"
+    way = (
+        f"the input from checkpoint {left[0]} on is still there: begin there"
+        if left
+        else "put back what is gone, or take batches that ran since"
+    )
+    return f"the input of checkpoint {first} cannot be read again{more}: {losses[first]}; {way}"
+
+
+def _lost(
+    spark: SparkSession,
+    uid: str,
+    number: int,
+    leaf: LeafDescription,
+    batches: Sequence[SlotInput],
+    scratch: Path,
+    fetch: Fetch,
+) -> Iterator[tuple[int, str]]:
+    moved = [
+        (batch, begin, end)
+        for batch in batches
+        if (end := batch.after[uid].lines[number]) != (begin := _line(batch.before.get(uid), number))
+    ]
+    if not moved:
+        return
+    folder = scratch / f"readable-{uuid.uuid4().hex}"
+    if leaf.kind == "delta":
+        source = delta_source(spark, leaf, folder)
+        try:
+            for batch, begin, end in moved:
+                if why := _lost_of_delta(spark, source, begin, end):
+                    yield batch.slot, why
+        finally:
+            source.stop()
+    elif leaf.kind == "kafka" and leaf.reads_micro_batches:
+        stream = open_stream(spark, leaf, folder)
+        try:
+            yield from _lost_of_kafka(stream, moved)
+        finally:
+            stream.stop()
+    elif leaf.kind == "file":
+        for batch, begin, end in moved:
+            if why := _lost_of_files(spark, batch.after[uid], number, begin, end, folder, fetch):
+                yield batch.slot, why
+
+
+def _line(state: SourceState | None, number: int) -> str:
+    return state.lines[number] if state is not None and number < len(state.lines) else NOTHING
+
+
+def _lost_of_delta(spark: SparkSession, source: DeltaSource, begin: str, end: str) -> str:
+    path, first = source.log.path, DeltaOffset.parse(begin if begin != NOTHING else end)
+    if first.table != source.table_id:
+        return (
+            f"read the Delta table {first.table}, and {path} is now table {source.table_id}: it was recreated"
+        )
+    earliest = source.earliest_snapshot() if first.snapshot else source.earliest_commit()
+    if first.version < earliest and first.version <= source.log.version():
+        return f"read version {first.version} of the Delta table {path}, whose log now begins at version {earliest}"
+    try:
+        gone = missing(spark, source.files_of_batch(None if begin == NOTHING else begin, end))
+    except PlanRefused as error:
+        return f"has another history than it had then: {path} refuses to plan the batch ({error.__cause__ or error})"
+    return f"lacks {len(gone)} files of the Delta table {path}, the first is {gone[0]}" if gone else ""
+
+
+def _lost_of_kafka(
+    stream: MicroBatchStream, moved: Sequence[tuple[SlotInput, str, str]]
+) -> Iterator[tuple[int, str]]:
+    earliest, latest = map(kafka.parse, stream.kafka_range())
+    for batch, begin, end in moved:
+        for line in (begin, end):
+            why = "" if line == NOTHING else kafka.missing_offsets(kafka.parse(line), earliest, latest)
+            if why:
+                yield batch.slot, why
+                break
+
+
+def _lost_of_files(
+    spark: SparkSession, after: SourceState, number: int, begin: str, end: str, folder: Path, fetch: Fetch
+) -> str:
+    log = log_folder(folder / uuid.uuid4().hex, number)
+    restore_entries(log, entries_of(after, number), fetch)
+    first = -1 if begin == NOTHING else int(json.loads(begin)["logOffset"])
+    files = files_between(log, first, int(json.loads(end)["logOffset"]))
+    paths = [path_of_url(spark, file.path) for file in files]
+    times = modified_at(spark, paths)
+    gone = [path for path in paths if times[path] is None]
+    if gone:
+        return f"lacks {len(gone)} of {len(files)} files that were read then, the first is {gone[0]}"
+    changed = [path for path, file in zip(paths, files, strict=True) if times[path] != file.modified_ms]
+    return f"has another {changed[0]} now: it was written again after it had been read" if changed else ""

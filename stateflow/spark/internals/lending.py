@@ -1,0 +1,210 @@
+"""One JVM for several driver processes: its owner lends each of them a gateway and a session, and takes both back."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from py4j.java_gateway import JavaObject
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from stateflow.internals import internal
+from stateflow.spark.internals.java_names import java_names
+from stateflow.spark.internals.local_files import work_in
+
+T = TypeVar("T")
+RUN = "spark.stateflow.run"
+"""The setting of a lent session, and of each that Spark copies from it, that says whose it is."""
+_SESSION, _BASE = "stateflow.session", "stateflow.base"
+"""Under these names a gateway has the objects for who borrows it."""
+_TEMPORARY = "pyspark-"
+
+
+@dataclass(frozen=True)
+class Loan:
+    """What a process needs to borrow the JVM."""
+
+    run: str
+    port: int
+    secret: str
+
+
+class Lent:
+    """A gateway and a session that are lent. They end with `take_back`, whatever their borrower has left behind."""
+
+    def __init__(self, spark: SparkSession, run: str, pool: str, folder: str) -> None:
+        """`folder`: where the borrower stands, which relative paths mean."""
+        self.run = run
+        self._spark = spark
+        self.resolves = False
+        """Whether the JVM takes relative paths of this borrower for what they mean."""
+        self._session: Any = None
+        self._server: Any = None
+        _in_thread(lambda: self._open(pool, folder))
+
+    @internal(
+        "org.apache.spark.api.python.Py4JServer.start()",
+        "org.apache.spark.api.python.Py4JServer.getListeningPort()",
+        "org.apache.spark.api.python.Py4JServer.server()",
+        "org.apache.spark.sql.classic.SparkSession.newSession()",
+        "pyspark.SparkContext._jsc",
+        "pyspark.sql.SparkSession._jsparkSession",
+    )
+    def _open(self, pool: str, folder: str) -> None:
+        """Opens the gateway in a thread of its own: what is set here passes on to each thread that serves the borrower."""
+        context: Any = self._spark.sparkContext
+        base: Any = self._spark
+        context.addJobTag(self.run)
+        context.setLocalProperty("spark.scheduler.pool", pool)
+        self.resolves = work_in(self._spark, folder)
+        self._session = base._jsparkSession.newSession()
+        self._session.conf().set(RUN, self.run)
+        names = java_names(self._spark)
+        names.org.apache.spark.sql.classic.SparkSession.setActiveSession(self._session)
+        self._server = names.org.apache.spark.api.python.Py4JServer(context._jsc.sc().conf())
+        self._server.start()
+        gateway = self._server.server().getJavaServer().getGateway()
+        gateway.putObject(_SESSION, self._session)
+        gateway.putObject(_BASE, base._jsparkSession)
+
+    @property
+    def loan(self) -> Loan:
+        return Loan(self.run, self._server.getListeningPort(), self._server.secret())
+
+    @internal(
+        "org.apache.spark.api.python.Py4JServer.shutdown()",
+        "org.apache.spark.sql.classic.SparkSession.streams()",
+        where_missing="what the run has left stays until the host is replaced",
+    )
+    def take_back(self) -> None:
+        """Ends the queries and jobs of the borrower, closes its gateway and lets go of what its session holds."""
+        for query in self._session.streams().active():
+            with suppress(Exception):
+                query.stop()
+        self._spark.sparkContext.cancelJobsWithTag(self.run)
+        with suppress(Exception):
+            self._server.shutdown()
+        _release_cached(self._spark, self.run)
+        self._session = self._server = None
+
+
+@internal(
+    "org.apache.spark.sql.execution.CacheManager.cachedData",
+    "org.apache.spark.sql.execution.CachedData.cachedRepresentation()",
+    "org.apache.spark.sql.execution.CacheManager.uncacheQuery(SparkSession, LogicalPlan, boolean)",
+    where_missing="what a run has cached and not let go of stays until the host is replaced",
+)
+def _release_cached(spark: SparkSession, run: str) -> None:
+    """Lets go of the frames that the sessions of a run have cached. All sessions of a JVM share that cache."""
+    base: Any = spark
+    manager = base._jsparkSession.sharedState().cacheManager()
+    if manager.numCachedEntries() == 0:
+        return
+    field = manager.getClass().getDeclaredField("cachedData")
+    field.setAccessible(True)
+    cached = field.get(manager).iterator()
+    while cached.hasNext():
+        relation = cached.next().cachedRepresentation().cacheBuilder()
+        session = relation.cachedPlan().session()
+        if session is not None and session.conf().get(RUN, "") == run:
+            manager.uncacheQuery(session, relation.logicalPlan(), False)
+
+
+@internal(
+    "org.apache.spark.SparkEnv.get()",
+    "org.apache.spark.SparkEnv.pythonWorkers",
+    "org.apache.spark.api.python.PythonWorkerFactory.stop()",
+    where_missing="a place's next run may meet the workers of the one before, and its batch fails once",
+)
+def stop_workers(spark: SparkSession, program: Path) -> None:
+    """Ends the workers that Spark has started by a program. Spark keeps what starts them, and uses it again for the next ones."""
+    env = java_names(spark).org.apache.spark.SparkEnv.get()
+    field = env.getClass().getDeclaredField("pythonWorkers")
+    field.setAccessible(True)
+    entries = field.get(env).toList().iterator()
+    while entries.hasNext():
+        entry = entries.next()
+        if entry._1().productElement(0) == str(program):
+            entry._2().stop()
+
+
+def _in_thread(work: Callable[[], T]) -> T:
+    """Does the work in a thread of its own, which has a thread of the JVM for itself."""
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def do() -> None:
+        try:
+            results.append(work())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=do)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+@internal(
+    "pyspark.java_gateway.launch_gateway(conf)",
+    "pyspark.SparkContext._ensure_initialized(instance, gateway, conf)",
+    "pyspark.SparkContext._temp_dir",
+    "pyspark.sql.SparkSession.__init__(sparkContext, jsparkSession)",
+)
+def borrow(loan: Loan) -> SparkSession:
+    """The lent session, as if this process had started the JVM."""
+    with _environment(PYSPARK_GATEWAY_PORT=str(loan.port), PYSPARK_GATEWAY_SECRET=loan.secret):
+        gateway: Any = launch_gateway()  # type: ignore[no-untyped-call]
+    SparkContext._ensure_initialized(gateway=gateway)
+    session, base = (JavaObject(name, gateway._gateway_client) for name in (_SESSION, _BASE))
+    jsc = gateway.jvm.JavaSparkContext.fromSparkContext(session.sparkContext())
+    context = SparkContext(gateway=gateway, jsc=jsc, conf=SparkConf(_jconf=jsc.getConf()))
+    spark = SparkSession(context, session)
+    # PySpark has made the lent session the default of the whole JVM. There it would outlive its run.
+    java_names(spark).org.apache.spark.sql.classic.SparkSession.setDefaultSession(base)
+    return spark
+
+
+def temporary_folder(spark: SparkSession) -> Path:
+    """The folder that PySpark has made for this process in the JVM's, and that nobody removes while the JVM lives."""
+    context: Any = spark.sparkContext
+    return Path(context._temp_dir)
+
+
+def end_instead_of_spark(spark: SparkSession, run: str, end: Callable[[], None]) -> None:
+    """Makes what would end or cancel for everybody on the JVM end or cancel for this process alone."""
+
+    def stop(self: object) -> None:
+        end()
+
+    def cancel(self: SparkContext) -> None:
+        self.cancelJobsWithTag(run)
+
+    changed: Any = SparkSession
+    changed.stop = stop
+    changed.clearCache = lambda self: None
+    context: Any = SparkContext
+    context.stop, context.cancelAllJobs = stop, cancel
+
+
+@contextmanager
+def _environment(**variables: str) -> Iterator[None]:
+    before: Mapping[str, str | None] = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

@@ -1,0 +1,134 @@
+"""The run operator's way to a warm host, with a real host."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.api.datamodels._generated import TaskInstanceState
+
+from stateflow.airflow import StateflowRunOperator, WarmHost
+from stateflow.driver.processes import DriverFolder
+from stateflow.driver.run_spec import RunSpec
+from tests.airflow.conftest import Connect
+from tests.airflow.runner import run_task
+from tests.hosts.hosting import Host, eventually, give, host
+
+SLOW = """
+class Slow(Total):
+    def process(self, account, rows, ctx):
+        time.sleep(600)
+        yield account, 0.0
+"""
+
+
+@pytest.fixture(scope="module")
+def team(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+    with host(tmp_path_factory.mktemp("warm"), "--runs", "1", "--cold") as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def of_the_host(team: Host, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STATEFLOW_CACHE_DIR", str(team.cache))
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[2]"}))
+    monkeypatch.delenv("SPARK_LOCAL_DIRS", raising=False)
+    connect(team.folder / "root")
+
+
+def operator(project: Path, launcher: WarmHost, **more: Any) -> StateflowRunOperator:
+    return StateflowRunOperator(
+        task_id="run",
+        pipeline=f"{project}/pipeline.py:{project.name}",
+        parameters={"input": str(project / "in"), "output": str(project / "out")},
+        launcher=launcher,
+        **more,
+    )
+
+
+def driver_of(project: Path, run_id: str) -> Any:
+    return DriverFolder(project.name, f"orders_dag/{run_id}", "run").newest()
+
+
+def words_of(project: Path, run_id: str) -> str:
+    return "\n".join(driver_of(project, run_id).last_words(200))
+
+
+def test_a_task_runs_on_the_host_and_so_does_the_next(team: Host) -> None:
+    project, before = team.project("twice"), team.shown()["served"]
+    for number in (1, 2):
+        told = run_task(
+            operator(
+                project, WarmHost("tests", only=True), conf={"spark.sql.shuffle.partitions": "3"}, retries=0
+            ),
+            run_id=f"scheduled__{number}",
+        )
+        assert told.state is TaskInstanceState.SUCCESS, (
+            told.error,
+            words_of(project, f"scheduled__{number}"),
+        )
+        assert told.xcoms["return_value"]["rows"] == 20
+        give(project)
+    assert team.shown()["served"] == before + 2
+
+
+def test_without_a_host_the_run_has_a_driver_of_its_own_and_says_why(team: Host) -> None:
+    project = team.project("alone")
+    told = run_task(operator(project, WarmHost("nobody"), retries=0), run_id="alone")
+    assert told.state is TaskInstanceState.SUCCESS, (told.error, words_of(project, "alone"))
+    log = (driver_of(project, "alone").folder / "output.log").read_text()
+    assert "the host nobody does not take the run (it is not running): starting a driver of its own" in log
+
+
+def test_a_host_that_is_not_there_fails_the_try_with_only(team: Host) -> None:
+    told = run_task(operator(team.project("nowhere"), WarmHost("nobody", only=True), retries=0))
+    assert told.state is TaskInstanceState.UP_FOR_RETRY, "the host may be back by the next try"
+    assert "the host nobody does not take the run: it is not running" in str(told.error)
+
+
+def test_a_full_host_costs_no_try_and_a_killed_driver_ends_its_run_and_not_the_host(team: Host) -> None:
+    slow, other = team.project("slow", body=SLOW, operator="Slow"), team.project("other")
+    root = {"STATEFLOW_CHECKPOINT_DIR": str(team.folder / "root")}
+    parameters = {"input": str(slow / "in"), "output": str(slow / "out")}
+    spec = RunSpec(f"{slow}/pipeline.py:slow", "slow", "dag/1", "run", parameters, environment=root)
+    driver: Any = WarmHost("tests", only=True).bound("spark_default").launch(spec)
+    try:
+        eventually(lambda: team.shown()["runs"], "the slow run has the place")
+        full = run_task(operator(other, WarmHost("tests", wait=0.5, only=True), retries=0), run_id="full")
+        assert full.state is TaskInstanceState.UP_FOR_RESCHEDULE, (full.error, words_of(other, "full"))
+        found: Any = WarmHost("tests").bound("spark_default").find(spec)
+        assert found.name == driver.name, "a retry goes on with it"
+        assert found.look().running
+        pid = team.shown()["pid"]
+    finally:
+        driver.stop(0)
+    eventually(lambda: not team.shown()["runs"], "the killed run has left its place")
+    assert not driver.look().running
+    assert team.shown()["pid"] == pid, "the host goes on"
+    again = run_task(operator(other, WarmHost("tests", only=True), retries=0), run_id="full")
+    assert again.state is TaskInstanceState.SUCCESS, (again.error, words_of(other, "full"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"name": "Team A"}, "'Team A'"),
+        ({"name": "team", "wait": "30"}, "wait='30'"),
+        ({"name": "team", "wait": -1}, "wait=-1"),
+        ({"name": "team", "only": "yes"}, "only='yes'"),
+        ({"name": "team", "otherwise": "spark"}, "otherwise='spark'"),
+    ],
+)
+def test_a_wrong_argument_is_refused_while_the_dag_is_parsed(arguments: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValueError, match="WarmHost") as refused:
+        WarmHost(**arguments)
+    assert named in str(refused.value)
+
+
+def test_a_launcher_is_the_same_text_in_each_parse_and_shows_no_value() -> None:
+    shown = repr(WarmHost("team", env={"TOKEN": "hidden"}))
+    assert shown == repr(WarmHost("team", env={"TOKEN": "hidden"}))
+    assert "hidden" not in shown

@@ -1,0 +1,179 @@
+"""`history`, `diff` and `bisect` as they are typed; none of this starts Spark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from stateflow.state.values.serializers import serializer_for
+from tests.cli.conftest import Command, Said
+from tests.reading.grown import TOTAL, GrownJob, full
+
+_int = serializer_for(int)
+Typed = Callable[..., Said]
+
+
+def put(job: GrownJob, **totals: int | None) -> int:
+    return job.batch(
+        lambda model: {
+            full(TOTAL, int(user[1:])): None if value is None else _int.dumps(value)
+            for user, value in totals.items()
+        }
+    )
+
+
+@pytest.fixture
+def job(root: Path) -> GrownJob:
+    """Checkpoints 2 to 7; user 1 falls below zero in 5."""
+    made = GrownJob(root)
+    put(made, u1=5, u2=1)
+    put(made, u2=2)
+    put(made, u1=8)
+    put(made, u1=-3, u3=4)
+    put(made, u3=None)
+    put(made, u1=-1)
+    return made
+
+
+@pytest.fixture
+def typed(command: Command, root: Path, job: GrownJob) -> Typed:
+    return lambda *arguments: command(*arguments, "--checkpoint-dir", root)
+
+
+def test_a_history_has_each_checkpoint_in_which_the_key_changed(typed: Typed) -> None:
+    said = typed("history", "orders", "balance", "total", 1, "-o", "json")
+    assert said.code == 0, said.err
+    versions = [(v["checkpoint"], v["what"], v["value"]) for v in said.json["versions"]]
+    assert versions == [(2, "kept", 5), (4, "changed", 8), (5, "changed", -3), (7, "changed", -1)]
+    assert said.json["checkpoints"] == 6
+    shown = typed("history", "orders", "balance", "total", 3)
+    assert "deleted" in shown.out
+    assert "6 kept checkpoints read" in shown.err
+
+
+def test_a_history_can_begin_later_and_show_less(typed: Typed) -> None:
+    since = typed("history", "orders", "balance", "total", 1, "--since", 5, "-o", "json").json
+    assert [v["checkpoint"] for v in since["versions"]] == [5, 7]
+    newest = typed("history", "orders", "balance", "total", 1, "--limit", 1)
+    assert "there are older versions: --limit above 1 shows them" in newest.err
+    assert typed("history", "orders", "balance", "total", 9).err.startswith("nothing was ever set for key 9")
+
+
+def test_what_expired_is_told_from_what_was_deleted(command: Command, root: Path) -> None:
+    job = GrownJob(root)
+    job.batch(lambda model: job._brief(1, 7))
+    job.batch(seconds=20)
+    said = command("history", "orders", "balance", "brief", 1, "-o", "json", "--checkpoint-dir", root)
+    assert [(v["what"], v["value"]) for v in said.json["versions"]] == [("kept", 7), ("expired", None)]
+    made = command("diff", "orders", 2, 3, "-o", "json", "--checkpoint-dir", root).json["states"]
+    assert [(s["state"], s["expired"], s["went"]) for s in made] == [("brief", 1, 0)]
+
+
+def test_a_diff_counts_and_shows_what_changed(typed: Typed, tmp_path: Path) -> None:
+    said = typed("diff", "orders", 4, 7, "-o", "json")
+    assert said.code == 0, said.err
+    (state,) = said.json["states"]
+    assert (state["state"], state["came"], state["changed"], state["went"]) == ("total", 0, 1, 0)
+    assert [(c["key"], c["before"], c["after"]) for c in state["first"]] == [("1", 8, -1)]
+    assert typed("diff", "orders", 7, 7).err.startswith(
+        "from checkpoint 7 of job 'orders' to checkpoint 7 of job"
+    )
+    assert "-1" in typed("diff", "orders", 4, 7).out
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+def test_all_changes_go_into_a_file(typed: Typed, tmp_path: Path, ending: str) -> None:
+    file = tmp_path / f"changes.{ending}"
+    assert typed("diff", "orders", 2, 5, "--all", file, "--limit", 0).code == 0
+    if ending == "jsonl":
+        rows = [json.loads(line) for line in file.read_text().splitlines()]
+    else:
+        rows = [
+            row | {name: json.loads(row[name]) for name in ("before", "after") if row[name]}
+            for row in pq.read_table(file).to_pylist()
+        ]
+    found = sorted((row["key"], row["kind"], row["before"], row["after"]) for row in rows)
+    assert found == [("1", "changed", 5, -3), ("2", "changed", 1, 2), ("3", "came", None, 4)]
+
+
+def test_two_jobs_and_a_tag_are_compared(typed: Typed, root: Path, job: GrownJob) -> None:
+    job.tag(4, "before")
+    other = GrownJob(root, "candidate")
+    put(other, u1=8, u2=3)
+    said = typed("diff", "orders", "tag:before", "latest", "--with", "candidate", "-o", "json")
+    assert [(c["key"], c["before"], c["after"]) for c in said.json["states"][0]["first"]] == [("2", 2, 3)]
+
+
+def test_a_bisection_finds_when_it_went_wrong(typed: Typed) -> None:
+    said = typed("bisect", "orders", "balance", "total", 1, "--first", "value < 0")
+    assert said.code == 0, said.err
+    assert "checkpoint 5 is the first one" in said.err
+    assert "stateflow diff orders 4 5 shows what changed" in said.err
+    answer = typed("bisect", "orders", "balance", "total", 1, "--first", "value < 0", "-o", "json").json
+    assert (answer["checkpoint"], answer["value"], answer["before"], answer["previous"]) == (5, -3, 4, 8)
+    assert answer["look_ups"] <= 3
+
+
+def test_a_condition_on_the_value_before_looks_at_every_checkpoint(typed: Typed) -> None:
+    answer = typed(
+        "bisect", "orders", "balance", "total", 1, "--first", "value < previous", "-o", "json"
+    ).json
+    assert (answer["checkpoint"], answer["scanned"], answer["look_ups"]) == (5, True, 4)
+
+
+def test_a_python_function_is_a_condition_too(typed: Typed, tmp_path: Path) -> None:
+    file = tmp_path / "wrong.py"
+    file.write_text("def wrong(value):\n    return value is not None and value < 0\n")
+    found = typed("bisect", "orders", "balance", "total", 1, "--first", f"{file}:wrong", "-o", "json").json
+    assert found["checkpoint"] == 5
+
+
+def test_any_key_of_a_state_is_found_by_what_changed(typed: Typed) -> None:
+    answer = typed("bisect", "orders", "balance", "total", "--any", "--first", "value = 4", "-o", "json").json
+    assert (answer["checkpoint"], answer["key"]) == (5, "3")
+    nothing = typed("bisect", "orders", "balance", "total", "--any", "--first", "value = 44")
+    assert "value = 44 holds in no checkpoint" in nothing.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("history", "orders", "balance", "totals", 1), "has no state 'totals' in checkpoint 7: its states are brief"),
+        (("history", "orders", "nobody", "total", 1), "has no operator 'nobody': its operators are balance"),
+        (("history", "orders", "balance", "total", "a"), "'a'"),
+        (("history", "nothing", "balance", "total", 1), "there is no job 'nothing'"),
+        (("history", "orders", "balance", "total", 1, "--since", 99), "keeps no checkpoint in that time: its newest one is 7"),
+        (("diff", "orders", 3, 99), "has no checkpoint 99 (any more): it keeps 2, 3, 4, 5, 6, 7"),
+        (("diff", "orders", 3, "tag:none"), "has no tag 'none'; its tags are: none"),
+        (("diff", "orders", 3, 4, "--all", "x.csv"), "end it in .parquet or .jsonl"),
+        (("diff", "orders", 3, 4, "--state", "nothing"), "has a state 'nothing': their states are brief"),
+        (("bisect", "orders", "balance", "total", 1), "say what is wrong: --first 'value < 0'"),
+        (("bisect", "orders", "balance", "total", "--first", "value < 0"), "name a key, or search all keys of the state with --any"),
+        (("bisect", "orders", "balance", "total", 1, "--first", "amount < 0"), "needs column 'amount', but the state has none; it has value, previous"),
+        (("bisect", "orders", "balance", "log", 1, "--first", "value < 0"), "have no columns for a condition: give a Python function"),
+        (("bisect", "orders", "balance", "total", 1, "--first", "none.py:wrong"), "there is no file none.py"),
+    ],
+)  # fmt: skip
+def test_a_wrong_question_is_refused_in_one_sentence(
+    typed: Typed, arguments: tuple[Any, ...], sentence: str
+) -> None:
+    said = typed(*arguments)
+    assert said.code in (2, 3), said.out
+    assert sentence in said.err
+    assert "Traceback" not in said.err
+
+
+def test_an_erased_key_is_gone_from_its_history(command: Command, root: Path, job: GrownJob) -> None:
+    erased = command("state", "erase", "orders", 1, "--yes", "--checkpoint-dir", root)
+    assert erased.code == 0, erased.err
+    versions = command(
+        "history", "orders", "balance", "total", 1, "-o", "json", "--checkpoint-dir", root
+    ).json["versions"]
+    assert [(v["kind"], v["what"], v["value"]) for v in versions] == [("erase", "not there", None)]
+    refused = command("diff", "orders", 5, "latest", "--checkpoint-dir", root)
+    assert "has no checkpoint 5 (any more)" in refused.err

@@ -1,0 +1,178 @@
+"""Tables of Postgres as users name them: where they are, and that no password comes into a record."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+import pytest
+
+import stateflow as sf
+from stateflow.connectors import IncompatibleError, UnavailableError, UsageError
+from stateflow.connectors.postgres.columns import Column, fits, made_type
+from stateflow.connectors.postgres.server import cannot_connect, is_passing, trying_again
+from stateflow.connectors.postgres.table import conninfo, names_of_table
+
+
+@dataclass
+class Order:
+    id: int
+    amount: float
+
+
+@pytest.mark.parametrize(
+    ("connection", "place"),
+    [
+        ("postgresql://etl@db.example/shop", "postgres://db.example:5432/shop.public.orders"),
+        ("postgres://db.example:5433/shop?sslmode=require", "postgres://db.example:5433/shop.public.orders"),
+        ("host=db.example dbname=shop user=etl", "postgres://db.example:5432/shop.public.orders"),
+        ("service=shop", "postgres://service:shop/public.orders"),
+        ("env:SHOP", "postgres://env:SHOP/public.orders"),
+        ("", "postgres://environment/public.orders"),
+    ],
+)
+def test_a_table_has_one_place_however_its_server_is_named(connection: str, place: str) -> None:
+    assert sf.postgres("public.orders", connection=connection).place == place
+    assert sf.postgres('Public."orders"', connection=connection).place == place
+
+
+@pytest.mark.parametrize(
+    "connection",
+    ["postgresql://etl:hunter2@db/shop", "host=db password=hunter2", "postgresql://db/shop?password=hunter2", "sslpassword=hunter2"],
+)  # fmt: skip
+def test_a_password_is_refused_and_not_repeated(connection: str) -> None:
+    with pytest.raises(
+        UsageError, match="password, which would stand in records: leave it out, and give it as PGPASSWORD"
+    ) as caught:
+        sf.postgres("public.orders", connection=connection)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_connection_that_is_no_text_of_libpq_is_refused_without_repeating_it() -> None:
+    for text in ("hunter2", "host=db 'hunter2"):
+        with pytest.raises(UsageError, match=r"no text that libpq reads: write 'postgresql://") as caught:
+            sf.postgres("public.orders", connection=text)
+        assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["orders", "", "a.b.c", "public.", "public.or ders", 5])
+def test_a_table_is_named_with_its_schema(name: Any) -> None:
+    with pytest.raises(UsageError, match=re.escape("write postgres('public.orders')")):
+        sf.postgres(name)
+
+
+def test_names_fold_as_in_sql() -> None:
+    assert names_of_table('Shop."My ""T"') == ("shop", 'My "T')
+
+
+def test_a_variable_has_the_connection_where_the_driver_runs() -> None:
+    assert conninfo("env:SHOP", {"SHOP": "postgresql://u:p@h/d"}) == "postgresql://u:p@h/d"
+    assert conninfo("service=shop", {}) == "service=shop"
+    with pytest.raises(
+        UsageError, match="variable SHOP, which this process does not have: set it where the driver runs"
+    ):
+        conninfo("env:SHOP", {})
+
+
+def test_a_pipeline_names_tables_without_the_driver_and_not_one_twice() -> None:
+    @sf.pipeline("shop")
+    def shop(flow: sf.Flow) -> None:
+        orders = flow.source("orders", sf.files("/in", "json"), Order)
+        orders.append("all", sf.postgres("public.orders"))
+        orders.upsert("newest", sf.postgres('public."orders"'), keys="id")
+
+    with pytest.raises(
+        UsageError,
+        match=r"sinks 'all' and 'newest' write to one table, Postgres table public\.\"orders\": give each a table",
+    ):
+        shop.build()
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({}, "has no key columns: say keys="),
+        ({"keys": "user"}, "Order has no column 'user' for keys"),
+        ({"keys": "id", "delete_when": "gone"}, "gone"),
+    ],
+)
+def test_an_upsert_is_checked_where_it_is_declared(options: dict[str, Any], why: str) -> None:
+    @sf.pipeline("shop")
+    def shop(flow: sf.Flow) -> None:
+        flow.source("orders", sf.files("/in", "json"), Order).upsert(
+            "out", sf.postgres("public.orders"), **options
+        )
+
+    with pytest.raises(UsageError, match=why):
+        shop.build()
+
+
+def test_a_dry_run_writes_its_upserts_into_a_folder_with_their_keys(tmp_path: Any) -> None:
+    from stateflow.pipelines.redirected import RedirectedPipeline
+
+    def shop(flow: sf.Flow) -> None:
+        orders = flow.source("orders", sf.files("/in", "json"), Order)
+        orders.upsert("out", sf.postgres("public.orders"), keys="id", order_by="amount")
+
+    [sink] = RedirectedPipeline("shop", shop, folder=tmp_path).build().sinks
+    assert (sink.sink_kind.name, sink.options["keys"], sink.options["order_by"]) == (
+        "delta_upsert",
+        ("id",),
+        "amount",
+    )
+    assert sink.output == str(tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("kind", "base", "type_", "fit"),
+    [
+        ("int", "int8", "bigint", True),
+        ("bigint", "int4", "integer", False),
+        ("bigint", "numeric", "numeric", True),
+        ("bigint", "numeric", "numeric(6,2)", False),
+        ("decimal(6,2)", "numeric", "numeric(6,2)", True),
+        ("decimal(6,2)", "numeric", "numeric(6,3)", False),
+        ("decimal(6,2)", "numeric", "numeric", True),
+        ("double", "float4", "real", False),
+        ("string", "jsonb", "jsonb", True),
+        ("string", "int4", "integer", False),
+        ("array<int>", "jsonb", "jsonb", True),
+        ("array<int>", "_int4", "integer[]", False),
+        ("interval day to second", "interval", "interval", False),
+    ],
+)
+def test_a_column_fits_if_it_holds_every_value(kind: str, base: str, type_: str, fit: bool) -> None:
+    assert fits(kind, Column("c", type_, base)) is fit
+
+
+def test_a_type_that_no_column_holds_is_refused() -> None:
+    with pytest.raises(
+        IncompatibleError, match="no type of Postgres holds interval day to second without loss"
+    ):
+        made_type("interval day to second")
+
+
+def test_what_passes_is_tried_again_and_what_does_not_is_not() -> None:
+    broken, paused = (
+        [psycopg.OperationalError("gone"), psycopg.errors.DeadlockDetected("locked")],
+        list[float](),
+    )
+
+    def act() -> int:
+        if broken:
+            raise broken.pop()
+        return 5
+
+    assert trying_again("table t", act, paused.append) == 5
+    assert paused == [0.2, 0.5]
+    broken[:] = [psycopg.OperationalError("gone")] * 9
+    with pytest.raises(UnavailableError, match="table t broke off: gone; run again when the server is well"):
+        trying_again("table t", act, paused.append)
+    broken[:] = [psycopg.errors.CheckViolation("no")]
+    with pytest.raises(psycopg.errors.CheckViolation):
+        trying_again("table t", act, paused.append)
+    assert not is_passing(ValueError())
+    assert isinstance(cannot_connect("t", 'FATAL: database "x" does not exist'), UsageError)
+    assert isinstance(cannot_connect("t", "Connection refused"), UnavailableError)

@@ -1,0 +1,111 @@
+"""What a client says when the other side is not what it should be, without Spark."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stateflow.hosts.client import BUSY, FAILED, UNAVAILABLE, Connection, Refused, ask, run_on
+from stateflow.hosts.settings import Current, write
+
+
+class Side:
+    """A host of the test, which answers each connection with the next of its answers."""
+
+    def __init__(self, folder: Path, *answers: Callable[[Connection], None]) -> None:
+        self.folder = folder / "team"
+        place = folder / "s"
+        place.mkdir(mode=0o700)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.bind(str(place / "runs"))
+        listener.listen()
+        write(self.folder, "current.json", Current(str(place / "runs"), 1, 1, 0.0))
+
+        def serve() -> None:
+            for answer in answers:
+                sock, _ = listener.accept()
+                answer(Connection(sock))
+                sock.close()
+            listener.close()
+
+        threading.Thread(target=serve, daemon=True).start()
+
+    def run(self, said: list[str]) -> int:
+        return run_on(self.folder, ["run", "a.py"], {"A": "1"}, wait=1.5, say=said.append)
+
+
+@pytest.fixture
+def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("h")
+
+
+def answering(*messages: dict[str, object]) -> Callable[[Connection], None]:
+    def answer(connection: Connection) -> None:
+        asked, files = connection.receive(most_files=3)
+        assert asked is not None
+        assert (asked["argv"], asked["environ"], asked["wait"], len(files)) == (
+            ["run", "a.py"],
+            {"A": "1"},
+            1.5,
+            3,
+        )
+        for message in messages:
+            connection.send(message)
+
+    return answer
+
+
+def test_the_exit_code_is_the_runs(short: Path) -> None:
+    said: list[str] = []
+    assert Side(short, answering({"waits": "it is full"}, {"started": 1}, {"exit": 7})).run(said) == 7
+    assert said == ["waiting for the host team: it is full"]
+
+
+def test_whoever_is_sent_to_a_replacement_asks_again(short: Path) -> None:
+    assert Side(short, answering({"again": True}), answering({"started": 1}, {"exit": 0})).run([]) == 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        (answering({"refused": "it is draining", "exit_code": BUSY}), BUSY),
+        (answering(), UNAVAILABLE),
+        (lambda connection: connection.sock.shutdown(socket.SHUT_RDWR), UNAVAILABLE),
+        (lambda connection: connection.sock.sendall(b"\xff\xff\xff\xff{}"), UNAVAILABLE),
+    ],
+)
+def test_a_run_that_has_not_begun_is_refused(
+    short: Path, answer: Callable[[Connection], None], code: int
+) -> None:
+    with pytest.raises(Refused) as refused:
+        Side(short, answer).run([])
+    assert refused.value.exit_code == code
+
+
+def test_a_host_that_dies_in_the_middle_fails_the_run_and_starts_no_second_one(short: Path) -> None:
+    said: list[str] = []
+    assert Side(short, answering({"started": 1})).run(said) == FAILED
+    assert "died with its runs" in said[0]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"socket": 3}', '{"socket": "/nowhere/at/all"}'])
+def test_a_damaged_address_is_no_host(tmp_path: Path, text: str) -> None:
+    (tmp_path / "current.json").write_text(text, encoding="utf-8")
+    with pytest.raises(Refused):
+        ask(tmp_path, "show")
+
+
+def test_a_message_of_any_size_arrives_whole() -> None:
+    ours, theirs = map(Connection, socket.socketpair())
+    sent = {"environ": {str(n): "x" * 1000 for n in range(2000)}}
+    sender = threading.Thread(target=ours.send, args=[sent, [0, 1, 2]])
+    sender.start()
+    got, files = theirs.receive(most_files=3)
+    sender.join()
+    assert json.dumps(got) == json.dumps(sent)
+    assert len(files) == 3

@@ -1,0 +1,137 @@
+"""What a host does when its processes are killed, when it is used up, and when it is told to end."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.hosts.hosting import Host, alive, eventually, give, host
+from tests.hosts.test_runs import slow
+
+pytestmark = pytest.mark.system
+
+
+def replaced(made: Host, before: int) -> dict[str, object]:
+    """What the host shows when another application has the name."""
+
+    def shown() -> dict[str, object] | None:
+        now = made.shown()
+        return now if now.get("number", before) != before else None
+
+    found: dict[str, object] = eventually(shown, "another application takes runs", 120)
+    return found
+
+
+@pytest.mark.parametrize("victim", ["jvm", "host", "zygote"])
+def test_a_killed_part_takes_its_runs_along_and_the_next_application_carries_on(
+    tmp_path: Path, victim: str
+) -> None:
+    with host(tmp_path) as made:
+        project, begun, go = slow(made, "victim")
+        before = made.shown()
+        processes = before["processes"]
+        client = made.started("run", "pipeline.py", "--host", "tests", "--host-only", cwd=project)
+        eventually(begun.exists, "the batch runs")
+        run = made.shown()["runs"][0]["pid"]
+        os.kill(processes[victim], signal.SIGKILL)
+        client.communicate(timeout=60)
+        assert client.returncode != 0
+        eventually(lambda: not any(alive(pid) for pid in (run, *processes.values())), "nothing of it is left")
+        replaced(made, before["number"])
+        go.touch()
+        ran = made.run(project)
+        assert ran.returncode == 0, ran.stderr
+        give(project)
+        assert made.run(project).returncode == 0
+        assert "2.0" in made.stateflow("query", "victim", "total", "total", "a3").stdout
+
+
+def test_a_killed_keeper_takes_all_along_and_the_name_is_free(tmp_path: Path) -> None:
+    with host(tmp_path) as made:
+        processes = made.shown()["processes"]
+        os.kill(made.keeper(), signal.SIGKILL)
+        eventually(lambda: not any(map(alive, processes.values())), "nothing of it is left")
+        assert "ended" in made.stateflow("host", "list").stdout
+        again = made.stateflow("host", "start", "tests", "--master", "local[2]", timeout=200)
+        assert again.returncode == 0, again.stderr
+        assert made.run(made.project("after")).returncode == 0
+
+
+def test_after_so_many_runs_another_application_takes_the_name_and_no_run_notices(tmp_path: Path) -> None:
+    with host(tmp_path, "--recycle-runs", "3", "--cold") as made:
+        first = made.shown()
+        project = made.project("many")
+        for _ in range(8):
+            ran = made.run(project)
+            assert ran.returncode == 0, ran.stderr
+            give(project)
+        replaced(made, first["number"])
+        eventually(lambda: not alive(first["pid"]), "the first application has ended")
+        assert "is replaced: it has carried out 3 runs" in made.log()
+
+
+def test_a_changed_package_replaces_the_application(tmp_path: Path) -> None:
+    from stateflow.hosts import upgrades
+
+    with host(tmp_path) as made:
+        first = made.shown()
+        project = made.project("upgraded")
+        file = Path(upgrades.__file__)
+        os.utime(file)
+        ran = made.run(project, "--host-wait", "2 minutes")
+        assert ran.returncode == 0, ran.stderr
+        assert "was changed since it started" in ran.stderr
+        assert made.shown()["number"] != first["number"]
+        file.touch()
+        refused = made.run(project, "--host-wait", "0")
+        assert (refused.returncode, "its replacement is not ready" in refused.stderr) == (8, True)
+
+
+def test_a_drained_host_takes_no_run_and_ends_with_its_last_one(tmp_path: Path) -> None:
+    with host(tmp_path) as made:
+        project, begun, go = slow(made, "last")
+        client = made.started("run", "pipeline.py", "--host", "tests", "--host-only", cwd=project)
+        eventually(begun.exists, "the batch runs")
+        assert made.stateflow("host", "drain", "tests").returncode == 0
+        eventually(lambda: made.shown().get("draining"), "it drains")
+        refused = made.run(made.project("late"))
+        assert (refused.returncode, "it is draining" in refused.stderr) == (8, True), refused.stderr
+        go.touch()
+        said, _ = client.communicate(timeout=60)
+        assert client.returncode == 0, said
+        eventually(lambda: "ended" in made.stateflow("host", "list").stdout, "it has ended")
+
+
+def test_a_stopped_host_ends_each_run_after_its_batch(tmp_path: Path) -> None:
+    with host(tmp_path) as made:
+        project, begun, go = slow(made, "stopped")
+        client = made.started("run", "pipeline.py", "--host", "tests", "--trigger", "1 second", cwd=project)
+        eventually(begun.exists, "the batch runs")
+        go.touch()
+        assert made.stateflow("host", "stop", "tests", timeout=90).returncode == 0
+        said, _ = client.communicate(timeout=60)
+        assert client.returncode == 0, said
+        assert made.stateflow("host", "show", "tests").stdout.startswith("tests: ended")
+
+
+def test_what_starts_a_host_wrongly_is_one_sentence(tmp_path: Path) -> None:
+    made = Host(tmp_path)
+    for words, code, why in (
+        (["start", "No Name"], 2, "cannot be the name of a host"),
+        (["show", "nobody"], 3, "there is no host 'nobody'"),
+        (["stop", "nobody"], 3, "there is no host 'nobody'"),
+        (["start", "wrong", "--conf", "spark.driver.memory"], 2, "--conf NAME=VALUE"),
+        (
+            ["start", "wrong", "--master", "local[2]", "--conf", "spark.driver.memory=nonsense"],
+            1,
+            "did not start",
+        ),
+    ):
+        ran = made.stateflow("host", *words, timeout=200)
+        assert (ran.returncode, why in ran.stderr) == (code, True), ran.stderr
+    with host(tmp_path):
+        second = made.stateflow("host", "start", "tests")
+        assert (second.returncode, "runs already" in second.stderr) == (8, True)

@@ -1,0 +1,74 @@
+"""The keeper of a host, with an application that has no Spark: what it tells it, and when it ends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stateflow.hosts import lease, starting
+from stateflow.hosts.settings import HostSettings
+from tests.hosts.hosting import alive, eventually
+
+APPLICATION = """
+import json, sys
+print(json.dumps({"ready": "nowhere", "processes": {}}), flush=True)
+for line in sys.stdin:
+    if line.strip() in ("drain", "stop"):
+        sys.exit(0)
+"""
+KEEP = "import sys; from pathlib import Path; from stateflow.hosts.keeper import keep; sys.exit(keep(Path(sys.argv[1]), [sys.executable, '-c', sys.argv[2]]))"
+
+
+def kept(folder: Path, settings: HostSettings) -> subprocess.Popen[str]:
+    starting.prepare(folder, settings)
+    process = subprocess.Popen(
+        [sys.executable, "-c", KEEP, str(folder), APPLICATION], stderr=subprocess.PIPE, text=True
+    )
+    eventually((folder / "current.json").exists, "its application takes runs")
+    return process
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path / "hosts" / "team"
+    if keeper := starting.keeper_of(tmp_path / "hosts" / "team"):
+        os.kill(keeper.pid, 9)
+
+
+def test_a_host_whose_lease_nobody_renews_drains(folder: Path) -> None:
+    keeper = kept(folder, HostSettings(lease=1.0))
+    until = time.monotonic() + 2.5
+    while time.monotonic() < until:
+        lease.renew(folder)
+        time.sleep(0.1)
+    assert keeper.poll() is None, "it stays while somebody renews it"
+    _, said = keeper.communicate(timeout=60)
+    assert keeper.returncode == 0
+    assert "nobody has renewed the lease for 1 s: the host drains" in said
+    assert not starting.has_died(folder), "it has ended by itself"
+
+
+def test_a_host_without_a_lease_stays(folder: Path) -> None:
+    keeper = kept(folder, HostSettings())
+    os.utime(folder / lease.RENEWED, (0, 0))
+    time.sleep(1.5)
+    assert alive(keeper.pid)
+    assert starting.drain(folder)
+    assert keeper.wait(60) == 0
+    assert not starting.drain(folder)
+    keeper.communicate()
+
+
+def test_a_killed_keeper_is_told_from_one_that_has_ended(folder: Path) -> None:
+    assert starting.has_died(folder), "nothing is there"
+    keeper = kept(folder, HostSettings())
+    assert not starting.has_died(folder)
+    keeper.kill()
+    keeper.communicate()
+    assert starting.has_died(folder)

@@ -1,0 +1,277 @@
+"""A run on a warm host is the same run: its output, its errors, its exit code, its working folder; and others notice nothing of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.hosts.hosting import Host, alive, eventually, give, host
+
+LEAKY = """
+import threading
+
+class Leaky(Total):
+    def process(self, account, rows, ctx):
+        os.environ["LEAKED"] = "yes"
+        yield from super().process(account, rows, ctx)
+
+os.chdir("/")
+os.environ["LEAKED"] = "yes"
+sys.path.insert(0, "/leaked")
+threading.Thread(target=time.sleep, args=[600]).start()
+MEMO = bytearray(64 << 20)
+import subprocess
+CHILD = subprocess.Popen(["sleep", "600"])
+open(os.path.join(os.path.dirname(__file__), "child"), "w").write(str(CHILD.pid))
+"""
+SLOW = """
+class Slow(Total):
+    def process(self, account, rows, ctx):
+        open({begun!r}, "a").write("x")
+        while not os.path.exists({go!r}):
+            time.sleep(0.05)
+        yield from super().process(account, rows, ctx)
+"""
+
+
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+    with host(tmp_path_factory.mktemp("warm"), "--runs", "2", "--cold") as made:
+        yield made
+
+
+def slow(warm: Host, name: str) -> tuple[Path, Path, Path]:
+    """A project whose batch waits: its folder, the file that says that the batch runs, and the one that lets it go on."""
+    begun, go = warm.folder / f"{name}.begun", warm.folder / f"{name}.go"
+    body = SLOW.format(begun=str(begun), go=str(go))
+    return warm.project(name, body=body, operator="Slow"), begun, go
+
+
+def running(warm: Host, job: str) -> int:
+    """The process of a job's run on the host; 0 if there is none."""
+    return next((run["pid"] for run in warm.shown()["runs"] if run["job"] == job), 0)
+
+
+def test_runs_carry_on_from_each_other_in_their_own_folder(warm: Host) -> None:
+    one, two = warm.project("one"), warm.project("two")
+    for project in (one, two, one):
+        ran = warm.run(project)
+        assert ran.returncode == 0, ran.stderr
+        give(project)
+    assert "1 batch and 20 rows" in ran.stdout
+    # Both read `in` and write `out`: each means those of its own folder.
+    assert (one / "out" / "_delta_log").is_dir()
+    assert (two / "out" / "_delta_log").is_dir()
+    shown = warm.stateflow("query", "one", "total", "total", "a3").stdout
+    assert "2.0" in shown
+    assert "1.0" in warm.stateflow("query", "two", "total", "total", "a3").stdout
+    assert ", on its warm host tests" in " ".join(warm.stateflow("show", "one").stdout.split())
+
+
+def test_errors_and_exit_codes_are_those_of_a_driver_of_its_own(warm: Host) -> None:
+    project = warm.project("wrong")
+    for words in (["--option", "parallelism=x"], ["-p", "nothing=1"], ["--until", "never"]):
+        there = warm.run(project, *words)
+        here = warm.stateflow("run", "pipeline.py", *words, cwd=project)
+        assert (there.returncode, there.stderr) == (here.returncode, here.stderr)
+    failing = "class Failing(Total):\n    def process(self, account, rows, ctx):\n        raise ValueError('no such rate')\n"
+    failed = warm.run(warm.project("failing", body=failing, operator="Failing"))
+    assert failed.returncode == 1
+    assert "no such rate" in failed.stderr
+    assert "pipeline.py" in failed.stderr
+
+
+def test_what_workers_print_is_in_the_log_of_their_run(warm: Host) -> None:
+    body = "class Printing(Total):\n    def process(self, account, rows, ctx):\n        print('seen', account, os.getcwd(), os.environ['OF_RUN'])\n        yield account, 1.0\n"
+    project = warm.project("printing", body=body, operator="Printing")
+    warm.environ["OF_RUN"] = "mine"
+    try:
+        ran = warm.run(project)
+    finally:
+        del warm.environ["OF_RUN"]
+    assert f"seen a3 {project} mine" in ran.stderr
+    assert "seen a3" not in warm.log()
+
+
+def test_a_run_that_leaks_harms_no_other(warm: Host) -> None:
+    leaky = warm.project("leaky", body=LEAKY, operator="Leaky")
+    # The pipeline changes the working folder while it loads: its paths mean another folder from there on.
+    words = ["-p", f"input={leaky / 'in'}", "-p", f"output={leaky / 'out'}"]
+    assert warm.run(leaky, *words).returncode == 0
+    child = int((leaky / "child").read_text(encoding="utf-8"))
+    eventually(lambda: not alive(child), "the process that the run has left is ended")
+    body = "assert 'LEAKED' not in os.environ and '/leaked' not in sys.path and os.getcwd() != '/'\n"
+    clean = "class Clean(Total):\n    def process(self, account, rows, ctx):\n        assert 'LEAKED' not in os.environ\n        yield account, 1.0\n"
+    ran = warm.run(warm.project("clean", body=body + clean, operator="Clean"))
+    assert ran.returncode == 0, ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("ending", "code"),
+    [
+        ("os._exit(7)", 7),
+        ("os.kill(os.getpid(), 9)", 137),
+        ("sys.exit(3)", None),
+        ("raise MemoryError", None),
+    ],
+)
+def test_a_run_that_ends_itself_leaves_its_place(warm: Host, ending: str, code: int | None) -> None:
+    name = re.sub(r"\W+", "-", ending).strip("-").lower()
+    project = warm.project(name, more=ending)
+    ran = warm.run(project)
+    assert ran.returncode == code if code is not None else ran.returncode != 0
+    assert warm.run(warm.project(f"after-{name}")).returncode == 0
+    assert warm.shown()["runs"] == []
+
+
+def test_a_pipeline_that_stops_spark_ends_its_run_and_not_the_host(warm: Host) -> None:
+    application = warm.shown()["pid"]
+    more = "from pyspark.sql import SparkSession\n    def stops(frame, number):\n        SparkSession.builder.getOrCreate().stop()\n    rows.for_each_batch('stops', lambda frame, ctx: frame.sparkSession.stop())"
+    ran = warm.run(warm.project("stopping", more=more))
+    assert ran.returncode == 1
+    assert "spark.stop()" in ran.stderr
+    assert warm.run(warm.project("after-stopping")).returncode == 0
+    assert warm.shown()["pid"] == application
+
+
+def test_settings_and_views_of_a_run_are_its_own(warm: Host) -> None:
+    more = (
+        "def sets(frame, ctx):\n"
+        "        spark = frame.sparkSession\n"
+        "        assert spark.conf.get('spark.sql.shuffle.partitions') == '{own}'\n"
+        "        assert not spark.catalog.tableExists('known')\n"
+        "        spark.range(1).createOrReplaceTempView('known')\n"
+        "        spark.conf.set('spark.sql.session.timeZone', 'Asia/Tokyo')\n"
+        "        spark.range(5).cache().count()\n"
+        "    rows.for_each_batch('sets', sets)"
+    )
+    for name, own in (("sets", "3"), ("sets-not", "5")):
+        project = warm.project(name, more=more.format(own=own))
+        ran = warm.run(project, "--conf", f"spark.sql.shuffle.partitions={own}")
+        assert ran.returncode == 0, ran.stderr
+
+
+def test_sigterm_ends_a_run_after_its_batch_and_a_second_signal_at_once(warm: Host) -> None:
+    project, begun, go = slow(warm, "told")
+    client = warm.started("run", "pipeline.py", "--host", "tests", "--host-only", cwd=project)
+    eventually(begun.exists, "the batch runs")
+    client.send_signal(signal.SIGTERM)
+    go.touch()
+    said, _ = client.communicate(timeout=60)
+    assert client.returncode == 0, said
+    assert "stopping after this batch" in said
+    assert "1 batch and 20 rows" in said
+
+
+@pytest.mark.parametrize("victim", ["client", "run"])
+def test_a_run_that_is_killed_is_gone_with_its_jobs_and_the_next_one_carries_on(
+    warm: Host, victim: str
+) -> None:
+    project, begun, go = slow(warm, f"killed-{victim}")
+    client = warm.started("run", "pipeline.py", "--host", "tests", "--host-only", cwd=project)
+    eventually(begun.exists, "the batch runs")
+    run = running(warm, "pipeline.py")
+    os.kill(client.pid if victim == "client" else run, signal.SIGKILL)
+    client.communicate(timeout=60)
+    assert client.returncode == (-9 if victim == "client" else 137)
+    eventually(lambda: not alive(run), "the run is gone")
+    eventually(lambda: warm.shown()["runs"] == [], "its place is free")
+    go.touch()
+    ran = warm.run(project)
+    assert ran.returncode == 0, ran.stderr
+    assert "1.0" in warm.stateflow("query", f"killed-{victim}", "total", "total", "a3").stdout
+
+
+def test_who_finds_no_place_waits_and_a_run_that_may_not_wait_is_refused_as_busy(warm: Host) -> None:
+    waiting = [slow(warm, f"taking-{n}") for n in range(2)]
+    taking = [
+        warm.started("run", "pipeline.py", "--host", "tests", "--host-only", cwd=each[0]) for each in waiting
+    ]
+    # The first batch has both cores of Spark. The other run has a place, and waits for a core.
+    eventually(lambda: len(warm.shown()["runs"]) == 2, "both places are taken")
+    third = warm.project("third")
+    refused = warm.run(third, "--host-wait", "0")
+    assert refused.returncode == 8
+    assert "all its 2 places are taken" in refused.stderr
+    queued = warm.started("run", "pipeline.py", "--host", "tests", "--host-wait", "1 minute", cwd=third)
+    eventually(lambda: warm.shown()["waiting"] == 1, "it waits")
+    for _, _, go in waiting:
+        go.touch()
+    said, _ = queued.communicate(timeout=90)
+    assert queued.returncode == 0, said
+    assert "waiting for the host tests: it has 2 places" in said
+    assert [each.wait(timeout=60) for each in taking] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--master", "local[3]"], "asks for the master local[3], and the host has local[2]"),
+        (["--conf", "spark.driver.memory=3g"], "spark.driver.memory can be set only when Spark starts"),
+        (["--conf", "spark.jars=/nowhere.jar"], "spark.jars can be set only when Spark starts"),
+    ],
+)
+def test_what_only_the_start_of_spark_can_set_is_refused(warm: Host, words: list[str], why: str) -> None:
+    project = warm.project(f"unfit-{abs(hash(why))}")
+    ran = warm.run(project, *words)
+    assert ran.returncode == 2
+    assert why in ran.stderr
+    assert not (warm.folder / "checkpoints" / project.name).exists()
+
+
+def test_credentials_of_another_environment_are_refused(warm: Host) -> None:
+    project = warm.project("foreign")
+    warm.environ["AWS_ACCESS_KEY_ID"] = "another"
+    try:
+        ran = warm.run(project)
+    finally:
+        del warm.environ["AWS_ACCESS_KEY_ID"]
+    assert ran.returncode == 2
+    assert "AWS_ACCESS_KEY_ID" in ran.stderr
+    assert "another one than when the host was started" in ran.stderr
+
+
+def test_without_its_host_a_run_has_a_driver_of_its_own_and_says_why(warm: Host) -> None:
+    project = warm.project("hostless")
+    alone = warm.run(project, name="nobody")
+    assert (alone.returncode, "it is not running" in alone.stderr) == (9, True)
+    ran = warm.stateflow("run", "pipeline.py", "--host", "nobody", cwd=project)
+    assert ran.returncode == 0, ran.stderr
+    assert (
+        "the host nobody does not take the run (it is not running): starting a driver of its own"
+        in ran.stderr
+    )
+
+
+def test_a_file_and_the_environment_name_the_host(warm: Host) -> None:
+    project = warm.project("configured")
+    (project / "stateflow.toml").write_text('host = "tests"\nhost_only = true\n', encoding="utf-8")
+    before = warm.shown()["served"]
+    assert warm.stateflow("run", "pipeline.py", cwd=project).returncode == 0
+    assert warm.shown()["served"] == before + 1
+
+
+def test_the_host_is_this_users_alone(warm: Host) -> None:
+    folder = warm.cache / "hosts" / "tests"
+    current = json.loads((folder / "current.json").read_text(encoding="utf-8"))
+    for path in (folder, Path(current["socket"]).parent):
+        assert path.stat().st_mode & 0o077 == 0
+    assert (folder / "settings.json").stat().st_mode & 0o077 == 0
+
+
+def test_a_client_loads_neither_spark_nor_arrow(warm: Host) -> None:
+    code = "import sys; from stateflow.cli.entry import on_host; on_host(sys.argv[1:]); print(sorted({'pyspark', 'pyarrow', 'pandas', 'typer', 'rich'} & set(sys.modules)))"
+    project = warm.project("light")
+    ran = subprocess.run(
+        [sys.executable, "-c", code, "run", "pipeline.py", "--host", "tests"],
+        cwd=project, env=warm.environ, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert ran.stdout.splitlines()[-1] == "[]", ran.stderr

@@ -1,0 +1,126 @@
+"""What a diff reads, names and refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from stateflow.errors import IncompatibleError, NotFoundError
+from stateflow.format.references import references
+from stateflow.reading.diff import ComparedSnapshot, Differences
+from stateflow.reading.files.shard_files import identity
+from stateflow.state.values.serializers import serializer_for
+from stateflow.storage.local import LocalStore
+from tests.reading.grown import TOTAL, GrownJob, full
+
+_int = serializer_for(int)
+
+
+def many(job: GrownJob, users: range, value: int) -> int:
+    return job.batch(lambda model: {full(TOTAL, user): _int.dumps(value) for user in users})
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> GrownJob:
+    return GrownJob(tmp_path / "root")
+
+
+def test_only_files_that_the_two_do_not_share_are_fetched(
+    job: GrownJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, after = many(job, range(3000), 1), many(job, range(0, 3000, 10), 2)
+    monkeypatch.setattr(LocalStore, "local_root", None)
+    one, other = job.snapshot(before, tmp_path / "host"), job.snapshot(after, tmp_path / "host")
+    found = Differences(one, other)
+    kinds = [change.kind for change in found.changes()]
+    assert kinds == ["written"] * 300
+    shared = {identity(ref) for ref in references(one.record)} & {
+        identity(ref) for ref in references(other.record)
+    }
+    differing = {
+        identity(ref): ref.size
+        for record in (one.record, other.record)
+        for ref in references(record)
+        if identity(ref) not in shared and ref.path
+    }
+    caches = one.context.cache, other.context.cache
+    assert sum(cache.bytes_fetched for cache in caches) == sum(differing.values()) > 0
+    assert {ref.path for ref in found.unread.values()} <= {ref.path for ref in references(one.record)}
+    assert len(found.unread) == 2
+
+    asked = Differences(one, other, look_up=True)
+    changes = list(asked.changes())
+    assert [(change.kind, change.before, change.after) for change in changes] == [("changed", 1, 2)] * 300
+    assert asked.unread == {}
+    now_here = Differences(*(job.snapshot(slot, tmp_path / "host") for slot in (before, after)))
+    assert [change.kind for change in now_here.changes()] == ["changed"] * 300
+
+
+def test_a_merge_that_nobody_wrote_to_is_no_difference(job: GrownJob, tmp_path: Path) -> None:
+    for value in range(3):
+        many(job, range(200), value)
+    before = max(job.models)
+    # The next files make the runs too many, and RocksDB merges them.
+    after = [many(job, range(1), 7), many(job, range(1, 2), 7)][-1]
+    names = [{ref.path for ref in job.at(slot).operators["balance"].files} for slot in (before, after)]
+    assert names[0] - names[1], "nothing was merged"
+    found = list(Differences(job.snapshot(before, tmp_path), job.snapshot(after, tmp_path)).changes())
+    assert sorted((change.key, change.before, change.after) for change in found) == [(0, 2, 7), (1, 2, 7)]
+
+
+def test_a_rescale_is_no_difference_and_reads_nothing(job: GrownJob, tmp_path: Path) -> None:
+    before = many(job, range(500), 1)
+    after = job.rescale(5)
+    one, other = job.snapshot(before, tmp_path / "host"), job.snapshot(after, tmp_path / "host")
+    assert list(Differences(one, other).changes()) == []
+    assert one.context.cache.misses == other.context.cache.misses == 0
+
+
+def test_values_are_read_by_the_types_of_then(job: GrownJob, tmp_path: Path) -> None:
+    before = many(job, range(3), 5)
+    job.schemas["total"] = msgspec.structs.replace(job.schemas["total"], value="str")
+    text = serializer_for(str)
+    after = job.batch(lambda model: {full(TOTAL, 1): text.dumps("five")})
+    found = Differences(job.snapshot(before, tmp_path), job.snapshot(after, tmp_path))
+    assert [(c.key, c.before, c.after) for c in found.changes()] == [(1, 5, "five")]
+    assert "the type of state 'total' of operator 'balance' changed from int to str" in found.notes[0]
+
+
+def test_another_job_with_other_ids_is_compared_by_the_names_of_its_states(tmp_path: Path) -> None:
+    one, other = GrownJob(tmp_path / "root"), GrownJob(tmp_path / "root", "copy")
+    other.schemas["total"] = msgspec.structs.replace(other.schemas["total"], id=9)
+    before = many(one, range(4), 1)
+    moved = {key[:2] + b"\0\x09" + key[4:]: raw for key, raw in one.models[before].items()}
+    moved[full(9, 2)] = _int.dumps(8)
+    after = other.batch(lambda model: moved)  # type: ignore[arg-type,return-value]
+    found = Differences(one.snapshot(before, tmp_path), other.snapshot(after, tmp_path))
+    assert [(c.state, c.key, c.before, c.after) for c in found.changes()] == [("total", 2, 1, 8)]
+
+
+def test_what_cannot_be_compared_is_refused_in_one_sentence(job: GrownJob, tmp_path: Path) -> None:
+    slot = many(job, range(3), 1)
+    one = job.snapshot(slot, tmp_path)
+    operator = msgspec.structs.replace(one.record.operators["balance"], key=(("user", "str"),))
+    keyed = ComparedSnapshot(
+        "another", msgspec.structs.replace(one.record, operators={"balance": operator}), one.context
+    )
+    with pytest.raises(IncompatibleError, match="operator 'balance' has other keys in the two"):
+        list(Differences(one, keyed).changes())
+    with pytest.raises(NotFoundError, match="has an operator 'nobody': their operators are balance"):
+        list(Differences(one, one, operators=["nobody"]).changes())
+    with pytest.raises(NotFoundError, match="has a state 'nothing': their states are brief, idle, items"):
+        list(Differences(one, one, states=["nothing"]).changes())
+
+
+def test_a_state_that_one_side_lacks_is_noted(job: GrownJob, tmp_path: Path) -> None:
+    before = many(job, range(3), 1)
+    job.schemas["sum"] = job.schemas.pop("total")
+    after = many(job, range(3), 2)
+    found = Differences(job.snapshot(before, tmp_path), job.snapshot(after, tmp_path))
+    assert list(found.changes()) == []
+    assert [note.split(" is ")[0] for note in found.notes] == [
+        "state 'sum' of operator 'balance'",
+        "state 'total' of operator 'balance'",
+    ]

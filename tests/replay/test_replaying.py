@@ -1,0 +1,272 @@
+"""Batches of a job, run again on a fork: the same code gives no difference, and other code gives all of its own."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import stateflow as sf
+from stateflow.config.options import load
+from stateflow.errors import DisagreementError, NotFoundError, UsageError
+from stateflow.jobs.job import Job
+from stateflow.replay.comparison import ReplayReport
+from tests.spark.pipelines import Workbench, at
+
+pytestmark = pytest.mark.system
+
+
+@dataclass
+class Order:
+    id: int
+    user: int
+    amount: float
+    ts: datetime
+
+
+@dataclass
+class Total:
+    user: int
+    total: float
+    luck: float
+    asked_at: datetime
+
+
+@dataclass
+class Named:
+    id: int
+    user: int
+    name: str | None
+
+
+class Balance(sf.KeyedProcess[int, Order, Total]):
+    total = sf.ValueState(float, default=0.0)
+    seen = sf.ListState(int)
+    remind = sf.Timer("event")
+
+    def process(self, key: int, rows: Any, ctx: sf.Context) -> Any:
+        for row in rows:
+            self.total.value += self.worth(row)
+            self.seen.add(row.id)
+        self.remind.set(row.ts + timedelta(minutes=1))
+        yield Total(key, self.total.value, ctx.random.random(), ctx.now)
+
+    def worth(self, row: Order) -> float:
+        return row.amount
+
+    @remind.fires
+    def on_remind(self, key: int, when: datetime, ctx: sf.Context) -> Any:
+        yield Total(key, -1.0, ctx.random.random(), ctx.now)
+
+
+class Doubled(Balance):
+    def worth(self, row: Order) -> float:
+        return row.amount * 2 if row.user == 2 else row.amount
+
+
+class Guessed(Balance):
+    def worth(self, row: Order) -> float:
+        return row.amount + random.random() if row.user == 3 else row.amount
+
+
+class Ordered(Balance):
+    """Its state has texts in the order of a set."""
+
+    notes = sf.ValueState(str, default="")
+
+    def process(self, key: int, rows: Any, ctx: sf.Context) -> Any:
+        yield from super().process(key, rows, ctx)
+        self.notes.value = " ".join({f"user {key}", "of", "a", "set", "words", "in", "no", "order"})
+
+
+def names_of(keys: list[int]) -> list[dict[str, Any]]:
+    Path(ASKED).write_text(Path(ASKED).read_text() + f"{keys}\n")
+    return [{"name": f"user {key}"} for key in keys]
+
+
+ASKED = "set by the fixture"
+
+
+@dataclass
+class Shop:
+    spark: SparkSession
+    bench: Workbench
+    pipeline: Callable[..., sf.Pipeline]
+    delivered: list[int] = field(default_factory=list)
+
+    @property
+    def job(self) -> Job:
+        return Job(str(self.bench.folder / "root"), "shop")
+
+    def replay(
+        self, process: Any = Balance, first: Any = 0, last: Any = "latest", **request: Any
+    ) -> ReplayReport:
+        options = load(
+            code={
+                "checkpoint_dir": str(self.bench.folder / "root"),
+                "cache_dir": str(self.bench.folder / "cache"),
+                "scratch_dir": str(self.bench.folder / "scratch"),
+                "local_fsync": False,
+            },
+            env={},
+            folder=self.bench.folder,
+        )
+        return self.job.replay(
+            self.pipeline(process), first or self.slots[1], last, options=options, **request
+        )
+
+    @property
+    def slots(self) -> list[int]:
+        return [record.slot for record in self.bench.records("shop")]
+
+
+@pytest.fixture(scope="module")
+def shop(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Shop:
+    """A job with four batches of orders, then an append, an upsert, a function and an enrichment."""
+    from stateflow.spark.session.shipping import by_value
+    from tests.replay import test_replaying
+    from tests.spark import pipelines
+
+    global ASKED
+    bench = Workbench(spark, tmp_path_factory.mktemp("replay"))
+    ASKED = test_replaying.ASKED = str(bench.folder / "asked")
+    Path(ASKED).write_text("")
+    by_value([pipelines, test_replaying])
+    delivered: list[int] = []
+
+    def pipeline(process: Any) -> sf.Pipeline:
+        @sf.pipeline("shop")
+        def orders(flow: sf.Flow) -> None:
+            rows = flow.source(
+                "orders",
+                bench.source("orders", "id int, user int, amount double, ts timestamp"),
+                Order,
+                event_time="ts",
+                watermark="0 seconds",
+            )
+            totals = rows.key_by("user").process("balance", process)
+            totals.append("totals", sf.delta(str(bench.folder / "totals")))
+            last = totals.key_by("user").aggregate(
+                "last", "user long, total double, n long", total=sf.sum("total"), n=sf.count()
+            )
+            last.upsert("last", sf.delta(str(bench.folder / "last")), keys=["user"])
+            named = rows.key_by("user").enrich("names", names_of, Named)
+            named.for_each_batch("named", lambda frame, delivery: delivered.append(delivery.slot))
+
+        return orders
+
+    for minute in range(4):
+        bench.rows(
+            "orders",
+            [
+                Order(10 * minute + user, user, 1.0 + minute, at(2 * minute))
+                for user in range(minute, minute + 3)
+            ],
+        )
+    made = Shop(spark, bench, pipeline, delivered)
+    bench.run(pipeline(Balance), retained_checkpoints=20)
+    return made
+
+
+def _listing(folder: Path) -> set[str]:
+    return {
+        str(path.relative_to(folder))
+        for path in folder.rglob("*")
+        if path.is_file() and "scratch" not in str(path) and "cache" not in path.parts
+    }
+
+
+def test_the_same_code_gives_no_difference_publishes_nothing_and_leaves_nothing(shop: Shop) -> None:
+    before, asked, delivered = _listing(shop.bench.folder), Path(ASKED).read_text(), list(shop.delivered)
+
+    report = shop.replay(check=True)
+
+    assert report.batches >= 3
+    assert report.is_same, report.document()
+    assert report.uncompared == []
+    assert {uid: sink.before for uid, sink in report.sinks.items()} == {
+        uid: sink.after for uid, sink in report.sinks.items()
+    }
+    assert all(sink.before for sink in report.sinks.values()), report.document()
+    assert {(s.operator, s.state) for s in report.states} >= {
+        ("balance", "total"),
+        ("balance", "seen"),
+        ("balance", "remind"),
+        ("names", "answers"),
+    }
+    assert report.fork_bytes < 256 * 1024
+    assert _listing(shop.bench.folder) == before
+    assert (Path(ASKED).read_text(), shop.delivered) == (asked, delivered), "a replay calls nobody"
+
+
+def test_other_code_is_shown_by_row_and_by_key(shop: Shop) -> None:
+    report = shop.replay(Doubled)
+
+    assert not report.is_same
+    totals = report.sinks["totals"]
+    assert {change.key["user"] for _, change in totals.changes} == {2}
+    assert totals.counts == {"different": totals.changed}
+    before = totals.changes[0][1].before
+    after = totals.changes[0][1].after
+    assert before is not None
+    assert after is not None
+    assert after["total"] > before["total"]
+    assert {name: before[name] for name in ("luck", "asked_at")} == {
+        name: after[name] for name in ("luck", "asked_at")
+    }
+    assert report.sinks["named"].changed == 0
+    state = next(s for s in report.states if s.state == "total")
+    assert [(c.key, c.kind) for c in state.changes] == [(2, "different")]
+    assert state.changes[0].after > state.changes[0].before
+
+
+def test_from_the_jobs_first_batch_it_begins_with_nothing(shop: Shop) -> None:
+    report = shop.replay(first=shop.slots[0])
+
+    assert report.is_same, report.document()
+    assert report.batches == len(shop.slots)
+
+
+@pytest.mark.parametrize("process", [Guessed, Ordered])
+def test_an_operator_that_is_not_deterministic_is_named_with_a_key_and_both_values(
+    shop: Shop, process: Any
+) -> None:
+    report = shop.replay(process, check=True, compare=False, allow_non_restored_state=True)
+
+    found = report.unsteady
+    assert found is not None
+    assert found.where == "operator 'balance'"
+    assert found.key in ({"user": 3}, 3) if process is Guessed else found.what == "state 'notes'"
+    assert found.first != found.second
+
+
+def test_what_cannot_be_replayed_is_refused_before_anything_is_computed(shop: Shop) -> None:
+    with pytest.raises(NotFoundError, match="checkpoint 99"):
+        shop.replay(first=99)
+    with pytest.raises(UsageError, match="give an older one first"):
+        shop.replay(first=shop.slots[2], last=shop.slots[1])
+
+    first = shop.bench.folder / "orders" / "00002.json"
+    away = first.rename(first.with_suffix(".away"))
+    try:
+        with pytest.raises(
+            DisagreementError,
+            match=r"the input of checkpoint \d+ cannot be read again: source 'orders' lacks 1 of 1 files",
+        ):
+            shop.replay()
+    finally:
+        away.rename(first)
+
+
+def test_limits_refuse_by_themselves(shop: Shop) -> None:
+    same, other = shop.replay(), shop.replay(Doubled)
+
+    assert same.excess(0.0) == ""
+    assert "of sink 'totals' would be others, and max_changed=0.01 lets 0 pass" in other.excess(0.01)
+    assert other.excess(1.0) == ""

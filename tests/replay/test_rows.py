@@ -1,0 +1,94 @@
+"""Rows that a batch put out, beside those that other code puts out for it."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from datetime import UTC, datetime
+
+import pyarrow as pa
+
+from stateflow.replay.rows import DIFFERENT, GONE, NEW, compared
+
+
+def test_rows_in_another_order_are_the_same() -> None:
+    before = pa.table({"user": [1, 2, 2], "total": [1.5, 2.5, None]})
+    after = pa.table({"total": [None, 2.5, 1.5], "user": [2, 2, 1]})
+
+    assert compared(before, after, ["user"]).changed == 0
+
+
+def test_a_row_that_is_there_twice_counts_twice() -> None:
+    found = compared(pa.table({"a": [1, 1]}), pa.table({"a": [1, 1, 1]}), [])
+
+    assert [(c.kind, c.after) for c in found.changes] == [(NEW, {"a": 1})]
+
+
+def test_a_row_of_the_same_key_is_different_and_any_other_gone_or_new() -> None:
+    before = pa.table({"user": [1, 2, 3], "total": [10, 20, 30]})
+    after = pa.table({"user": [1, 2, 4], "total": [10, 40, 50]})
+
+    found = compared(before, after, ["user"])
+
+    assert found.counts == {GONE: 1, NEW: 1, DIFFERENT: 1}
+    assert [(c.kind, c.key, c.before, c.after) for c in found.changes] == [
+        (GONE, {"user": 3}, {"user": 3, "total": 30}, None),
+        (DIFFERENT, {"user": 2}, {"user": 2, "total": 20}, {"user": 2, "total": 40}),
+        (NEW, {"user": 4}, None, {"user": 4, "total": 50}),
+    ]
+
+
+def test_a_null_is_neither_an_empty_text_nor_the_mark_of_one() -> None:
+    before = pa.table({"a": ["\x00", "", "x\x1f"], "b": ["", "\x00", "y"]})
+    after = pa.table({"a": [None, "", "x"], "b": ["", "\x00\x00", "\x1fy"]})
+
+    assert compared(before, after, []).counts == {GONE: 3, NEW: 3}
+
+
+def test_what_a_table_has_as_a_wider_type_is_compared_as_the_rows_have_it() -> None:
+    at = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    before = pa.table(
+        {
+            "N": pa.array([1], pa.int64()),
+            "at": pa.array([at], pa.timestamp("us", "Europe/Berlin")),
+            "more": pa.array([None], pa.string()),
+        }
+    )
+    after = pa.table({"n": pa.array([1], pa.int32()), "at": pa.array([at], pa.timestamp("us", "UTC"))})
+
+    found = compared(before, after, [])
+
+    assert (found.changed, found.columns_gone, found.columns_new) == (0, (), ())
+
+
+def test_columns_that_only_one_side_has_are_named() -> None:
+    found = compared(pa.table({"a": [1], "old": ["x"]}), pa.table({"a": [1], "new": [2]}), [])
+
+    assert (found.changed, found.columns_gone, found.columns_new) == (0, ("old",), ("new",))
+
+
+def test_nested_values_are_compared_by_what_is_in_them() -> None:
+    kind = pa.struct([("x", pa.list_(pa.int64())), ("raw", pa.binary())])
+    one, other = {"x": [1, 2], "raw": b"\x00"}, {"x": [2, 1], "raw": b"\x00"}
+    before, after = pa.table({"s": pa.array([one, one], kind)}), pa.table({"s": pa.array([one, other], kind)})
+
+    assert compared(before, after, []).counts == {GONE: 1, NEW: 1}
+
+
+def test_random_tables_differ_as_their_multisets_do() -> None:
+    chance = random.Random(7)
+    for _ in range(50):
+        sides = [
+            [(chance.randrange(4), chance.choice(["a", "b", None])) for _ in range(chance.randrange(12))]
+            for _ in range(2)
+        ]
+        tables = [
+            pa.table(
+                {"k": pa.array([k for k, _ in s], pa.int64()), "v": pa.array([v for _, v in s], pa.string())}
+            )
+            for s in sides
+        ]
+        old, new = map(Counter, sides)
+        found = compared(*tables, [])
+        assert found.counts.get(GONE, 0) == (old - new).total()
+        assert found.counts.get(NEW, 0) == (new - old).total()

@@ -1,0 +1,90 @@
+"""Which batches can be run again, by what the log still has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stateflow.checkpoint.log import Log, SlotContent
+from stateflow.errors import NotFoundError, UsageError
+from stateflow.format.records import Outcome, Owner, Record
+from stateflow.replay.span import span
+
+
+def _log(*records: tuple[int, str, int | None]) -> Log:
+    """A log of (slot, kind, the slot it continues)."""
+    made = [
+        Record(
+            kind=kind,  # type: ignore[arg-type]
+            job="u", slot=slot, epoch=1, writer=f"w{slot}", owner=Owner(run="r"), based_on=based_on,
+        )
+        for slot, kind, based_on in records
+    ]  # fmt: skip
+    slots = {
+        r.slot: SlotContent(r.slot, r, Outcome(slot=r.slot, record=r.writer, writer="o", epoch=1))
+        for r in made
+    }
+    return Log("orders", None, (1,), slots, (), tuple(made), ())
+
+
+def _slots(log: Log, first: int, last: int) -> list[tuple[Any, int]]:
+    return [(step.before and step.before.slot, step.record.slot) for step in span(log, first, last)]
+
+
+def test_each_batch_goes_on_from_the_record_before_it() -> None:
+    log = _log((1, "checkpoint", None), (2, "checkpoint", 1), (3, "fence", 2), (4, "checkpoint", 2))
+
+    assert _slots(log, 2, 4) == [(1, 2), (2, 4)]
+    assert _slots(log, 1, 1) == [(None, 1)]
+
+
+def test_a_rescale_is_a_step_and_no_batch() -> None:
+    log = _log((1, "checkpoint", None), (2, "rescale", 1), (3, "checkpoint", 2))
+
+    assert [(s.record.slot, s.is_batch) for s in span(log, 2, 3)] == [(2, False), (3, True)]
+
+
+def test_without_the_record_before_it_the_refusal_names_the_first_batch_that_can() -> None:
+    log = _log((4, "checkpoint", 3), (5, "checkpoint", 4), (6, "checkpoint", 5))
+
+    with pytest.raises(NotFoundError) as refused:
+        span(log, 4, 6)
+    assert str(refused.value) == (
+        "the batch of checkpoint 4 of job 'orders' cannot be run again, since the checkpoint before it is no longer kept; "
+        "the first that can is 5"
+    )
+    with pytest.raises(NotFoundError, match="keep more with the option retained_checkpoints"):
+        span(_log((4, "checkpoint", 3)), 4, 4)
+
+
+def test_a_hole_between_kept_checkpoints_ends_the_span() -> None:
+    log = _log((2, "checkpoint", 1), (3, "checkpoint", 2), (7, "checkpoint", 6), (8, "checkpoint", 7))
+
+    with pytest.raises(NotFoundError, match="the first that can is 8"):
+        span(log, 3, 8)
+
+
+@pytest.mark.parametrize(
+    ("kind", "what"), [("restore", "put back an older state"), ("erase", "erased a key")]
+)
+def test_what_no_code_computes_ends_a_span(kind: str, what: str) -> None:
+    log = _log(
+        (1, "checkpoint", None),
+        (2, "checkpoint", 1),
+        (3, kind, 2),
+        (4, "checkpoint", 3),
+        (5, "checkpoint", 4),
+    )
+
+    with pytest.raises(UsageError) as refused:
+        span(log, 2, 5)
+    assert str(refused.value) == (
+        f"record 3 of job 'orders' {what}, which no code computes: take batches before it, up to 2, or after it, from 4"
+    )
+    assert _slots(log, 4, 5) == [(3, 4), (4, 5)]
+
+
+def test_an_older_end_than_beginning_is_refused() -> None:
+    with pytest.raises(UsageError, match="give an older one first"):
+        span(_log((1, "checkpoint", None), (2, "checkpoint", 1)), 2, 1)

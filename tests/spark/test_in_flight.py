@@ -1,0 +1,290 @@
+"""The record of a batch on its way, while the next batch is evaluated, or while nothing answers."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import stateflow as sf
+from stateflow.checkpoint import writer as writing
+from stateflow.errors import StateflowError, UnavailableError
+from stateflow.format.layout import JobLayout
+from stateflow.jobs.job import Job
+from stateflow.spark.in_flight import InFlight, Passage
+from stateflow.spark.inputs.open_inputs import OpenInputs
+from tests.spark.pipelines import VISIT, Visit, Workbench, at
+
+# ---- one way, without Spark ----
+
+
+def test_who_sends_a_record_goes_on_when_it_is_decided() -> None:
+    ways, delivers = InFlight("orders"), threading.Event()
+
+    def steps(passage: Passage) -> None:
+        passage.decided()
+        delivers.wait(60)
+
+    ways.send(4, steps, 60)
+    assert (ways.slot, ways.failed) == (4, False)
+    delivers.set()
+    ways.arrive(60)
+    assert (ways.slot, ways.failed) == (None, False)
+    ways.close()
+
+
+def test_what_fails_behind_the_decision_is_raised_where_somebody_waits_or_looks() -> None:
+    for wait in (lambda ways: ways.arrive(60), _look_until):
+        ways, fails = InFlight("orders"), threading.Event()
+
+        def steps(passage: Passage, fails: threading.Event = fails) -> None:
+            passage.decided()
+            fails.wait(60)
+            raise StateflowError("the table is away")
+
+        ways.send(4, steps, 60)
+        fails.set()
+        with pytest.raises(StateflowError, match="the table is away"):
+            wait(ways)
+        assert ways.failed
+        ways.close()
+
+
+def _look_until(ways: InFlight) -> None:
+    for _ in range(6000):
+        ways.look()
+        time.sleep(0.01)
+
+
+def test_what_fails_before_the_decision_is_raised_at_once() -> None:
+    def steps(passage: Passage) -> None:
+        raise StateflowError("the store is away")
+
+    ways = InFlight("orders")
+    with pytest.raises(StateflowError, match="the store is away"):
+        ways.send(4, steps, 60)
+    ways.close()
+
+
+@pytest.mark.parametrize(
+    ("decides", "sentence"),
+    [(False, "has not said within batch_deadline whether record 4"), (True, "record 4 .* is decided, and")],
+)
+def test_nobody_waits_longer_than_the_deadline(decides: bool, sentence: str) -> None:
+    ways, answers = InFlight("orders"), threading.Event()
+
+    def steps(passage: Passage) -> None:
+        if decides:
+            passage.decided()
+        answers.wait(60)
+
+    def waits() -> None:
+        ways.send(4, steps, 0.05)
+        ways.arrive(0.05)
+
+    with pytest.raises(UnavailableError, match=sentence):
+        waits()
+    assert ways.overdue
+    answers.set()
+    ways.close()
+
+
+# ---- runs ----
+
+
+class Count(sf.KeyedProcess[int, Visit, Visit]):
+    count = sf.ValueState(int, default=0)
+
+    def process(self, key: int, rows: Iterator[Visit], ctx: sf.Context) -> Iterator[Visit]:
+        for row in rows:
+            self.count.value += 1
+            yield Visit(key, row.page, float(self.count.value), row.ts)
+
+
+def pipeline(bench: Workbench, deliver: Callable[[DataFrame, Any], Any], *more: str) -> sf.Pipeline:
+    @sf.pipeline("orders")
+    def orders(flow: sf.Flow) -> None:
+        visits = flow.source("visits", bench.source("visits", VISIT), Visit)
+        counted = visits.key_by("user", order_by="ts").process("count", Count)
+        counted.for_each_batch("out", deliver)
+        if "append" in more:
+            counted.append("appended", sf.delta(str(bench.folder / "appended")))
+        if "upsert" in more:
+            counted.upsert("newest", sf.delta(str(bench.folder / "newest")), keys=["user"], order_by="ts")
+
+    return orders
+
+
+@pytest.fixture
+def bench(spark: SparkSession, tmp_path: Path) -> Workbench:
+    made = Workbench(spark, tmp_path)
+    for minute in range(4):
+        made.rows("visits", [Visit(user, "home", 1.0, at(minute)) for user in (1, 2)])
+    return made
+
+
+class Deliveries:
+    """The rows that a function sink gets. It may hang or fail at its second delivery."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, int, float]] = []
+        self.at_second: Callable[[], None] = lambda: None
+        self.began: list[float] = []
+        self.ended: list[float] = []
+
+    def __call__(self, frame: DataFrame, delivery: Any) -> None:
+        self.began.append(time.monotonic())
+        if len(self.began) == 2:
+            self.at_second()
+        rows = [(delivery.slot, row["user"], row["seconds"]) for row in frame.collect()]
+        self.rows += [row for row in rows if row not in self.rows]
+        self.ended.append(time.monotonic())
+
+
+def counts(deliveries: Deliveries) -> list[tuple[int, float]]:
+    return sorted((user, count) for _, user, count in deliveries.rows)
+
+
+ALL = [(user, float(n)) for user in (1, 2) for n in (1, 2, 3, 4)]
+
+
+@pytest.fixture
+def evaluated(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """When each batch began to be evaluated."""
+    begins: list[float] = []
+    split = OpenInputs.split
+
+    def noted(inputs: OpenInputs, frame: DataFrame) -> Any:
+        begins.append(time.monotonic())
+        return split(inputs, frame)
+
+    monkeypatch.setattr(OpenInputs, "split", noted)
+    return begins
+
+
+def test_with_two_in_flight_the_next_batch_is_evaluated_during_a_delivery_and_all_arrive_in_order(
+    spark: SparkSession, bench: Workbench, evaluated: list[float]
+) -> None:
+    deliveries = Deliveries()
+
+    def until_the_third_begins() -> None:
+        for _ in range(6000):
+            if len(evaluated) > 2:
+                return
+            time.sleep(0.01)
+
+    deliveries.at_second = until_the_third_begins
+    report = bench.run(pipeline(bench, deliveries, "append", "upsert"), max_concurrent_checkpoints=2)
+    assert evaluated[2] < deliveries.ended[1]
+    assert (counts(deliveries), report.batches) == (ALL, 4)
+    slots = [slot for slot, _, _ in deliveries.rows]
+    assert slots == sorted(slots)
+    # No record is decided before the one below it is complete, whatever is evaluated meanwhile.
+    log = Job(str(bench.folder / "root"), "orders").log()
+    assert [r.sinks["out"].prev for r in log.chain if "out" in r.sinks][1:] == [
+        r.slot for r in log.chain if "out" in r.sinks
+    ][:-1]
+    appended = spark.read.format("delta").load(str(bench.folder / "appended")).collect()
+    assert sorted((row["user"], row["seconds"]) for row in appended) == ALL
+    newest = spark.read.format("delta").load(str(bench.folder / "newest")).collect()
+    assert sorted((row["user"], row["seconds"]) for row in newest) == [(1, 4.0), (2, 4.0)]
+
+
+def test_with_one_in_flight_no_batch_is_evaluated_during_a_delivery(
+    bench: Workbench, evaluated: list[float]
+) -> None:
+    deliveries = Deliveries()
+    deliveries.at_second = lambda: time.sleep(0.5)
+    bench.run(pipeline(bench, deliveries))
+    assert counts(deliveries) == ALL
+    assert all(begin > end for begin, end in zip(evaluated[1:], deliveries.ended, strict=False))
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_a_delivery_that_fails_ends_the_run_and_the_next_one_delivers_it_once(
+    bench: Workbench, most: int
+) -> None:
+    deliveries = Deliveries()
+
+    def fails() -> None:
+        raise ConnectionError("the service is away")
+
+    deliveries.at_second = fails
+    with pytest.raises(StateflowError, match="the service is away"):
+        bench.run(
+            pipeline(bench, deliveries),
+            max_concurrent_checkpoints=most,
+            tolerable_failed_batches=3,
+            failure_backoff="1 ms",
+        )
+    assert len(deliveries.began) == 2
+    bench.run(pipeline(bench, deliveries), max_concurrent_checkpoints=most)
+    assert counts(deliveries) == ALL
+
+
+@contextmanager
+def _short_deadline(monkeypatch: pytest.MonkeyPatch, hangs: Callable[[], bool]) -> Iterator[None]:
+    """A deadline of a second for who waits while something hangs, and none that a busy machine could miss elsewhere."""
+    wait = Passage.wait
+
+    def waits(passage: Passage, *, to_the_end: bool, seconds: float | None) -> None:
+        for _ in range(2800):
+            if passage.has_ended or hangs() or (passage.is_decided and not to_the_end):
+                break
+            time.sleep(0.1)
+        wait(passage, to_the_end=to_the_end, seconds=1.0)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Passage, "wait", waits)
+        yield
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_a_delivery_that_hangs_ends_the_run_at_its_deadline_and_the_next_one_delivers_it(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    deliveries, answers = Deliveries(), threading.Event()
+
+    def hangs() -> None:
+        answers.wait(280)
+        raise ConnectionError("the answer came too late")
+
+    deliveries.at_second = hangs
+    late = "is decided, and its sinks have not taken it within batch_deadline"
+    with (
+        _short_deadline(monkeypatch, lambda: len(deliveries.began) == 2),
+        pytest.raises(UnavailableError, match=late),
+    ):
+        bench.run(pipeline(bench, deliveries), max_concurrent_checkpoints=most)
+    bench.run(pipeline(bench, deliveries), max_concurrent_checkpoints=most)
+    assert counts(deliveries) == ALL
+    answers.set()
+
+
+def test_a_store_that_hangs_at_the_decision_ends_the_run_and_the_next_one_finds_out(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deliveries, answers, create = Deliveries(), threading.Event(), writing.create_once
+    hung: list[str] = []
+
+    def hangs(store: Any, path: str, body: bytes) -> bytes:
+        stored = create(store, path, body)
+        if path == JobLayout("orders").pending(4) and not hung:
+            hung.append(path)
+            answers.wait(280)
+            raise ConnectionError("the answer came too late")
+        return stored
+
+    monkeypatch.setattr(writing, "create_once", hangs)
+    unknown = "has not said within batch_deadline whether record 4 .* is decided"
+    with _short_deadline(monkeypatch, lambda: bool(hung)), pytest.raises(UnavailableError, match=unknown):
+        bench.run(pipeline(bench, deliveries))
+    bench.run(pipeline(bench, deliveries))
+    assert counts(deliveries) == ALL
+    answers.set()

@@ -1,0 +1,93 @@
+"""A JVM that is lent: what a borrower that dies has left in it is taken back, and what is everybody's stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from stateflow.spark.internals.lending import Lent
+
+BORROWER = """
+import json, os, sys, time
+from stateflow.spark.internals.lending import Loan, borrow
+
+spark = borrow(Loan(**json.loads(sys.argv[1])))
+context = spark.sparkContext
+frame = spark.range(1000).cache()
+frame.count()
+frame.createOrReplaceTempView("known")
+spark.conf.set("spark.sql.shuffle.partitions", "77")
+shared = context.broadcast(list(range(100_000)))
+total = context.accumulator(0)
+context.parallelize(range(10), 2).foreach(lambda n: total.add(shared.value[n]))
+query = spark.readStream.format("rate").load().writeStream.format("noop").start()
+while not query.recentProgress:
+    time.sleep(0.05)
+print(json.dumps({"total": total.value, "query": str(query.id)}), flush=True)
+context.parallelize(range(2), 2).foreach(lambda n: time.sleep(600))
+"""
+
+
+def java(spark: SparkSession) -> Any:
+    return spark.sparkContext._jvm  # type: ignore[attr-defined]
+
+
+def cached(spark: SparkSession) -> int:
+    base: Any = spark
+    return int(base._jsparkSession.sharedState().cacheManager().numCachedEntries())
+
+
+def busy(spark: SparkSession) -> list[int]:
+    return list(spark.sparkContext.statusTracker().getActiveJobsIds())
+
+
+def until(happened: Any, what: str) -> None:
+    end = time.monotonic() + 60
+    while not happened():
+        assert time.monotonic() < end, what
+        time.sleep(0.05)
+
+
+def test_what_a_killed_borrower_has_left_is_taken_back(spark: SparkSession, tmp_path: Path) -> None:
+    mine = spark.range(7).cache()
+    mine.count()
+    mine.createOrReplaceTempView("of_the_host")
+    partitions = spark.conf.get("spark.sql.shuffle.partitions")
+    before = cached(spark)
+    lent = Lent(spark, "killed", "default", str(tmp_path))
+    session = lent._session
+    child = subprocess.Popen(
+        [sys.executable, "-c", BORROWER, json.dumps(asdict(lent.loan))],
+        stdout=subprocess.PIPE, env={**os.environ, "PYSPARK_PYTHON": sys.executable}, text=True,
+    )  # fmt: skip
+    try:
+        assert child.stdout is not None
+        said = json.loads(child.stdout.readline())
+        assert said["total"] == sum(range(10))
+        assert cached(spark) == before + 1
+        until(lambda: busy(spark), "its last job runs")
+        assert not spark.catalog.tableExists("known"), "its views are its own"
+        assert spark.conf.get("spark.sql.shuffle.partitions") == partitions
+    finally:
+        child.kill()
+        child.communicate()
+    port = lent.loan.port
+    lent.take_back()
+    assert cached(spark) == before, "what others have cached stays"
+    assert not list(session.streams().active()), "its queries have ended"
+    until(lambda: not busy(spark), "its jobs are cancelled")
+    with pytest.raises(ConnectionError):
+        socket.create_connection(("127.0.0.1", port), 10)
+    assert spark.catalog.tableExists("of_the_host")
+    mine.unpersist()
+    spark.catalog.dropTempView("of_the_host")
