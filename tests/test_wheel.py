@@ -177,7 +177,16 @@ def test_the_providers_wheel_has_operators_pages_and_dags_and_shares_no_file_wit
 def test_the_wheel_has_its_own_name_and_the_extras_of_the_project(wheel: Path, metadata: Message) -> None:
     assert wheel.name.startswith("stateflow_spark-")
     assert metadata["Name"] == DISTRIBUTION
-    assert set(metadata.get_all("Provides-Extra", [])) == {"dev", "kerberos", "otel", "prometheus", "serve"}
+    assert set(metadata.get_all("Provides-Extra", [])) == {
+        "dev",
+        "iceberg",
+        "kafka",
+        "kerberos",
+        "otel",
+        "postgres",
+        "prometheus",
+        "serve",
+    }
 
 
 @pytest.fixture(scope="module")

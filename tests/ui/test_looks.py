@@ -147,7 +147,7 @@ def test_in_airflows_frame_dialogs_open_the_theme_follows_and_links_lead_out(
     page.evaluate("document.documentElement.className = 'dark'")
     frame.wait_for_function("() => document.documentElement.dataset.theme === 'dark'")
     assert lightness(frame) < 0.05
-    frame.get_by_role("link", name="orders", exact=True).click()
+    frame.locator("table.jobs").get_by_role("link", name="orders", exact=True).click()
     frame.get_by_role("button", name="Savepoint").click()
     frame.get_by_role("dialog").wait_for()
     frame.get_by_role("button", name="Take savepoint").click()

@@ -382,7 +382,7 @@ def test_the_tab_on_a_dag_shows_its_jobs_and_lines(served: Served, visit: Visit)
     settled(page)
     assert names(page) == ["orders"]
     assert f"Only what DAG stateflow_orders, run {run} wrote" in page.locator(".filtered").inner_text()
-    page.get_by_role("link", name="orders", exact=True).click()
+    rows(page).get_by_role("link", name="orders", exact=True).click()
     page.evaluate(WATCH_FOR_AN_EMPTY_TABLE)
     page.get_by_role("link", name="History").click()
     page.get_by_role("table", name="Records of the job").wait_for()
