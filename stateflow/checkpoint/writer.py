@@ -84,11 +84,6 @@ class Writer:
         self._stopped: str | None = None
 
     @property
-    def running(self) -> bool:
-        """Whether the writer may decide another record: none is open, and it has not stopped."""
-        return self._stopped is None and self._open is None
-
-    @property
     def stopped(self) -> bool:
         """Whether this writer decides no record any more."""
         return self._stopped is not None

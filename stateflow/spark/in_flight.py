@@ -22,16 +22,15 @@ class Passage:
         self.job = job
         self.error: BaseException | None = None
         self._steps = steps
-        self._decided = threading.Event()
+        self.is_decided = False
+        self._known = threading.Event()
+        """Whether it is decided is known, or its way has ended."""
         self._ended = threading.Event()
 
     def decided(self) -> None:
         """Called by the steps: from here on the batch has happened."""
-        self._decided.set()
-
-    @property
-    def is_decided(self) -> bool:
-        return self._decided.is_set()
+        self.is_decided = True
+        self._known.set()
 
     @property
     def has_ended(self) -> bool:
@@ -44,11 +43,11 @@ class Passage:
             self.error = error
         finally:
             self._ended.set()
-            self._decided.set()
+            self._known.set()
 
     def wait(self, *, to_the_end: bool, seconds: float | None) -> None:
         """Waits until the record is decided, or complete; raises what has failed on its way."""
-        event = self._ended if to_the_end else self._decided
+        event = self._ended if to_the_end else self._known
         if not event.wait(seconds):
             raise self._overdue()
         if self.error is not None:
@@ -99,7 +98,11 @@ class InFlight:
             self._thread.start()
         self._passage = Passage(slot, self._job, steps)
         self._passages.put(self._passage)
-        self._await(self._passage, to_the_end=False, seconds=seconds)
+        try:
+            self._await(self._passage, to_the_end=False, seconds=seconds)
+        finally:
+            if self._passage.has_ended and not self._passage.is_decided:
+                self._passage = None  # no such record was sent: the batch may be tried again
 
     def arrive(self, seconds: float | None) -> None:
         """Returns when no record is on its way; raises what has failed there."""

@@ -231,7 +231,7 @@ def test_a_run_that_never_heard_whether_it_decided_ends_and_the_next_one_finds_o
     with pytest.raises(UnavailableError):
         writer.decide(record)
     store.after = None
-    assert not writer.running
+    assert writer.stopped
     with pytest.raises(StateflowError, match="has stopped"):
         writer.decide(record)
     next_run = world.claim()

@@ -14,6 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 import stateflow as sf
 from stateflow.checkpoint import writer as writing
+from stateflow.checkpoint.draft import Draft
+from stateflow.checkpoint.writer import CommitPermit, Writer
 from stateflow.errors import StateflowError, UnavailableError
 from stateflow.format.layout import JobLayout
 from stateflow.jobs.job import Job
@@ -69,6 +71,9 @@ def test_what_fails_before_the_decision_is_raised_at_once() -> None:
     ways = InFlight("orders")
     with pytest.raises(StateflowError, match="the store is away"):
         ways.send(4, steps, 60)
+    assert (ways.slot, ways.failed) == (None, False)
+    ways.send(4, lambda passage: passage.decided(), 60)
+    ways.arrive(60)
     ways.close()
 
 
@@ -225,6 +230,30 @@ def test_a_delivery_that_fails_ends_the_run_and_the_next_one_delivers_it_once(
         )
     assert len(deliveries.began) == 2
     bench.run(pipeline(bench, deliveries), max_concurrent_checkpoints=most)
+    assert counts(deliveries) == ALL
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_a_decision_that_fails_before_anything_is_written_is_tried_again(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    deliveries, decide = Deliveries(), Writer.decide
+    failed: list[int] = []
+
+    def fails_once(writer: Writer, record: Draft) -> CommitPermit:
+        if writer.next_slot == 4 and not failed:
+            failed.append(writer.next_slot)
+            raise UnavailableError("the store does not say which epochs there are")
+        return decide(writer, record)
+
+    monkeypatch.setattr(Writer, "decide", fails_once)
+    bench.run(
+        pipeline(bench, deliveries),
+        max_concurrent_checkpoints=most,
+        tolerable_failed_batches=1,
+        failure_backoff="1 ms",
+    )
+    assert failed == [4]
     assert counts(deliveries) == ALL
 
 
