@@ -190,7 +190,7 @@ ROOMS: Mapping[str, Room] = {
     "spark/task": Room(
         "what runs in a Spark task: blocks of rows, shards, acks",
         "checkpoint config format operators pipelines/processes pipelines/rows spark/internals spark/session "
-        "state/backends state/expiry state/keys storage",
+        "state state/backends state/expiry state/keys state/values state/values/evolution storage",
         "subtask.py",
     ),
     "spark/sources": Room(

@@ -285,7 +285,13 @@ def _warnings(flow: Flow, node: KeyedNode) -> Iterator[str]:
                 f"operator {node.uid!r} has lateness={duration(lateness)!r}, but operator {before!r} takes out late rows before, so that "
                 "none can come to it and its rows only come later: leave lateness= out"
             )
-    if node.output is not None and MAIN not in flow.read_outputs(node) and not _may_be_asked(node):
+    read = flow.read_outputs(node)
+    if (
+        node.output is not None
+        and MAIN not in read
+        and not read & node.feeds.keys()
+        and not _may_be_asked(node)
+    ):
         yield (
             f"nobody reads the rows of operator {node.uid!r}, so that they are in no table: append or upsert them, or make its state "
             "queryable if it is only asked"

@@ -37,9 +37,9 @@ from stateflow.state.declare import (
     ValueState,
 )
 from stateflow.state.expiry.index import Expiry
-from stateflow.state.expiry.ttl import ttl_fields
 from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.namespaces import Namespaced
+from stateflow.state.schemas import namespace_types, schema_of_state
 from stateflow.state.values.evolution.declared_types import DeclaredType, declared_type, evolved_serializer
 from stateflow.state.values.evolution.migrations import migrations_of
 from stateflow.state.values.key_types import key_types_for
@@ -135,10 +135,6 @@ def _namespace_codec(declaration: Declaration) -> KeyCodec | None:
     return None if declaration.namespace is None else KeyCodec(key_types_for(declaration.namespace))
 
 
-def _namespace_types(declaration: Declaration) -> str:
-    return "" if declaration.namespace is None else ",".join(key_types_for(declaration.namespace))
-
-
 def _bound(
     declaration: Declaration,
     uid: str,
@@ -180,16 +176,10 @@ def schemas(process_type: type[Process[Any]], uid: str) -> dict[str, StateSchema
     out: dict[str, StateSchema] = {}
     for name, declaration in declared.states.items():
         try:
-            value = serializer_for(declaration.type).schema  # type: ignore[attr-defined]
-            map_key = ",".join(key_types_for(declaration.key)) if isinstance(declaration, MapState) else ""
-            namespace = _namespace_types(declaration)
+            out[name] = schema_of_state(declaration)
             migrations_of(declaration.migrate)
         except StateflowError as error:
             raise type(error)(f"operator {uid!r}, state {name!r}: {error}") from error
-        out[name] = StateSchema(
-            id=0, kind=declaration.kind, value=value, map_key=map_key, queryable=declaration.queryable,
-            aliases=declaration.aliases, namespace=namespace, **ttl_fields(declaration.expiry),
-        )  # fmt: skip
     for name, elements in declared.operator.items():
         try:
             migrations_of(elements.migrate)
@@ -197,7 +187,7 @@ def schemas(process_type: type[Process[Any]], uid: str) -> dict[str, StateSchema
             raise type(error)(f"operator {uid!r}, state {name!r}: {error}") from error
     for name, timer in declared.timers.items():
         try:
-            namespace = _namespace_types(timer)
+            namespace = namespace_types(timer)
         except StateflowError as error:
             raise type(error)(f"operator {uid!r}, timer {name!r}: {error}") from error
         out[name] = StateSchema(

@@ -6,6 +6,7 @@ from typing import Any
 
 from stateflow.errors import UsageError
 from stateflow.names import with_options
+from stateflow.pipelines.feeds import feed_of
 from stateflow.pipelines.graph import Graph, SourceNode
 from stateflow.pipelines.inputs.files import Files
 from stateflow.pipelines.inputs.tables import DeltaTable
@@ -65,3 +66,13 @@ class Flow(Graph):
         node = SourceNode(uid, (), factory, rows, event_time, bound, late)
         self.nodes.append(node)
         return Stream(self, node, MAIN, rows)
+
+    @with_options
+    def state_changes(self, operator: str, *, state: str = "") -> Stream:
+        """What changes in a state of a keyed operator, as rows: one per entry and batch, with its value before the batch and after.
+
+        `state` may be left out when the operator has one. The operator stands before its feed. The columns are the key's, those that
+        tell the entries of a key apart, then state, kind (put, delete, expire), before, after, slot and time.
+        """
+        node, output = feed_of(self, operator, state)
+        return Stream(self, node, output, node.feeds[output].rows)

@@ -12,6 +12,7 @@ from typing import Any
 from stateflow.errors import UsageError
 from stateflow.format.layout import checked_name
 from stateflow.pipelines.processes.columnar import ColumnarOperator
+from stateflow.pipelines.processes.operator_spec import MAIN
 from stateflow.pipelines.processes.process import Output, Process
 from stateflow.pipelines.ready.aggregates import Aggregate
 from stateflow.pipelines.rows.row_type import RowType
@@ -60,6 +61,14 @@ class UnionNode(Node):
     pass
 
 
+@dataclass(frozen=True)
+class StateFeed:
+    """The changes of a state as rows."""
+
+    state: str
+    rows: RowType
+
+
 @dataclass(frozen=True, eq=False)
 class KeyedNode(Node):
     """An operator; `keyed` repeats how each input is keyed, by no column at all in `process_partition`."""
@@ -81,10 +90,17 @@ class KeyedNode(Node):
     """How many subtasks the operator has; 0 for as many as the run has by its options."""
     held_back: int = 0
     """How far the operator's watermark is behind that of a batch, in microseconds: see `held_back.py`."""
+    feeds: Mapping[str, StateFeed] = field(default_factory=dict)
+    """The feeds of its states, by the name of the output that each is."""
 
     @property
     def kind(self) -> str:
         return "operator"
+
+    @property
+    def outputs(self) -> dict[str, RowType | None]:
+        """The rows of all outputs: the main one, those to the side, and the feeds."""
+        return {MAIN: self.output, **self.sides, **{name: feed.rows for name, feed in self.feeds.items()}}
 
     @property
     def has_key(self) -> bool:
@@ -199,6 +215,10 @@ class Graph:
     def put_operator(self, node: KeyedNode, operator: ColumnarOperator) -> None:
         """Lets a node run another operator. It stays the node that others read: a node is known by itself, not by its uid."""
         object.__setattr__(node, "columnar", operator)
+
+    def put_feed(self, node: KeyedNode, output: str, feed: StateFeed) -> None:
+        """Lets a node put out the changes of a state, too."""
+        object.__setattr__(node, "feeds", {**node.feeds, output: feed})
 
     def consumers(self, node: Node) -> list[tuple[Node, NodeRows]]:
         """The nodes that read an output of `node`, each with the output."""

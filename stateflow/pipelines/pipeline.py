@@ -50,6 +50,14 @@ class Pipeline:
                     f"pipeline {self.name!r} does nothing with the rows of {node.uid!r}: add a sink, such as "
                     ".append(uid, sf.delta(path)), or leave the step out"
                 )
+        for operator in flow.operators:
+            read = flow.read_outputs(operator)
+            for output, feed in operator.feeds.items():
+                if output not in read:
+                    raise UsageError(
+                        f"pipeline {self.name!r} does nothing with the feed of state {feed.state!r} of operator {operator.uid!r}: add a "
+                        "sink, such as .append(uid, sf.delta(path)), or leave state_changes() out"
+                    )
         if not any(node.event_time for node in flow.sources):
             for operator in flow.operators:
                 _refuse_waiting_for_ever(operator)

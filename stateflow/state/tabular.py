@@ -46,7 +46,7 @@ from stateflow.state.values.arrow.nested_shapes import element_of
 from stateflow.state.values.arrow.packed_instants import are_instants
 from stateflow.state.values.arrow.shapes import Element, OpaqueShape
 from stateflow.state.values.arrow.structured_values import StructuredValues
-from stateflow.state.values.arrow.typed import ByteValues, EvolvedValues, Values, scalars
+from stateflow.state.values.arrow.typed import ByteValues, EvolvedValues, ValueColumn, Values, scalars
 from stateflow.state.values.evolution.versions import todays_form
 from stateflow.state.values.schema_text import UnreadableText, read_schema
 from stateflow.state.values.serializers import CUSTOM
@@ -223,11 +223,7 @@ class StateTable(_Table):
         if self._kind == "list":
             columns += map(pa.array, parts.list_position())
         parts.end()
-        try:
-            read = self._values.read(values)
-        except BadEntryError as bad:
-            shown = self._shown(keys[bad.index], PREFIX_WIDTH + (TIME_WIDTH if self._timed else 0))
-            raise type(bad.error)(f"{self.where}, key {shown!r}: {bad.error}") from bad
+        read = self.read_values(keys, values)
         if self._valued:
             columns.append(read.column)
         if self._values.doubtful:
@@ -235,6 +231,14 @@ class StateTable(_Table):
         if self._ttl:
             columns.append(pa.nulls(len(keys), INSTANT) if read.expires is None else read.expires)
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def read_values(self, keys: Sequence[bytes], values: Sequence[bytes]) -> ValueColumn:
+        """The values alone. `keys` name what is damaged."""
+        try:
+            return self._values.read(values)
+        except BadEntryError as bad:
+            shown = self._shown(keys[bad.index], PREFIX_WIDTH + (TIME_WIDTH if self._timed else 0))
+            raise type(bad.error)(f"{self.where}, key {shown!r}: {bad.error}") from bad
 
     def encode(self, batch: pa.RecordBatch) -> tuple[list[bytes], list[bytes]]:
         """Full keys and stored values, in the order of the rows. `key_group`, `namespace`, `stored` and `expires_at` may be

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,12 @@ from stateflow.operators.context import Moment
 from stateflow.operators.keyed import Chunk, KeyedEngine
 from stateflow.pipelines.processes.operator_spec import OperatorSpec
 from stateflow.pipelines.rows.row_type import row_type
+from stateflow.spark.task.state_feeds import StateFeeds, TaskFeed
 from stateflow.state.backends.base import Backend, OpenShard, Snapshot
 from stateflow.state.backends.memory import memory_backend
 from stateflow.state.backends.rocksdb import rocksdb_backend
 from stateflow.state.backends.rocksdb_options import MIB, RocksOptions
+from stateflow.state.change_rows import ChangeRows
 from stateflow.state.expiry.ttl import Ttl
 from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.values.expiries import expiry_of
@@ -87,6 +90,16 @@ Rows = dict[int, list[tuple[str, int]]]
 """What a batch does with each key."""
 
 
+class Kept:
+    """The staged file of a feed."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+
+    def write(self, batch: Any) -> None:
+        self.rows += batch.to_pylist()
+
+
 @dataclass
 class Expiring:
     """A job of one operator. Every batch opens its shards, and seals them."""
@@ -101,6 +114,8 @@ class Expiring:
     next_id: int = 1
     slot: int = 0
     expired: int = 0
+    fed: dict[str, list[dict[str, Any]]] | None = None
+    """The rows of the feed of each state in the latest batch; None: they have none."""
 
     def __post_init__(self) -> None:
         self.open_shard = BACKENDS[self.kind]()
@@ -138,24 +153,40 @@ class Expiring:
             {name: schema.id for name, schema in self.schemas.items()},
             indexes={n: s for n, s in self.schemas.items() if s.expiry_index},
         )  # fmt: skip
-        engine = KeyedEngine(spec, Moment(self.slot, now, 1, watermark), 0)
+        moment = Moment(self.slot, now, 1, watermark)
+        engine = KeyedEngine(spec, moment, 0)
+        feeds = self._feeds(moment, engine) if self.fed is not None else None
+        files = {name: Kept() for name in self.schemas}
         ordered = sorted(rows, key=full_key)
         for at, shard in enumerate(self.shards):
             backend = self.open(shard)
             groups = range(shard.first, shard.last + 1)
-            engine.attach(backend, shard.expiring)
+            watched = feeds.watch(backend) if feeds is not None else None
+            engine.attach(watched or backend, shard.expiring)
             due = shard.next_event_expiry, shard.next_processing_expiry
-            engine.expire(groups, due, shard.entries, without_rows=without_rows)
+            with watched.expiry() if watched is not None else nullcontext():
+                engine.expire(groups, due, shard.entries, without_rows=without_rows)
             keys = [key for key in ordered if key_group(key, GROUPS) in groups]
             for begin in range(0, len(keys), chunk):
                 engine.run(chunk_of(keys[begin : begin + chunk], rows))
             for _ in engine.fire(groups) if engine.binding.timers else ():
                 pass
             event, processing = engine.next_expiries()
+            if feeds is not None and watched is not None:
+                feeds.put_out(watched, files)
+                self.fed = {name: kept.rows for name, kept in files.items()}
             sealed = self._sealed(shard, backend, event, processing)
             self.shards[at] = msgspec.structs.replace(sealed, expiring=engine.expiry.shares)
         self.expired += engine.expiry.expired
         return list(engine.out)
+
+    def _feeds(self, moment: Moment, engine: KeyedEngine) -> StateFeeds:
+        key = (("user", "int"),)
+        feeds = [
+            TaskFeed(name, key, name, schema, ChangeRows(key, name, schema).schema)
+            for name, schema in self.schemas.items()
+        ]
+        return StateFeeds(feeds, moment, lambda state: vars(engine.process)[state].serializer)
 
     def _sealed(self, shard: Shard, backend: Backend, event: int | None, processing: int | None) -> Shard:
         snapshot = backend.snapshot()

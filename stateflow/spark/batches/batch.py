@@ -98,10 +98,11 @@ class Batch:
         with unmeasured(frame, self._running[node.uid].small):
             frame.write.format("noop").mode("overwrite").save()
         acks = self._ended(node)
-        outputs: dict[str, RowType] = {MAIN: node.output, **node.sides}  # type: ignore[dict-item]
-        for name in {stream.output for _, stream in settings.flow.consumers(node)}:
+        for name in settings.flow.read_outputs(node):
             files = [ref for ack in acks if (ref := ack.staged.get(name)) is not None]
-            schema: Any = StructType.fromDDL(outputs[name].ddl)
+            rows = node.outputs[name]
+            assert rows is not None
+            schema: Any = StructType.fromDDL(rows.ddl)
             self._frames[(id(node), name)] = settings.stager.read(self.attempt.spark, files, schema)
         self.timings[f"operator {node.uid}"] = time.perf_counter() - began
 

@@ -21,18 +21,19 @@ from stateflow.compatibility.states import (
     state_ids,
     todays_elements,
 )
-from stateflow.errors import StateflowError
+from stateflow.errors import StateflowError, UsageError
 from stateflow.format.records import OperatorListState, OperatorState, Shard, StateSchema
+from stateflow.format.scalars import BY_NAME
 from stateflow.operators.columnar import ColumnarSpec
 from stateflow.operators.combiner_choice import Combined, combines, measured
 from stateflow.operators.combining import combining_of
 from stateflow.operators.elements import check_alike
 from stateflow.operators.joins.made import runnable
-from stateflow.pipelines.graph import KeyedNode
+from stateflow.pipelines.graph import KeyedNode, StateFeed
 from stateflow.pipelines.held_back import comes_when_reached
 from stateflow.pipelines.processes.columnar import ColumnarOperator
 from stateflow.pipelines.processes.operator_spec import MAIN, OperatorSpec
-from stateflow.pipelines.rows.row_type import RowType
+from stateflow.pipelines.rows.row_type import RowType, key_type
 from stateflow.spark.batches.batch_attempt import BatchAttempt
 from stateflow.spark.internals.frames import arrow_schema
 from stateflow.spark.shuffle.combiner import combined_rows
@@ -42,6 +43,7 @@ from stateflow.spark.sinks.same_task import map_in_arrow
 from stateflow.spark.task.acks import Ack, AckList, collected, decoded
 from stateflow.spark.task.carried import Carried
 from stateflow.spark.task.row_work import RowTask
+from stateflow.spark.task.state_feeds import TaskFeed
 from stateflow.spark.task.subtask import Task, worker
 from stateflow.spark.task.table_work import TableTask
 from stateflow.state.values.serializers import serializer_for
@@ -112,6 +114,9 @@ class RunningOperator:
             "open_shard": settings.open_shard,
             "stage": stage,
             "read_outputs": read_outputs,
+            "feeds": tuple(
+                self._feed(name, node.feeds[name]) for name in sorted(read_outputs & node.feeds.keys())
+            ),
             "user_paths": settings.user_paths,
         }
         if node.columnar is None:
@@ -132,6 +137,17 @@ class RunningOperator:
             carry=carry,
             **of_every_kind,
         )
+
+    def _feed(self, output: str, feed: StateFeed) -> TaskFeed:
+        node, key = self.node, tuple(zip(self.node.keyed[0].columns, self.key_types, strict=True))
+        for name, kind in key:
+            declared = feed.rows.field(name)
+            if declared is None or key_type(declared.type) != kind:
+                raise UsageError(
+                    f"operator {node.uid!r}: its feed has key column {name!r} as a {declared.type if declared else 'column'}, and the rows "
+                    f"have it as a {BY_NAME[kind].spark}: declare the type that the source has"
+                )
+        return TaskFeed(output, key, feed.state, self.states[feed.state], _arrow(feed.rows))
 
     def _operator_spec(self, output: RowType) -> OperatorSpec:
         node = self.node

@@ -79,7 +79,7 @@ class Outline:
                 frame.withColumn(LATE, F.lit(False)) if node.event_time and stream.output == MAIN else frame
             )
         if isinstance(node, KeyedNode):
-            rows = node.output if stream.output == MAIN else node.sides[stream.output]
+            rows = node.outputs[stream.output]
             assert rows is not None
             return self._spark.createDataFrame([], rows.ddl)
         frames = [self.frame(s) for s in node.inputs]

@@ -22,6 +22,7 @@ from stateflow.spark.task.columns import RowReader
 from stateflow.spark.task.shards import Timers
 from stateflow.spark.task.subtask import Outputs, Task, Work
 from stateflow.state.backends.base import Backend
+from stateflow.state.values.serializers import Serializer
 
 OUTPUT_ROWS = 20_000
 
@@ -144,6 +145,9 @@ class KeyedWork(RowWork):
 
     def next_timers(self, groups: range) -> Timers:
         return self._engine.next_timers(groups)
+
+    def serializer(self, state: str) -> Serializer:
+        return vars(self._engine.process)[state].serializer  # type: ignore[no-any-return]
 
     def figures(self) -> dict[str, Any]:
         engine = self._engine

@@ -10,7 +10,7 @@ import gc
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -31,8 +31,10 @@ from stateflow.spark.session.shipping import packed, unpacked
 from stateflow.spark.task.acks import WIDEST, Ack
 from stateflow.spark.task.failures import marked
 from stateflow.spark.task.shards import TaskShards, Timers
+from stateflow.spark.task.state_feeds import StateFeeds, TaskFeed
 from stateflow.spark.task.storage import TaskStorage
 from stateflow.state.backends.base import Backend, OpenShard
+from stateflow.state.values.serializers import Serializer
 
 EXPIRY_TURNS = 8
 """A shard that gets no rows is opened with every eighth batch at most, to let expired entries go."""
@@ -53,6 +55,8 @@ class Task(ABC):
     """Makes the writer of one output's staged file; None when the main output goes straight to its sink."""
     read_outputs: frozenset[str] = frozenset()
     """The outputs that have a reader. Only these are staged."""
+    feeds: tuple[TaskFeed, ...] = ()
+    """The states whose changes are put out."""
     user_paths: tuple[str, ...] = ()
 
     @abstractmethod
@@ -127,6 +131,10 @@ class Work:
     def close(self) -> None:
         """User code frees what it has opened."""
 
+    def serializer(self, state: str) -> Serializer | None:
+        """How user code reads and writes a state's values; None where they are columns."""
+        return None
+
     def figures(self) -> dict[str, Any]:
         """What only this kind of operator puts into its ack."""
         raise NotImplementedError
@@ -140,7 +148,8 @@ class Outputs:
         self.staged = stage is not None
         self.files: dict[str, Any] = {}
         if stage is not None:
-            self.files = {name: stage(name, schemas[name]) for name in sorted(task.read_outputs)}
+            every = {**schemas, **{feed.output: feed.columns for feed in task.feeds}}
+            self.files = {name: stage(name, every[name]) for name in sorted(task.read_outputs)}
         self.rows = 0
         """Rows of the main output."""
 
@@ -193,6 +202,7 @@ class Subtask:
         )
         self._widest = Widest()
         self._work = task.work(self._index, self._shards.inputs, self._widest.of(batches))
+        self._feeds = StateFeeds(task.feeds, task.moment, self._work.serializer) if task.feeds else None
 
     def run(self, acks: Any) -> Iterator[Any]:
         """Gives the Arrow batches that the operator puts out.
@@ -270,25 +280,31 @@ class Subtask:
         2. Expired entries go, and broadcast code visits keys.
         3. The operator takes the rows; None: there are none.
         4. Timers fire.
-        5. If the shard has changed, its new files are uploaded while the next shard runs.
+        5. Feeds of its states are put out.
+        6. If the shard has changed, its new files are uploaded while the next shard runs.
         """
         work, shards, shard = self._work, self._shards, self._shards.inputs[index]
         groups = range(shard.first, shard.last + 1)
         # 1. Its files are opened.
         backend = shards.open(index)
-        engine = work.attach(backend, shard, empty=shards.is_empty(index))
+        watched = self._feeds.watch(backend) if self._feeds is not None else None
+        engine = work.attach(watched or backend, shard, empty=shards.is_empty(index))
         # 2. Expired entries go, and broadcast code visits keys.
         if engine.expiry.states:
             due = shard.next_event_expiry, shard.next_processing_expiry
-            engine.expire(groups, due, shard.entries, without_rows=pieces is None)
+            with watched.expiry() if watched is not None else nullcontext():
+                engine.expire(groups, due, shard.entries, without_rows=pieces is None)
         yield from work.visit(groups)
         # 3. The operator takes the rows.
         for _, piece in pieces or ():
             yield from work.take(piece)
         # 4. Timers fire.
         yield from work.fire(groups)
-        # 5. What has changed is uploaded.
         expiries = engine.next_expiries()
+        # 5. Feeds are put out.
+        if self._feeds is not None and watched is not None:
+            self._feeds.put_out(watched, work.outputs.files)
+        # 6. What has changed is uploaded.
         # Where nothing came of a timer that was due, the record says too early when the next one is.
         if engine.changed or shards.changes(index) or fires_now(shard, self._task.moment):
             shards.finish(index, backend, work.next_timers(groups), expiries, engine.expiry.shares)

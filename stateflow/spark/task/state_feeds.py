@@ -1,0 +1,88 @@
+"""The feeds of an operator's states, as its tasks make them: of each shard the entries that the batch has changed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from stateflow.format.records import StateSchema
+from stateflow.operators.context import Moment
+from stateflow.state.backends.base import Backend
+from stateflow.state.backends.watched import WatchedBackend
+from stateflow.state.change_rows import ChangeRows, changed
+from stateflow.state.values.evolution.versions import marked, parted, todays_form
+from stateflow.state.values.expiries import plain_value
+from stateflow.state.values.serializers import Serializer
+
+ROWS = 100_000
+"""Most rows that become columns at once."""
+_UNORDERED = re.compile(r"\b(?:set|frozenset|map)<|^custom:")
+"""Types in which equal values may have several bytes."""
+
+
+@dataclass(frozen=True)
+class TaskFeed:
+    """What a task needs to know of one feed."""
+
+    output: str
+    key: tuple[tuple[str, str], ...]
+    state: str
+    schema: StateSchema
+    """As the record has it, with its id."""
+    columns: pa.Schema
+    """Of the rows, as Spark has them."""
+
+
+class StateFeeds:
+    """All feeds of a task."""
+
+    def __init__(
+        self,
+        feeds: Sequence[TaskFeed],
+        moment: Moment,
+        serializer: Callable[[str], Serializer | None],
+    ) -> None:
+        self._moment = moment
+        self._feeds = [
+            (
+                feed,
+                ChangeRows(feed.key, feed.state, feed.schema),
+                *_reading(feed.schema, serializer(feed.state)),
+            )
+            for feed in feeds
+        ]
+
+    def watch(self, backend: Backend) -> WatchedBackend:
+        """The shard as the operator is to see it."""
+        return WatchedBackend(backend, [feed.schema.id for feed, *_ in self._feeds])
+
+    def put_out(self, shard: WatchedBackend, files: Mapping[str, Any]) -> None:
+        """Writes the rows of a shard that the operator has left."""
+        moment = self._moment
+        for feed, rows, todays, same in self._feeds:
+            changes = changed(shard.changes(feed.schema.id), todays, same)
+            for begin in range(0, len(changes), ROWS):
+                batch = rows.rows(changes[begin : begin + ROWS], moment.slot, moment.now)
+                columns = [
+                    column.cast(field.type) for column, field in zip(batch.columns, feed.columns, strict=True)
+                ]
+                files[feed.output].write(pa.RecordBatch.from_arrays(columns, schema=feed.columns))
+
+
+def _reading(
+    schema: StateSchema, serializer: Serializer | None
+) -> tuple[Callable[[bytes], bytes], Callable[[bytes, bytes], bool] | None]:
+    """How stored values become values of today's type, and which are equal."""
+    if serializer is None:
+        today = todays_form(schema)
+        return (plain_value if today is None else lambda raw: plain_value(today(raw))), None
+    loads, dumps, version = serializer.loads, serializer.dumps, schema.version
+    same = None
+    if _UNORDERED.search(schema.value):
+        same = lambda one, other: loads(marked(one, version)) == loads(marked(other, version))  # noqa: E731
+    # A value of an earlier type may need code of the pipeline's to become one of today's.
+    return (plain_value if not schema.evolved else lambda raw: parted(dumps(loads(raw)))[2]), same

@@ -1,0 +1,150 @@
+"""Changed entries of a state as an Arrow table: the rows of its feed.
+
+    the columns of the entry     as a table of the state has them: key, namespace, map_key, at, by
+    added_slot, position         of a list: which batch appended the element, and where in it
+    state, kind                  the state's name; put, delete or expire
+    before, after                typed; null where there is no entry. Missing where entries have no columns
+    slot, time                   of the batch
+
+A column whose name the key has already is given an underscore behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from stateflow.errors import UsageError
+from stateflow.format.records import StateSchema
+from stateflow.format.scalars import SCALARS
+from stateflow.state.backends.watched import ChangedEntry
+from stateflow.state.keys.arrow_types import ARROW, INSTANT
+from stateflow.state.tabular import COLUMNS, Key, StateTable
+
+Kind = Literal["put", "delete", "expire"]
+_OF_ENTRIES = tuple(name for name in COLUMNS if name not in ("key_group", "value", "stored", "expires_at"))
+_OWN = {"slot": "added_slot"}
+"""Columns of a state's table that are called otherwise here."""
+
+
+class ChangeRows:
+    """The rows of the feed of one state."""
+
+    def __init__(self, key: Key, name: str, schema: StateSchema) -> None:
+        plain = msgspec.structs.replace(schema.written_anew(), ttl=None)
+        # The key group is not a column here, so that their number does not matter.
+        self._table = StateTable(key, 1, name, plain)
+        self._state = name
+        table, names = self._table.schema, self._table.names
+        self._entry_columns = [*(column for column, _ in key)]
+        self._value = names.get("value")
+        fields = [table.field(column) for column, _ in key]
+        taken = {field.name.lower() for field in fields}
+
+        def add(wanted: str, kind: pa.DataType) -> None:
+            while wanted in taken:
+                wanted += "_"
+            taken.add(wanted)
+            fields.append(pa.field(wanted, kind))
+
+        for column in _OF_ENTRIES:
+            if column in names:
+                self._entry_columns.append(names[column])
+                add(_OWN.get(column, column), table.field(names[column]).type)
+        add("state", pa.string())
+        add("kind", pa.string())
+        if self._value is not None:
+            kind = table.field(self._value).type
+            add("before", kind)
+            add("after", kind)
+        add("slot", pa.int64())
+        add("time", INSTANT)
+        self.schema = pa.schema(fields)
+
+    def rows(self, changes: Sequence[tuple[Kind, ChangedEntry]], slot: int, time: int) -> pa.RecordBatch:
+        """One row per entry, which had or has a value, without an expiry."""
+        keys = [entry.key for _, entry in changes]
+        # Every entry has one of the two, so that one decoding gives all keys.
+        known: list[Any] = [entry.after if entry.after is not None else entry.before for _, entry in changes]
+        table = self._table.decode(keys, known)
+        columns = [table.column(name) for name in self._entry_columns]
+        columns += [pa.repeat(self._state, len(keys)), pa.array([kind for kind, _ in changes], pa.string())]
+        if self._value is not None:
+            columns += [
+                self._column([entry.before for _, entry in changes], keys),
+                _where(table.column(self._value), [entry.after is not None for _, entry in changes]),
+            ]
+        columns += [pa.repeat(slot, len(keys)), pa.repeat(pa.scalar(time, INSTANT), len(keys))]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def _column(self, raws: Sequence[bytes | None], keys: Sequence[bytes]) -> Any:
+        there = [(key, raw) for key, raw in zip(keys, raws, strict=True) if raw is not None]
+        if not there:
+            return pa.nulls(len(raws), self._table.schema.field(self._value).type)
+        values = self._table.read_values([key for key, _ in there], [raw for _, raw in there]).column
+        if len(there) == len(raws):
+            return values
+        is_null = np.fromiter((raw is None for raw in raws), dtype=bool, count=len(raws))
+        return values.take(pa.array(np.cumsum(~is_null) - 1, mask=is_null))
+
+
+def changed(
+    entries: Iterable[ChangedEntry],
+    todays: Callable[[bytes], bytes],
+    same: Callable[[bytes, bytes], bool] | None = None,
+) -> list[tuple[Kind, ChangedEntry]]:
+    """What became of the entries, without those that are as they were.
+
+    `todays` makes a stored value one of today's type, without an expiry. `same` compares values of types that have several bytes
+    for one value.
+    """
+    out: list[tuple[Kind, ChangedEntry]] = []
+    for entry in entries:
+        before = None if entry.before is None else todays(entry.before)
+        after = None if entry.after is None else todays(entry.after)
+        if before == after:
+            continue
+        if after is None:
+            out.append(
+                (
+                    "expire" if entry.expired else "delete",
+                    ChangedEntry(entry.key, before, None, entry.expired),
+                )
+            )
+        elif before is None or same is None or not same(before, after):
+            out.append(("put", ChangedEntry(entry.key, before, after, False)))
+    return out
+
+
+def _where(column: Any, there: Sequence[bool]) -> Any:
+    """The column with nulls elsewhere."""
+    if all(there):
+        return column
+    return column.take(pa.array(np.arange(len(there)), mask=~np.array(there)))
+
+
+def ddl_of(kind: pa.DataType, where: str) -> str:
+    """What Spark's DDL calls an Arrow type of states."""
+    if pa.types.is_struct(kind):
+        inside = ",".join(f"{_name(field.name)}:{ddl_of(field.type, where)}" for field in kind)
+        return f"struct<{inside}>"
+    if pa.types.is_list(kind):
+        return f"array<{ddl_of(kind.value_type, where)}>"
+    if pa.types.is_map(kind):
+        return f"map<{ddl_of(kind.key_type, where)},{ddl_of(kind.item_type, where)}>"
+    if kind not in _SPARK:
+        raise UsageError(
+            f"{where}: its values hold a {kind}, which no table has: keep it as a number or as text"
+        )
+    return _SPARK[kind]
+
+
+_SPARK = {ARROW[scalar.name]: scalar.spark for scalar in SCALARS if scalar.spark} | {pa.int32(): "int"}
+
+
+def _name(name: str) -> str:
+    return name if name.isidentifier() else "`" + name.replace("`", "``") + "`"

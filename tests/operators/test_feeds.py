@@ -1,0 +1,120 @@
+"""What a task puts out of its states' changes: applied to an empty dict it gives the stored state after every batch."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+import stateflow as sf
+from stateflow.format.records import StateSchema
+from stateflow.state.backends.watched import ChangedEntry
+from stateflow.state.change_rows import ChangeRows, changed
+from stateflow.state.values.expiries import plain_value
+from tests.in_memory import IN_MEMORY
+from tests.operators.expiring import SECOND, Expiring
+from tests.operators.test_expiry import Batches, batches
+
+OF_BATCHES = ("kind", "before", "after", "slot", "time")
+Held = dict[tuple[Any, ...], Any]
+TTL = "10 s"
+
+
+def entry(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(value for name, value in row.items() if name not in OF_BATCHES)
+
+
+def applied(held: Held, rows: list[dict[str, Any]]) -> None:
+    """Each row goes on from the one before, changes something, and is the only one of its entry in the batch."""
+    assert len({entry(row) for row in rows}) == len(rows)
+    for row in rows:
+        assert held.get(entry(row)) == row["before"] != row["after"]
+        assert (row["after"] is None) == (row["kind"] in ("delete", "expire"))
+        held.pop(entry(row), None)
+        if row["after"] is not None:
+            held[entry(row)] = row["after"]
+
+
+def stored(job: Expiring, name: str, schema: StateSchema) -> Held:
+    number = schema.id.to_bytes(2, "big")
+    entries = [
+        ChangedEntry(key, None, raw, False)
+        for key, raw in sorted(job.contents().items())
+        if key[2:4] == number
+    ]
+    if not entries:
+        return {}
+    rows = ChangeRows((("user", "int"),), name, schema).rows(changed(entries, plain_value), 0, 0)
+    return {entry(row): row["after"] for row in rows.to_pylist()}
+
+
+@pytest.mark.parametrize("renew", ["write", "read"])
+@pytest.mark.parametrize("kind", ["memory", "rocksdb"])
+def test_applied_to_an_empty_dict_the_feed_is_the_stored_state(kind: str, renew: Any) -> None:
+    @settings(max_examples=10 if kind == "memory" else 3)
+    @given(batches)
+    def check(batches: Batches) -> None:
+        with tempfile.TemporaryDirectory(dir=IN_MEMORY) as folder:
+            job = Expiring(Path(folder), kind, sf.ttl(TTL, renew=renew), fed={})
+            held: dict[str, Held] = {name: {} for name in job.schemas}
+            now = 0
+            for rows, pause, parts in batches:
+                now += pause
+                if parts:
+                    job.rescale(parts)
+                job.batch(rows, now)
+                assert job.fed is not None
+                for name, schema in job.schemas.items():
+                    fed = job.fed[name]
+                    assert {(row["slot"], row["state"]) for row in fed} <= {(job.slot, name)}
+                    applied(held[name], fed)
+                    assert held[name] == stored(job, name, schema)
+
+    check()
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Expiring:
+    return Expiring(tmp_path, "memory", sf.ttl(TTL), fed={})
+
+
+def kinds(job: Expiring, state: str) -> list[tuple[Any, ...]]:
+    assert job.fed is not None
+    return [(row["user"], row["kind"], row["before"], row["after"]) for row in job.fed[state]]
+
+
+def test_many_writes_of_a_batch_are_one_row_and_an_equal_value_is_none(job: Expiring) -> None:
+    job.batch({1: [("set", 5), ("set", 6)], 2: [("set", 7)]}, 0)
+    assert kinds(job, "value") == [(1, "put", None, 6), (2, "put", None, 7)]
+    job.batch({1: [("set", 8), ("set", 6)], 2: [("clear", 0), ("set", 7)]}, SECOND)
+    assert kinds(job, "value") == []
+    job.batch({1: [("clear", 0)], 3: [("set", 1), ("clear", 0)]}, 2 * SECOND)
+    assert kinds(job, "value") == [(1, "delete", 6, None)]
+
+
+def test_an_entry_whose_time_is_over_is_told_by_the_batch_that_lets_it_go(job: Expiring) -> None:
+    job.batch({1: [("set", 5), ("put", 4)], 2: [("set", 6)], 3: [("set", 7)]}, 0)
+    job.batch({2: [("set", 6)]}, 11 * SECOND)
+    # Expired and set again to what it was: nothing has changed for who reads the feed.
+    assert kinds(job, "value") == [(1, "expire", 5, None), (3, "expire", 7, None)]
+    assert kinds(job, "table") == [(1, "expire", 4, None)]
+    job.batch({2: [("set", 9)]}, 30 * SECOND)
+    assert kinds(job, "value") == [(2, "put", 6, 9)]
+
+
+def test_the_elements_of_a_list_and_the_entries_of_a_map_are_rows_of_their_own(job: Expiring) -> None:
+    job.batch({1: [("append", 5), ("append", 6), ("put", 4), ("put", 5)]}, 0)
+    job.batch({1: [("append", 7), ("remove", 1)]}, SECOND)
+    assert job.fed is not None
+    (row,) = job.fed["items"]
+    assert (row["added_slot"], row["position"], row["before"], row["after"]) == (2, 0, None, 7)
+    (row,) = job.fed["table"]
+    assert (row["map_key"], row["kind"], row["before"], row["after"]) == (1, "delete", 4, None)
+    job.batch({1: [("clear", 0)]}, 2 * SECOND)
+    assert [(row["added_slot"], row["kind"], row["before"]) for row in job.fed["items"]] == [
+        (1, "delete", 5), (1, "delete", 6), (2, "delete", 7)
+    ]  # fmt: skip
