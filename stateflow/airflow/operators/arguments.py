@@ -17,6 +17,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from airflow.sdk.configuration import conf
+from airflow.sdk.exceptions import AirflowFailException
 
 from stateflow.errors import UsageError
 from stateflow.quantities import duration
@@ -85,9 +86,17 @@ class DeclaredArguments:
             shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
             raise type(error)(f"{self.argument_owner()}: {name}={shown} {error}") from None
 
+    def given(self, name: str) -> Any:
+        """The same in a task, once templates are rendered: what is wrong then, no retry makes right."""
+        try:
+            return self.read(name)
+        except (TypeError, ValueError) as error:
+            raise AirflowFailException(str(error)) from None
+
     def argument_owner(self) -> str:
         """Whose arguments they are, for errors."""
-        return type(self).__name__
+        task_id = getattr(self, "task_id", None)
+        return f"task {task_id!r}" if task_id else type(self).__name__
 
 
 def declared(function: Any) -> dict[str, Argument]:

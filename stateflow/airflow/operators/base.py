@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
 from stateflow.airflow.connections.failures import spoken
 from stateflow.airflow.connections.sessions import own_session
@@ -48,16 +48,6 @@ class StateflowOperator(DeclaredArguments, BaseOperator):
     ) -> None:
         super().__init__(**kwargs)
         self.accept(locals())
-
-    def argument_owner(self) -> str:
-        return f"task {self.task_id!r}"
-
-    def given(self, name: str) -> Any:
-        """An argument in its own type, once it is rendered."""
-        try:
-            return self.read(name)
-        except (TypeError, ValueError) as error:
-            raise AirflowFailException(str(error)) from None
 
     @cached_property
     def hook(self) -> StateflowHook:

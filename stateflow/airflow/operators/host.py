@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import AirflowException
 
 from stateflow.airflow.connections.failures import spoken
 from stateflow.airflow.launchers.environment import inherited
@@ -68,16 +68,6 @@ class StateflowHostOperator(DeclaredArguments, BaseOperator):
     ) -> None:
         super().__init__(**kwargs)
         self.accept(locals())
-
-    def argument_owner(self) -> str:
-        return f"task {self.task_id!r}"
-
-    def given(self, name: str) -> Any:
-        """An argument in its own type, once it is rendered."""
-        try:
-            return self.read(name)
-        except (TypeError, ValueError) as error:
-            raise AirflowFailException(str(error)) from None
 
     def execute(self, context: Context) -> dict[str, Any]:
         since = time.time()
