@@ -41,12 +41,12 @@ hangs, mark that task as success: the restore fences the driver, whatever it doe
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, Param, task
 from airflow.sdk.exceptions import AirflowFailException
+from stateflow_approval import Approval
 from stateflow_settings import (
     NAME,
     SETTINGS,
@@ -60,36 +60,9 @@ from stateflow_settings import (
 from stateflow_steps import keep, known, known_job, let_go, refuse_pipeline_elsewhere, tag_name
 
 from stateflow.airflow import StateflowRestoreOperator, StateflowStopOperator, StateflowVerifyOperator
-from stateflow.airflow.operators.approvals import refusal
 from stateflow.restore.digest import differences_together
 
-if TYPE_CHECKING:
-    from airflow.sdk import Context
-
 RESTORE_POINT = rf"^(latest|checkpoint:[0-9]+|tag:{NAME}|[A-Za-z][A-Za-z0-9+.-]*://.+|/.+)$"
-
-
-class Approval(ApprovalOperator):
-    """One whose time can run out with a sentence, and that fails before anything is stopped when its answer is no approval."""
-
-    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
-        answer = super().execute_complete(context, event)
-        asked_by = getattr(context["dag_run"], "triggering_user_name", None) or ""
-        if answer["chosen_options"] == [self.APPROVE] and (
-            sentence := refusal(
-                answer, asked_by=asked_by, four_eyes=SETTINGS.four_eyes, approvers=SETTINGS.approvers
-            )
-        ):
-            raise AirflowFailException(sentence)
-        return answer
-
-    def process_trigger_event_error(self, event: dict[str, Any]) -> None:
-        if event.get("error_type") == "timeout":
-            raise AirflowFailException(
-                f"nobody approved within {self.response_timeout}, so nothing was changed: trigger this DAG again when "
-                "somebody is there to approve"
-            )
-        super().process_trigger_event_error(event)
 
 
 @task(multiple_outputs=False)

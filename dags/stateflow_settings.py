@@ -61,11 +61,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     retry_seconds: int = 30
     """How long a failed run of a pipeline waits for its first retry; later ones wait longer."""
     approval_minutes: int = 60
-    """How long a recovery waits for a person."""
+    """How long a recovery or an upgrade waits for a person."""
     approvers: Sequence[str] = ()
-    """Ids of those who may approve a recovery; empty: everybody whom Airflow lets answer."""
+    """Ids of those who may approve one; empty: everybody whom Airflow lets answer."""
     four_eyes: bool = False
-    """Whether somebody else than whoever triggered a recovery has to approve it."""
+    """Whether somebody else than whoever triggered it has to approve it."""
     host: str = "team"
     """The warm host that the DAG `stateflow_host` keeps on its worker."""
     host_runs: int = 4

@@ -6,9 +6,12 @@ the pipeline's DAG, so that it starts no run of the old version in between; this
 | step | what it does |
 |---|---|
 | `old_version`, `paused` | looks up the old version; does the new one lie in a folder of `pipeline_folders`? is the pipeline's DAG paused? |
-| `stop` | ends the running driver and makes a **savepoint** of where it ended |
 | `deploy` | *yours*: whatever brings the new file to where the workers find it |
 | `check` | does the new version fit the state? |
+| `shadow` | the new version runs over the newest batches again, on a fork: nothing is published, and the job is not touched. More differences than *Max changed* end it here |
+| `approve` | shows the differences under *Required actions* and waits; no answer in time: it fails, and nothing has changed |
+| `still_paused` | is the pipeline's DAG still paused? |
+| `stop` | ends the running driver and makes a **savepoint** of where it ended |
 | `keep_before` | tags the checkpoint of the stop: what going back goes back to |
 | `restore` | the new version takes the savepoint's state over |
 | `trial` | one run of the new version, on all input there is |
@@ -16,6 +19,10 @@ the pipeline's DAG, so that it starts no run of the old version in between; this
 | `switch` | from now on every DAG runs the new version |
 | `wrong`, `roll_back`, `verify_rolled_back` | if anything from `restore` on has failed: state, offsets and outputs go back, with the old version |
 | `verdict` | green: upgraded. Red: its sentence says how things stand |
+
+**When `shadow` cannot run**, because a source no longer has the rows of those batches, or because the code is not deterministic by
+intention, set *Shadow batches* to 0: `approve` then says that nothing was tried. A change that is meant to differ more needs a higher *Max
+changed*; empty is no limit.
 
 **Afterwards** unpause the pipeline's DAG: after a success it goes on with the new version, after a roll-back with the old one. The
 savepoint stays (`stop` has its place in its XCom) until somebody deletes it.
@@ -28,10 +35,11 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, Param, Variable, task
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from stateflow_approval import Approval
 from stateflow_settings import (
     SETTINGS,
     conn_field,
@@ -44,12 +52,31 @@ from stateflow_steps import keep, known_job, let_go, refuse_pipeline_elsewhere, 
 
 from stateflow.airflow import (
     StateflowHook,
+    StateflowReplayOperator,
     StateflowRestoreOperator,
     StateflowRunOperator,
     StateflowStopOperator,
     StateflowVerifyOperator,
 )
 from stateflow.airflow.connections.failures import spoken
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class UpgradeApproval(Approval):
+    what = "upgrade"
+
+
+class Shadow(StateflowReplayOperator):
+    """One that is left out when it is asked for no batches."""
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        if str(self.batches) == "0":
+            raise AirflowSkipException(
+                "no shadow batches were asked for: the new version is not tried before the approval"
+            )
+        return super().execute(context)
 
 
 @task
@@ -116,6 +143,8 @@ def verdict_on(states: dict[str, str], old: str, new: str, stopped: dict[str, An
     failed = [name for name, state in states.items() if state == "failed" and name in STEPS]
     first = min(failed, key=STEPS.index, default="a step that was skipped")
     go_on = f"see the log of {first}, and unpause the pipeline's DAG to go on with the old version"
+    if not stopped and not failed:
+        return False, "nothing was changed: the upgrade was rejected"
     if not stopped:
         return False, f"nothing was changed: {first} failed, and its log says why"
     if not is_touched(states):
@@ -130,7 +159,8 @@ def verdict_on(states: dict[str, str], old: str, new: str, stopped: dict[str, An
 
 
 STEPS = (
-    "old_version", "paused", "stop", "deploy", "check", "keep_before", "restore", "trial", "verify", "switch",
+    "old_version", "paused", "deploy", "check", "shadow", "approve", "still_paused", "stop", "keep_before", "restore", "trial",
+    "verify", "switch",
 )  # fmt: skip
 
 
@@ -162,6 +192,22 @@ with DAG(
             type="string",
             minLength=1,
         ),
+        "shadow_batches": Param(
+            20,
+            title="Shadow batches",
+            description="How many of the newest batches the new version runs again before the approval; 0: none.",
+            type="integer",
+            minimum=0,
+            maximum=10_000,
+        ),
+        "max_changed": Param(
+            0.01,
+            title="Max changed",
+            description="The share of rows or keys that may be others; more ends it before the approval. Empty: any.",
+            type=["null", "number"],
+            minimum=0,
+            maximum=1,
+        ),
         "rewind_sinks": flag_field(
             "Rewind outputs",
             "When going back, take back what the new version has put out, too.",
@@ -178,11 +224,31 @@ with DAG(
 
     old = known_job.override(task_id="old_version")(job)
     ready = paused(old["pipeline"], new, old["dag_id"])
+    deployed = deploy(new)
+    checked = check(deployed, conn_id, job)
+    shadow = Shadow(
+        task_id="shadow",
+        pipeline=deployed,
+        batches="{{ params.shadow_batches }}",
+        max_changed="{{ '' if params.max_changed is none else params.max_changed }}",
+        **of_job,
+        **spark,
+    )
+    approve = UpgradeApproval(
+        task_id="approve",
+        subject="Upgrade job {{ params.job }} to {{ params.pipeline }}?",
+        body="""{{ (ti.xcom_pull('shadow') or {}).get('report') or 'The new version was **not tried** on past batches: no shadow batches were asked for.' }}
+
+*Approve* stops the job with a savepoint and lets the new version take over. *Reject* changes nothing.""",
+        response_timeout=SETTINGS.approval_time,
+        retries=0,
+        trigger_rule="none_failed",
+        assigned_users=[{"id": each, "name": each} for each in SETTINGS.approvers] or None,
+    )
+    still_paused = paused.override(task_id="still_paused")(old["pipeline"], new, old["dag_id"])
     stop = StateflowStopOperator(
         task_id="stop", wait=timedelta(minutes=10), savepoint=True, **of_job, **spark
     )
-    deployed = deploy(new)
-    checked = check(deployed, conn_id, job)
     kept = keep_before(stop.output, conn_id, job)
     restore = StateflowRestoreOperator(
         task_id="restore",
@@ -211,7 +277,8 @@ with DAG(
     # When going back has failed, too, the tag stays.
     released = let_go.override(trigger_rule="one_success")(conn_id, [job], "before-upgrade")
 
-    ready >> stop >> deployed >> checked >> kept >> restore >> trial >> verify >> switched
-    [deployed, checked, kept, restore, trial, verify, switched] >> failed >> roll_back >> verified
+    ready >> deployed >> checked >> shadow >> approve >> still_paused >> stop >> kept >> restore
+    restore >> trial >> verify >> switched
+    [kept, restore, trial, verify, switched] >> failed >> roll_back >> verified
     [switched, verified] >> ended
     [switched, verified] >> released

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from stateflow.airflow.operators.cleanup import StateflowCleanupOperator as StateflowCleanupOperator
     from stateflow.airflow.operators.host import StateflowHostOperator as StateflowHostOperator
     from stateflow.airflow.operators.links import CheckpointLink as CheckpointLink
+    from stateflow.airflow.operators.replay import StateflowReplayOperator as StateflowReplayOperator
     from stateflow.airflow.operators.rescale import StateflowRescaleOperator as StateflowRescaleOperator
     from stateflow.airflow.operators.restore import StateflowRestoreOperator as StateflowRestoreOperator
     from stateflow.airflow.operators.run import StateflowRunOperator as StateflowRunOperator
@@ -50,6 +51,7 @@ _HOME = {
     "StateflowHostTrigger": "triggers.host",
     "StateflowIdleTrigger": "triggers.idle",
     "StateflowOperator": "operators.base",
+    "StateflowReplayOperator": "operators.replay",
     "StateflowRescaleOperator": "operators.rescale",
     "StateflowRestoreOperator": "operators.restore",
     "StateflowRunOperator": "operators.run",

@@ -22,7 +22,16 @@ def get_provider_info() -> dict[str, Any]:
                 "integration-name": _NAME,
                 "python-modules": [
                     f"stateflow.airflow.operators.{module}"
-                    for module in ("cleanup", "rescale", "restore", "run", "savepoint", "stop", "verify")
+                    for module in (
+                        "cleanup",
+                        "replay",
+                        "rescale",
+                        "restore",
+                        "run",
+                        "savepoint",
+                        "stop",
+                        "verify",
+                    )
                 ],
             }
         ],

@@ -21,7 +21,7 @@ from stateflow.cli.options import (
     root_of,
 )
 from stateflow.cli.output import Piece, TextTable
-from stateflow.errors import IncompatibleError
+from stateflow.errors import IncompatibleError, UsageError
 
 if TYPE_CHECKING:
     from stateflow.replay.comparison import ReplayReport
@@ -31,10 +31,18 @@ if TYPE_CHECKING:
 def replay(
     call: Invocation,
     file: File,
-    begin: Annotated[str, flag("--from", metavar="N|tag:NAME|TIME", help="The first batch's checkpoint.")],
+    begin: Annotated[
+        str, flag("--from", metavar="N|tag:NAME|TIME", help="The first batch's checkpoint.")
+    ] = "",
     end: Annotated[
         str, flag("--to", metavar="N|tag:NAME|TIME", help="The last one's; else the newest.")
     ] = "latest",
+    newest: Annotated[
+        int | None,
+        flag(
+            "--last", metavar="N", min=1, help="Instead of --from: the newest N batches, or those that can."
+        ),
+    ] = None,
     job: PipelinesJob = None,
     compare: Annotated[
         bool, flag("--compare", help="Compare outputs and state with what the job delivered and kept.")
@@ -59,6 +67,14 @@ def replay(
             help="Exit with 4 if a larger share of rows or keys would be others.",
         ),
     ] = None,
+    keep: Annotated[
+        str, flag("--keep", metavar="NAME", help="Keep the report beside the job, where the pages show it.")
+    ] = "",
+    note: Annotated[str, flag("--note", help="Why: kept with the report.")] = "",
+    dag_run: Annotated[
+        str, flag("--dag-run", help="The scheduler's run that this is part of: kept likewise.")
+    ] = "",
+    task: Annotated[str, flag("--task", help="The task of that run.")] = "",
     parameter: Parameters = None,
     master: Annotated[str | None, flag(help="Spark's master, such as local[4].")] = None,
     conf: Conf = None,
@@ -69,16 +85,24 @@ def replay(
 
     The clock, chance and the watermark are those of then, and the answers of `enrich` come from the state of then.
     """
+    from stateflow.checkpoint.process import this_process
+    from stateflow.format.layout import checked_name
     from stateflow.jobs.job import Job
+    from stateflow.jobs.run_secrets import handed_over
     from stateflow.jobs.running import replay_loaded
     from stateflow.pipelines.loading import load_pipeline
     from stateflow.replay.listing import listing, refuse_other_names
 
+    if bool(begin) is (newest is not None) or (newest is not None and end != "latest"):
+        raise UsageError("say which batches: --from N, with --to N if not up to the newest, or --last N")
     if changes is not None:
         refuse_other_names(changes)
+    if keep:
+        checked_name("report", keep)
     options = call.options(option)
     loaded = load_pipeline(file, Path.cwd())
     found = Job(root_of(options), job or loaded.pipeline.name, storage_options=options.storage_options)
+    secrets = handed_over()
     compare = compare or changes is not None or max_changed is not None
     with listing(changes) as take, call.output.progress("replaying") as advance:
         report = replay_loaded(
@@ -86,10 +110,14 @@ def replay(
             found,
             begin,
             end,
-            pairs(parameter, "-p"),
+            {**secrets.parameters, **pairs(parameter, "-p")},
             options=options,
             master=master,
-            conf=pairs(conf, "--conf"),
+            conf={**secrets.conf, **pairs(conf, "--conf")},
+            newest=newest,
+            keep=keep,
+            owner=this_process(dag_run=dag_run, task=task, note=note),
+            max_changed=max_changed,
             compare=compare,
             check=check,
             allow_non_restored_state=allow_non_restored_state,

@@ -1,7 +1,8 @@
-"""The run that a driver carries out, as a command line and an environment."""
+"""What a driver carries out, as a command line and an environment."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -12,8 +13,8 @@ _CREDENTIALS = ("storage_options", "storage-options")
 
 
 @dataclass(frozen=True)
-class RunSpec:
-    """A run of a pipeline on behalf of a scheduler's task."""
+class DriverSpec(ABC):
+    """Work that a driver does on behalf of a scheduler's task."""
 
     pipeline: str
     """FILE:PIPELINE."""
@@ -25,19 +26,14 @@ class RunSpec:
     """Any option of the configuration, apart from credentials."""
     conf: Mapping[str, str] = field(default_factory=dict)
     """Settings of Spark."""
-    until: str = ""
-    parallelism: int | None = None
-    trigger: str = ""
-    takeover: bool = False
-    allow_non_restored_state: bool = False
-    final: bool = False
-    note: str = ""
-    revision: str = ""
-    """The version of the pipeline's code, as far as the scheduler knows it."""
-    above: int = 0
+    above: int = field(default=0, kw_only=True)
     """The job's newest epoch when the driver was started."""
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict, kw_only=True)
     """Variables for the driver: the root and its credentials, which never appear on a command line."""
+
+    @abstractmethod
+    def arguments(self) -> list[str]:
+        """What follows `stateflow` on the command line. The rest is in `variables`."""
 
     def variables(self, conf: Mapping[str, str] = {}) -> dict[str, str]:
         """The environment, with what no command line may show: parameters and settings of Spark that are called like secrets,
@@ -47,14 +43,35 @@ class RunSpec:
         options = {"STATEFLOW_STORAGE_OPTIONS": credentials[-1]} if credentials else {}
         return {**self.environment, **options, **RunSecrets(parameters, dict(conf)).variable()}
 
-    def arguments(self) -> list[str]:
-        """What follows `stateflow` on the command line. The rest is in `variables`."""
+    def _shown(self) -> list[str]:
+        """Parameters and options that a command line may show."""
         parameters = {name: value for name, value in self.parameters.items() if not is_secret(name)}
         options = {name: value for name, value in self.options.items() if name not in _CREDENTIALS}
+        return [
+            word
+            for flag, pairs in (("-p", parameters), ("--option", options))
+            for name, value in pairs.items()
+            for word in (flag, f"{name}={value}")
+        ]
+
+
+@dataclass(frozen=True)
+class RunSpec(DriverSpec):
+    """A run of a pipeline."""
+
+    until: str = ""
+    parallelism: int | None = None
+    trigger: str = ""
+    takeover: bool = False
+    allow_non_restored_state: bool = False
+    final: bool = False
+    note: str = ""
+    revision: str = ""
+    """The version of the pipeline's code, as far as the scheduler knows it."""
+
+    def arguments(self) -> list[str]:
         words = ["run", self.pipeline, "--job", self.job, "--dag-run", self.dag_run, "--task", self.task]
-        for flag, pairs in (("-p", parameters), ("--option", options)):
-            for name, value in pairs.items():
-                words += [flag, f"{name}={value}"]
+        words += self._shown()
         for flag, value in (
             ("--until", self.until),
             ("--trigger", self.trigger),
@@ -71,3 +88,24 @@ class RunSpec:
             "--final": self.final,
         }
         return [*words, *(flag for flag, on in switches.items() if on)]
+
+
+@dataclass(frozen=True)
+class ReplaySpec(DriverSpec):
+    """A replay of the newest batches by other code, whose report is kept beside the job."""
+
+    batches: int = field(kw_only=True)
+    keep: str = field(kw_only=True)
+    """The name of the report."""
+    max_changed: float | None = None
+    allow_non_restored_state: bool = False
+    note: str = ""
+
+    def arguments(self) -> list[str]:
+        words = ["replay", self.pipeline, "--job", self.job, "--last", str(self.batches), "--keep", self.keep]
+        words += ["--compare", "--dag-run", self.dag_run, "--task", self.task, *self._shown()]
+        if self.max_changed is not None:
+            words += ["--max-changed", str(self.max_changed)]
+        if self.note:
+            words += ["--note", self.note]
+        return [*words, *(["--allow-non-restored-state"] if self.allow_non_restored_state else [])]

@@ -88,6 +88,13 @@ def _last(beat: Heartbeat) -> RunOutcome:
     return beat.outcome or RunOutcome(exit_code=1, error="the run ended without saying how")
 
 
+def ended_process(status: ProcessStatus, last_words: Sequence[str]) -> RunOutcome:
+    """The outcome of a driver that has no heartbeat, from its exit."""
+    if status.exit_code is None:
+        return RunOutcome(exit_code=1, error="the driver is lost: nobody saw how it ended")
+    return _outcome(status.exit_code, None, last_words, status.reason) or RunOutcome()
+
+
 def _outcome(
     code: int, beat: Heartbeat | None, last_words: Sequence[str], why: str = ""
 ) -> RunOutcome | None:

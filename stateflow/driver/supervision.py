@@ -27,7 +27,7 @@ from stateflow.checkpoint.control import (
 from stateflow.checkpoint.log import read_epochs
 from stateflow.driver.handover import Handover
 from stateflow.driver.processes import ProcessStatus
-from stateflow.driver.run_spec import RunSpec
+from stateflow.driver.run_spec import DriverSpec, RunSpec
 from stateflow.driver.run_state import Ended, Lost, Running, RunObservation, RunState, run_state
 from stateflow.errors import BusyError, FencedError, StateflowError, UnavailableError, error_of
 from stateflow.format.records import Owner
@@ -69,11 +69,11 @@ class Driver(Protocol):
 class Launcher(Protocol):
     """How drivers are started; another kind of cluster needs another launcher and no other operator."""
 
-    def find(self, spec: RunSpec) -> Driver | None:
+    def find(self, spec: DriverSpec) -> Driver | None:
         """The driver that was last started for this very task, if it is a process of this host."""
         ...
 
-    def launch(self, spec: RunSpec) -> Driver | None:
+    def launch(self, spec: DriverSpec) -> Driver | None:
         """Starts a driver, which remembers `spec.above`. None: only its heartbeat can be followed."""
         ...
 

@@ -127,6 +127,14 @@ class JobLayout:
         return f"{self.scheduled_runs}{unique}"
 
     @property
+    def replays(self) -> str:
+        return f"{self.job}/replays/"
+
+    def replay_report(self, name: str) -> str:
+        """The report of a replay that was kept under this name."""
+        return f"{self.replays}{checked_name('report', name)}"
+
+    @property
     def statistics(self) -> str:
         return f"{self.job}/statistics/"
 

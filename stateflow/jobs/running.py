@@ -22,6 +22,7 @@ from stateflow.storage.roots import open_beside
 
 if TYPE_CHECKING:
     from stateflow.config.options import Options
+    from stateflow.format.records import Owner
     from stateflow.jobs.job import Job
     from stateflow.pipelines.loading import LoadedPipeline
     from stateflow.replay.comparison import ReplayReport
@@ -112,10 +113,23 @@ def replay_loaded(
     options: Options,
     master: str | None = None,
     conf: Mapping[str, str] = {},
+    newest: int | None = None,
+    keep: str = "",
+    owner: Owner | None = None,
+    max_changed: float | None = None,
     **request: Any,
 ) -> ReplayReport:
-    """Runs batches of `job` again with the pipeline, as `Job.replay` does."""
-    return job.replay(
+    """Runs batches of `job` again with the pipeline, as `Job.replay` does; `newest` of them instead of `first` to `last`.
+
+    `keep` is a name for the report, which is then kept beside the job, with what `max_changed` says of it.
+    """
+    if newest is not None:
+        from stateflow.replay.span import newest_batches
+
+        cut = newest_batches(job.log(), newest)
+        first, last = str(cut.first), str(cut.last)
+        request["notes"] = (cut.note,) if cut.note else ()
+    report = job.replay(
         loaded.pipeline,
         first,
         last,
@@ -124,6 +138,14 @@ def replay_loaded(
         **_shipped(loaded, master, conf),
         **request,
     )
+    if keep:
+        from stateflow.replay import reports
+
+        kept = reports.kept_report(
+            report, keep, at=job.clock(), owner=owner or job.owner(), max_changed=max_changed
+        )
+        reports.keep(job.store, job.layout, kept)
+    return report
 
 
 def _shipped(loaded: LoadedPipeline, master: str | None, conf: Mapping[str, str]) -> dict[str, Any]:

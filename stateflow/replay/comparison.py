@@ -115,7 +115,7 @@ class ReplayReport:
     def uncompared(self) -> list[str]:
         """What could not be compared, a sentence each."""
         return [
-            f"sink {sink.sink!r}, {several(len(sink.unknown), 'batch')} from checkpoint {min(sink.unknown)}: {next(iter(sink.unknown.values()))}"
+            f"sink {sink.sink!r}, {several(len(sink.unknown), 'batch', 'batches')} from checkpoint {min(sink.unknown)}: {next(iter(sink.unknown.values()))}"
             for sink in self.sinks.values()
             if sink.unknown
         ]

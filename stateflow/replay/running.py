@@ -79,6 +79,8 @@ class ReplayRequest:
     check: bool = False
     """Evaluates each batch a second time, and names the first operator that does something else."""
     allow_non_restored_state: bool = False
+    notes: Sequence[str] = ()
+    """What the report says of the choice of the batches."""
     listener: Callable[[int, int], object] = lambda done, of: None
     changes: RowSink = lambda sink, slot, found: None
 
@@ -106,6 +108,7 @@ class _Replay:
             self.batches[0].record.slot,
             last.slot,
             compared=request.compare,
+            notes=list(request.notes),
         )
         for source in self.flow.sources:
             refuse_tidying(source)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from stateflow.checkpoint.log import Log
 from stateflow.errors import NotFoundError, UsageError
 from stateflow.format.records import Record
+from stateflow.quantities import several
 
 EDITS = {"restore": "put back an older state", "erase": "erased a key"}
 """Kinds of records that change state, and that no code computes."""
@@ -46,6 +47,43 @@ def span(log: Log, first: int, last: int) -> tuple[Step, ...]:
                 f"or after it, from {_above(log, slot)}"
             )
     return wanted
+
+
+@dataclass(frozen=True, slots=True)
+class NewestBatches:
+    """The newest batches that can be run again."""
+
+    first: int
+    last: int
+    note: str = ""
+    """Why they are fewer than were asked for, as a sentence."""
+
+
+def newest_batches(log: Log, count: int) -> NewestBatches:
+    """The newest `count` batches, or those of them that can be run again."""
+    if not log.checkpoints:
+        raise NotFoundError(f"job {log.job!r} has no batch yet that could be run again: run it first")
+    newest = log.checkpoints[-1].slot
+    taken: list[int] = []
+    earliest: Record | None = log.checkpoints[-1]
+    edit = ""
+    for step in reversed(_contiguous(log, newest)):
+        if what := EDITS.get(step.record.kind):
+            edit = f"record {step.record.slot} {what}, which no code computes"
+            break
+        earliest = step.before
+        if step.is_batch:
+            taken.append(step.record.slot)
+        if len(taken) == count:
+            return NewestBatches(taken[-1], taken[0])
+    gone = earliest and (
+        f"the checkpoint before {earliest.slot} is no longer kept; the option retained_checkpoints keeps more"
+    )
+    why = edit or gone or f"job {log.job!r} has no more"
+    if not taken:
+        raise NotFoundError(f"no batch of job {log.job!r} can be run again: {why}")
+    fewer = f"{several(len(taken), 'batch', 'batches')} instead of {count} can be run again: {why}"
+    return NewestBatches(taken[-1], taken[0], fewer)
 
 
 def _contiguous(log: Log, last: int) -> list[Step]:

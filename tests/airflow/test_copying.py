@@ -25,7 +25,7 @@ def test_a_team_s_own_airflowignore_gets_the_lines_that_it_lacks(tmp_path: Path,
     assert tmp_path / ".airflowignore" in copy_dags(tmp_path)
     lines = (tmp_path / ".airflowignore").read_text().splitlines()
     assert lines[0] == "ours/"
-    assert sorted(lines[1:]) == ["stateflow_settings.py", "stateflow_steps.py"]
+    assert sorted(lines[1:]) == ["stateflow_approval.py", "stateflow_settings.py", "stateflow_steps.py"]
     assert copy_dags(tmp_path) == []
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import pytest
 from airflow.dag_processing.dagbag import DagBag
-from airflow.sdk.exceptions import AirflowFailException, ParamValidationError
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, ParamValidationError
 
 from stateflow.jobs.job import Job
 from stateflow.savepoints.format import read_savepoint
@@ -34,7 +34,15 @@ FORMS = {
     "stateflow_cleanup": {"job", "retained", "age", "dry_run", "conn_id"},
     "stateflow_stop": {"job", "drain", "savepoint", "note", "conn_id"},
     "stateflow_recovery": {"job", "origin", "rewind_sinks", "with_readers", "note", "conn_id"},
-    "stateflow_upgrade": {"job", "pipeline", "rewind_sinks", "note", "conn_id"},
+    "stateflow_upgrade": {
+        "job",
+        "pipeline",
+        "shadow_batches",
+        "max_changed",
+        "rewind_sinks",
+        "note",
+        "conn_id",
+    },
     "stateflow_reprocess": {"job", "fork", "origin", "until", "parameters", "clone_sinks", "note", "conn_id"},
 }
 """What the pages' dialogs send, and people."""
@@ -252,7 +260,7 @@ def test_a_recovery_restores_what_was_planned_after_the_driver_has_stopped(bag: 
 def test_readers_run_what_the_settings_say_and_no_file_from_elsewhere(
     bag: DagBag, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    recovery = sys.modules[type(bag.dags["stateflow_recovery"].get_task("approve")).__module__]
+    recovery = module_of(bag, "stateflow_recovery")
     settings = sys.modules["stateflow_settings"]
     jobs = {
         name: settings.Pipeline(pipeline=f"{tmp_path}/{name}.py:{name}", dag_id=dag_id)
@@ -307,13 +315,14 @@ def test_an_approval_whose_time_is_up_says_what_to_do(bag: DagBag) -> None:
         approve.execute_complete({}, {"error": "The timeout has passed", "error_type": "timeout"})
 
 
+@pytest.mark.parametrize("what", ["recovery", "upgrade"])
 def test_one_person_cannot_ask_and_approve_where_the_settings_want_two(
-    bag: DagBag, monkeypatch: pytest.MonkeyPatch
+    bag: DagBag, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    recovery = sys.modules[type(bag.dags["stateflow_recovery"].get_task("approve")).__module__]
-    strict = msgspec.structs.replace(recovery.SETTINGS, four_eyes=True, approvers=["bob"])
-    monkeypatch.setattr(recovery, "SETTINGS", strict)
-    approve = bag.dags["stateflow_recovery"].get_task("approve")
+    approval = sys.modules["stateflow_approval"]
+    strict = msgspec.structs.replace(approval.SETTINGS, four_eyes=True, approvers=["bob"])
+    monkeypatch.setattr(approval, "SETTINGS", strict)
+    approve = bag.dags[f"stateflow_{what}"].get_task("approve")
     asked: Any = {"dag_run": SimpleNamespace(triggering_user_name="ann")}
 
     def answered(by: str) -> Any:
@@ -325,8 +334,41 @@ def test_one_person_cannot_ask_and_approve_where_the_settings_want_two(
 
     assert answered("bob")["chosen_options"] == ["Approve"]
     for by in ("ann", "eve"):
-        with pytest.raises(AirflowFailException, match="is none of its approvers"):
+        with pytest.raises(
+            AirflowFailException, match=f"this {RESTORED[what]}, and is none of its approvers"
+        ):
             answered(by)
+
+
+RESTORED = {"recovery": "restore", "upgrade": "upgrade"}
+
+
+def test_an_upgrade_is_tried_on_past_batches_and_approved_before_the_job_is_stopped(bag: DagBag) -> None:
+    dag = bag.dags["stateflow_upgrade"]
+    before_stop = dag.get_task("stop").get_flat_relative_ids(upstream=True)
+    assert before_stop >= {"paused", "check", "shadow", "approve", "still_paused"}
+    assert dag.get_task("approve").upstream_task_ids == {"shadow"}
+    assert dag.get_task("still_paused").upstream_task_ids >= {"approve"}
+    shadow, approve = dag.get_task("shadow"), dag.get_task("approve")
+    params = accepted(bag, "stateflow_upgrade", {})
+    assert (params["shadow_batches"], params["max_changed"]) == (20, 0.01)
+    rendered = [
+        shadow.render_template(shadow.max_changed, {"params": {"max_changed": most}})
+        for most in (None, 0, 0.2)
+    ]
+    assert rendered == ["", "0", "0.2"], "no limit, and a limit of nothing"
+    # A shadow that was left out, and one whose report is shown.
+    assert approve.trigger_rule == "none_failed"
+    for result, shown in ((None, "**not tried**"), ({"report": "**Replay**"}, "**Replay**")):
+        ti = SimpleNamespace(xcom_pull=lambda task_id, result=result: result)
+        assert shown in approve.render_template(approve.body, {"ti": ti})
+
+
+def test_a_shadow_of_no_batches_is_skipped(bag: DagBag) -> None:
+    shadow = copy.copy(bag.dags["stateflow_upgrade"].get_task("shadow"))
+    shadow.batches = "0"
+    with pytest.raises(AirflowSkipException, match="no shadow batches were asked for"):
+        shadow.execute({})
 
 
 PLAN = {
@@ -366,8 +408,6 @@ def test_going_back_begins_with_any_failure_once_the_restore_has_begun_and_with_
     upgrade, wrong = module_of(bag, "stateflow_upgrade"), dag.get_task("wrong")
     assert wrong.trigger_rule == "one_failed"
     assert wrong.upstream_task_ids >= {
-        "deploy",
-        "check",
         "keep_before",
         "restore",
         "trial",
@@ -386,7 +426,19 @@ def test_going_back_begins_with_any_failure_once_the_restore_has_begun_and_with_
 
 STOPPED = {"checkpoint": 7, "savepoint": "s3://bucket/_savepoints/orders/x"}
 GOOD = dict.fromkeys(
-    ("old_version", "paused", "stop", "keep_before", "deploy", "check", "restore"), "success"
+    (
+        "old_version",
+        "paused",
+        "deploy",
+        "check",
+        "shadow",
+        "approve",
+        "still_paused",
+        "stop",
+        "keep_before",
+        "restore",
+    ),
+    "success",
 )
 
 
@@ -396,9 +448,11 @@ GOOD = dict.fromkeys(
         ({"switch": "success"}, STOPPED, True, "upgraded: every DAG runs /new.py:p"),
         ({"paused": "failed", "restore": "upstream_failed"}, None, False, "nothing was changed: paused failed"),
         (
-            {"check": "failed", "restore": "upstream_failed"}, STOPPED, False,
-            "check failed, and nothing was changed but that the job was stopped",
+            {"keep_before": "failed", "restore": "upstream_failed"}, STOPPED, False,
+            "keep_before failed, and nothing was changed but that the job was stopped",
         ),
+        ({"shadow": "failed", "restore": "upstream_failed"}, None, False, "nothing was changed: shadow failed"),
+        ({"still_paused": "skipped", "restore": "skipped"}, None, False, "nothing was changed: the upgrade was rejected"),
         (
             {"verify": "failed", "switch": "upstream_failed", "verify_rolled_back": "success"}, STOPPED, False,
             "verify failed, and the job was taken back to checkpoint 7 with /old.py:p",
@@ -500,7 +554,7 @@ STORIES: dict[str, dict[str, Any]] = {
         "dag": "stateflow_reprocess", "conf": {"fork": "twice", "parameters": {"output": "/data/totals"}},
     },
     "upgrade that does not fit": {"dag": "stateflow_upgrade"},
-    "upgrade": {"dag": "stateflow_upgrade", "mark": "trial"},
+    "upgrade": {"dag": "stateflow_upgrade", "mark": "trial|shadow|approve"},
     "recovery with a file from elsewhere": {"dag": "stateflow_recovery", "mark": "approve"},
     "upgrade with a file from elsewhere": {"dag": "stateflow_upgrade"},
     "upgrade beside": {"dag": "stateflow_upgrade", "unpaused": ["stateflow_orders"]},
@@ -665,16 +719,15 @@ def test_a_file_outside_the_settings_folders_is_refused_before_it_is_loaded_and_
 
 
 @pytest.mark.system
-def test_an_upgrade_that_does_not_fit_only_stops_the_job(played: Played) -> None:
+def test_an_upgrade_that_does_not_fit_changes_nothing(played: Played) -> None:
     name = "upgrade that does not fit"
     assert played.state(name) == "failed"
     assert "total" in played.said(name, "check")
     assert played.state(name, "restore") == "upstream_failed"
     assert played.state(name, "roll_back") == "skipped"
     said = played.said(name, "verdict")
-    assert said.startswith("check failed, and nothing was changed but that the job was stopped")
-    stopped = played.result(name, "stop")
-    assert read_savepoint(open_store(stopped["savepoint"])).record.slot == stopped["checkpoint"]
+    assert said.startswith("nothing was changed: check failed")
+    assert {played.state(name, task) for task in ("shadow", "approve", "stop")} == {"upstream_failed"}
     records = played.job("orders").log().chain
     assert not [
         r for r in records if r.owner.dag_run.endswith(played.told[name]["run_id"]) and r.carries_state

@@ -14,6 +14,8 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from demo.table import Orders, compared, read
 from stateflow.airflow import (
+    InProcess,
+    StateflowReplayOperator,
     StateflowRescaleOperator,
     StateflowRestoreOperator,
     StateflowSavepointOperator,
@@ -245,3 +247,37 @@ def test_a_task_of_its_own_ends_with_its_spark(desk: Desk, way: str) -> None:
         assert files_of(desk.root) == before
     else:
         assert verify_savepoint(open_store(answer["said"]), deep=True) == []
+
+
+def test_a_shadow_of_the_same_code_differs_in_nothing_and_one_of_other_code_in_its_own(
+    desk: Desk, tmp_path: Path
+) -> None:
+    desk.run()
+    before, totals = files_of(desk.root), desk.totals
+    shadow = {"launcher": InProcess(), "spark_conn_id": "spark_here", "job": "orders", "batches": 50}
+    same = ran(StateflowReplayOperator, Try("same"), pipeline=PIPELINE, max_changed=0, **shadow)
+    batches = len(desk.job.checkpoints())
+    assert (same["same"], same["batches"], same["changes"]) == (True, batches, [])
+    assert same["notes"] == [f"{batches} batches instead of 50 can be run again: job 'orders' has no more"]
+    assert same["sinks"]["totals"]["before"] == same["sinks"]["totals"]["after"] > 0
+
+    wrong = tmp_path / "wrong.py"
+    text = ORDERS.read_text()
+    assert "self.total.value += row.amount" in text
+    wrong.write_text(text.replace("self.total.value += row.amount", "self.total.value += row.amount * 2"))
+    attempt = Try("other")
+    with pytest.raises(
+        AirflowFailException, match=r"of sink 'totals' would be others, and max_changed=0.01 lets"
+    ):
+        ran(StateflowReplayOperator, attempt, pipeline=f"{wrong}:orders", max_changed=0.01, **shadow)
+    found = attempt.pushed["differences"]
+    assert found["sinks"]["totals"]["different"] > 0
+    first = found["changes"][0]
+    assert first["after"]["total"] == pytest.approx(first["before"]["total"] * 2)
+
+    assert desk.totals == totals, "nothing was published"
+    kept = {f"orders/replays/{each['replay']}" for each in (same, found)}
+    assert files_of(desk.root) - before == kept, "the fork is gone"
+    assert desk.job.verify(deep=True) == []
+    desk.job.collect(retained=1)
+    assert kept <= files_of(desk.root)

@@ -9,7 +9,7 @@ import pytest
 from stateflow.checkpoint.log import Log, SlotContent
 from stateflow.errors import NotFoundError, UsageError
 from stateflow.format.records import Outcome, Owner, Record
-from stateflow.replay.span import span
+from stateflow.replay.span import NewestBatches, newest_batches, span
 
 
 def _log(*records: tuple[int, str, int | None]) -> Log:
@@ -88,3 +88,39 @@ def test_what_no_code_computes_ends_a_span(kind: str, what: str) -> None:
 def test_an_older_end_than_beginning_is_refused() -> None:
     with pytest.raises(UsageError, match="give an older one first"):
         span(_log((1, "checkpoint", None), (2, "checkpoint", 1)), 2, 1)
+
+
+def test_the_newest_batches_are_those_that_are_there() -> None:
+    log = _log((1, "checkpoint", None), (2, "rescale", 1), (3, "checkpoint", 2), (4, "checkpoint", 3))
+
+    assert newest_batches(log, 2) == NewestBatches(3, 4)
+    assert newest_batches(log, 3) == NewestBatches(1, 4)
+    assert newest_batches(log, 9) == NewestBatches(
+        1, 4, "3 batches instead of 9 can be run again: job 'orders' has no more"
+    )
+
+
+def test_fewer_newest_batches_say_what_is_in_the_way() -> None:
+    gone = _log((4, "checkpoint", 3), (5, "checkpoint", 4), (6, "checkpoint", 5))
+    assert newest_batches(gone, 3) == NewestBatches(
+        5,
+        6,
+        "2 batches instead of 3 can be run again: the checkpoint before 4 is no longer kept; the option retained_checkpoints keeps "
+        "more",
+    )
+    restored = _log((1, "checkpoint", None), (2, "restore", 1), (3, "checkpoint", 2), (4, "fence", 3))
+    assert newest_batches(restored, 2) == NewestBatches(
+        3,
+        3,
+        "1 batch instead of 2 can be run again: record 2 put back an older state, which no code computes",
+    )
+
+
+def test_no_newest_batch_is_refused_with_the_reason() -> None:
+    with pytest.raises(NotFoundError, match="has no batch yet that could be run again: run it first"):
+        newest_batches(_log(), 3)
+    with pytest.raises(
+        NotFoundError,
+        match="no batch of job 'orders' can be run again: the checkpoint before 4 is no longer kept",
+    ):
+        newest_batches(_log((4, "checkpoint", 3)), 3)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from stateflow.airflow.launchers.pod_status import CONTAINER, process_status, waits_for
 from stateflow.driver.processes import DriverProcess, ProcessStatus
-from stateflow.driver.run_spec import RunSpec
+from stateflow.driver.run_spec import DriverSpec
 from stateflow.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
@@ -29,12 +29,12 @@ PULL_PATIENCE = 600.0
 _TIMEOUT = (5, 30)
 
 
-def task_label(spec: RunSpec) -> str:
+def task_label(spec: DriverSpec) -> str:
     """The same for every try of a task, and short enough for a label."""
     return hashlib.sha256(f"{spec.dag_run}\n{spec.task}".encode()).hexdigest()[:40]
 
 
-def labels(spec: RunSpec, launch: str) -> dict[str, str]:
+def labels(spec: DriverSpec, launch: str) -> dict[str, str]:
     job = re.sub(r"[^A-Za-z0-9._-]", "-", spec.job)[:63].strip("-._") or "job"
     return {TASK: task_label(spec), LAUNCH: launch, ABOVE: str(spec.above), JOB: job}
 

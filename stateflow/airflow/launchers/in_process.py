@@ -14,12 +14,15 @@ from stateflow.airflow.connections.spark import spark_master
 from stateflow.checkpoint.process import this_process
 from stateflow.config.options import checkpoint_root, load
 from stateflow.driver.processes import ProcessStatus
-from stateflow.driver.run_spec import RunSpec
+from stateflow.driver.run_spec import DriverSpec, ReplaySpec, RunSpec
 from stateflow.driver.supervision import Launcher
 from stateflow.errors import StateflowError, frames_beside
 from stateflow.quantities import several
 
 if TYPE_CHECKING:
+    from stateflow.config.options import Options
+    from stateflow.jobs.job import Job
+    from stateflow.pipelines.loading import LoadedPipeline
     from stateflow.spark.loop import BatchReport
 
 
@@ -39,10 +42,10 @@ class _Inside:
     def __init__(self, master: str | None, conf: dict[str, str]) -> None:
         self._master, self._conf = master, conf
 
-    def find(self, spec: RunSpec) -> _Thread | None:
+    def find(self, spec: DriverSpec) -> _Thread | None:
         return None
 
-    def launch(self, spec: RunSpec) -> _Thread:
+    def launch(self, spec: DriverSpec) -> _Thread:
         driver = _Thread(spec, self._master, {**self._conf, **spec.conf})
         driver.start()
         return driver
@@ -51,7 +54,7 @@ class _Inside:
 class _Thread(threading.Thread):
     """A driver that is a thread: the task's main thread has to stay free for Airflow's signals."""
 
-    def __init__(self, spec: RunSpec, master: str | None, conf: dict[str, str]) -> None:
+    def __init__(self, spec: DriverSpec, master: str | None, conf: dict[str, str]) -> None:
         super().__init__(name=f"stateflow {spec.job}", daemon=True)
         self._spec, self._master, self._conf = spec, master, conf
         self.above = spec.above
@@ -98,16 +101,16 @@ class _Thread(threading.Thread):
     def _work(self) -> Any:
         # These load Spark and pyarrow, and a DAG file must not.
         from stateflow.jobs.job import Job
-        from stateflow.jobs.running import checked_parameters, run_loaded
-        from stateflow.pipelines.bounds import parse_bounds
         from stateflow.pipelines.loading import load_pipeline
 
         spec = self._spec
         settings: dict[str, str | None] = dict(spec.options)
-        settings |= {"trigger": spec.trigger or None}
-        settings |= {"parallelism": None if spec.parallelism is None else str(spec.parallelism)}
+        if isinstance(spec, RunSpec):
+            settings |= {"trigger": spec.trigger or None}
+            settings |= {"parallelism": None if spec.parallelism is None else str(spec.parallelism)}
         options = load(cli=settings, env={**os.environ, **spec.environment}, folder=Path.cwd())
-        loaded = load_pipeline(spec.pipeline, Path.cwd(), spec.revision)
+        revision = spec.revision if isinstance(spec, RunSpec) else ""
+        loaded = load_pipeline(spec.pipeline, Path.cwd(), revision)
         job = Job(
             checkpoint_root(options),
             spec.job,
@@ -115,6 +118,15 @@ class _Thread(threading.Thread):
             heartbeat_timeout=options.heartbeat_timeout.total_seconds(),
         )
         self._lines.put(f"{spec.job}: starting Spark in this process")
+        if isinstance(spec, ReplaySpec):
+            return self._replay(spec, loaded, job, options)
+        assert isinstance(spec, RunSpec)
+        return self._run(spec, loaded, job, options)
+
+    def _run(self, spec: RunSpec, loaded: LoadedPipeline, job: Job, options: Options) -> Any:
+        from stateflow.jobs.running import checked_parameters, run_loaded  # as above
+        from stateflow.pipelines.bounds import parse_bounds
+
         return run_loaded(
             loaded,
             job,
@@ -129,6 +141,26 @@ class _Thread(threading.Thread):
             drain=spec.final,
             listener=self._finished,
             stop=self._stop_run,
+        )
+
+    def _replay(self, spec: ReplaySpec, loaded: LoadedPipeline, job: Job, options: Options) -> Any:
+        from stateflow.jobs.running import replay_loaded  # as above
+
+        return replay_loaded(
+            loaded,
+            job,
+            "",
+            "latest",
+            spec.parameters,
+            options=options,
+            master=self._master,
+            conf=self._conf,
+            newest=spec.batches,
+            keep=spec.keep,
+            owner=this_process(dag_run=spec.dag_run, task=spec.task, note=spec.note),
+            max_changed=spec.max_changed,
+            allow_non_restored_state=spec.allow_non_restored_state,
+            listener=lambda done, of: self._lines.put(f"batch {done} of {of} ran again"),
         )
 
     def _finished(self, report: BatchReport) -> None:

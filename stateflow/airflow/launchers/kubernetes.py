@@ -25,7 +25,7 @@ from stateflow.airflow.launchers.driver_pods import (
 from stateflow.airflow.launchers.spark_submit import SparkSubmit, submission_environment, variables_of
 from stateflow.driver import supervisor
 from stateflow.driver.processes import DriverFolder, DriverProcess
-from stateflow.driver.run_spec import RunSpec
+from stateflow.driver.run_spec import DriverSpec
 from stateflow.driver.supervision import Launcher
 from stateflow.errors import NotFoundError, UsageError
 from stateflow.jobs.run_secrets import MOUNTED
@@ -109,7 +109,7 @@ class _PodSubmission:
     task: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     """The environment of the task."""
 
-    def find(self, spec: RunSpec) -> DriverPod | None:
+    def find(self, spec: DriverSpec) -> DriverPod | None:
         """By label, from any host; else the submission that an earlier try began on this host."""
         pod = self.pods.newest({TASK: task_label(spec)})
         submission = DriverFolder(spec.job, spec.dag_run, spec.task).newest()
@@ -122,7 +122,7 @@ class _PodSubmission:
         same = submission if launch == own[LAUNCH] else None
         return DriverPod(self.pods, own[LAUNCH], int(own.get(ABOVE, 0)), submission=same)
 
-    def launch(self, spec: RunSpec) -> DriverPod:
+    def launch(self, spec: DriverSpec) -> DriverPod:
         launch = new_launch()
         own = labels(spec, launch)
         secrets = {name: value for name, value in spec.conf.items() if _hidden(name)}
@@ -136,7 +136,7 @@ class _PodSubmission:
         submission = folder.start(argv, environment, Path.cwd(), above=spec.above)
         return DriverPod(self.pods, launch, spec.above, submission=submission)
 
-    def _command(self, spec: RunSpec, conf: Mapping[str, str]) -> list[str]:
+    def _command(self, spec: DriverSpec, conf: Mapping[str, str]) -> list[str]:
         hook = submit_hook(
             self.spark_conn_id,
             **self.of.submit,
@@ -155,7 +155,7 @@ class _PodSubmission:
         return argv
 
     def _conf(
-        self, spec: RunSpec, launch: str, own: Mapping[str, str], env: Mapping[str, str]
+        self, spec: DriverSpec, launch: str, own: Mapping[str, str], env: Mapping[str, str]
     ) -> dict[str, str]:
         from stateflow.spark.session.settings import (
             DELTA,

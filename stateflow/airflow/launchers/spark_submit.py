@@ -19,7 +19,7 @@ from stateflow.errors import UsageError
 
 if TYPE_CHECKING:
     from stateflow.driver.processes import DriverProcess
-    from stateflow.driver.run_spec import RunSpec
+    from stateflow.driver.run_spec import DriverSpec
     from stateflow.driver.supervision import Launcher
 
 _TAKEN = ("conf", "conn_id", "application_args", "name", "java_class", "spark_conn_id")
@@ -71,19 +71,19 @@ class CommandSubmission:
     task: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     """The environment of the task."""
 
-    def find(self, spec: RunSpec) -> DriverProcess | None:
+    def find(self, spec: DriverSpec) -> DriverProcess | None:
         from stateflow.driver.processes import DriverFolder  # a DAG file loads what declares, not what works
 
         return DriverFolder(spec.job, spec.dag_run, spec.task).newest()
 
-    def launch(self, spec: RunSpec) -> DriverProcess:
+    def launch(self, spec: DriverSpec) -> DriverProcess:
         from stateflow.driver.processes import DriverFolder  # as above
 
         argv, environment, temporary = self.command(spec)
         folder = DriverFolder(spec.job, spec.dag_run, spec.task)
         return folder.start(argv, environment, Path.cwd(), above=spec.above, temporary=temporary)
 
-    def command(self, spec: RunSpec) -> tuple[list[str], dict[str, str], str]:
+    def command(self, spec: DriverSpec) -> tuple[list[str], dict[str, str], str]:
         """The command line and the environment of a driver, and the variable for its temporary files if it has one."""
         from stateflow.masking import is_secret  # as above
 
@@ -99,7 +99,7 @@ class CommandSubmission:
         temporary = "" if self._says_where(argv) else "SPARK_LOCAL_DIRS"
         return argv, {**submission_environment(self.task, self.env), **variables}, temporary
 
-    def _command(self, spec: RunSpec, conf: Mapping[str, str], *, quietly: bool = False) -> list[str]:
+    def _command(self, spec: DriverSpec, conf: Mapping[str, str], *, quietly: bool = False) -> list[str]:
         """The command line, which the provider's hook logs unless it is only looked at."""
         hook = submit_hook(
             self.spark_conn_id,
@@ -118,7 +118,7 @@ class CommandSubmission:
         by_user = "SPARK_LOCAL_DIRS" in self.env or "properties_file" in self.submit
         return in_argv or says_where({}) or by_user
 
-    def _conf(self, spec: RunSpec, master: str, *, here: bool) -> dict[str, str]:
+    def _conf(self, spec: DriverSpec, master: str, *, here: bool) -> dict[str, str]:
         """Settings that Python would make too late: the driver's JVM starts first. `here`: the driver runs on this host."""
         from stateflow.config.options import cache_folder
         from stateflow.spark.session import (  # a DAG file must not load stateflow.spark

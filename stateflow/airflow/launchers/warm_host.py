@@ -16,7 +16,7 @@ from stateflow.hosts.client import NAME
 
 if TYPE_CHECKING:
     from stateflow.driver.processes import DriverProcess
-    from stateflow.driver.run_spec import RunSpec
+    from stateflow.driver.run_spec import DriverSpec
     from stateflow.driver.supervision import Launcher
 
 
@@ -81,10 +81,10 @@ class _OnHost:
     task: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     """The environment of the task."""
 
-    def find(self, spec: RunSpec) -> DriverProcess | None:
+    def find(self, spec: DriverSpec) -> DriverProcess | None:
         return self.otherwise.find(spec)
 
-    def launch(self, spec: RunSpec) -> DriverProcess:
+    def launch(self, spec: DriverSpec) -> DriverProcess:
         from stateflow.driver.processes import DriverFolder  # a DAG file loads what declares, not what works
         from stateflow.hosts import client
         from stateflow.hosts.settings import folder_of

@@ -17,28 +17,30 @@ def person_of(approval: Any) -> tuple[str, str]:
     return str(by.get("id") or ""), str(by.get("name") or "")
 
 
-def refusal(approval: Any, *, asked_by: str, four_eyes: bool, approvers: Collection[str]) -> str:
+def refusal(
+    approval: Any, *, asked_by: str, four_eyes: bool, approvers: Collection[str], what: str = "restore"
+) -> str:
     """Why the approval does not suffice, in one sentence; empty when it does. `asked_by`: who triggered the DAG run."""
     if not four_eyes and not approvers:
         return ""
     id_, name = person_of(approval)
     shown = name or id_
     if not shown or not isinstance(approval, Mapping) or approval.get("chosen_options") != [APPROVE]:
-        return "nobody has approved this restore: let a person answer the approval task, whose result is `approval`"
+        return f"nobody has approved this {what}: let a person answer the approval task, whose result is `approval`"
     if approvers and not {id_, name} & set(approvers):
         return (
-            f"{shown!r} has approved this restore, and is none of its approvers ({', '.join(sorted(approvers))}): trigger the "
+            f"{shown!r} has approved this {what}, and is none of its approvers ({', '.join(sorted(approvers))}): trigger the "
             "DAG again and let one of them answer"
         )
     if four_eyes and not asked_by:
         return (
-            "nobody knows who asked for this restore, so nobody can be somebody else (four_eyes): let a person trigger the DAG "
+            f"nobody knows who asked for this {what}, so nobody can be somebody else (four_eyes): let a person trigger the DAG "
             "run"
         )
     # Some auth managers take a name in any case.
     if four_eyes and asked_by.casefold() in (id_.casefold(), name.casefold()):
         return (
-            f"{shown!r} has asked for this restore and approved it: four_eyes needs two people, so trigger the DAG again and let "
+            f"{shown!r} has asked for this {what} and approved it: four_eyes needs two people, so trigger the DAG again and let "
             "somebody else answer"
         )
     return ""

@@ -160,6 +160,19 @@ def number(least: int) -> Reader[int]:
     return reader
 
 
+def share(value: Any) -> float:
+    wanted = "has to be a number from 0 to 1, such as 0.01"
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise TypeError(wanted)
+    try:
+        part = float(value)
+    except ValueError:
+        raise ValueError(wanted) from None
+    if not 0 <= part <= 1:
+        raise ValueError(wanted)
+    return part
+
+
 def flag(value: Any) -> bool:
     if isinstance(value, bool):
         return value
@@ -301,6 +314,7 @@ Name = Annotated[str, Argument(named)]
 Text = Annotated[str, Argument(text)]
 Flag = Annotated[bool | str, Argument(flag)]
 Count = Annotated[int | str, Argument(number(1))]
+Share = Annotated[float | str, Argument(share)]
 Span = Annotated[timedelta | str, Argument(span)]
 SomeTime = Annotated[timedelta | str, Argument(some_time)]
 Snapshot = Annotated[str | int, Argument(snapshot)]

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from airflow.sdk.types import TaskInstanceKey
 
 XCOM_KEY = "stateflow"
-"""The XCom key for what a task is about: `{"conn_id", "job", "checkpoint"}`, and of a run's driver `{"driver": {...}}`."""
+"""The XCom key for what a task is about: `{"conn_id", "job", "checkpoint"}`, of a run's driver `{"driver": {...}}`, and of a replay
+the name of its report `{"replay"}`."""
 
 
 @attrs.define()
@@ -87,5 +88,7 @@ def page_of(subject: Any, base_url: str) -> str:
     if not subject.get("job"):
         return page
     page += f"/{quote(str(subject['conn_id']), safe='')}/{quote(str(subject['job']), safe='')}"
+    if subject.get("replay"):
+        return f"{page}/replays/{quote(str(subject['replay']), safe='')}"
     checkpoint = subject.get("checkpoint")
     return page if checkpoint is None else f"{page}/checkpoints/{checkpoint}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from copy import copy
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -14,7 +13,6 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleExcept
 
 from stateflow.airflow.internals.task_instances import code_revision
 from stateflow.airflow.launchers.base import LaunchMethod
-from stateflow.airflow.launchers.spark_submit import SparkSubmit
 from stateflow.airflow.operators.arguments import (
     Argument,
     Count,
@@ -26,13 +24,12 @@ from stateflow.airflow.operators.arguments import (
     Text,
     flag,
     is_deferred,
-    launch_method,
     one_of,
     setting,
     trigger,
 )
 from stateflow.airflow.operators.assets import checkpoint_asset, tables_alias
-from stateflow.airflow.operators.base import StateflowOperator
+from stateflow.airflow.operators.drivers import DriverOperator, Launch, name_of
 from stateflow.airflow.operators.events import announce, announce_tables, keep_quiet
 from stateflow.airflow.operators.lineage import ReportsLineage
 from stateflow.airflow.operators.links import (
@@ -72,16 +69,14 @@ TransportInfo = Annotated[
     bool | None,
     Argument(flag, template=False, when_none=setting("openlineage", "spark_inject_transport_info")),
 ]
-Launch = Annotated[LaunchMethod | None, Argument(launch_method, when_none=SparkSubmit)]
 Trigger = Annotated[str, Argument(trigger)]
 LOOK_AGAIN = timedelta(seconds=30)
 """After this time a task that has given way looks again."""
 
 
-class StateflowRunOperator(ReportsLineage, StateflowOperator):
+class StateflowRunOperator(ReportsLineage, DriverOperator):
     """Carries on from the job's newest checkpoint, to the end of the run's trigger."""
 
-    launcher: Any
     operator_extra_links = (CheckpointLink(), SparkLink(), DriverLogLink())
 
     _driver: dict[str, Any] | None = None
@@ -161,7 +156,7 @@ class StateflowRunOperator(ReportsLineage, StateflowOperator):
         ),
         **kwargs: Any,
     ) -> None:
-        job = job or _name_of(pipeline)
+        job = job or name_of(pipeline)
         super().__init__(job=job, **kwargs)
         self.accept(locals())
         method: LaunchMethod = self.given("launcher")
@@ -181,12 +176,6 @@ class StateflowRunOperator(ReportsLineage, StateflowOperator):
             self.outlets = [*self.outlets, self._tables]
         self._supervision: Supervision | None = None
         self._busy_since: float | None = None
-
-    def render_template_fields(self, context: Context, jinja_env: Any = None) -> None:
-        """Renders the templates of this task, with a copy of the launcher: Airflow renders a launcher in place, and tasks may
-        share one."""
-        self.launcher = copy(self.launcher)
-        super().render_template_fields(context, jinja_env)
 
     def execute(self, context: Context) -> dict[str, Any]:
         return self._carry_on(context)
@@ -321,7 +310,7 @@ class StateflowRunOperator(ReportsLineage, StateflowOperator):
         overrides = {"trigger": self.given("trigger") or None, "parallelism": self.given("parallelism")}
         chosen = {name: value for name, value in overrides.items() if value is not None}
         return foreseen(
-            self._file(context),
+            self.file_of(context),
             job,
             as_texts(self.given("parameters")),
             options=self.hook.options(**{**self.given("options"), **chosen}),
@@ -385,7 +374,7 @@ class StateflowRunOperator(ReportsLineage, StateflowOperator):
         from stateflow.driver.run_spec import RunSpec  # as above
 
         return RunSpec(
-            pipeline=self._file(context),
+            pipeline=self.file_of(context),
             job=self.given("job"),
             dag_run=owner.dag_run,
             task=owner.task,
@@ -417,14 +406,8 @@ class StateflowRunOperator(ReportsLineage, StateflowOperator):
                 conf = spark.inject_transport_information_into_spark_properties(conf, context)
         return conf
 
-    def _file(self, context: Context) -> str:
-        """`FILE:PIPELINE`; a relative file lies beside the DAG's."""
-        pipeline: str = self.given("pipeline")
-        folder = getattr(context["dag"], "folder", "") or "."
-        return str(Path(folder).absolute() / Path(pipeline).expanduser())
-
     def _revision(self, context: Context) -> str:
-        file = self._file(context)
+        file = self.file_of(context)
         return code_revision(context["ti"], Path(file.rpartition(":")[0] or file))
 
     def _rewind(self, context: Context, job: Job, mark: ScheduledRun) -> None:
@@ -440,7 +423,7 @@ class StateflowRunOperator(ReportsLineage, StateflowOperator):
         self.log.info(
             "%s is run again: job %s goes back to checkpoint %d", mark.dag_run, job.name, mark.began_from
         )
-        loaded = load_pipeline(self._file(context), Path.cwd(), self._revision(context))
+        loaded = load_pipeline(self.file_of(context), Path.cwd(), self._revision(context))
         plan = job.restore(
             f"checkpoint:{mark.began_from}",
             loaded.pipeline,
@@ -579,12 +562,3 @@ def _written(status: JobStatus, mark: ScheduledRun | None) -> dict[str, str]:
 def _head(job: Job) -> int | None:
     head = job.log().head if job.exists else None
     return head.slot if head else None
-
-
-def _name_of(pipeline: Any) -> str:
-    _, colon, name = str(pipeline).rpartition(":")
-    if not colon or "/" in name or "}" in name:
-        raise ValueError(
-            f"pipeline={pipeline!r} names no pipeline after its file: write FILE:PIPELINE, or give job="
-        )
-    return name

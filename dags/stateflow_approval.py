@@ -1,0 +1,43 @@
+"""The step in which a person says yes or no, for the DAGs that have one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.standard.operators.hitl import ApprovalOperator
+from airflow.sdk.exceptions import AirflowFailException
+from stateflow_settings import SETTINGS
+
+from stateflow.airflow.operators.approvals import refusal
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class Approval(ApprovalOperator):
+    """One whose time can run out with a sentence, and that fails before anything is stopped when its answer is no approval."""
+
+    what = "restore"
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
+        answer = super().execute_complete(context, event)
+        asked_by = getattr(context["dag_run"], "triggering_user_name", None) or ""
+        if answer["chosen_options"] == [self.APPROVE] and (
+            sentence := refusal(
+                answer,
+                asked_by=asked_by,
+                four_eyes=SETTINGS.four_eyes,
+                approvers=SETTINGS.approvers,
+                what=self.what,
+            )
+        ):
+            raise AirflowFailException(sentence)
+        return answer
+
+    def process_trigger_event_error(self, event: dict[str, Any]) -> None:
+        if event.get("error_type") == "timeout":
+            raise AirflowFailException(
+                f"nobody approved within {self.response_timeout}, so nothing was changed: trigger this DAG again when "
+                "somebody is there to approve"
+            )
+        super().process_trigger_event_error(event)

@@ -1,0 +1,116 @@
+"""Reports that are kept beside a job: the newest ones, small, without secrets, and gone with an erasure."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from stateflow.cli.main import app
+from stateflow.format.records import Owner, encode
+from stateflow.jobs.job import Job
+from stateflow.replay import reports
+from stateflow.replay.comparison import ReplayReport, SinkChanges
+from stateflow.replay.described import described_report
+from stateflow.replay.rows import RowChange
+from stateflow.replay.states import StateChanges
+from stateflow.restore.printing import markdown, text
+from tests.jobs.made import MadeJob, made_job
+
+ME = Owner("me")
+
+
+def kept(name: str, at: int = 0, **more: object) -> reports.KeptReport:
+    return reports.kept_report(ReplayReport("orders", "orders", 1, 2, **more), name, at=at, owner=ME)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> MadeJob:
+    return made_job(tmp_path)
+
+
+def test_the_newest_reports_are_kept_newest_first(job: MadeJob) -> None:
+    for n in range(reports.MOST_REPORTS + 3):
+        reports.keep(job.store, job.layout, kept(f"r{n}", at=n))
+    names = [each.name for each in reports.kept_reports(job.store, job.layout)]
+    assert names == [f"r{n}" for n in range(reports.MOST_REPORTS + 2, 2, -1)]
+    assert reports.find(job.store, job.layout, "r0") is None
+
+
+def test_a_large_report_is_small_when_it_is_kept() -> None:
+    long = {"note": "x" * 100_000, "at": datetime(2026, 1, 1, tzinfo=UTC)}
+    changes = [(1, RowChange("different", {"user": n}, long, long)) for n in range(20)]
+    sinks = {
+        f"s{n}": SinkChanges(f"s{n}", before=9, counts={"new": 20}, changes=list(changes)) for n in range(30)
+    }
+    unknown = dict.fromkeys(range(10_000), "its files were vacuumed " + "x" * 10_000)
+    sinks["s0"].unknown = unknown
+    assert len(encode(kept("it", sinks=sinks))) < 256 * 1024
+
+
+def test_names_are_readable_and_unique_by_their_key() -> None:
+    name = reports.name_of("shadow-manual__2026-01-01T00:00:00+00:00", "a key")
+    assert name.startswith("shadow-manual__2026-01-01T00-00-00-00-00-")
+    assert name == reports.name_of("shadow-manual__2026-01-01T00:00:00+00:00", "a key")
+    assert name != reports.name_of("shadow-manual__2026-01-01T00:00:00+00:00", "another key")
+    assert reports.name_of("/", "k").startswith("replay-")
+
+
+def test_what_could_not_be_compared_and_what_differs_is_said_as_text_and_as_markdown() -> None:
+    sink = SinkChanges(
+        "totals", before=10, after=9, counts={"gone": 1}, unknown={3: "its files were vacuumed"}
+    )
+    sink.columns_new = ("tax",)
+    state = StateChanges("balance", "total", note="the state is new")
+    made = kept(
+        "it",
+        sinks={"totals": sink},
+        states=[state],
+        batches=2,
+        notes=["1 batch instead of 2 can be run again"],
+    )
+    for shown in (text(described_report(made)), markdown(described_report(made))):
+        for words in (
+            "2 batches",
+            "1 batch instead of 2",
+            "not compared",
+            "now has tax",
+            "the state is new",
+        ):
+            assert words in shown
+    assert "nothing differs" in text(described_report(kept("it")))
+
+
+def test_an_erasure_takes_the_reports_along(tmp_path: Path) -> None:
+    root = Job(str(tmp_path), "orders")
+    job = made_job(tmp_path)
+    reports.keep(job.store, job.layout, kept("it"))
+    done = CliRunner().invoke(
+        app, ["state", "erase", "orders", "1", "--checkpoint-dir", str(tmp_path), "--yes"]
+    )
+    assert done.exit_code == 0, done.output
+    assert reports.kept_reports(root.store, root.layout) == []
+
+
+def test_a_deletion_takes_them_along_and_a_collection_and_a_check_do_not_mind_them(tmp_path: Path) -> None:
+    job = made_job(tmp_path)
+    reports.keep(job.store, job.layout, kept("it"))
+    root = Job(str(tmp_path), "orders")
+    root.collect(retained=1)
+    assert [finding.text for finding in root.verify(deep=True)] == []
+    assert [each.name for each in reports.kept_reports(job.store, job.layout)] == ["it"]
+    root.delete()
+    assert reports.kept_reports(job.store, job.layout) == []
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["--from", "1", "--last", "3"], ["--last", "3", "--to", "5"], ["--last", "0"], ["--last", "3", "--keep", "../x"]]
+)  # fmt: skip
+def test_a_choice_of_batches_that_says_nothing_or_two_things_is_refused(
+    tmp_path: Path, words: list[str]
+) -> None:
+    made_job(tmp_path)
+    done = CliRunner().invoke(app, ["replay", "nowhere.py:p", *words, "--checkpoint-dir", str(tmp_path)])
+    assert done.exit_code == 2
