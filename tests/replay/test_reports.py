@@ -10,10 +10,10 @@ from typer.testing import CliRunner
 
 from stateflow.cli.main import app
 from stateflow.format.records import Owner, encode
+from stateflow.jobs.described_replay import described_report
 from stateflow.jobs.job import Job
 from stateflow.replay import reports
 from stateflow.replay.comparison import ReplayReport, SinkChanges
-from stateflow.replay.described import described_report
 from stateflow.replay.rows import RowChange
 from stateflow.replay.states import StateChanges
 from stateflow.restore.printing import markdown, text

@@ -119,7 +119,7 @@ class StateflowReplayOperator(DriverOperator):
         )
 
     def _told(self, context: Context, kept: KeptReport) -> dict[str, Any]:
-        from stateflow.replay.described import described_changes, described_report  # as above
+        from stateflow.jobs.described_replay import described_changes, described_report  # as above
         from stateflow.restore.printing import markdown, text
 
         description = described_report(kept)
