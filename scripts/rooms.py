@@ -265,8 +265,8 @@ ROOMS: Mapping[str, Room] = {
     ),
     "jobs": Room(
         "`Job`: the verbs that the command line, Airflow and scripts call",
-        "checkpoint compatibility config format liveness observe pipelines pipelines/inputs reading replay restore "
-        "savepoints spark spark/inputs spark/session spark/sinks spark/sources spark/state_tables spark/task "
+        "checkpoint compatibility config format liveness observe pipelines pipelines/inputs quantities reading replay "
+        "restore savepoints spark spark/inputs spark/session spark/sinks spark/sources spark/state_tables spark/task "
         "state/backends state/keys storage",
         "job.py",
     ),
@@ -316,7 +316,7 @@ ROOMS: Mapping[str, Room] = {
     "airflow/operators": Room(
         "one operator per verb",
         "airflow/connections airflow/internals airflow/launchers airflow/triggers checkpoint driver format "
-        "hosts jobs liveness observe pipelines quantities restore savepoints storage",
+        "hosts jobs liveness observe pipelines quantities replay restore savepoints storage",
         "run.py",
     ),
     "airflow": Room(
