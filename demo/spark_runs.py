@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from stateflow.errors import StateflowError
+
 
 def command_path() -> list[str]:
     """How the command is called here: by name when it is on the PATH, else by its place."""
@@ -58,6 +60,20 @@ class Command:
                 _kill(process)
                 raise
 
+    def answer(self, *arguments: str) -> str:
+        """Runs it, and gives what it prints, notes included."""
+        with self._started(arguments, output=subprocess.PIPE, errors=subprocess.STDOUT) as process:
+            try:
+                text = process.communicate()[0]
+            except BaseException:
+                _kill(process)
+                raise
+        if process.returncode:
+            raise StateflowError(
+                f"`{self.text(*arguments)}` ended with exit code {process.returncode}:\n{text}"
+            )
+        return text
+
     def killed_in_a_batch(self, *arguments: str, batches: int, pause: float) -> list[int]:
         """Kills the run, its JVM and its workers while a batch is under way; gives the checkpoints it had taken.
 
@@ -79,11 +95,14 @@ class Command:
             finally:
                 _kill(process)
 
-    def _started(self, arguments: Sequence[str], output: int | None) -> subprocess.Popen[str]:
+    def _started(
+        self, arguments: Sequence[str], output: int | None, errors: int | None = None
+    ) -> subprocess.Popen[str]:
         # A session of its own: one signal reaches everything that the run has started, and nothing else.
         return subprocess.Popen(
             [*self.base, *arguments, *self.root],
             stdout=output,
+            stderr=errors,
             stdin=subprocess.DEVNULL,
             env=self.environment,
             text=True,

@@ -17,6 +17,7 @@ from demo.airflow_client import RUN_OVER, AirflowClient, RunOf
 from demo.airflow_server import PROJECT, AirflowServer
 from demo.crash import kill_in_a_batch
 from demo.narrator import Narrator
+from demo.spark_runs import Command
 from demo.table import compared
 from stateflow.errors import StateflowError
 from stateflow.hosts.client import Refused, ask
@@ -31,6 +32,8 @@ FIRST, MORE, LAST = (2, 4_000), (5, 4_000), (1, 4_000)
 """Files of new orders before each run, and orders in a file. A batch takes one file."""
 PIPELINE_DAG, SAVEPOINT_DAG, RECOVERY_DAG = "stateflow_orders", "stateflow_savepoint", "stateflow_recovery"
 HOST_DAG, HOST = "stateflow_host", "demo"
+ANSWER = 24
+"""Lines of a command's answer that are shown."""
 HOST_STARTS = 400.0
 """Seconds that the warm host may take to start on a busy machine."""
 # A demo is about what happens, not about how soon a dead run is believed to be dead.
@@ -79,7 +82,8 @@ class Story(Narrator):
         self._savepoint()
         self._crash()
         checkpoint, warm = self._warm_host()
-        self._faulty_version()
+        user, total, faulty = self._faulty_version()
+        self._incident(user, total, faulty)
         self._recovery(checkpoint)
         right = self.verdict("Is it right?")
         self.say(
@@ -189,7 +193,8 @@ class Story(Narrator):
         self.say(f"Host of the run: {host}.")
         return int(self.client.xcom(run, "run")["checkpoint"]), self.client.seconds_of(run)
 
-    def _faulty_version(self) -> None:
+    def _faulty_version(self) -> tuple[int, float, int]:
+        """A user who has a wrong total now, what it should be, and the checkpoint that made it wrong."""
         self.title("6  A faulty version is deployed")
         count = self.orders.add(*LAST)
         self._deploy(GOOD, BAD)
@@ -197,17 +202,55 @@ class Story(Narrator):
             f"Somebody changes a line of the pipeline: `{BAD}`. {count:,} orders, and the totals of everybody who orders now are "
             "wrong, in the state as in the table."
         )
-        self._succeeded(self._triggered(PIPELINE_DAG), "run")
+        run = self._triggered(PIPELINE_DAG)
+        self._succeeded(run, "run")
         verdict = compared(self.orders.folder, self.totals)
         if verdict.right:
             raise StateflowError("the faulty version was to spoil the totals, and did not")
         self.console.print(f"[bold red]{len(verdict.wrong)} users have a wrong total.[/]")
+        user = min(verdict.wrong)
+        return user, verdict.totals[user], int(self.client.xcom(run, "run")["checkpoint"])
+
+    def _incident(self, user: int, total: float, faulty: int) -> None:
+        self.title("7  What happened, since when, and would the fix do right?")
+        self.say(
+            f"The alert: user {user}'s orders add up to {total:,.2f}, and the table has more. Every kept checkpoint can be asked. Which "
+            "was the first with too much?"
+        )
+        answer = self._asked("bisect", JOB, "balance", "total", str(user), "--first", f"value > {total}")
+        if f"checkpoint {faulty} is the first one" not in answer:
+            raise StateflowError(f"checkpoint {faulty} was the first wrong one, and bisect did not find it")
         self._deploy(BAD, GOOD)
+        self.say(
+            "The line is mended. Its batch runs again on a fork of the job, from the same input; nothing is published. What would have "
+            "been otherwise?"
+        )
+        answer = self._asked(
+            "replay",
+            f"{self.pipeline}:orders",
+            *("--from", str(faulty), "--to", str(faulty), "--compare", "--master", "local[2]"),
+            *("-p", f"input={self.folder / 'orders'}", "-p", f"output={self.totals}"),
+        )
+        if "nothing differs" in answer:
+            raise StateflowError("the replay was to differ from what the faulty version did, and did not")
+
+    def _asked(self, *arguments: str) -> str:
+        """Prints a command and its answer, the first lines of it; returns all of it."""
+        command = Command(self.folder)
+        self.console.print(f"$ {command.text(*arguments)}", style="dim", markup=False, soft_wrap=True)
+        with self._waiting(f"stateflow {arguments[0]}"):
+            answer = command.answer(*arguments)
+        lines = answer.splitlines()
+        for line in lines[:ANSWER]:
+            self.console.print(f"   {line}", markup=False, highlight=False, soft_wrap=True)
+        if len(lines) > ANSWER:
+            self.console.print(f"   ... {len(lines) - ANSWER} more lines", style="dim")
+        return answer
 
     def _recovery(self, checkpoint: int) -> None:
-        self.title("7  The recovery runbook")
+        self.title("8  The recovery runbook")
         self.say(
-            f"The line is mended; state and table are not. DAG {RECOVERY_DAG} takes both back to checkpoint {checkpoint}, the last "
+            f"The code is right again; state and table are not. DAG {RECOVERY_DAG} takes both back to checkpoint {checkpoint}, the last "
             "one before the faulty version. First it makes a plan, and then it waits for a person."
         )
         run = self._triggered(

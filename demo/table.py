@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -116,6 +116,8 @@ class Verdict:
     users: int
     orders: int
     amount: float
+    totals: Mapping[int, float]
+    """Of each user, by the input."""
     wrong: tuple[int, ...]
     """Users whose last total is not that of the input."""
     doubled: int
@@ -141,6 +143,7 @@ def compared(orders: Path, totals: Path) -> Verdict:
         users=len(expected),
         orders=sum(count for count, _ in expected.values()),
         amount=sum(amount for _, amount in expected.values()),
+        totals={user: amount for user, (_, amount) in expected.items()},
         wrong=tuple(sorted(wrong)),
         # A total grows with every order, so a batch that was delivered twice repeats its rows.
         doubled=len(written) - len({(user, count) for user, count, _ in written}),

@@ -7,7 +7,7 @@ from typing import Any
 
 from stateflow.quantities import several
 from stateflow.replay.rows import RowChange, RowChanges
-from stateflow.replay.states import StateChanges
+from stateflow.replay.states import OTHER_KEYS, StateChanges
 
 SHOWN = 20
 """Changes of a sink or a state that are kept for people."""
@@ -134,6 +134,8 @@ class ReplayReport:
                     f"max_changed={max_changed:g} lets {int(sink.before * max_changed):,} pass"
                 )
         for state in self.states:
+            if state.note == OTHER_KEYS:
+                return f"the state of operator {state.operator!r} cannot be compared: {state.note}"
             if state.changed > max_changed * max(state.keys, 1):
                 return (
                     f"{state.changed:,} of {several(state.keys, 'key')} of state {state.state!r} of operator {state.operator!r} would "

@@ -50,12 +50,13 @@ class RowChanges:
 
 
 def compared(before: pa.Table, after: pa.Table, key: Sequence[str]) -> RowChanges:
-    """Compares the columns that both have, with the types that `after` has. Rows that are there twice count twice."""
+    """Compares the columns that both have, with the types that `before` has. Rows that are there twice count twice."""
     ours = {name.lower(): name for name in after.column_names}
     theirs = {name.lower(): name for name in before.column_names}
     common = [name for lower, name in ours.items() if lower in theirs]
-    old = pa.table({name: _as(before[theirs[name.lower()]], after[name].type) for name in common})
-    new = after.select(common)
+    pairs = {name: _alike(before[theirs[name.lower()]], after[name]) for name in common}
+    old = pa.table({name: column for name, (column, _) in pairs.items()})
+    new = pa.table({name: column for name, (_, column) in pairs.items()})
     old_extra, new_extra = _surplus(_texts(old), _texts(new))
     changes = tuple(
         _paired(old.take(pa.array(old_extra)), new.take(pa.array(new_extra)), _known(key, common))
@@ -82,13 +83,17 @@ def _known(key: Sequence[str], columns: Sequence[str]) -> list[str]:
     return found if len(found) == len(key) else []
 
 
-def _as(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    if column.type.equals(kind):
-        return column
-    try:
-        return column.cast(kind, safe=False)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        return column
+def _alike(before: pa.ChunkedArray, after: pa.ChunkedArray) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
+    """Both with one type: as the target would have stored the new values, unless that loses something of them."""
+    if before.type.equals(after.type):
+        return before, after
+    for one, kind, is_after in ((after, before.type, True), (before, after.type, False)):
+        try:
+            as_other = one.cast(kind)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            continue
+        return (before, as_other) if is_after else (as_other, after)
+    return before, after
 
 
 def _texts(table: pa.Table) -> pa.Array:

@@ -14,6 +14,7 @@ from stateflow.state.values.plain import jsonable
 
 SHOWN = 100
 """Entries of a list or a map that a change shows."""
+OTHER_KEYS = "its key has other types than before"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +49,19 @@ class StateChanges:
 
 def state_changes(before: StateReader, after: StateReader, most: int) -> Iterator[StateChanges]:
     """Every state of `after` beside the same one of `before`; `most` changes of each are kept."""
+    for uid in before.record.operators:
+        if uid not in after.record.operators:
+            yield StateChanges(uid, "", note="the operator is gone")
     for uid, operator in after.record.operators.items():
         old = before.record.operators.get(uid)
         if old is None:
             yield StateChanges(uid, "", note="the operator is new")
             continue
         if [kind for _, kind in old.key] != [kind for _, kind in operator.key]:
-            yield StateChanges(uid, "", note="its key has other types than before")
+            yield StateChanges(uid, "", note=OTHER_KEYS)
             continue
+        for name in sorted(old.states.keys() - operator.states.keys()):
+            yield StateChanges(uid, name, note="the state is gone")
         for name in sorted(operator.states):
             if name not in old.states:
                 yield StateChanges(uid, name, note="the state is new")

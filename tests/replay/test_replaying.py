@@ -85,6 +85,16 @@ class Ordered(Balance):
         self.notes.value = " ".join({f"user {key}", "of", "a", "set", "words", "in", "no", "order"})
 
 
+class Forgetful(sf.KeyedProcess[int, Order, Total]):
+    """Without two of the states."""
+
+    total = sf.ValueState(float, default=0.0)
+
+    def process(self, key: int, rows: Any, ctx: sf.Context) -> Any:
+        self.total.value += sum(row.amount for row in rows)
+        yield Total(key, self.total.value, ctx.random.random(), ctx.now)
+
+
 def names_of(keys: list[int]) -> list[dict[str, Any]]:
     Path(ASKED).write_text(Path(ASKED).read_text() + f"{keys}\n")
     return [{"name": f"user {key}"} for key in keys]
@@ -224,6 +234,14 @@ def test_other_code_is_shown_by_row_and_by_key(shop: Shop) -> None:
     state = next(s for s in report.states if s.state == "total")
     assert [(c.key, c.kind) for c in state.changes] == [(2, "different")]
     assert state.changes[0].after > state.changes[0].before
+
+
+def test_state_that_the_code_no_longer_declares_is_said_to_be_gone(shop: Shop) -> None:
+    report = shop.replay(Forgetful, allow_non_restored_state=True)
+
+    gone = {(s.operator, s.state) for s in report.states if s.note == "the state is gone"}
+    assert gone == {("balance", "seen"), ("balance", "remind")}
+    assert not report.is_same
 
 
 def test_from_the_jobs_first_batch_it_begins_with_nothing(shop: Shop) -> None:

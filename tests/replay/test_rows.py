@@ -7,6 +7,7 @@ from collections import Counter
 from datetime import UTC, datetime
 
 import pyarrow as pa
+import pytest
 
 from stateflow.replay.rows import DIFFERENT, GONE, NEW, compared
 
@@ -59,6 +60,22 @@ def test_what_a_table_has_as_a_wider_type_is_compared_as_the_rows_have_it() -> N
     found = compared(before, after, [])
 
     assert (found.changed, found.columns_gone, found.columns_new) == (0, (), ())
+
+
+@pytest.mark.parametrize(
+    ("delivered", "now", "counts"),
+    [
+        (pa.array([1.5, 2.0]), pa.array([1, 2]), {GONE: 1, NEW: 1}),
+        (pa.array([1, 2]), pa.array([1.5, 2.0]), {GONE: 1, NEW: 1}),
+        (pa.array([0.1], pa.float32()), pa.array([0.1], pa.float64()), {}),
+        (pa.array([300]), pa.array([44], pa.int8()), {GONE: 1, NEW: 1}),
+        (pa.array(["1"]), pa.array([1]), {}),
+    ],
+)
+def test_a_value_is_the_same_if_the_target_would_have_stored_it_so(
+    delivered: pa.Array, now: pa.Array, counts: dict[str, int]
+) -> None:
+    assert compared(pa.table({"a": delivered}), pa.table({"a": now}), []).counts == counts
 
 
 def test_columns_that_only_one_side_has_are_named() -> None:
