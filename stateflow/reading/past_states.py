@@ -6,7 +6,7 @@ watermark.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -45,15 +45,7 @@ class PastStates:
         """Of the state of `record`. With `at` it hides what had expired by the time of that record."""
         clock = at or record
         seen = msgspec.structs.replace(record, watermark=clock.watermark)
-        return StateReader(
-            self.context.store,
-            seen,
-            cache=self.context.cache,
-            scratch=self.context.scratch,
-            open_shard=self.context.open_shard,
-            clock=lambda: clock.now or clock.at,
-            read_files=lambda shard: ShardFiles(self.files, shard),
-        )
+        return file_reader(replace(self.context, clock=lambda: clock.now or clock.at), seen, self.files)
 
     def look_up(self, record: Record, asked: KeyOfState, *, at: Record | None = None) -> LookupResult | None:
         """What the state held for the key; None where the record has no such state."""
@@ -82,9 +74,15 @@ class PastStates:
         return target
 
 
+def file_reader(context: ReaderContext, record: Record, files: StateFiles | None = None) -> StateReader:
+    """Reads state where its files are, so there is nothing to close. Nobody pins the record."""
+    own = files or StateFiles(context.store, context.cache)
+    return context.reader(record, read_files=lambda shard: ShardFiles(own, shard))
+
+
 def gone(error: Exception) -> bool:
     """Whether a look-up failed since the checkpoint's files are not there any more."""
     return isinstance(error, CorruptError | NotFoundError) and "is missing" in str(error)
 
 
-__all__ = ["KeyOfState", "PastStates", "gone"]
+__all__ = ["KeyOfState", "PastStates", "file_reader", "gone"]

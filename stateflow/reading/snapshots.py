@@ -14,9 +14,9 @@ from stateflow.checkpoint.pins import pin, release
 from stateflow.config.options import cache_folder, scratch_parent
 from stateflow.errors import NotFoundError, UsageError
 from stateflow.format.layout import JobLayout
-from stateflow.format.records import Owner, Pin, Record
+from stateflow.format.records import Owner, Pin, Record, Shard
 from stateflow.reading.query import StateReader
-from stateflow.state.backends.base import OpenShard
+from stateflow.state.backends.base import OpenShard, ReadShard
 from stateflow.state.backends.choice import open_reader
 from stateflow.state.backends.openings import OpenShards
 from stateflow.storage.cache import FileCache
@@ -44,7 +44,12 @@ class ReaderContext:
         """The store of the root, or of the savepoint that a reference is relative to."""
         return open_recorded(base, self.storage_options, root=self.root)
 
-    def reader(self, record: Record, shards: OpenShards | None = None) -> StateReader:
+    def reader(
+        self,
+        record: Record,
+        shards: OpenShards | None = None,
+        read_files: Callable[[Shard], ReadShard] | None = None,
+    ) -> StateReader:
         return StateReader(
             self.store,
             record,
@@ -53,6 +58,7 @@ class ReaderContext:
             open_shard=self.open_shard,
             clock=self.clock,
             shards=shards,
+            read_files=read_files,
         )
 
 

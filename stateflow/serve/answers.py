@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +13,7 @@ from stateflow.errors import UsageError
 from stateflow.format.records import OperatorState, Record, StateSchema
 from stateflow.reading.query import LIMIT, LookupResult, Target
 from stateflow.serve.access import Grant
-from stateflow.serve.follow import FollowedJob
+from stateflow.serve.follow import FollowedJob, Served
 from stateflow.serve.problems import Refusal
 
 MOST_ENTRIES = 10_000
@@ -37,12 +39,13 @@ class Question:
     state: str
     map_key: Any = None
     limit: int = LIMIT
+    then: Record | None = None
+    """The checkpoint that was asked for; None: the newest."""
 
 
 def answer(job: FollowedJob, question: Question, key: str) -> bytes:
     """The answer for one key, which is written as on the command line."""
-    with job.reading() as served:
-        target = _queryable(served.reader.target(question.operator, question.state))
+    with _asked(job, question) as (served, target):
         map_key = None if question.map_key is None else target.map_key_of_text(question.map_key)
         result = served.reader.look_up(
             question.operator, question.state, target.key_of_text(key), map_key, limit=question.limit
@@ -54,8 +57,7 @@ def answer(job: FollowedJob, question: Question, key: str) -> bytes:
 
 def answer_many(job: FollowedJob, question: Question, keys: list[Any]) -> bytes:
     """The answers for many keys, in their order. The keys are JSON values."""
-    with job.reading() as served:
-        target = _queryable(served.reader.target(question.operator, question.state))
+    with _asked(job, question) as (served, target):
         map_key = None if question.map_key is None else target.map_key_of_plain(question.map_key)
         lookups = served.reader.look_up_many(
             question.operator,
@@ -71,9 +73,9 @@ def answer_many(job: FollowedJob, question: Question, keys: list[Any]) -> bytes:
         )
 
 
-def describe(job: FollowedJob, grant: Grant) -> bytes:
+def describe(job: FollowedJob, grant: Grant, then: Record | None = None) -> bytes:
     """The operators and states of the job that the token may read."""
-    with job.reading() as served:
+    with _reading(job, then) as served:
         record = served.record
         return msgspec.json.encode(
             {
@@ -87,6 +89,23 @@ def describe(job: FollowedJob, grant: Grant) -> bytes:
                 },
             }
         )
+
+
+def _reading(job: FollowedJob, then: Record | None) -> AbstractContextManager[Served]:
+    return job.reading() if then is None else job.reading_kept(then)
+
+
+@contextmanager
+def _asked(job: FollowedJob, question: Question) -> Iterator[tuple[Served, Target]]:
+    """The checkpoint and the state. A state that has stopped to be served is not served from the past either."""
+    with _reading(job, question.then) as served:
+        target = _queryable(served.reader.target(question.operator, question.state))
+        if question.then is not None:
+            with job.reading() as newest:
+                operator = newest.record.operators.get(question.operator)
+                if operator is not None and question.state in operator.states:
+                    _queryable(newest.reader.target(question.operator, question.state))
+        yield served, target
 
 
 def _queryable(target: Target) -> Target:

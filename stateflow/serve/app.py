@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial, wraps
@@ -15,6 +15,7 @@ from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
 from stateflow.errors import BusyError, NotFoundError, StateflowError, UsageError
+from stateflow.format.records import Record
 from stateflow.reading.query import LIMIT
 from stateflow.serve import description
 from stateflow.serve.access import Access, Grant
@@ -43,7 +44,7 @@ NAMES_LAST = 5.0
 """Seconds before the names of jobs are listed again: in an object store that means listing everything."""
 _FOLLOWERS = 8
 """Threads that read stores: a slow store delays new checkpoints, never a query."""
-_PARAMETERS = frozenset({"key", "map_key", "limit", "min_checkpoint", "wait"})
+_PARAMETERS = frozenset({"key", "map_key", "limit", "min_checkpoint", "wait", "at"})
 
 
 class Batch(msgspec.Struct, forbid_unknown_fields=True):
@@ -54,6 +55,7 @@ class Batch(msgspec.Struct, forbid_unknown_fields=True):
     limit: int = LIMIT
     min_checkpoint: int | None = None
     wait: float = 0.0
+    at: int | str | None = None
 
 
 class Service:
@@ -100,19 +102,22 @@ class Service:
         grant, name = self._grant(request), request.path_params["job"]
         if not grant.allows_job(name):
             raise no_right(grant.name, f"read job {name!r}")
+        parameters = _parameters(request, frozenset({"at"}))
         job = await self._job(name)
-        return _json(await self._turns.take(partial(describe, job, grant)))
+        then = await self._then(job, parameters.get("at"))
+        return _json(await self._turns.take(partial(describe, job, grant, then)))
 
     async def state(self, request: Request) -> Response:
         name, operator, state = self._authorized(request)
-        parameters = _parameters(request)
+        parameters = _parameters(request, _PARAMETERS)
         key = parameters.get("key")
         if key is None:
             raise UsageError("the request names no key: add ?key=... to the URL")
         limit = _limit(parameters.get("limit", LIMIT))
         minimum, wait = parameters.get("min_checkpoint"), parameters.get("wait", 0)
         job = await self._job(name, minimum, wait, request)
-        question = Question(operator, state, parameters.get("map_key"), limit)
+        then = await self._then(job, parameters.get("at"), minimum, request)
+        question = Question(operator, state, parameters.get("map_key"), limit, then)
         return _json(await self._turns.take(partial(answer, job, question, key)))
 
     async def states(self, request: Request) -> Response:
@@ -130,7 +135,8 @@ class Service:
             )
         limit = _limit(batch.limit)
         job = await self._job(name, batch.min_checkpoint, batch.wait, request)
-        question = Question(operator, state, batch.map_key, limit)
+        then = await self._then(job, batch.at, batch.min_checkpoint, request)
+        question = Question(operator, state, batch.map_key, limit, then)
         return _json(await self._turns.take(partial(answer_many, job, question, batch.keys)))
 
     def _grant(self, request: Request) -> Grant:
@@ -164,6 +170,18 @@ class Service:
                 _number("wait", wait, most=LONGEST_WAIT),
             )
         return job
+
+    async def _then(
+        self, job: FollowedJob, at: Any, minimum: Any = None, request: Request | None = None
+    ) -> Record | None:
+        """The older checkpoint that a request asks for."""
+        if at is None:
+            return None
+        if minimum is not None or (request is not None and MIN_CHECKPOINT in request.headers):
+            raise UsageError(
+                "at and min_checkpoint exclude each other: at asks for a checkpoint of the past, min_checkpoint for a new one"
+            )
+        return await self._in_thread(partial(job.kept, str(at)))
 
     async def _wait_for(self, job: FollowedJob, minimum: int, wait: float) -> None:
         """Waits until the job serves at least checkpoint `minimum`."""
@@ -282,11 +300,11 @@ def _json(body: bytes) -> Response:
     return Response(body, media_type="application/json")
 
 
-def _parameters(request: Request) -> dict[str, Any]:
+def _parameters(request: Request, known: Set[str]) -> dict[str, Any]:
     parameters = dict(request.query_params)
-    if not parameters.keys() <= _PARAMETERS:
-        unknown = sorted(parameters.keys() - _PARAMETERS)[0]
-        raise UsageError(f"the parameter {unknown!r} is unknown here: use {', '.join(sorted(_PARAMETERS))}")
+    if not parameters.keys() <= known:
+        unknown = sorted(parameters.keys() - known)[0]
+        raise UsageError(f"the parameter {unknown!r} is unknown here: use {', '.join(sorted(known))}")
     return parameters
 
 

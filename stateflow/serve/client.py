@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import threading
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from types import TracebackType
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
@@ -40,16 +41,35 @@ class StateClient:
         self._idle: list[http.client.HTTPConnection] = []
         self._lock = threading.Lock()
 
-    def get(self, job: str, operator: str, state: str, key: Any, map_key: Any = None) -> Any:
-        """The value; None when there is none, an empty list or map for those kinds."""
-        body = self.look_up(job, operator, state, key, map_key)
+    def get(
+        self,
+        job: str,
+        operator: str,
+        state: str,
+        key: Any,
+        map_key: Any = None,
+        *,
+        at: int | str | datetime | None = None,
+    ) -> Any:
+        """The value; None when there is none, an empty list or map for those kinds.
+
+        With `at` as of then: a slot, `tag:NAME`, or a time with its zone.
+        """
+        body = self.look_up(job, operator, state, key, map_key, at=at)
         return _whole(body["value"], body, key)
 
     def get_many(
-        self, job: str, operator: str, state: str, keys: Sequence[Any], map_key: Any = None
+        self,
+        job: str,
+        operator: str,
+        state: str,
+        keys: Sequence[Any],
+        map_key: Any = None,
+        *,
+        at: int | str | datetime | None = None,
     ) -> list[Any]:
         """The values in the order of the keys, all from one checkpoint."""
-        body = self.look_up_many(job, operator, state, keys, map_key)
+        body = self.look_up_many(job, operator, state, keys, map_key, at=at)
         return [_whole(one["value"], one, key) for key, one in zip(keys, body["results"], strict=True)]
 
     def look_up(
@@ -63,10 +83,15 @@ class StateClient:
         limit: int | None = None,
         min_checkpoint: int | None = None,
         wait: float | None = None,
+        at: int | str | datetime | None = None,
     ) -> dict[str, Any]:
-        """The whole answer: found, value, what it is, whether there is more, and the checkpoint that was read."""
+        """The whole answer: found, value, what it is, whether there is more, and the checkpoint that was read.
+
+        `min_checkpoint` wants this checkpoint or a newer one, `at` the one of then.
+        """
         parameters = {"key": _text(key), "map_key": None if map_key is None else _text(map_key)}
         parameters |= {"limit": _text(limit), "min_checkpoint": _text(min_checkpoint), "wait": _text(wait)}
+        parameters["at"] = _point(at)
         query = urlencode({name: value for name, value in parameters.items() if value is not None})
         return self._request("GET", f"{_path(job, operator, state)}?{query}")
 
@@ -81,9 +106,11 @@ class StateClient:
         limit: int | None = None,
         min_checkpoint: int | None = None,
         wait: float | None = None,
+        at: int | str | datetime | None = None,
     ) -> dict[str, Any]:
         """The whole answer for many keys. Its `results` are in the order of the keys."""
         parameters = {"map_key": map_key, "limit": limit, "min_checkpoint": min_checkpoint, "wait": wait}
+        parameters["at"] = _point(at)
         body = {
             "keys": list(keys),
             **{name: value for name, value in parameters.items() if value is not None},
@@ -94,9 +121,10 @@ class StateClient:
         """The jobs that have a state which the token may read."""
         return list(self._request("GET", "/jobs")["jobs"])
 
-    def job(self, job: str) -> dict[str, Any]:
-        """A job's newest checkpoint, and the states that the token may read."""
-        return self._request("GET", f"/jobs/{quote(job, safe='')}")
+    def job(self, job: str, *, at: int | str | datetime | None = None) -> dict[str, Any]:
+        """A job's newest checkpoint, or that of then, and the states that the token may read."""
+        query = "" if at is None else "?" + urlencode({"at": _point(at)})
+        return self._request("GET", f"/jobs/{quote(job, safe='')}{query}")
 
     def close(self) -> None:
         with self._lock:
@@ -170,6 +198,12 @@ def _text(value: Any) -> Any:
         return value
     plain = msgspec.to_builtins(value)
     return plain if isinstance(plain, str) else msgspec.json.encode(plain).decode()
+
+
+def _point(at: int | str | datetime | None) -> Any:
+    if isinstance(at, datetime) and at.tzinfo is None:
+        raise UsageError(f"the time {at} has no zone: give it one, such as datetime(..., tzinfo=UTC)")
+    return _text(at)
 
 
 def _whole(value: Any, body: Mapping[str, Any], key: Any) -> Any:

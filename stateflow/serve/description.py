@@ -14,7 +14,7 @@ Schema = dict[str, Any]
 ABOUT: dict[str, Any] = {
     "title": "Stateflow queryable state",
     "version": installed_version(),
-    "description": "Looks up what a job's states hold for a key, in its newest complete checkpoint. Only states that were "
+    "description": "Looks up what a job's states hold for a key, in its newest complete checkpoint or an older one. Only states that were "
     "declared with `queryable=True` are served, and only to tokens that may read them.",
 }
 
@@ -115,7 +115,7 @@ _REFUSALS = {
     400: "The request is not usable as it is written.",
     401: "No token, or one that the server does not know.",
     403: "The token has no right to it, or the state did not opt in with `queryable=True`.",
-    404: "No such job, operator or state.",
+    404: "No such job, operator, state or checkpoint.",
     409: "`min_checkpoint` was not reached in time.",
     500: "State could not be read; the error says why.",
     503: "Too many queries at once, or the store cannot be reached; `Retry-After` says when to ask again.",
@@ -150,6 +150,13 @@ _NEWER = [
     ),
     _parameter("Stateflow-Min-Checkpoint", "header", _WHOLE, "The same as `min_checkpoint`."),
 ]
+_AT = _parameter(
+    "at",
+    "query",
+    _TEXT,
+    "Answer from an older checkpoint: `317`, `tag:NAME`, or the newest one of a time, `2026-11-20T10:00`. Not with "
+    "`min_checkpoint`.",
+)
 _PATH = _in_path("job", "operator", "state")
 _SECURED: Schema = {"security": [{"bearer": []}]}
 
@@ -166,9 +173,9 @@ JOBS: Schema = {
 }
 JOB: Schema = {
     "operation_id": "job",
-    "summary": "A job's newest checkpoint and the states that the token may read.",
-    "responses": _answers(_JOB, 401, 403, 404, 503),
-    "openapi_extra": {**_SECURED, "parameters": _in_path("job")},
+    "summary": "A job's newest checkpoint, or an older one, and the states that the token may read.",
+    "responses": _answers(_JOB, 400, 401, 403, 404, 503),
+    "openapi_extra": {**_SECURED, "parameters": [*_in_path("job"), _AT]},
 }
 STATE: Schema = {
     "operation_id": "state",
@@ -193,6 +200,7 @@ STATE: Schema = {
                 "Most entries of a list or map.",
             ),
             *_NEWER,
+            _AT,
         ],
     },
 }
@@ -220,6 +228,7 @@ STATES: Schema = {
                                 "limit": {"type": "integer", "default": 1000, "minimum": 1, "maximum": 10000},
                                 "min_checkpoint": _WHOLE,
                                 "wait": {"type": "number", "default": 0, "maximum": 60},
+                                "at": {"type": ["string", "integer"], "description": _AT["description"]},
                             }
                         ),
                         "required": ["keys"],

@@ -8,13 +8,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from stateflow.checkpoint.handle import JobHandle
 from stateflow.checkpoint.log import BodyCache, list_jobs, read_identity, read_log
-from stateflow.checkpoint.names import head_of
+from stateflow.checkpoint.names import head_of, parse, slot_of
 from stateflow.checkpoint.pins import list_pins, pin, release
 from stateflow.errors import NotFoundError, StateflowError, UnavailableError
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import Owner, Record
 from stateflow.liveness.stale_pins import stale
+from stateflow.reading.past_states import file_reader, gone
 from stateflow.reading.query import OPEN_SHARDS, StateReader
 from stateflow.reading.snapshots import ReaderContext
 from stateflow.state.backends.openings import OpenShards
@@ -29,12 +31,12 @@ class Served:
 
     record: Record
     reader: StateReader
-    pin: str
+    pin: str = ""
     users: int = 0
 
 
 class FollowedJob:
-    """Many threads may use it at once. Only `refresh` and `close` use the store, and a query never calls them."""
+    """Many threads may use it at once. Only `refresh`, `close` and `kept` use the store, and a query never calls them."""
 
     def __init__(
         self, context: ReaderContext, name: str, *, owner: Owner, ids: Callable[[], str], shards: OpenShards
@@ -70,6 +72,25 @@ class FollowedJob:
         finally:
             with self._lock:
                 served.users -= 1
+
+    def kept(self, name: str) -> Record:
+        """An older checkpoint, by slot, tag or time. It uses the store, as `refresh` does."""
+        job = JobHandle(self._store, self._layout, clock=self._context.clock, ids=self._ids)
+        log = job.log()
+        return log.record(slot_of(parse(name), job, log))
+
+    @contextmanager
+    def reading_kept(self, record: Record) -> Iterator[Served]:
+        """An older checkpoint. Nobody pins it, so it may be collected meanwhile, which is a NotFoundError."""
+        try:
+            yield Served(record, file_reader(self._context, record))
+        except StateflowError as error:
+            if not gone(error):
+                raise
+            raise NotFoundError(
+                f"checkpoint {record.slot} of job {self.name!r} was collected while it was read: ask for a newer one, or keep it "
+                f"with `stateflow tag {self.name} NAME` first"
+            ) from error
 
     def refresh(self) -> bool:
         """Looks for a newer checkpoint and serves it. Returns whether there was one. On an error it keeps serving the old one."""

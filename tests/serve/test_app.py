@@ -251,7 +251,7 @@ def test_the_description_has_every_route_and_loads_nothing_from_elsewhere(served
     }
     names = {p["name"] for p in document["paths"][state]["get"]["parameters"]}
     assert names == {
-        "job", "operator", "state", "key", "map_key", "limit", "min_checkpoint", "wait", "Stateflow-Min-Checkpoint",
+        "job", "operator", "state", "key", "map_key", "limit", "min_checkpoint", "wait", "Stateflow-Min-Checkpoint", "at",
     }  # fmt: skip
     assert document["components"]["securitySchemes"] == {"bearer": {"type": "http", "scheme": "bearer"}}
     assert "security" not in document["paths"]["/healthz"]["get"]

@@ -24,6 +24,7 @@ from stateflow.checkpoint.pins import list_pins
 from stateflow.checkpoint.rescale import rescaled
 from stateflow.errors import NotFoundError, StateflowError, UsageError
 from stateflow.format.encoding import group_range
+from stateflow.format.instants import instant
 from stateflow.format.keygroups import xxhash64
 from stateflow.format.records import OperatorListState, Record, Shard
 from stateflow.savepoints.native import create_native
@@ -182,6 +183,9 @@ def test_a_frame_shows_the_snapshot_that_was_chosen_when_it_was_loaded(
         ("latest", 3), ("tag:v1", 1), (str(second.slot), 3), (f"checkpoint:{first.slot}", 1),
     ):  # fmt: skip
         assert load(spark, holding, "totals", "count", checkpoint=which).count() == expected
+        assert load(spark, holding, "totals", "count", at=which).count() == expected
+    then = str(instant(second.at - 1))
+    assert load(spark, holding, "totals", "count", at=then).count() == 1
     assert list_pins(holding.store, holding.layout) == [
         pin for pin in list_pins(holding.store, holding.layout) if pin.kind == "tag"
     ]
@@ -334,6 +338,8 @@ def test_what_does_not_exist_is_named_with_what_does(spark: SparkSession, holdin
         ({"checkpoint": "99"}, NotFoundError, "no checkpoint 99"),
         ({"checkpoint": "tag:nope"}, NotFoundError, "no tag 'nope'"),
         ({"checkpoint": "newest"}, UsageError, "'newest' names no checkpoint"),
+        ({"at": "2020-01-01T00:00"}, NotFoundError, "the first one that it keeps is 2 of 2026-"),
+        ({"at": "2", "checkpoint": "2"}, UsageError, "options checkpoint and at are the same"),
         ({"chekpoint": "1"}, UsageError, "option 'chekpoint' of the stateflow source does not exist"),
         ({"path": "/nowhere"}, UsageError, "say what to read"),
         ({"key": "a"}, UsageError, "is int, and 'a' is not one"),

@@ -118,7 +118,7 @@ class TableSnapshot:
 
 
 def checkpoint_of(job: str, which: str, options: Options) -> TableSnapshot:
-    """`which` is latest, a number, checkpoint:N or tag:NAME."""
+    """`which` is latest, a number, checkpoint:N, tag:NAME or a time."""
     if not options.checkpoint_dir:
         raise UsageError(
             "no checkpoint root: give the option checkpoint_dir, set STATEFLOW_CHECKPOINT_DIR, or write checkpoint_dir "
@@ -149,7 +149,19 @@ def savepoint_snapshot(savepoint: Savepoint, url: str, options: Options) -> Tabl
 
 STORAGE = "storage."
 _OPTIONS = ("checkpoint_dir", "cache_dir", "cache_size", "scratch_dir")
-_NAMES = ("job", "checkpoint", "path", "operator", "state", "key", "keys", "pushdown", "root", *_OPTIONS)
+_NAMES = (
+    "job",
+    "checkpoint",
+    "at",
+    "path",
+    "operator",
+    "state",
+    "key",
+    "keys",
+    "pushdown",
+    "root",
+    *_OPTIONS,
+)
 
 
 def snapshot_of(settings: Mapping[str, str]) -> TableSnapshot:
@@ -164,11 +176,14 @@ def snapshot_of(settings: Mapping[str, str]) -> TableSnapshot:
         raise UsageError(
             "say what to read: option job for a job's checkpoint, or option path for a savepoint, and not both"
         )
+    which = [settings[name] for name in ("checkpoint", "at") if name in settings]
     if "path" in settings:
-        if "checkpoint" in settings:
-            raise UsageError("option checkpoint goes with option job: a savepoint is one snapshot")
+        if which:
+            raise UsageError("options checkpoint and at go with option job: a savepoint is one snapshot")
         return savepoint_at(settings["path"], options)
-    return checkpoint_of(settings["job"], settings.get("checkpoint", LATEST), options)
+    if len(which) == 2:
+        raise UsageError("options checkpoint and at are the same: leave one of them out")
+    return checkpoint_of(settings["job"], which[0] if which else LATEST, options)
 
 
 def configured(settings: Mapping[str, str]) -> Options:

@@ -1,7 +1,7 @@
 """State as a Spark table: `spark.read.format("stateflow")`.
 
     job, checkpoint_dir   a job's checkpoint; checkpoint_dir falls back to the configuration
-    checkpoint            latest (the default), 42, checkpoint:42, tag:NAME or a time
+    checkpoint, or at     latest (the default), 42, checkpoint:42, tag:NAME or a time
     path                  a savepoint of either kind, instead of a job
     operator, state       which table; `_timers` has the timers, operator state has its own columns
     key, keys             one key as text, or a JSON array of keys: only their shards are opened
