@@ -35,7 +35,7 @@ given in any other way is taken from the working folder.
 
 A file in the working folder may have come with somebody else's folder. So those of its options that name a folder, an
 endpoint or a credential (`checkpoint_dir`, `cache_dir`, `scratch_dir`, `storage_options`), or that decide what is deleted
-(`retained_checkpoints`, `retained_age`, `cache_size`), count only once you trust it. Until then a command that would take one of
+(`retained_checkpoints`, `retained_age`, `retention`, `cache_size`), count only once you trust it. Until then a command that would take one of
 them stops and says so. Read the file, then:
 
 ```
@@ -49,6 +49,10 @@ file that is named needs no trust. `{FILE_VARIABLE}=/dev/null` leaves every file
 Write sizes like `20 KiB` or `256 MB`. Units are binary, as in Spark and Flink: `1 MB` is 1048576
 bytes. Write durations with their unit: `500 ms`, `10 minutes`, `7 days`. A mapping is a table in the
 file, and a JSON object or `name=value,name=value` elsewhere.
+
+Write a [retention](time-machine.md#enough-past) as parts with commas between: `all for 1 hour, hourly for 2 days, daily for 30 days`. A part is
+one of `all`, `hourly`, `daily`, `weekly`, then `for`, then a duration; each has longer steps and reaches further back than the one before.
+It adds to `retained_checkpoints`. Together with `retained_age` it is refused: `all for 1 day` says the same.
 
 ## Options
 """
@@ -89,6 +93,7 @@ SHOWN_BY = {
     "tolerable_failed_batches": "spark/test_failed_batches.py::test_one_failure_more_than_is_tolerated_fails_the_run",
     "failure_backoff": "spark/test_failed_batches.py::test_a_batch_that_fails_twice_is_tried_again_after_a_pause_that_doubles_and_counts_once",
     "retained_age": "config/test_option_effects.py::test_checkpoints_younger_than_the_retained_age_are_kept_too",
+    "retention": "config/test_option_effects.py::test_the_last_checkpoint_of_each_hour_stays_by_the_retention_rule",
     "rocksdb_preset": "config/test_option_effects.py::test_what_is_set_of_rocksdb_is_what_its_database_has",
     "rocksdb_compaction": "config/test_option_effects.py::test_what_is_set_of_rocksdb_is_what_its_database_has",
     "rocksdb_block_cache": "config/test_option_effects.py::test_sizes_of_rocksdb_reach_the_backend",

@@ -61,7 +61,7 @@ ROOMS: Mapping[str, Room] = {
     "storage": Room("create-only stores, copies between them, the host's cache", "format", "store.py"),
     "checkpoint": Room(
         "a job's log: claims, recovery, edits, collection; pure decisions beside their I/O",
-        "format storage",
+        "config format storage",
         "claim.py",
     ),
     "liveness": Room(

@@ -10,7 +10,7 @@ from datetime import timedelta
 from stateflow.checkpoint.collection import plan
 from stateflow.checkpoint.log import read_log
 from stateflow.checkpoint.pins import list_pins
-from stateflow.checkpoint.retention import retained_by_age
+from stateflow.checkpoint.retention import Retention
 from stateflow.format.layout import JobLayout
 from stateflow.format.references import references
 from stateflow.storage.store import Store
@@ -53,8 +53,8 @@ def read_storage(
     log = read_log(store, layout)
     log.require_sound()
     files = [*store.list(layout.shared), *store.list(layout.staged)]
-    most = retained_by_age(log, retained, age // timedelta(microseconds=1), clock())
-    collection = plan(log, pins, most, asked=retained, files=files)
+    retention = Retention(retained, age // timedelta(microseconds=1), now=clock())
+    collection = plan(log, pins, retention, files=files)
     listed = {entry.path: entry.size for entry in files}
     freed: dict[str, Amount] = {}
     for garbage in collection.files:

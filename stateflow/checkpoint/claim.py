@@ -17,7 +17,7 @@ from stateflow.checkpoint.recovery import (
     Stop,
     next_step,
 )
-from stateflow.checkpoint.retention import floor_after
+from stateflow.checkpoint.retention import Retention, announced_by
 from stateflow.checkpoint.writer import Writer, complete_record, taken_over
 from stateflow.errors import UsageError
 from stateflow.format.layout import LAST_EPOCH, JobLayout
@@ -52,13 +52,13 @@ def claim(
     ids: Callable[[], str],
     clock: Callable[[], int],
     carry_out: CarryOut,
-    retained: int | None = None,
+    retained: Retention | int | None = None,
     probe: ProbeStore = probe,
     claimed_epoch: Callable[[int], object] = lambda epoch: None,
 ) -> Writer:
     """Claims the job, carries out every record decided before, and returns the job's writer. The first claim creates the job.
 
-    With `retained` the fence announces the floor for that many checkpoints, so that `collect(retained)` may delete at
+    With `retained` the fence announces what that keeps, so that `collect(retained)` may delete at
     once. It calls `claimed_epoch` before it carries anything out: that can take long, and whoever waits for the job must
     see that the run is alive.
     """
@@ -162,10 +162,11 @@ def place_fence(
     *,
     owner: Owner,
     at: int,
-    retained: int | None = None,
+    retained: Retention | int | None = None,
 ) -> None:
     """Tries to create the fence. The next `observe` tells whether it was created."""
     assert log.identity is not None
+    announced = announced_by(log, "fence", retained)
     fence = Draft("fence", based_on=step.based_on, timeline=step.timeline).record(
         job=log.identity.uuid,
         slot=step.slot,
@@ -174,6 +175,7 @@ def place_fence(
         owner=owner,
         at=at,
         previous=step.previous,
-        floor=floor_after(log, "fence", retained),
+        floor=announced.floor,
+        kept=announced.kept,
     )
     create_once(store, layout.pending(step.slot), encode(fence))

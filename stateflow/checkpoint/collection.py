@@ -6,14 +6,15 @@ needs no lock: runs, makers of pins and other collectors need not know of it.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Literal
 
 from stateflow.checkpoint.log import BodyCache, Log
-from stateflow.checkpoint.pins import damage_of, list_pins, read_with_pins
-from stateflow.checkpoint.retention import RETAINED, restorable, roots
+from stateflow.checkpoint.pins import damage_of, damage_of_kept, list_pins, read_with_pins
+from stateflow.checkpoint.retention import BY_RULE, YOUNG, Retention, restorable, roots
 from stateflow.checkpoint.statistics import keep_history
 from stateflow.errors import CorruptError, FencedError, StateflowError
 from stateflow.format.layout import JobLayout, epoch_of, origin_of
@@ -22,12 +23,12 @@ from stateflow.format.references import bases, job_files
 from stateflow.storage.local import held_root
 from stateflow.storage.store import Entry, Store, create_once
 
+_log = logging.getLogger(__name__)
+
 Reason = Literal["subsumed", "orphan"]
 _FEW, _MARKERS = 8, 16
 ANNOUNCED = "announced"
-"""Reason for a checkpoint that nobody asked to keep: it is not below the floor that the newest record announced."""
-YOUNG = "young"
-"""Reason for a checkpoint beyond those that were asked for by number: its age keeps it."""
+"""Reason for a checkpoint that nobody asked to keep: the newest record announced that it stays."""
 DisposeSavepoint = Callable[[str], None]
 """Deletes a savepoint by its URL. The job has claimed it, and its records no longer name it."""
 
@@ -57,13 +58,18 @@ class CollectionPlan:
 
     @property
     def announced(self) -> tuple[int, ...]:
-        """Checkpoints that only the job's own retention keeps: they may go once a run has announced that it keeps fewer."""
+        """Checkpoints that only the job's own retention keeps: they may go once a run has announced that it keeps less."""
         return tuple(slot for slot, reason in self.kept.items() if reason == ANNOUNCED)
 
     @property
     def young(self) -> tuple[int, ...]:
         """Checkpoints that only their age keeps."""
         return tuple(slot for slot, reason in self.kept.items() if reason == YOUNG)
+
+    @property
+    def by_rule(self) -> tuple[int, ...]:
+        """Checkpoints that only the retention rule keeps."""
+        return tuple(slot for slot, reason in self.kept.items() if reason.startswith(BY_RULE))
 
     @property
     def bytes_by_reason(self) -> dict[str, int]:
@@ -90,17 +96,20 @@ class CollectionReport:
     """Claimed savepoints that no record names any more, and that `dispose` deleted."""
     undisposed: Mapping[str, str] = field(default_factory=dict)
     """Savepoints that `dispose` failed to delete, with the reason. Their records stay for the next collection."""
+    lost: tuple[int, ...] = ()
+    """Checkpoints that the retention keeps, and that somebody has deleted."""
 
 
-def candidates(log: Log, pins: Iterable[Pin], retained: int) -> dict[int, str]:
+def candidates(log: Log, pins: Iterable[Pin], retained: Retention | int) -> dict[int, str]:
     """Slots whose records may be deleted, ascending, with the reason."""
     needed = roots(log, pins, retained)
     void = {record.slot for record in log.void}
+    announced = frozenset(log.kept)
     reasons: dict[int, str] = {}
     for number, slot in sorted(log.slots.items()):
         # At or above the floor a missing record means an incomplete listing. So nothing there may be deleted before
-        # a record has announced a higher floor.
-        if number >= log.floor or number in needed:
+        # a record has announced a higher floor; nor what the newest record keeps below it, whatever this collector would keep.
+        if number >= log.floor or number in announced or number in needed:
             continue
         reasons[number] = "residue" if slot.record is None else "void" if number in void else "subsumed"
     return reasons
@@ -109,17 +118,16 @@ def candidates(log: Log, pins: Iterable[Pin], retained: int) -> dict[int, str]:
 def plan(
     log: Log,
     pins: Iterable[Pin],
-    retained: int,
+    retained: Retention | int,
     *,
-    asked: int | None = None,
     chosen: Iterable[int] | None = None,
     files: Iterable[Entry] = (),
     others: Iterable[Entry] = (),
 ) -> CollectionPlan:
     """What may be deleted, from the facts of one moment.
 
-    With `chosen` only records in these slots. `asked`: how many of the `retained` are kept by number; age keeps the others. `files` are the listings of `shared/` and `staged/`, for orphans; `others`
-    are the listings of claims and control files.
+    With `chosen` only records in these slots. `files` are the listings of `shared/` and `staged/`, for orphans; `others` are the
+    listings of claims and control files.
     """
     pins = list(pins)
     allowed = candidates(log, pins, retained)
@@ -147,17 +155,13 @@ def plan(
         files=tuple(garbage[path] for path in sorted(garbage)),
         savepoints=tuple(sorted(bases(removed_records) - bases(live_records))),
         leftovers=tuple(sorted([*_old_claims(log, others), *_dangling(log, pins)])),
-        kept=_kept(log, pins, retained, retained if asked is None else asked),
+        kept=_kept(log, pins, retained),
     )
 
 
-def _kept(log: Log, pins: Iterable[Pin], retained: int, asked: int) -> dict[int, str]:
-    needed = roots(log, pins, retained)
-    for record in restorable(log)[:-asked]:
-        if needed.get(record.slot) == RETAINED:
-            needed[record.slot] = YOUNG
-    announced = {r.slot: ANNOUNCED for r in restorable(log) if r.slot >= log.floor and r.slot not in needed}
-    return announced | needed
+def _kept(log: Log, pins: Iterable[Pin], retained: Retention | int) -> dict[int, str]:
+    stay = {*log.kept, *(record.slot for record in restorable(log) if record.slot >= log.floor)}
+    return dict.fromkeys(sorted(stay), ANNOUNCED) | roots(log, pins, retained)
 
 
 def is_over(log: Log, path: str) -> bool:
@@ -176,15 +180,14 @@ def is_over(log: Log, path: str) -> bool:
 def inspect(
     store: Store,
     layout: JobLayout,
-    retained: int,
+    retained: Retention | int,
     *,
-    asked: int | None = None,
     cache: BodyCache | None = None,
 ) -> CollectionPlan:
-    """What `collect` with orphans would delete now. It deletes nothing. `asked`: as `plan` takes it."""
+    """What `collect` with orphans would delete now. It deletes nothing."""
     pins, log = _observed(store, layout, cache)
     files, others = _files(store, layout), _others(store, layout)
-    return plan(log, pins, retained, asked=asked, files=files, others=others)
+    return plan(log, pins, retained, files=files, others=others)
 
 
 def collect(
@@ -192,7 +195,7 @@ def collect(
     layout: JobLayout,
     *,
     collector: str,
-    retained: int,
+    retained: Retention | int,
     orphans: bool,
     cache: BodyCache | None = None,
     dispose: DisposeSavepoint | None = None,
@@ -212,7 +215,7 @@ def _collect(
     store: Store,
     layout: JobLayout,
     collector: str,
-    retained: int,
+    retained: Retention | int,
     orphans: bool,
     cache: BodyCache,
     dispose: DisposeSavepoint | None,
@@ -263,6 +266,7 @@ def _collect(
         withdrawn=withdrawn,
         savepoints=tuple(url for url in final_plan.savepoints if url not in undisposed),
         undisposed=undisposed,
+        lost=log.lost,
     )
 
 
@@ -296,6 +300,13 @@ def _observed(store: Store, layout: JobLayout, cache: BodyCache | None) -> tuple
             f"{damage_of(layout, pin)}, and nothing of the job may be deleted: put it back from a copy of the store, or "
             f"give the checkpoint up with {remedy}"
         )
+    for slot in log.lost:
+        if slot in log.slots:
+            raise CorruptError(
+                f"{damage_of_kept(layout, slot)}, and nothing of the job may be deleted: put it back from a copy of the store, or "
+                f"give the checkpoint up: remove the folder {layout.slot(slot)} of the store"
+            )
+        _log.warning("%s: somebody has deleted it", damage_of_kept(layout, slot))
     return pins, log
 
 

@@ -68,9 +68,10 @@ class Draft(msgspec.Struct, frozen=True):
         at: Micros,
         previous: Link | None = None,
         floor: int = 1,
+        kept: tuple[int, ...] = (),
         cut: int = 0,
     ) -> Record:
-        """The finished record: this draft plus slot, link and floor from the log."""
+        """The finished record: this draft plus slot, link, floor and what is kept below it from the log."""
         fields = {name: getattr(self, name) for name in self.__struct_fields__}
         return Record(
             **fields,
@@ -82,5 +83,6 @@ class Draft(msgspec.Struct, frozen=True):
             at=at,
             previous=previous,
             floor=floor,
+            kept=kept,
             cut=cut,
         )

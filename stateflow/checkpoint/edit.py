@@ -10,6 +10,7 @@ from stateflow.checkpoint.claim import CarryOut, StillOwner, claim
 from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.idempotency import history_line_of, made_by
 from stateflow.checkpoint.log import Log, read_log
+from stateflow.checkpoint.retention import Retention
 from stateflow.checkpoint.statistics import history
 from stateflow.checkpoint.writer import CommitPermit, Writer
 from stateflow.errors import FencedError, IncompatibleError, StateflowError, UnavailableError
@@ -47,7 +48,7 @@ def edit(
     clock: Callable[[], int],
     carry_out: CarryOut,
     commit: Commit = lambda permit, still_owner: {},
-    retained: int | None = None,
+    retained: Retention | int | None = None,
     claimed_epoch: Callable[[int], object] = lambda epoch: None,
     once: Kind | None = None,
 ) -> Edited:

@@ -94,6 +94,17 @@ class Log:
         return self.chain[-1].floor if self.chain else 1
 
     @property
+    def kept(self) -> tuple[int, ...]:
+        """Slots below the floor whose records nobody may delete: the newest record says so."""
+        return self.chain[-1].kept if self.chain else ()
+
+    @property
+    def lost(self) -> tuple[int, ...]:
+        """Those of `kept` that have no complete record: it was damaged or deleted, or the listing missed it."""
+        members = {record.slot for record in self.chain}
+        return tuple(slot for slot in self.kept if slot not in members)
+
+    @property
     def next_slot(self) -> int:
         slot = self.chain[-1].slot + 1 if self.chain else 1
         while (content := self.slots.get(slot)) is not None and content.record is not None:
@@ -329,7 +340,7 @@ def read_log(
         log = _observe(store, layout, bodies, slots, newest)
         if not log.gaps:
             break
-    return log
+    return _with_kept(store, layout, log) if log.whole and log.lost else log
 
 
 def read_identity(store: Store, layout: JobLayout) -> JobIdentity | None:
@@ -388,6 +399,19 @@ def _observe(
     # A slot below the lowest one that was read is not missing: the caller did not ask for it.
     lowest = min(slots, default=0)
     return replace(log, whole=False, gaps=tuple(gap for gap in log.gaps if gap >= lowest))
+
+
+def _with_kept(store: Store, layout: JobLayout, log: Log) -> Log:
+    """The log with what there is of the kept records below its floor that the listing lacks: there a gap does not show."""
+    slots = dict(log.slots)
+    unreadable = list(log.unreadable)
+    for slot in log.lost:
+        paths = (layout.pending(slot), layout.metadata(slot))
+        found = _read_slot(store, RecordFolder(slot, tuple(Entry(path, 0) for path in paths)), None)
+        unreadable += [path for path in found.unreadable if path not in unreadable]
+        if found.record is not None or found.outcome is not None:
+            slots[slot] = found
+    return assemble(log.job, log.identity, log.epochs, slots, unreadable)
 
 
 def _folders(store: Store, layout: JobLayout) -> list[RecordFolder]:

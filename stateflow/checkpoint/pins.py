@@ -132,6 +132,14 @@ def damage_of(layout: JobLayout, pin: Pin) -> str:
     )
 
 
+def damage_of_kept(layout: JobLayout, slot: int) -> str:
+    """The same of a checkpoint that the job's retention keeps below the floor."""
+    return (
+        f"{layout.slot(slot)}_pending or _metadata is missing, so that checkpoint {slot}, which the retention of job "
+        f"{layout.job!r} keeps, cannot be read"
+    )
+
+
 def _is_damaged(store: Store, layout: JobLayout, log: Log, pin: Pin) -> bool:
     if pin.slot >= log.floor:
         return False  # not damage: the log reports it as a gap, or the record is newer than the listing

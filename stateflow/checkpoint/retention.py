@@ -1,19 +1,68 @@
-"""Which records must stay, and the floor that a new record may announce. Pure."""
+"""Which records must stay, and what a new record may announce of that. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import takewhile
+from typing import TYPE_CHECKING, NamedTuple
 
+from stateflow.config.retention_rule import NO_RULE, RetentionRule, RulePart
 from stateflow.errors import UsageError
 from stateflow.format.records import Micros, Pin, Record
 
 if TYPE_CHECKING:
     from stateflow.checkpoint.log import Log
+    from stateflow.config.options import Options
 
 
 RETAINED = "retained"
 """Reason for a checkpoint that stays: it is one of the newest."""
+YOUNG = "young"
+"""Reason for a checkpoint beyond those that were asked for by number: its age keeps it."""
+BY_RULE = "rule: "
+"""How the reason for a checkpoint begins that a part of the rule keeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """What a job keeps of its past, as of one moment. It trusts the clocks of the runs that took the checkpoints, because only the
+    length of the history depends on it."""
+
+    checkpoints: int
+    """So many of the newest."""
+    age: Micros = 0
+    """And all that are younger."""
+    rule: RetentionRule = NO_RULE
+    """And what the rule says."""
+    now: Micros = 0
+
+    def __post_init__(self) -> None:
+        checked_retained(self.checkpoints)
+
+    @classmethod
+    def of(cls, options: Options, now: Micros) -> Retention:
+        """What the options of a job say."""
+        return cls.told(options.retained_checkpoints, options.retained_age, options.retention, now)
+
+    @classmethod
+    def told(cls, checkpoints: int, age: timedelta, rule: RetentionRule, now: Micros) -> Retention:
+        return cls(checkpoints, age // timedelta(microseconds=1), rule, now)
+
+
+def retention_of(retained: Retention | int) -> Retention:
+    """A number means: so many of the newest, and no other."""
+    return retained if isinstance(retained, Retention) else Retention(retained)
+
+
+class Announcement(NamedTuple):
+    """What a record says of the records below it."""
+
+    floor: int
+    """Nothing at or above it is deleted."""
+    kept: tuple[int, ...] = ()
+    """Nor are these, below it."""
 
 
 def checked_retained(retained: int) -> int:
@@ -25,9 +74,13 @@ def checked_retained(retained: int) -> int:
     return retained
 
 
-def roots(log: Log, pins: Iterable[Pin], retained: int) -> dict[int, str]:
+def roots(log: Log, pins: Iterable[Pin], retained: Retention | int) -> dict[int, str]:
     """Slots of the records that must stay, each with the reason."""
-    reasons = {record.slot: RETAINED for record in restorable(log)[-checked_retained(retained) :]}
+    retention = retention_of(retained)
+    reasons = {slot: f"{BY_RULE}{part}" for slot, part in _by_rule(log, retention).items()}
+    checkpoints = restorable(log)
+    reasons |= {record.slot: YOUNG for record in checkpoints[-_newest(checkpoints, retention) :]}
+    reasons |= {record.slot: RETAINED for record in checkpoints[-retention.checkpoints :]}
     members = {record.slot for record in log.chain}
     for pin in pins:
         # A pin on a doomed record came too late, and its maker died before it noticed.
@@ -40,38 +93,58 @@ def roots(log: Log, pins: Iterable[Pin], retained: int) -> dict[int, str]:
     return reasons
 
 
-def retained_by_age(log: Log, retained: int, age: Micros, now: Micros) -> int:
-    """How many checkpoints to keep so that those younger than `age` are among them. It trusts the clocks of the runs that took
-    them, because only the length of the history depends on it."""
-    young = sum(record.at > now - age for record in restorable(log)) if age > 0 else 0
-    return max(checked_retained(retained), young)
-
-
 def restorable(log: Log) -> list[Record]:
     """The complete checkpoints that retention counts, ascending: none from before an erasure."""
     erased = max((record.slot for record in log.chain if record.kind == "erase"), default=0)
     return [record for record in log.checkpoints if record.slot > erased]
 
 
-def floor_after(log: Log, kind: str, retained: int | None) -> int:
-    """The floor that the record in the next slot announces: the lowest slot that will be kept, apart from pins.
+def announced_by(log: Log, kind: str, retained: Retention | int | None) -> Announcement:
+    """What the record in the next slot announces. None repeats the announcement of the record before it.
 
-    A decided record announces a floor before anything at or above the old floor is deleted. So a missing record above
-    the floor always means an incomplete listing, and a missing record below it never does.
+    A decided record announces a floor before anything at or above the old floor is deleted, and what it keeps below it in the
+    same body. So a missing record above the floor always means an incomplete listing, and there is no moment at which a collector
+    finds a checkpoint below the floor that the rule keeps and nothing says so.
     """
     if kind == "erase":
         # Records below hold the erased key: only this record and later ones may stay.
-        return log.next_slot
+        return Announcement(log.next_slot)
     if retained is None or log.decided is None:
-        return log.floor
-    checked_retained(retained)
-    checkpoints = [record.slot for record in restorable(log)]
-    slots = [record.slot for record in log.pending]
+        return Announcement(log.floor, log.kept)
+    retention = retention_of(retained)
+    checkpoints = restorable(log)
+    newest = [record.slot for record in checkpoints]
+    count = _newest(checkpoints, retention)
     if kind == "checkpoint":
         # It is carried out before anything is collected, so it will be the newest of the retained.
-        checkpoints.append(log.next_slot)
-    slots += checkpoints[-retained:]
+        newest.append(log.next_slot)
+        count = max(retention.checkpoints, _young(checkpoints, retention) + 1)
+    stay = [*(record.slot for record in log.pending), *newest[-count:]]
     if kind == "fence" and (head := log.head) is not None:
-        slots.append(head.slot)
+        stay.append(head.slot)
+    by_rule = _by_rule(log, retention)
+    lowest = min(stay, default=log.floor)
+    older = [record.slot for record in reversed(checkpoints) if record.slot < lowest]
+    # Those that the rule keeps one after the other need no mention: the floor stays below them.
+    lowest = min([lowest, *takewhile(by_rule.__contains__, older)])
     # Never lower than before: a missing record below the old floor would look like an incomplete listing.
-    return max(log.floor, min(slots, default=log.floor))
+    floor = max(log.floor, lowest)
+    damaged = {slot for slot in log.lost if slot in log.slots}
+    return Announcement(floor, tuple(sorted(slot for slot in {*by_rule, *damaged} if slot < floor)))
+
+
+def _newest(checkpoints: list[Record], retention: Retention) -> int:
+    """How many of the newest checkpoints stay, so that the young ones are among them."""
+    return max(retention.checkpoints, _young(checkpoints, retention))
+
+
+def _young(checkpoints: list[Record], retention: Retention) -> int:
+    return (
+        sum(record.at > retention.now - retention.age for record in checkpoints) if retention.age > 0 else 0
+    )
+
+
+def _by_rule(log: Log, retention: Retention) -> dict[int, RulePart]:
+    """What the rule keeps of the checkpoints that no earlier record has let go: a collector may be deleting those."""
+    standing = [r for r in restorable(log) if r.slot >= log.floor or r.slot in log.kept]
+    return retention.rule.kept([(record.slot, record.at) for record in standing], retention.now)

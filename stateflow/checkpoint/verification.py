@@ -13,7 +13,7 @@ import xxhash
 
 from stateflow.checkpoint.collection import unreached
 from stateflow.checkpoint.log import Log, read_epoch_claim, read_epochs
-from stateflow.checkpoint.pins import damage_of, list_pins, read_with_pins
+from stateflow.checkpoint.pins import damage_of, damage_of_kept, list_pins, read_with_pins
 from stateflow.checkpoint.statistics import damaged_segments
 from stateflow.errors import CorruptError, IncompatibleError, NotFoundError, StateflowError
 from stateflow.format.layout import SAVEPOINT_CLAIM, SAVEPOINT_STATE, JobLayout, slot_of
@@ -73,6 +73,12 @@ def verify(
         *_log_findings(log, layout),
         *_claim_findings(store, layout, log),
         *(_damaged(layout, pin) for pin in damaged),
+        *(
+            Finding(
+                "error", f"{damage_of_kept(layout, slot)}: put it back from a copy of the store", slot=slot
+            )
+            for slot in log.lost
+        ),
     ]
     bases = _Bases(log.identity.uuid, open_base or (lambda url: open_recorded(url, root=store.url)))
     seen: set[tuple[str, ExpectedFile]] = set()
@@ -83,7 +89,7 @@ def verify(
         if missing and not _collected_meanwhile(store, layout, record):
             findings += missing
     findings += bases.findings()
-    if log.sound and not damaged:
+    if log.sound and not damaged and not log.lost:
         findings += _unneeded(store, layout, log, pins, listed)
     findings += [
         Finding(

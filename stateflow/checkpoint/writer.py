@@ -13,7 +13,7 @@ from stateflow.checkpoint.collection import CollectionReport, DisposeSavepoint, 
 from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.log import BodyCache, Log, SlotContent, assemble, read_epochs
 from stateflow.checkpoint.recovery import commits_after, continued, late_after, link_to
-from stateflow.checkpoint.retention import floor_after, retained_by_age
+from stateflow.checkpoint.retention import Retention, announced_by
 from stateflow.errors import CorruptError, FencedError, IncompatibleError, StateflowError, UsageError
 from stateflow.format.layout import LAST_EPOCH, JobLayout
 from stateflow.format.records import Outcome, Owner, Record, decode, encode
@@ -65,7 +65,7 @@ class Writer:
         owner: Owner,
         ids: Callable[[], str],
         clock: Callable[[], int],
-        retained: int | None,
+        retained: Retention | int | None,
         cache: BodyCache,
     ) -> None:
         assert log.identity is not None
@@ -118,10 +118,6 @@ class Writer:
         """By sink uid: the abandoned slots whose output a fenced run may still have delivered."""
         return self._log.late
 
-    def retained(self, least: int, age: int, now: int) -> int:
-        """How many checkpoints to keep, so that those younger than `age` are among them."""
-        return retained_by_age(self._log, least, age, now)
-
     def still_owner(self) -> None:
         """Raises FencedError when a newer run owns the job."""
         newest = max(read_epochs(self.store, self.layout), default=0)
@@ -143,6 +139,7 @@ class Writer:
             uid: msgspec.structs.replace(prepared, late=late.get(uid, ()))
             for uid, prepared in draft.sinks.items()
         }
+        announced = announced_by(self._log, draft.kind, self._retained)
         based_on = draft.based_on if draft.based_on is not None else continued(self.parent)
         record = msgspec.structs.replace(draft, sinks=sinks, based_on=based_on).record(
             job=self.job,
@@ -152,7 +149,8 @@ class Writer:
             owner=self.owner,
             at=self._clock(),
             previous=link_to(top),
-            floor=floor_after(self._log, draft.kind, self._retained),
+            floor=announced.floor,
+            kept=announced.kept,
             cut=self.next_slot if draft.kind in CUTS else self.parent.cut if self.parent else 0,
         )
         path = self.layout.pending(record.slot)
@@ -210,7 +208,7 @@ class Writer:
         return outcome
 
     def collect(
-        self, retained: int, *, orphans: bool, dispose: DisposeSavepoint | None = None
+        self, retained: Retention | int, *, orphans: bool, dispose: DisposeSavepoint | None = None
     ) -> CollectionReport:
         """Deletes what no kept record needs. With `orphans` also the remains of crashed runs, which takes a listing of
         all files."""
@@ -225,7 +223,7 @@ class Writer:
             dispose=dispose,
             job=self.job,
         )
-        for slot in report.removed:
+        for slot in (*report.removed, *report.lost):
             self._forget(slot)
         return report
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from stateflow.checkpoint.collection import ANNOUNCED, YOUNG
+from stateflow.checkpoint.collection import ANNOUNCED
+from stateflow.checkpoint.retention import YOUNG
 from stateflow.cli.options import Invocation, JobName, Yes, command, flag, job_of
 from stateflow.cli.output import TextTable
 from stateflow.cli.text import several, size

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal, cast
 
+from stateflow.config.retention_rule import RetentionRule, retention_rule
 from stateflow.quantities import duration, size, written_duration, written_size
 
-Kind = Literal["number", "yes/no", "text", "size", "duration", "choice", "trigger", "mapping"]
+Kind = Literal["number", "yes/no", "text", "size", "duration", "choice", "trigger", "retention", "mapping"]
 Trigger = Literal["drain", "until-stopped"] | timedelta
 
 
@@ -116,6 +117,10 @@ def _read_trigger(value: Any) -> Trigger:
     return interval
 
 
+def _read_retention(value: Any) -> RetentionRule:
+    return value if isinstance(value, RetentionRule) else retention_rule(_read_text(value))
+
+
 def _read_mapping(value: Any) -> dict[str, str]:
     """Reads a table, a JSON object, or 'key=value,key=value'. An error never repeats a value: it may be secret."""
     if isinstance(value, str):
@@ -147,5 +152,6 @@ _READERS: Mapping[Kind, Callable[[Any], Any]] = {
     "duration": _read_duration,
     "choice": _read_text,
     "trigger": _read_trigger,
+    "retention": _read_retention,
     "mapping": _read_mapping,
 }

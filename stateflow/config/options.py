@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from stateflow.config.declaration import Kind, OptionDeclaration, Trigger, read, written
 from stateflow.config.file import FILE_VARIABLE, ConfigurationFile, beside, configuration_file
+from stateflow.config.retention_rule import NO_RULE, RetentionRule
 from stateflow.config.trust import home, option_name
 from stateflow.errors import UsageError
 from stateflow.quantities import duration, size
@@ -194,6 +195,13 @@ class Options:
     retained_age: timedelta = _duration(
         "0",
         "A job also keeps all checkpoints younger than this, however many there are; 0: only retained_checkpoints counts.",
+        deletes=True,
+    )
+    retention: RetentionRule = _option(
+        "retention",
+        NO_RULE,
+        "Older checkpoints that a job keeps as well, such as `all for 1 hour, hourly for 2 days, daily for 30 days`: of each hour, day or "
+        "week, in UTC, the last one.",
         deletes=True,
     )
     rocksdb_preset: Literal["small", "large", "write-heavy"] = _choice(
@@ -463,6 +471,8 @@ def _check_together(options: Options) -> None:
 
     if options.parallelism > options.max_parallelism:
         raise refuse("parallelism", "max_parallelism", "is more than")
+    if options.retention and options.retained_age:
+        raise refuse("retention", "retained_age", "says how long every checkpoint stays, as does")
     if options.heartbeat_timeout <= options.heartbeat_interval:
         raise refuse("heartbeat_timeout", "heartbeat_interval", "has to be longer than")
 

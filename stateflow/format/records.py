@@ -313,6 +313,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     timeline: Count = 1
     floor: Count = 1
     """The lowest slot that the contiguous chain still starts from."""
+    kept: tuple[Count, ...] = ()
+    """Slots below the floor whose records stay as well, ascending: the job's retention rule keeps them."""
     owner: Owner
     at: Micros = 0
     """Wall clock at the decision, for people: nothing is decided by it."""

@@ -29,18 +29,19 @@ from stateflow.checkpoint.deletion import Deleted, delete_job
 from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.edit import Edited, edit
 from stateflow.checkpoint.handle import JobHandle
-from stateflow.checkpoint.log import BodyCache, Log, list_jobs, read_epochs, read_identity, read_log
+from stateflow.checkpoint.log import Log, list_jobs, read_epochs, read_identity, read_log
 from stateflow.checkpoint.names import parse, slot_of, tag_of
 from stateflow.checkpoint.pins import list_pins, pin, release
 from stateflow.checkpoint.processes import is_dead
 from stateflow.checkpoint.rescale import rescaled_operators
-from stateflow.checkpoint.retention import retained_by_age
+from stateflow.checkpoint.retention import Retention
 from stateflow.checkpoint.scheduled import sweep
 from stateflow.checkpoint.statistics import HistoryLine, Summary, history, standing_lines, summary
 from stateflow.checkpoint.verification import Finding
 from stateflow.checkpoint.verification import verify as verify_job
 from stateflow.checkpoint.writer import Writer
 from stateflow.config.options import Options, load
+from stateflow.config.retention_rule import NO_RULE, RetentionRule
 from stateflow.errors import NotFoundError, UsageError
 from stateflow.format.layout import LAST_EPOCH, JobLayout
 from stateflow.format.records import Pin, Record
@@ -534,27 +535,38 @@ class Job(JobHandle):
             open_base=lambda url: open_recorded(url, self.storage_options, root=self.store.url),
         )
 
-    def garbage(self, retained: int = COLLECTED_RETAINED, age: timedelta = timedelta(0)) -> CollectionPlan:
+    def garbage(
+        self,
+        retained: int = COLLECTED_RETAINED,
+        age: timedelta = timedelta(0),
+        rule: RetentionRule = NO_RULE,
+    ) -> CollectionPlan:
         """What `collect` would delete now, what it would keep, and why."""
-        cache: BodyCache = {}
-        most = self._retained(retained, age, cache)
-        return inspect(self.store, self.layout, most, asked=retained, cache=cache)
+        if not self.exists:
+            raise self.unknown()
+        return inspect(self.store, self.layout, Retention.told(retained, age, rule, self.clock()))
 
-    def collect(self, retained: int = COLLECTED_RETAINED, age: timedelta = timedelta(0)) -> CollectionReport:
+    def collect(
+        self,
+        retained: int = COLLECTED_RETAINED,
+        age: timedelta = timedelta(0),
+        rule: RetentionRule = NO_RULE,
+    ) -> CollectionReport:
         """Deletes the files that only subsumed checkpoints name. A run may go on meanwhile.
 
-        It keeps the newest `retained` checkpoints, all younger than `age`, and those that tags and other pins name.
+        It keeps the newest `retained` checkpoints, all younger than `age`, those that `rule` keeps, those that tags and other pins
+        name, and all that the job's last run has announced to keep.
         """
-        cache: BodyCache = {}
         with self._held() as job:
+            if not job.exists:
+                raise job.unknown()
             sweep(job.store, job.layout)
             return collect(
                 job.store,
                 job.layout,
                 collector=f"gc-{job.new_id()}",
-                retained=job._retained(retained, age, cache),
+                retained=Retention.told(retained, age, rule, job.clock()),
                 orphans=True,
-                cache=cache,
                 dispose=job._disposal(),
             )
 
@@ -569,12 +581,6 @@ class Job(JobHandle):
             job = copy.copy(self)
             job.store = store
             yield job
-
-    def _retained(self, retained: int, age: timedelta, cache: BodyCache) -> int:
-        if not self.exists:
-            raise self.unknown()
-        log = read_log(self.store, self.layout, cache=cache)
-        return retained_by_age(log, retained, age // timedelta(microseconds=1), self.clock())
 
     def _disposal(self) -> DisposeSavepoint:
         identity = read_identity(self.store, self.layout)

@@ -25,6 +25,7 @@ from stateflow.checkpoint.idempotency import history_line_of, release_others
 from stateflow.checkpoint.log import Log, read_log
 from stateflow.checkpoint.pins import pinned
 from stateflow.checkpoint.rescale import rescaled_operators
+from stateflow.checkpoint.retention import Retention
 from stateflow.checkpoint.writer import Writer
 from stateflow.config.options import scratch_parent
 from stateflow.errors import CorruptError, NotFoundError, UsageError
@@ -194,7 +195,7 @@ class RestoreRun:
             clock=self.job.clock,
             carry_out=sinks.carry_out_pending,
             commit=sinks.carry_out,
-            retained=request.options.retained_checkpoints,
+            retained=Retention.of(request.options, self.job.clock()),
             claimed_epoch=heart.begin,
             once="restore",
         )

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from stateflow.checkpoint.control import Progress, report_progress
 from stateflow.checkpoint.draft import Draft
+from stateflow.checkpoint.retention import Retention
 from stateflow.checkpoint.writer import Writer
 from stateflow.config.options import Options
 from stateflow.distribution import installed_version
@@ -594,9 +594,8 @@ class BatchLoop:
                     clock=self.clock,
                     root=writer.store.url,
                 )
-                age = self.options.retained_age // timedelta(microseconds=1)
-                retained = writer.retained(self.options.retained_checkpoints, age, self.clock())
-                report = writer.collect(retained, orphans=orphans, dispose=dispose)
+                retention = Retention.of(self.options, self.clock())
+                report = writer.collect(retention, orphans=orphans, dispose=dispose)
                 for url, why in report.undisposed.items():
                     _log.warning("%s stays, and so do the records that name it: %s", url, why)
             except Exception as error:

@@ -29,6 +29,7 @@ from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.log import read_epochs, read_identity, read_log
 from stateflow.checkpoint.process import this_process
 from stateflow.checkpoint.rescale import kept_key_groups, needs_rescale, rescaled_operators
+from stateflow.checkpoint.retention import Retention
 from stateflow.checkpoint.writer import Writer
 from stateflow.compatibility.flows import check_flow, compare
 from stateflow.config.options import Options, checkpoint_root, scratch_parent
@@ -277,8 +278,7 @@ class _Run:
                 ids=lambda: uuid.uuid4().hex,
                 clock=_micros,
                 carry_out=sinks.carry_out_pending,
-                # Retention by age needs the log, which is not read yet.
-                retained=None if self.options.retained_age else self.options.retained_checkpoints,
+                retained=Retention.of(self.options, _micros()),
                 claimed_epoch=heart.begin,
             )
             self.warnings.take_over(

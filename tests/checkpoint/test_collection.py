@@ -17,7 +17,7 @@ from stateflow.checkpoint.deletion import delete_job
 from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.log import Log
 from stateflow.checkpoint.pins import list_pins
-from stateflow.checkpoint.retention import floor_after, roots
+from stateflow.checkpoint.retention import announced_by, roots
 from stateflow.errors import CorruptError, NotFoundError, UsageError
 from stateflow.format.records import Pin, encode
 from stateflow.storage.memory import Call, MemoryStore
@@ -101,7 +101,7 @@ def test_a_job_keeps_at_least_one_checkpoint(retained: int) -> None:
 def test_a_record_announces_the_floor(
     what: str, found: Log, kind: str, retained: int | None, floor: int
 ) -> None:
-    assert floor_after(found, kind, retained) == floor
+    assert announced_by(found, kind, retained) == (floor, ())
 
 
 def test_nothing_at_or_above_the_floor_may_go() -> None:

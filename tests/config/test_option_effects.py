@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import stateflow as sf
+from stateflow.checkpoint.retention import Retention, roots
 from stateflow.config.options import Options, load
 from stateflow.format.records import FileRef, Shard, SourceState
 from stateflow.spark.inputs.open_inputs import watermark_of
@@ -71,11 +72,21 @@ def test_checkpoints_younger_than_the_retained_age_are_kept_too(tmp_path: Path) 
         job.batch()
     records = job.writer.log.checkpoints
     now = records[-1].at
-    age = options(tmp_path, retained_age="1 minute").retained_age // timedelta(microseconds=1)
-    young = sum(record.at > now - age for record in records)
-    assert young == 5
-    assert job.writer.retained(2, age, now) == 5
-    assert job.writer.retained(2, options(tmp_path).retained_age // timedelta(microseconds=1), now) == 2
+    for age, kept in (("1 minute", 5), ("0", 2)):
+        said = options(tmp_path, retained_age=age, retained_checkpoints=2)
+        assert len(roots(job.log(), [], Retention.of(said, now))) == kept
+
+
+def test_the_last_checkpoint_of_each_hour_stays_by_the_retention_rule(tmp_path: Path) -> None:
+    job = MadeJob(str(tmp_path))
+    job.tick = 5 * MINUTE
+    for _ in range(9):
+        job.batch()
+    records = job.writer.log.checkpoints
+    said = options(tmp_path, retention="hourly for 1 day", retained_checkpoints=1)
+    last = {record.at // (60 * MINUTE): record.slot for record in records}
+    assert list(roots(job.log(), [], Retention.of(said, records[-1].at))) == list(last.values())
+    assert 3 <= len(last) < 9
 
 
 ROCKSDB = {

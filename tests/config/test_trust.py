@@ -25,6 +25,7 @@ SOME = {
     "storage_options": '{a = "b"}',
     "retained_checkpoints": "1",
     "retained_age": '"1 day"',
+    "retention": '"daily for 9 days"',
     "cache_size": '"1 MB"',
 }
 TEXTS = frozenset(

@@ -11,6 +11,7 @@ from stateflow.checkpoint.control import Heartbeat, Progress, beat, report_progr
 from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.log import Log, read_log
 from stateflow.checkpoint.pins import list_pins, pin, release
+from stateflow.checkpoint.retention import Retention
 from stateflow.checkpoint.writer import Writer
 from stateflow.errors import StateflowError
 from stateflow.format.layout import JobLayout
@@ -31,13 +32,16 @@ class FakeJob:
         self.ticks = 0
         """Also where a copy of the job has to go on: no id is ever given again."""
 
+        self.tick = 1_000_000
+        """How long a tick takes, in microseconds."""
+
     def ids(self) -> str:
         self.ticks += 1
         return f"id{self.ticks}"
 
     def clock(self) -> int:
         self.ticks += 1
-        return T0 + self.ticks * 1_000_000
+        return T0 + self.ticks * self.tick
 
     def owner(self, run: str = "run") -> Owner:
         return Owner(run=run, host="here", pid=1, user="tester")
@@ -47,7 +51,7 @@ class FakeJob:
     ) -> Mapping[str, str]:
         raise StateflowError("the table is not to be had")
 
-    def claim(self, run: str = "run", retained: int | None = None) -> Writer:
+    def claim(self, run: str = "run", retained: Retention | int | None = None) -> Writer:
         return claim(
             self.store,
             self.layout,
@@ -79,7 +83,7 @@ class FakeJob:
             if made.name == name:
                 release(self.store, self.layout, made.id)
 
-    def collect(self, retained: int | None = None, orphans: bool = True) -> CollectionReport:
+    def collect(self, retained: Retention | int | None = None, orphans: bool = True) -> CollectionReport:
         return collect(
             self.store,
             self.layout,

@@ -27,6 +27,8 @@ def record(
     staged: tuple[FileRef, ...] = (),
     job: str = UUID,
     based_on: int | None = None,
+    at: int = 0,
+    kept: tuple[int, ...] = (),
 ) -> Record:
     """Linked to `w<slot - 1>` unless told otherwise."""
     return Record(
@@ -38,6 +40,8 @@ def record(
         previous=Link(slot - 1, below or f"w{slot - 1}") if slot > 1 else None,
         based_on=based_on,
         floor=floor,
+        at=at,
+        kept=kept,
         owner=SOMEBODY,
         operators={"op": one_shard(*files)} if files else {},
         sinks={"out": Prepared(kind="fake", target="t", prev=None, files=staged)} if staged else {},

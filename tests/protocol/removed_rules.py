@@ -13,6 +13,7 @@ _RECOVERY, _COLLECTION = "stateflow/checkpoint/recovery.py", "stateflow/checkpoi
 _LOG, _PINS = "stateflow/checkpoint/log.py", "stateflow/checkpoint/pins.py"
 _HDFS = "stateflow/storage/hdfs.py"
 _STORE, _LAYOUT = "stateflow/storage/store.py", "stateflow/format/layout.py"
+_RETENTION = "stateflow/checkpoint/retention.py"
 _APPLY, _EDIT = "stateflow/restore/apply.py", "stateflow/checkpoint/edit.py"
 _PUBLISH, _DISPOSE = "stateflow/savepoints/publish.py", "stateflow/savepoints/dispose.py"
 _SAVEPOINTS, _NATIVE = "stateflow/savepoints/format.py", "stateflow/savepoints/native.py"
@@ -104,6 +105,20 @@ RULES: dict[str, tuple[Removal, ...]] = {
                 'return f"{self.job}/control/stop-{1:0{SLOT_DIGITS}d}"',
             ),
         ),
+    ),
+    "What stays below the floor is announced with it": (
+        (Patch(_CLAIM, "        kept=announced.kept,\n", ""),),
+        (Patch(_WRITER, "            kept=announced.kept,\n", ""),),
+    ),
+    "naming them in the record": ((Patch(_COLLECTION, " or number in announced or", " or"),),),
+    "repeating what was announced": (
+        (Patch(_RETENTION, "Announcement(log.floor, log.kept)", "Announcement(log.floor)"),),
+    ),
+    "leaving out what was let go": (
+        (Patch(_RETENTION, " if r.slot >= log.floor or r.slot in log.kept]", "]"),),
+    ),
+    "looking directly for what is kept": (
+        (Patch(_LOG, " if log.whole and log.lost else log\n", " if False else log\n"),),
     ),
     "Every file has a size and checksums in the record": (
         (

@@ -151,8 +151,8 @@ class StateflowCleanupOperator(StateflowOperator):
 
 def kept_by(plan: CollectionPlan, retained: str, age: str) -> list[str]:
     """Which rule keeps how many checkpoints. A checkpoint counts once, under the first rule here that keeps it."""
-    from stateflow.checkpoint.collection import ANNOUNCED, YOUNG  # loads the log, as above
-    from stateflow.checkpoint.retention import RETAINED
+    from stateflow.checkpoint.collection import ANNOUNCED  # loads the log, as above
+    from stateflow.checkpoint.retention import RETAINED, YOUNG
 
     counts = Counter(plan.kept.values())
     newest = counts.pop("head", 0) + counts.pop(RETAINED, 0)
