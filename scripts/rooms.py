@@ -244,8 +244,8 @@ ROOMS: Mapping[str, Room] = {
     ),
     "spark/state_tables": Room(
         "state as Spark tables: the data source, canonical savepoints",
-        "checkpoint compatibility config format observe pipelines pipelines/inputs pipelines/rows savepoints "
-        "spark/inputs spark/internals spark/shuffle spark/sources spark/task state state/backends "
+        "checkpoint compatibility config format observe pipelines pipelines/inputs pipelines/rows reading "
+        "savepoints spark/inputs spark/internals spark/shuffle spark/sources spark/task state state/backends "
         "state/expiry state/keys storage",
         "tables.py",
     ),

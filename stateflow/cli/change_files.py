@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from stateflow.reading.diff import EntryChange
 
 Write = Callable[["EntryChange"], object]
-TEXTS = ("operator", "state", "kind", "key", "namespace", "part", "before", "after")
-_PLAIN = frozenset(("operator", "state", "kind", "key", "namespace"))
 _ROWS = 20_000
 
 
@@ -52,6 +50,8 @@ def _parquet(path: Path) -> Iterator[Write]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    from stateflow.reading.diff import TEXTS
+
     schema = pa.schema([(name, pa.string()) for name in TEXTS])
     rows: list[dict[str, Any]] = []
     with pq.ParquetWriter(path, schema) as writer:
@@ -61,13 +61,7 @@ def _parquet(path: Path) -> Iterator[Write]:
             rows.clear()
 
         def write(change: EntryChange) -> None:
-            made = change.json
-            rows.append(
-                {
-                    name: value if name in _PLAIN or value is None else json.dumps(value, ensure_ascii=False)
-                    for name, value in made.items()
-                }
-            )
+            rows.append(change.texts)
             if len(rows) >= _ROWS:
                 flush()
 

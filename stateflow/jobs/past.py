@@ -16,12 +16,12 @@ from stateflow.config.options import Options
 from stateflow.errors import NotFoundError, UsageError
 from stateflow.format.records import Record
 from stateflow.reading.bisect import FirstBad, first_of_any, first_of_key
-from stateflow.reading.diff import ComparedSnapshot, Differences
+from stateflow.reading.diff import ComparedSnapshot, Differences, compared_savepoint
 from stateflow.reading.history import KeyHistory, history_of_key
 from stateflow.reading.past_states import KeyOfState, PastStates
 from stateflow.reading.predicates import Predicate, condition
 from stateflow.reading.snapshots import ReaderContext, reader_context
-from stateflow.savepoints.format import read_savepoint, resolved
+from stateflow.savepoints.format import read_savepoint
 
 
 def kept_records(job: JobHandle, log: Log, since: str = "", until: str = "") -> list[Record]:
@@ -112,16 +112,8 @@ def _snapshot(job: JobHandle, text: str, options: Options) -> Iterator[ComparedS
     context = _context(job, options)
     if isinstance(name, Elsewhere):
         context = replace(context, root=name.url)
-        savepoint = read_savepoint(context.store())
-        if savepoint.kind != "native":
-            raise UsageError(
-                f"the savepoint {name.url} is canonical: it consists of tables; compare it as a table, with `stateflow state export`"
-            )
-        if savepoint.job != job.name:
-            raise UsageError(
-                f"the savepoint {name.url} is of job {savepoint.job!r}, not of {job.name!r}: name that job, or give it as --with"
-            )
-        yield ComparedSnapshot(f"the savepoint {name.url}", resolved(savepoint, name.url), context)
+        record = compared_savepoint(read_savepoint(context.store()), name.url, job.name)
+        yield ComparedSnapshot(f"the savepoint {name.url}", record, context)
         return
     log = job.log()
     slot = slot_of(name, job, log)

@@ -7,16 +7,25 @@ for `before`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Literal
 
-from stateflow.errors import IncompatibleError, NotFoundError
+from stateflow.errors import IncompatibleError, NotFoundError, UsageError
 from stateflow.format.encoding import PREFIX_WIDTH, encode_timestamp, prefix
 from stateflow.format.expiry_blocks import is_block, keys_of
-from stateflow.format.records import END_OF_TIME, FileRef, OperatorState, Record, Shard, StateSchema
+from stateflow.format.records import (
+    END_OF_TIME,
+    FileRef,
+    OperatorState,
+    Record,
+    Savepoint,
+    Shard,
+    StateSchema,
+)
 from stateflow.reading.files.differences import (
     UNKNOWN,
     Difference,
@@ -30,6 +39,7 @@ from stateflow.reading.files.shard_files import StateFiles
 from stateflow.reading.opened_shard import opened_shard
 from stateflow.reading.snapshots import ReaderContext
 from stateflow.reading.stored_entries import StateEntries, states_by_id
+from stateflow.savepoints.format import resolved
 from stateflow.state.backends.base import Backend
 from stateflow.state.keys.text import text_of_key
 from stateflow.state.values.plain import jsonable
@@ -37,6 +47,9 @@ from stateflow.state.values.plain import jsonable
 Kind = Literal["came", "went", "expired", "changed", "written", "deleted"]
 KINDS: Sequence[Kind] = ("came", "went", "expired", "changed", "written", "deleted")
 """written: there is something now, which is new or changed. deleted: there is nothing now, and there may have been nothing."""
+TEXTS = ("operator", "state", "kind", "key", "namespace", "part", "before", "after")
+"""The columns of a row of changes."""
+_PLAIN = frozenset(("operator", "state", "kind", "key", "namespace"))
 AT_ONCE = 50_000
 """Entries that are looked up together."""
 
@@ -79,6 +92,14 @@ class EntryChange:
             "after": jsonable(self.after),
         }
 
+    @property
+    def texts(self) -> dict[str, str | None]:
+        """As a row of texts, with values as JSON."""
+        return {
+            name: value if name in _PLAIN or value is None else json.dumps(value, ensure_ascii=False)
+            for name, value in self.json.items()
+        }
+
 
 @dataclass
 class Differences:
@@ -91,6 +112,8 @@ class Differences:
     """Which to compare; empty: all."""
     look_up: bool | None = None
     """Whether files that both have are fetched to find out what was before. None: read if they are on this host."""
+    share: tuple[int, int] = (0, 1)
+    """Which of how many shares of the work: of each operator every so many-th pair of shards."""
     notes: list[str] = field(default_factory=list)
     """What cannot be told entry by entry: states that only one side has, types that changed."""
     unread: dict[str, FileRef] = field(default_factory=dict)
@@ -98,6 +121,12 @@ class Differences:
 
     def changes(self) -> Iterator[EntryChange]:
         """Operator by operator; within a shard in the order of the keys' bytes."""
+        ours, theirs = self.before.record.operators, self.after.record.operators
+        for uid in self.comparable():
+            yield from _ComparedOperator(self, uid, ours[uid], theirs[uid]).changes()
+
+    def comparable(self) -> list[str]:
+        """The operators whose entries are compared. It notes what cannot be told entry by entry, and reads no state."""
         ours, theirs = self.before.record.operators, self.after.record.operators
         for wanted in self.operators:
             if wanted not in ours and wanted not in theirs:
@@ -112,6 +141,7 @@ class Differences:
             raise NotFoundError(
                 f"neither of the two has a state {self.states[0]!r}: their states are {known or 'none'}"
             )
+        keyed = []
         for uid in sorted({*ours, *theirs}):
             if self.operators and uid not in self.operators:
                 continue
@@ -119,12 +149,17 @@ class Differences:
                 where = self.after.name if uid in theirs else self.before.name
                 self.notes.append(f"operator {uid!r} is only in {where}")
                 continue
-            yield from self._of_operator(uid, ours[uid], theirs[uid])
+            self._check(uid, ours[uid], theirs[uid])
+            if ours[uid].key:
+                self._declarations(uid, ours[uid], theirs[uid])
+                keyed.append(uid)
+            self._elements(uid, ours[uid], theirs[uid])
+        return keyed
 
     def _wanted(self, state: str) -> bool:
         return not self.states or state in self.states
 
-    def _of_operator(self, uid: str, one: OperatorState, other: OperatorState) -> Iterator[EntryChange]:
+    def _check(self, uid: str, one: OperatorState, other: OperatorState) -> None:
         if (one.key, one.max_parallelism) != (other.key, other.max_parallelism):
             kinds = " and ".join(str(dict(each.key)) for each in (one, other))
             if one.key != other.key:
@@ -135,13 +170,6 @@ class Differences:
                 f"operator {uid!r} has {one.max_parallelism} key groups in one and {other.max_parallelism} in the other: export "
                 "both with `stateflow state export` and compare the tables"
             )
-        if not one.key:
-            self._elements(uid, one, other)
-            return
-        self._declarations(uid, one, other)
-        self._elements(uid, one, other)
-        comparison = _ComparedOperator(self, uid, one, other)
-        yield from comparison.changes()
 
     def _declarations(self, uid: str, one: OperatorState, other: OperatorState) -> None:
         for name in sorted({*one.states, *other.states}):
@@ -206,7 +234,8 @@ class _ComparedOperator:
             [ShardSide(own, shard) for shard in _shards(operator)]
             for own, operator in zip(files, self._operators, strict=True)
         ]
-        for pair in pairs_of_shards(*sides, share=self._same_ids):
+        number, shares = self._asked.share
+        for pair in islice(pairs_of_shards(*sides, share=self._same_ids), number, None, shares):
             yield from self._of_pair(pair)
 
     def _of_pair(self, pair: ShardPair) -> Iterator[EntryChange]:
@@ -395,6 +424,19 @@ def _looked_up(differences: Iterator[Difference], look: _Look) -> Iterator[Diffe
             )
 
 
+def compared_savepoint(savepoint: Savepoint, url: str, job: str) -> Record:
+    """The record of a savepoint that is one of the two points."""
+    if savepoint.kind != "native":
+        raise UsageError(
+            f"the savepoint {url} is canonical: it consists of tables; compare it as a table, with `stateflow state export`"
+        )
+    if savepoint.job != job:
+        raise UsageError(
+            f"the savepoint {url} is of job {savepoint.job!r}, not of {job!r}: name that job, or give it as --with"
+        )
+    return resolved(savepoint, url)
+
+
 def _shards(operator: OperatorState) -> list[Shard]:
     return [shard for subtask in operator.shards for shard in subtask]
 
@@ -409,4 +451,4 @@ def _moment(schema: StateSchema, record: Record) -> int | None:
     return None if mark is None or mark >= END_OF_TIME else mark
 
 
-__all__ = ["KINDS", "ComparedSnapshot", "Differences", "EntryChange", "Kind"]
+__all__ = ["KINDS", "TEXTS", "ComparedSnapshot", "Differences", "EntryChange", "Kind", "compared_savepoint"]

@@ -7,10 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow.parquet as pq
 import pytest
 
+from stateflow.format.records import Savepoint, encode
 from stateflow.state.values.serializers import serializer_for
+from stateflow.storage.roots import open_store
 from tests.cli.conftest import Command, Said
 from tests.reading.grown import TOTAL, GrownJob, full
 
@@ -107,6 +110,41 @@ def test_two_jobs_and_a_tag_are_compared(typed: Typed, root: Path, job: GrownJob
     put(other, u1=8, u2=3)
     said = typed("diff", "orders", "tag:before", "latest", "--with", "candidate", "-o", "json")
     assert [(c["key"], c["before"], c["after"]) for c in said.json["states"][0]["first"]] == [("2", 2, 3)]
+
+
+def test_native_savepoints_are_points_of_a_diff(typed: Typed, job: GrownJob, tmp_path: Path) -> None:
+    old, new = str(tmp_path / "old"), str(tmp_path / "new")
+    job.save(4, old)
+    job.save(7, new)
+    expected = typed("diff", "orders", 4, 7, "-o", "json").json["states"]
+    assert expected
+    for before, after in ((old, 7), (4, new), (old, new)):
+        said = typed("diff", "orders", before, after, "-o", "json")
+        assert said.code == 0, said.err
+        assert said.json["states"] == expected
+    assert typed("diff", "orders", old, 4, "-o", "json").json["states"] == []
+    assert f"from the savepoint {old} to checkpoint 7" in typed("diff", "orders", old, 7).err
+
+
+def test_a_savepoint_that_cannot_be_compared_is_refused(
+    typed: Typed, job: GrownJob, root: Path, tmp_path: Path
+) -> None:
+    foreign, canonical = str(tmp_path / "foreign"), str(tmp_path / "canonical")
+    other = GrownJob(root, "copy")
+    put(other, u1=5)
+    other.save(2, foreign)
+    refused = typed("diff", "orders", foreign, 7)
+    assert (refused.code, "is of job 'copy', not of 'orders'" in refused.err) == (2, True), refused.err
+    assert typed("diff", "orders", 7, foreign, "--with", "copy").code == 0
+    record = msgspec.structs.replace(job.head(), operators={})
+    body = Savepoint(id="s", kind="canonical", job="orders", record=record, owner=job.owner())
+    open_store(canonical).create("_metadata", encode(body))
+    refused = typed("diff", "orders", canonical, 7)
+    assert refused.code == 2
+    assert (
+        "is canonical: it consists of tables; compare it as a table, with `stateflow state export`"
+        in refused.err
+    )
 
 
 def test_a_bisection_finds_when_it_went_wrong(typed: Typed) -> None:

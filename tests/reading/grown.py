@@ -17,6 +17,7 @@ from stateflow.format.keygroups import default_assignment, xxhash64
 from stateflow.format.records import FileRef, OperatorState, Record, Shard, StateSchema
 from stateflow.reading.diff import ComparedSnapshot
 from stateflow.reading.snapshots import ReaderContext
+from stateflow.savepoints.native import create_native
 from stateflow.state.backends.base import NewFile, OpenShard
 from stateflow.state.backends.choice import ShardReaders
 from stateflow.state.backends.memory import memory_backend
@@ -26,6 +27,7 @@ from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.values.serializers import serializer_for
 from stateflow.storage.cache import FileCache
 from stateflow.storage.files import inline, upload_file
+from stateflow.storage.roots import open_store
 from tests.jobs.fake import ClaimedJob
 from tests.state.stored_keys import timer_key
 
@@ -225,6 +227,13 @@ class GrownJob(ClaimedJob):
             del self.due[named]
             made[named] = None
         return made
+
+    def save(self, slot: int, url: str) -> None:
+        """A native savepoint of a checkpoint."""
+        create_native(
+            self.store, self.layout, self.at(slot), open_store(url, fsync=False), name="s", owner=self.owner(), note="",
+            ids=self.ids, clock=self.clock, open_base=lambda base: self.store, scratch=self.folder / "scratch", offsets={},
+        )  # fmt: skip
 
     def context(self, host: Path) -> ReaderContext:
         return ReaderContext(

@@ -159,19 +159,28 @@ _NAMES = (
     "key",
     "keys",
     "pushdown",
+    "diff",
+    "with",
     "root",
     *_OPTIONS,
 )
 
 
-def snapshot_of(settings: Mapping[str, str]) -> TableSnapshot:
-    """The snapshot that a data source's options name. Missing options come from environment and file, as for a run."""
+def check_names(settings: Mapping[str, str]) -> None:
+    """UsageError for an option that the data source does not have."""
     unknown = sorted(name for name in settings if name not in _NAMES and not name.startswith(STORAGE))
     if unknown:
         raise UsageError(
             f"option {unknown[0]!r} of the stateflow source does not exist: use {', '.join(_NAMES)} or {STORAGE}<name>"
         )
+
+
+def snapshot_of(settings: Mapping[str, str]) -> TableSnapshot:
+    """The snapshot that a data source's options name. Missing options come from environment and file, as for a run."""
+    check_names(settings)
     options = configured(settings)
+    if "with" in settings:
+        raise UsageError("option with goes with option diff: it names the job of the second point")
     if ("job" in settings) == ("path" in settings):
         raise UsageError(
             "say what to read: option job for a job's checkpoint, or option path for a savepoint, and not both"

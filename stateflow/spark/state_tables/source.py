@@ -6,6 +6,7 @@
     operator, state       which table; `_timers` has the timers, operator state has its own columns
     key, keys             one key as text, or a JSON array of keys: only their shards are opened
     storage.<name>        settings of the object store's client, on top of the configuration's
+    diff, with            the two points of a job that are compared, instead of a table: see `changes`
     pushdown              true: `where` narrows what is read; for a DataFrame of one query alone, see below
 
 `load()` chooses the snapshot: a DataFrame shows the same rows however often it is used.
@@ -35,8 +36,9 @@ from pyspark.sql.types import StructType
 
 from stateflow.errors import CorruptError, UsageError
 from stateflow.spark.internals.frames import arrow_schema, spark_schema
+from stateflow.spark.state_tables.changes import ChangesReader, compared_points
 from stateflow.spark.state_tables.selection import EVERYTHING, Selection, both, of_keys
-from stateflow.spark.state_tables.snapshots import SnapshotOrigin, snapshot_of
+from stateflow.spark.state_tables.snapshots import SnapshotOrigin, check_names, configured, snapshot_of
 from stateflow.spark.state_tables.tables import Part, Table, cast, narrowed
 from stateflow.state.keys.text import key_of_plain, key_of_text
 
@@ -62,15 +64,23 @@ class StateDataSource(DataSource):
     """Spark creates, plans and reads it in processes of its own, so it takes the chosen table along."""
 
     _table: tuple[Table, list[Part], SnapshotOrigin] | None = None
+    _reader: ChangesReader | None = None
 
     @classmethod
     def name(cls) -> str:
         return FORMAT
 
     def schema(self) -> StructType:
-        return spark_schema(self._resolve()[0].schema)
+        return spark_schema(self._changes().schema if "diff" in self.options else self._resolve()[0].schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        if "diff" in self.options:
+            changes = self._changes()
+            if schema != spark_schema(changes.schema):
+                raise UsageError(
+                    "a table of changes has columns of its own: read it without a schema of your own, and cast"
+                )
+            return changes
         table, parts, origin = self._resolve()
         own = spark_schema(table.schema)
         if [(f.name, f.dataType) for f in schema] != [(f.name, f.dataType) for f in own]:
@@ -80,6 +90,13 @@ class StateDataSource(DataSource):
             )
         kind = PushingReader if _yes(self.options.get("pushdown", "false")) else StateTableReader
         return kind(table, parts, arrow_schema(schema), origin)
+
+    def _changes(self) -> ChangesReader:
+        if self._reader is None:
+            settings = {name: str(value) for name, value in self.options.items()}
+            check_names(settings)
+            self._reader = ChangesReader(compared_points(settings, configured(settings)))
+        return self._reader
 
     def _resolve(self) -> tuple[Table, list[Part], SnapshotOrigin]:
         if self._table is None:
