@@ -361,19 +361,18 @@ class _Batches:
         first: tuple[Batch, dict[str, Prepared]],
         second: tuple[Batch, dict[str, Prepared]],
     ) -> Unsteady | None:
+        acks = [each[0].acks.get(node.uid, []) for each in (first, second)]
+        outputs = sorted({name for some in acks for ack in some for name in ack.staged})
+        pairs = [
+            tuple(
+                read_files(self.own, [ref for ack in some if (ref := ack.staged.get(name)) is not None])
+                for some in acks
+            )
+            for name in outputs
+        ]
         sink = self.settings.routes.sink_of(node)
         if sink is not None and sink.inputs[0].node is node:
-            pairs = [tuple(_rows(self.spark, self.own, each[1][sink.uid]) for each in (first, second))]
-        else:
-            acks = [each[0].acks.get(node.uid, []) for each in (first, second)]
-            outputs = sorted({name for some in acks for ack in some for name in ack.staged})
-            pairs = [
-                tuple(
-                    read_files(self.own, [ref for ack in some if (ref := ack.staged.get(name)) is not None])
-                    for some in acks
-                )
-                for name in outputs
-            ]
+            pairs.append(tuple(_rows(self.spark, self.own, each[1][sink.uid]) for each in (first, second)))
         key = node.keyed[0].columns
         for one, other in pairs:
             changes = compared(*_both(one, other), key)

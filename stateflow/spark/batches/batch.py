@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -33,7 +33,7 @@ from stateflow.pipelines.processes.operator_spec import DEAD_LETTERS, MAIN
 from stateflow.pipelines.ready.operators import ReadyOperator
 from stateflow.pipelines.rows.row_type import RowType, row_type
 from stateflow.spark.batches.batch_attempt import BatchAttempt
-from stateflow.spark.batches.running_operator import RunningOperator, Stage, begun
+from stateflow.spark.batches.running_operator import RunningOperator, begun
 from stateflow.spark.inputs.open_inputs import SourceFrames, unioned, with_lateness
 from stateflow.spark.internals.plans import in_one_stage
 from stateflow.spark.shuffle.exchange import LATE, KeyedInput, field_sql
@@ -72,8 +72,13 @@ class Batch:
             for node in settings.flow.operators:
                 if settings.routes.sink_of(node) is None:
                     self._run_apart(node)
-            # 2. The sinks prepare. An operator with a sink to itself runs in the sink's job.
-            return {sink.uid: self._prepared(sink) for sink in settings.flow.sinks}
+            # 2. The sinks prepare. An operator with a sink to itself runs in the sink's job, so that its other outputs come after.
+            sinks = settings.flow.sinks
+            first = [sink for sink in sinks if settings.routes.operator_of(sink) is not None]
+            prepared = {
+                sink.uid: self._prepared(sink) for sink in (*first, *(s for s in sinks if s not in first))
+            }
+            return {sink.uid: prepared[sink.uid] for sink in sinks}
         finally:
             for persisted in self._persisted:
                 persisted.unpersist()
@@ -94,17 +99,22 @@ class Batch:
         """Runs the operator in a job of its own; its outputs go to files that the acks list."""
         began = time.perf_counter()
         settings = self.attempt.settings
-        frame = self._started(node, partial(_staged_writer, self._staging_target(), uuid.uuid4().hex))
+        frame = self._started(node, direct=False)
         with unmeasured(frame, self._running[node.uid].small):
             frame.write.format("noop").mode("overwrite").save()
-        acks = self._ended(node)
-        for name in settings.flow.read_outputs(node):
-            files = [ref for ack in acks if (ref := ack.staged.get(name)) is not None]
+        self._ended(node)
+        self._read_staged(node, settings.flow.read_outputs(node))
+        self.timings[f"operator {node.uid}"] = time.perf_counter() - began
+
+    def _read_staged(self, node: KeyedNode, outputs: Collection[str]) -> None:
+        """The rows of these outputs, for their readers."""
+        settings = self.attempt.settings
+        for name in outputs:
+            files = [ref for ack in self.acks[node.uid] if (ref := ack.staged.get(name)) is not None]
             rows = node.outputs[name]
             assert rows is not None
             schema: Any = StructType.fromDDL(rows.ddl)
             self._frames[(id(node), name)] = settings.stager.read(self.attempt.spark, files, schema)
-        self.timings[f"operator {node.uid}"] = time.perf_counter() - began
 
     def _prepared(self, sink: SinkNode) -> Prepared:
         """The sink's rows, written where no reader sees them yet."""
@@ -124,6 +134,7 @@ class Batch:
             )
         if operator is not None:
             self._ended(operator)
+            self._read_staged(operator, settings.flow.read_outputs(operator) - {MAIN})
         self.timings[f"prepare {sink.uid}"] = time.perf_counter() - began
         return prepared
 
@@ -140,7 +151,8 @@ class Batch:
         running = self._running[operator.uid]
         return running.small and (sink.sink_kind.written_by_spark or are_small(frame, running.widest))
 
-    def _started(self, node: KeyedNode, stage: Stage | None) -> DataFrame:
+    def _started(self, node: KeyedNode, *, direct: bool) -> DataFrame:
+        """`direct`: its main output goes straight to its sink."""
         read = self.attempt.settings.flow.read_outputs(node)
         inputs = [
             KeyedInput(frame := self._frame(k.stream), k.columns, k.order_by, rows or _untyped(frame))
@@ -148,7 +160,11 @@ class Batch:
         ]
         running = self._running[node.uid] = begun(self.attempt, node, inputs)
         broadcast = {name: self._broadcast(node, stream) for name, stream in node.broadcast.items()}
-        return running.planned(broadcast, stage)
+        staged = read - {MAIN} if direct else read
+        stage = None
+        if not direct or staged:
+            stage = partial(_staged_writer, self._staging_target(), uuid.uuid4().hex)
+        return running.planned(broadcast, stage, staged, direct=direct)
 
     def _ended(self, node: KeyedNode) -> list[Ack]:
         """Takes what the operator's tasks have reported."""
@@ -207,7 +223,7 @@ class Batch:
         if isinstance(node, UnionNode):
             return unioned([self._frame(s) for s in node.inputs])
         if isinstance(node, KeyedNode) and self.attempt.settings.routes.sink_of(node) is not None:
-            return self._started(node, None)
+            return self._started(node, direct=True)
         raise UsageError(f"{node.named} puts out no rows called {stream.output!r}")
 
     def _source(self, node: SourceNode, output: str) -> DataFrame:

@@ -79,8 +79,15 @@ class RunningOperator:
         before = self.attempt.before(self.node)
         return before.max_parallelism if before else self.attempt.settings.max_parallelism
 
-    def planned(self, broadcast: Mapping[str, tuple[Any, ...]], stage: Stage | None) -> DataFrame:
-        """The operator's task over its exchanged rows. Spark has not run it yet."""
+    def planned(
+        self,
+        broadcast: Mapping[str, tuple[Any, ...]],
+        stage: Stage | None,
+        staged: frozenset[str],
+        *,
+        direct: bool,
+    ) -> DataFrame:
+        """The operator's task over its exchanged rows. Spark has not run it yet. `direct`: its main output goes straight to its sink."""
         attempt, node, carry = self.attempt, self.node, None
         before = attempt.before(node)
         if node.has_key:
@@ -97,11 +104,18 @@ class RunningOperator:
         frame = attempt.settings.placement.pin(frame, before.hosts if before else ())
         assert node.output is not None
         return map_in_arrow(
-            frame, worker(self._task(carry, broadcast, stage), self.accumulator), node.output.ddl
+            frame,
+            worker(self._task(carry, broadcast, stage, staged, direct), self.accumulator),
+            node.output.ddl,
         )
 
     def _task(
-        self, carry: Carried | None, broadcast: Mapping[str, tuple[Any, ...]], stage: Stage | None
+        self,
+        carry: Carried | None,
+        broadcast: Mapping[str, tuple[Any, ...]],
+        stage: Stage | None,
+        staged: frozenset[str],
+        direct: bool,
     ) -> Task:
         attempt, node, settings = self.attempt, self.node, self.attempt.settings
         read_outputs = settings.flow.read_outputs(node)
@@ -113,7 +127,8 @@ class RunningOperator:
             "shards": self.shards,
             "open_shard": settings.open_shard,
             "stage": stage,
-            "read_outputs": read_outputs,
+            "staged": staged,
+            "direct": direct,
             "feeds": tuple(
                 self._feed(name, node.feeds[name]) for name in sorted(read_outputs & node.feeds.keys())
             ),

@@ -60,7 +60,7 @@ class RowOutputs(Outputs):
         out = engine.out
         if len(out) >= OUTPUT_ROWS or (all_of_it and out):
             self.rows += len(out)
-            if not self.staged:
+            if self.direct:
                 for begin in range(0, len(out), OUTPUT_ROWS):
                     yield self.writers[MAIN].write(out[begin : begin + OUTPUT_ROWS])
             elif MAIN in self.files:

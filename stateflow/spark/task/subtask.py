@@ -52,9 +52,11 @@ class Task(ABC):
     """The shards of each subtask; an operator without keys has none."""
     open_shard: Callable[[str], OpenShard]
     stage: Callable[[str, pa.Schema], Any] | None = None
-    """Makes the writer of one output's staged file; None when the main output goes straight to its sink."""
-    read_outputs: frozenset[str] = frozenset()
-    """The outputs that have a reader. Only these are staged."""
+    """Makes the writer of one output's staged file."""
+    staged: frozenset[str] = frozenset()
+    """The outputs that go to staged files: those that have a reader."""
+    direct: bool = True
+    """Whether the main output goes straight to its sink."""
     feeds: tuple[TaskFeed, ...] = ()
     """The states whose changes are put out."""
     user_paths: tuple[str, ...] = ()
@@ -141,15 +143,14 @@ class Work:
 
 
 class Outputs:
-    """Where an operator's rows go: the main output to its sink, or each output that has a reader to a staged file."""
+    """Where an operator's rows go: the main output to its sink or a staged file, any other output that has a reader to a staged file."""
 
     def __init__(self, task: Task, schemas: Mapping[str, pa.Schema]) -> None:
-        stage = task.stage
-        self.staged = stage is not None
+        stage, self.direct = task.stage, task.direct
         self.files: dict[str, Any] = {}
         if stage is not None:
             every = {**schemas, **{feed.output: feed.columns for feed in task.feeds}}
-            self.files = {name: stage(name, every[name]) for name in sorted(task.read_outputs)}
+            self.files = {name: stage(name, every[name]) for name in sorted(task.staged)}
         self.rows = 0
         """Rows of the main output."""
 

@@ -82,7 +82,7 @@ class TableWork(Work):
                 outputs.rows += batch.num_rows
             if name in outputs.files:
                 outputs.files[name].write(batch)
-            elif name == MAIN and not outputs.staged:
+            elif name == MAIN and outputs.direct:
                 yield batch
 
     def _split(self, table: pa.Table) -> tuple[list[pa.Table], list[Any]]:
