@@ -175,7 +175,7 @@ def examine(
     folder: Path, rows: Iterable[Order], *, upsert: bool = False, store: Store | None = None
 ) -> list[str]:
     """Everything that is wrong with a drained job: outputs, state, files. Its root is in the folder, or that store."""
-    store = store or open_store(str(folder / "root"))
+    store, rows = store or open_store(str(folder / "root")), list(rows)
     want = expected(rows)
     wrong = {
         "steps": difference(delta_rows(folder / "steps"), want.steps),
@@ -186,10 +186,31 @@ def examine(
         "function": "called with other rows for one checkpoint"
         if (folder / "bigs" / "differs").exists()
         else "",
+        "feed": feed_difference(delta_rows(folder / "changes"), rows),
         "state of totals": _state_difference(store, "totals", Totals, want.totals),
         "state of digests": _state_difference(store, "digests", Digests, want.digests),
     }
     return [f"{what}: {text}" for what, text in wrong.items() if text] + examine_store(folder, store)
+
+
+def feed_difference(found: Counter[tuple[Any, ...]], rows: Iterable[Order]) -> str:
+    """What is wrong with the feed of the totals, wherever the batches were cut. Its columns by name: after, before, kind, slot, state,
+    time, user."""
+    totals: dict[int, list[int | None]] = {}
+    for row in rows:
+        known = totals.setdefault(row.user, [None])
+        known.append((known[-1] or 0) + row.amount)
+    held: dict[int, int | None] = dict.fromkeys(totals)
+    slots: set[tuple[int, int]] = set()
+    for after, before, kind, slot, _, _, user in sorted(found.elements(), key=lambda row: (row[6], row[3])):
+        if kind != "put" or (user, slot) in slots:
+            return f"{kind} of user {user} in slot {slot}, which has {'already a row' if kind == 'put' else 'deleted nothing'}"
+        if before != held[user] or after not in totals[user]:
+            return f"user {user} goes from {before} to {after} in slot {slot}, and had {held[user]} before"
+        slots.add((user, slot))
+        held[user] = after
+    ends = {user: known[-1] for user, known in totals.items()}
+    return "" if held == ends else f"it ends with {held}, and the totals are {ends}"
 
 
 def called_rows(folder: Path) -> Counter[tuple[int, int]]:

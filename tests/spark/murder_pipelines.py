@@ -263,6 +263,7 @@ def chain(flow: sf.Flow, *, folder: str, upsert: bool, straggle: float, kafka: s
         deeps.append("deeps", sf.delta(str(at / "deeps")))
     (at / "bigs").mkdir(exist_ok=True)
     steps.side(BIG).for_each_batch("bigs", calls_of(at / "bigs"))
+    flow.state_changes("totals", state="total").append("changes", sf.delta(str(at / "changes")))
 
 
 @sf.pipeline(JOB)

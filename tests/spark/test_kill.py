@@ -32,10 +32,11 @@ from tests.spark.murder_evidence import (
     examine,
     examine_store,
     expected,
+    feed_difference,
     head,
     state_of,
 )
-from tests.spark.murder_pipelines import JOB, Marks, Remarks, chain
+from tests.spark.murder_pipelines import JOB, Marks, Order, Remarks, chain
 from tests.spark.murder_victim import Errand
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1500)]  # on a machine that others use, too
@@ -96,7 +97,7 @@ def test_a_batch_that_is_decided_when_the_driver_dies_is_delivered_once_by_the_n
     log = read_log(open_store(str(tmp_path / "root")), JobLayout(JOB))
     pending = log.pending[0]
     assert [record.slot for record in log.pending] == [pending.slot]
-    assert set(pending.sinks) == {"steps", "deeps", "bigs"}
+    assert set(pending.sinks) == {"steps", "deeps", "bigs", "changes"}
     assert sum(delta_rows(tmp_path / "steps").values()) == 40
     runs.append(Run.start(Errand(str(tmp_path), upsert=True)))
     assert runs[1].wait(600) == 0
@@ -116,7 +117,7 @@ def test_zombies_of_every_phase_wake_up_fenced_and_deliver_nothing(
     runs.append(in_mid_batch)
     in_mid_batch.until(lambda run: run.told("stop"), 600, "stop in mid-batch")
     # The second one has decided, and stops before the user's function is called with the second batch.
-    before_the_call = Run.start(Errand(str(tmp_path), at="committing:6:stop"))
+    before_the_call = Run.start(Errand(str(tmp_path), at="committing:7:stop"))
     runs.append(before_the_call)
     before_the_call.until(lambda run: run.told("stop"), 600, "stop before the function")
     third = Run.start(Errand(str(tmp_path)))
@@ -330,5 +331,12 @@ def test_the_evidence_would_show_a_lost_a_doubled_and_a_wrong_row(tmp_path: Path
     row = next(iter(rows))
     assert "1 rows lost and 0 doubled" in difference(rows - type(rows)([row]), rows)
     assert "0 rows lost and 1 doubled" in difference(rows + type(rows)([row]), rows)
+    first, second = (Order(n, 7, 1, 5) for n in range(2))
+    put = (5, None, "put", 2, "total", NOON, 7)
+    then = (10, 5, "put", 3, "total", NOON, 7)
+    assert feed_difference(Counter([put, then]), [first, second]) == ""
+    assert "it ends with {7: 5}" in feed_difference(Counter([put]), [first, second])
+    assert "already a row" in feed_difference(Counter([put, put, then]), [first, second])
+    assert "and had 5 before" in feed_difference(Counter([put, (10, None, *then[2:])]), [first, second])
     (tmp_path / "bigs").mkdir()
     assert called_rows(tmp_path / "bigs") != expected(inbox.rows).bigs
