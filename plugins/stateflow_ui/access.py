@@ -58,6 +58,11 @@ class Sight:
         if conn_id not in self.among([conn_id]):
             raise NotFoundError(no_root(conn_id))
 
+    def reads_state(self, conn_id: str) -> bool:
+        """Whether the user may read what is in the state of a root's jobs: whoever may edit its connection could get at it
+        anyway."""
+        return internals.may_edit_connection(conn_id, self.user, self.teams.get(conn_id))
+
     def _may_see_roots_of(self, team: str | None) -> bool:
         """True if the user may see the connections of a team without a look at each."""
         if needs_connection():
@@ -78,6 +83,27 @@ def may_see(conn_id: str, seen: SightDep) -> None:
 
 SEEING = [Depends(may_see)]
 """For what lies in one root, beside `READING`."""
+
+
+def may_read_state(conn_id: str, seen: SightDep) -> None:
+    seen.require(conn_id)
+    if not seen.reads_state(conn_id):
+        raise HTTPException(
+            403,
+            f"what the state of a job holds is shown to those who may edit the connection {conn_id!r}: ask Airflow's administrators "
+            "for that right",
+        )
+
+
+READING_STATE = [Depends(may_read_state)]
+"""For values of state and rows, in place of `SEEING`."""
+
+
+def reads_state(conn_id: str, seen: SightDep) -> bool:
+    return seen.reads_state(conn_id)
+
+
+ReadsStateDep = Annotated[bool, Depends(reads_state)]
 
 
 def known_actions(conn_id: str, session: SessionDep, user: GetUserDep) -> dict[str, Any]:

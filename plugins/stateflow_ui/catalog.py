@@ -16,19 +16,23 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import TypeVar
+from typing import TypeVar, cast
 
-from stateflow.checkpoint.log import list_jobs
+from stateflow.checkpoint.handle import JobHandle
+from stateflow.checkpoint.log import Log, list_jobs
 from stateflow.checkpoint.retention import checked_retained
 from stateflow.errors import BusyError, NotFoundError, StateflowError, UnavailableError, UsageError
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import Outcome, Record
+from stateflow.reading.past_states import KeyOfState
+from stateflow.replay.reports import KeptReport, kept_reports
 from stateflow.savepoints.format import ListedSavepoint, list_savepoints
 from stateflow.storage.store import Store
 from stateflow_ui.cached_value import CachedValue, CacheState
 from stateflow_ui.job_reader import JobFacts, JobReader
 from stateflow_ui.reader_threads import ReaderThreads
 from stateflow_ui.root import Root, no_root
+from stateflow_ui.state_reader import ReadDifferences, ReadHistory, StateReader, whole_records
 from stateflow_ui.storage import StorageFacts, read_storage
 
 _log = logging.getLogger(__name__)
@@ -54,11 +58,11 @@ SLOW = 10.0
 """Seconds after which a root that has not answered is said not to answer."""
 _OLD = 30.0
 _OPEN_FOR = 60.0
-_CHECKPOINTS, _RETAINED = 32, 4
-"""Per job: how many checkpoints, and how many answers to "what would a clean-up free", stay in memory."""
-_CHECKPOINTS_AT_ONCE, _STORAGE_AT_ONCE = 4, 1
+_CHECKPOINTS, _RETAINED, _ANSWERS = 32, 4, 8
+"""Per job: how many checkpoints, answers to "what would a clean-up free", and answers about state stay in memory."""
+_CHECKPOINTS_AT_ONCE, _STORAGE_AT_ONCE, _ANSWERS_AT_ONCE = 4, 1, 2
 """Per job: so many may be read, or wait to be read, at a time. Viewers choose their numbers."""
-_WAITING_RECORDS, _WAITING_STORAGE = 64, 8
+_WAITING_RECORDS, _WAITING_STORAGE, _WAITING_STATE = 64, 8, 8
 """Per root: readings of these kinds that may wait for a thread."""
 K = TypeVar("K")
 T = TypeVar("T")
@@ -105,6 +109,14 @@ class _JobEntry:
             root.monotonic,
         )
         self.storage: OrderedDict[tuple[int, timedelta], CachedValue[StorageFacts]] = OrderedDict()
+        self.answers: OrderedDict[tuple[object, ...], CachedValue[object]] = OrderedDict()
+        """To questions about state."""
+        self.replays: CachedValue[list[KeptReport]] = CachedValue(
+            f"the replays of {what}",
+            lambda: kept_reports(root.store, self.reader.layout),
+            root.readers,
+            root.monotonic,
+        )
         self.checkpoints: OrderedDict[
             tuple[int, str, bool], CachedValue[tuple[Record, Outcome | None] | None]
         ] = OrderedDict()
@@ -119,6 +131,7 @@ class _RootEntry:
         self.fetchers = ReaderThreads(8, f"stateflow-ui {source.conn_id} records")
         self.record_readers = ReaderThreads(2, f"stateflow-ui {source.conn_id} checkpoints", _WAITING_RECORDS)
         self.storage_readers = ReaderThreads(1, f"stateflow-ui {source.conn_id} storage", _WAITING_STORAGE)
+        self.state_readers = ReaderThreads(1, f"stateflow-ui {source.conn_id} state", _WAITING_STATE)
         self.names: CachedValue[list[str]] = CachedValue(
             f"the root {source.shown}", self._names, self.readers, monotonic
         )
@@ -286,6 +299,64 @@ class Catalog:
         if known.age is None:
             self._value(known, f"checkpoint {slot} of job {name!r}")
         return facts, known.value
+
+    async def key_history(self, conn_id: str, name: str, asked: KeyOfState, since: str) -> ReadHistory:
+        """What a state held for a key after each kept checkpoint in which it changed."""
+
+        def read(reader: StateReader, log: Log) -> ReadHistory:
+            return reader.history(asked, since, log)
+
+        return await self._of_state(conn_id, name, ("key", asked, since), read)
+
+    async def differences(
+        self, conn_id: str, name: str, before: str, after: str, operator: str, state: str
+    ) -> ReadDifferences:
+        """What changed between two checkpoints."""
+
+        def read(reader: StateReader, log: Log) -> ReadDifferences:
+            return reader.differences(before, after, operator, state, log)
+
+        return await self._of_state(conn_id, name, ("differences", before, after, operator, state), read)
+
+    async def replays(self, conn_id: str, name: str) -> list[KeptReport]:
+        """Reports that were kept, newest first."""
+        deadline = self._begin()
+        entry = await self._entry(conn_id, name, deadline)
+        await self._fresh([entry.replays], SAVEPOINTS_EVERY, deadline)
+        return self._value(entry.replays.known(), f"the replays of job {name!r}")
+
+    async def _of_state(
+        self, conn_id: str, name: str, question: tuple[object, ...], read: Callable[[StateReader, Log], T]
+    ) -> T:
+        """An answer holds as long as the job has the same head: an erasure makes another one, too."""
+        facts = await self.job(conn_id, name)
+        what = f"what the state of job {name!r} holds"
+        if not facts.whole:
+            raise UnavailableError(
+                f"{what} is not known yet: its checkpoints are being read, ask again in a moment"
+            )
+        deadline = self._begin()
+        entry = await self._entry(conn_id, name, deadline)
+        root, slots = entry.root, entry.reader
+        handle = JobHandle(root.store, slots.layout, clock=self.clock)
+        reader = StateReader(
+            root.source,
+            handle,
+            lambda wanted: whole_records(list(slots.each(slots.whole_record, wanted)), wanted),
+        )
+        key = (*question, facts.status.head, tuple(sorted(facts.status.tags.items())))
+        cached = self._chosen(
+            entry.answers,
+            key,
+            lambda: CachedValue(what, lambda: read(reader, facts.log), root.state_readers, self._monotonic),
+            at_once=_ANSWERS_AT_ONCE,
+            most=_ANSWERS,
+        )
+        known = cached.known()
+        if known.age is None and (known.error is None or cached.due(_OLD)):
+            await _done([cached.refresh(urgent=True)], max(0.0, deadline - self._monotonic()))
+            known = cached.known()
+        return cast("T", self._value(known, what))
 
     def _chosen(
         self,

@@ -82,6 +82,7 @@ def root_of(conn_id: str, team: str = "") -> Root:
             hook.storage_options,
             options.heartbeat_timeout.total_seconds(),
             options.retained_age,
+            options,
         )
         return replace(source, shown=source.store().url)
     except StateflowError as error:

@@ -12,6 +12,7 @@ from typing import Any
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import (
     AccessView,
+    ConnectionDetails,
     DagAccessEntity,
     DagDetails,
     TeamDetails,
@@ -35,6 +36,11 @@ def visible_connections(conn_ids: set[str], user: Any, team: str | None) -> set[
     return get_auth_manager().filter_authorized_connections(
         conn_ids=conn_ids, user=user, method="GET", team_name=team
     )
+
+
+def may_edit_connection(conn_id: str, user: Any, team: str | None) -> bool:
+    details = ConnectionDetails(conn_id=conn_id, team_name=team)
+    return get_auth_manager().is_authorized_connection(method="PUT", details=details, user=user)
 
 
 def is_member(user: Any, team: str) -> bool:

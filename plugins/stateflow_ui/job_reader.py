@@ -94,7 +94,7 @@ class JobReader:
         self.store, self.layout = store, JobLayout(name)
         self._conn_id, self._patience, self._clock, self._fetchers = conn_id, patience, clock, fetchers
         self._slimmer = LineSlimmer()
-        self._slots = SlotCache(self._slim, self._each)
+        self._slots = SlotCache(self._slim, self.each)
         self._segments: SegmentCache = {}
         self._pins: BodyCache = {}
         self._uuid = ""
@@ -155,6 +155,14 @@ class JobReader:
         except NotFoundError:
             return record, None
         return record, outcome if outcome.record == record.writer else None
+
+    def whole_record(self, slot: int) -> Record | None:
+        """One record with all that is in it; None when it was collected."""
+        pending = self.layout.pending(slot)
+        try:
+            return as_read(decode(self.store.read(pending), Record, pending), self.store.url)
+        except NotFoundError:
+            return None
 
     def _history(self, log: Log, whole: bool) -> tuple[Lines, bool]:
         """The lines, and whether every segment was read."""
@@ -225,7 +233,7 @@ class JobReader:
         chain = tuple(record if each.slot == head.slot else each for each in log.chain)
         return replace(log, slots=slots, chain=chain)
 
-    def _each(self, work: Callable[[T], U], items: Sequence[T]) -> Iterable[U]:
+    def each(self, work: Callable[[T], U], items: Sequence[T]) -> Iterable[U]:
         """All of them; from a store that is far away, several at a time."""
         if len(items) <= _FEW or self.store.local_root is not None:
             return map(work, items)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from stateflow.config.options import Options
 from stateflow.storage.roots import open_store
 from stateflow_ui.reading_store import ReadingStore
 
@@ -30,6 +31,8 @@ class Root:
     heartbeat_timeout: float = _PATIENCE
     retained_age: timedelta = timedelta(0)
     """The connection's option: a clean-up keeps all checkpoints that are younger."""
+    options: Options = field(default_factory=Options, repr=False)
+    """Of the connection: where this host caches state, and how it is read."""
     problem: str = ""
     """Why there is no root, in one sentence."""
 

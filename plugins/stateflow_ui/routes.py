@@ -13,8 +13,17 @@ from fastapi.responses import PlainTextResponse, Response
 from stateflow.errors import NotFoundError
 from stateflow.jobs.job import COLLECTED_RETAINED
 from stateflow.quantities import duration
-from stateflow_ui import details, documents, metrics
-from stateflow_ui.access import READING, SEEING, KnownActionsDep, Sight, SightDep
+from stateflow.reading.past_states import KeyOfState
+from stateflow_ui import details, documents, metrics, state_documents
+from stateflow_ui.access import (
+    READING,
+    READING_STATE,
+    SEEING,
+    KnownActionsDep,
+    ReadsStateDep,
+    Sight,
+    SightDep,
+)
 from stateflow_ui.catalog import Catalog, JobState, RootState
 from stateflow_ui.charts import timeline as timeline_columns
 from stateflow_ui.responses import HEADERS, json_response
@@ -27,6 +36,7 @@ Name = Annotated[str, Path(max_length=250)]
 Slot = Annotated[int, Path(ge=1, le=1 << 53)]
 Millis = Annotated[int | None, Query(ge=0, le=1 << 53)]
 Text = Annotated[str, Query(max_length=250)]
+Word = Annotated[str, Query(min_length=1, max_length=250)]
 
 
 @router.get("/api/jobs")
@@ -41,13 +51,20 @@ async def all_jobs(request: Request, seen: SightDep, dag_id: Text = "", run_id: 
 
 
 @router.get(JOB, dependencies=SEEING)
-async def one_job(request: Request, conn_id: Name, job: Name, actions: KnownActionsDep) -> Response:
+async def one_job(
+    request: Request, conn_id: Name, job: Name, actions: KnownActionsDep, reads_state: ReadsStateDep
+) -> Response:
     """A job's status, summary and percentiles, and what the user may do with it."""
     catalog = _catalog(request)
     facts = await catalog.job(conn_id, job)
     error = catalog.error_of(conn_id, job)
     return await _answered(
-        request, lambda: {**documents.job(facts, catalog.clock(), stale_after(), error), **actions}
+        request,
+        lambda: {
+            **documents.job(facts, catalog.clock(), stale_after(), error),
+            **actions,
+            "reads_state": reads_state,
+        },
     )
 
 
@@ -134,6 +151,46 @@ async def storage(
     await catalog.job(conn_id, job)  # says so if there is none
     facts = await catalog.storage(conn_id, job, retained, _length(age))
     return await _answered(request, lambda: details.storage(facts))
+
+
+@router.get(JOB + "/key", dependencies=READING_STATE)
+async def key(
+    request: Request,
+    conn_id: Name,
+    job: Name,
+    operator: Word,
+    state: Word,
+    key: Annotated[str, Query(min_length=1, max_length=2000)],
+    map_key: Annotated[str, Query(max_length=2000)] = "",
+    namespace: Annotated[str, Query(max_length=2000)] = "",
+    since: Text = "",
+) -> Response:
+    """What a state held for a key, after each kept checkpoint in which that changed."""
+    asked = KeyOfState(operator, state, key, map_key or None, namespace or None)
+    found = await _catalog(request).key_history(conn_id, job, asked, since)
+    return await _answered(request, lambda: state_documents.history(found))
+
+
+@router.get(JOB + "/differences", dependencies=READING_STATE)
+async def differences(
+    request: Request,
+    conn_id: Name,
+    job: Name,
+    before: Word,
+    after: Word,
+    operator: Text = "",
+    state: Text = "",
+) -> Response:
+    """Which entries of which state came, went or changed between two checkpoints."""
+    found = await _catalog(request).differences(conn_id, job, before, after, operator, state)
+    return await _answered(request, lambda: state_documents.differences(found))
+
+
+@router.get(JOB + "/replays", dependencies=READING_STATE)
+async def replays(request: Request, conn_id: Name, job: Name) -> Response:
+    """Reports of replays that were kept beside the job."""
+    found = await _catalog(request).replays(conn_id, job)
+    return await _answered(request, lambda: state_documents.replays(found))
 
 
 @router.get("/metrics")

@@ -50,6 +50,21 @@ def test_a_large_report_is_small_when_it_is_kept() -> None:
     assert len(encode(kept("it", sinks=sinks))) < 256 * 1024
 
 
+def test_what_is_called_like_a_secret_is_not_kept() -> None:
+    row = {
+        "user": 1,
+        "api_token": "hidden",
+        "link": "https://u:hidden@host/x",
+        "inner": [{"password": "hidden"}],
+    }
+    sink = SinkChanges(
+        "s", before=1, counts={"gone": 1}, changes=[(1, RowChange("gone", {"user": 1}, row, None))]
+    )
+    made = kept("it", sinks={"s": sink})
+    assert b"hidden" not in encode(made)
+    assert made.document["sinks"][0]["changes"][0]["before"]["user"] == 1
+
+
 def test_names_are_readable_and_unique_by_their_key() -> None:
     name = reports.name_of("shadow-manual__2026-01-01T00:00:00+00:00", "a key")
     assert name.startswith("shadow-manual__2026-01-01T00-00-00-00-00-")

@@ -672,3 +672,88 @@ def _operator_details(row: dict[str, Any], slot: int) -> dict[str, Any]:
             for _ in range(shard["first"], shard["last"] + 1)
         ],
     }
+
+
+def key_history(world: World, key: str) -> dict[str, Any]:
+    """A balance that falls below zero, is deleted, and comes back with a restore."""
+    slots = [line for line in world.lines if line.kind != "fence"][-40:]
+    values = [round(120 + 40 * math.sin(k / 3) - (260 if 18 <= k < 24 else 0), 2) for k in range(40)]
+    versions: list[dict[str, Any]] = []
+    for k, line in enumerate(slots):
+        shown: Any = {"total": values[k], "seen": k} if key == "fields" else values[k]
+        versions.append(
+            {
+                "slot": line.id, "at": line.latest_ack_timestamp, "kind": "restore" if k == 25 else "checkpoint",
+                "what": "kept" if k == 0 else "deleted" if k == 24 else "set" if k == 25 else "changed",
+                "value": None if k == 24 else f"a text of {k}" if key == "text" else shown,
+                "more": False, "dag_run": line.dag_run, "code": "1a2b3c4d5e6f",
+            }
+        )  # fmt: skip
+    return {
+        "operator": "balance", "state": "total", "key": key, "map_key": None, "namespace": None,
+        "versions": [] if key == "nobody" else versions, "checkpoints": 200,
+        "cut": "these are the newest 200 of 10,004 kept checkpoints: `stateflow history` looks at all of them",
+    }  # fmt: skip
+
+
+def differences(world: World, before: str, after: str) -> dict[str, Any]:
+    at = {line.id: line.latest_ack_timestamp for line in world.lines}
+    one, other = int(before), world.head if after == "latest" else int(after)
+    first = [
+        {
+            "kind": kind, "key": str(40 + k), "namespace": None, "part": None,
+            "before": None if kind == "came" else 120.5 + k,
+            "after": None if kind == "went" else {"total": -240.25, "note": "x" * 300},
+        }
+        for k, kind in enumerate(("came", "went", "changed", "changed"))
+    ]  # fmt: skip
+    counts = {"came": 1, "went": 1, "changed": 1204}
+    states = [{"operator": "balance", "state": "total", "counts": counts, "first": first}]
+    return {
+        "before": {"slot": one, "at": at.get(one, NOW)},
+        "after": {"slot": other, "at": at.get(other, NOW)},
+        "kinds": [] if one == other else list(counts),
+        "states": [] if one == other else states,
+        "notes": [] if one == other else ["operator 'sessions' is only in checkpoint 10334"],
+    }
+
+
+def replays(world: World) -> dict[str, Any]:
+    row = {"user": 42, "total": 120.0}
+    change = {
+        "slot": world.head - 3, "kind": "different", "key": {"user": 42}, "before": row, "after": {**row, "total": 240.0},
+    }  # fmt: skip
+    sink = {
+        "sink": "totals", "before": 41_000, "after": 41_000, "gone": 0, "new": 0, "different": 20_411, "columns_gone": [],
+        "columns_new": [], "changes": [change] * 4,
+    }  # fmt: skip
+    state = {
+        "operator": "balance", "state": "total", "keys": 20_000, "gone": 0, "new": 0, "different": 20_000, "note": "",
+        "changes": [{"kind": "different", "key": 42, "before": 120.0, "after": 240.0}],
+    }  # fmt: skip
+    report = {
+        "job": "orders", "pipeline": "orders", "from": world.head - 20, "to": world.head, "batches": 20, "rows": 8_204_113,
+        "seconds": 61.2, "live_seconds": 58.1, "compared": True, "same": False, "nondeterministic": None, "uncompared": [],
+        "notes": ["20 batches instead of 50 can be run again: the checkpoint before 10312 is no longer kept"],
+        "sinks": [sink], "states": [state],
+    }  # fmt: skip
+    same = {
+        **report,
+        "same": True,
+        "notes": [],
+        "sinks": [{**sink, "different": 0, "changes": []}],
+        "states": [],
+    }
+    run = "stateflow_upgrade/manual__2026-11-20T02:00:00+00:00"
+    beyond = "20,411 of 41,000 rows of sink 'totals' would be others, and max_changed=0.01 lets 410 pass"
+    shadow = {
+        "name": SHADOW, "at": NOW - HOUR, "by": {"run": "r", "user": "anna", "dag_run": run, "task": "shadow"},
+        "max_changed": 0.01, "excess": beyond, "report": report,
+    }  # fmt: skip
+    by_hand = {
+        "name": "by-hand", "at": NOW - DAY, "by": {"run": "r", "user": "anna"}, "max_changed": None, "excess": "", "report": same,
+    }  # fmt: skip
+    return {"replays": [shadow, by_hand]}
+
+
+SHADOW = "shadow-manual__2026-11-20T02-00-00-00-00-1a2b3c4d5e6f"

@@ -123,7 +123,8 @@ def plugin(world: World) -> FastAPI:
     def job(request: Request, conn_id: str, job: str, role: Role = "admin") -> Response:
         found = data.job_document(world, row_of(conn_id, job))
         may = dict.fromkeys(world.dags, role != "viewer")
-        return tagged(request, {**found, "dags": world.dags, "may": may, "paused": dict.fromkeys(may, False)})
+        more = {"paused": dict.fromkeys(may, False), "reads_state": role != "viewer"}
+        return tagged(request, {**found, "dags": world.dags, "may": may, **more})
 
     @app.get("/api/jobs/{conn_id}/{job}/timeline")
     def timeline(
@@ -163,6 +164,23 @@ def plugin(world: World) -> FastAPI:
     def storage(request: Request, conn_id: str, job: str, retained: int = 3, age: str = "") -> Response:
         row_of(conn_id, job)
         return tagged(request, data.storage_keeping(world, retained, age))
+
+    @app.get("/api/jobs/{conn_id}/{job}/key")
+    def key(request: Request, conn_id: str, job: str, key: str) -> Response:
+        row_of(conn_id, job)
+        if key == "anna":
+            raise HTTPException(400, "'anna' is no key of operator 'balance': write a number")
+        return tagged(request, data.key_history(world, key))
+
+    @app.get("/api/jobs/{conn_id}/{job}/differences")
+    def differences(request: Request, conn_id: str, job: str, before: str, after: str) -> Response:
+        row_of(conn_id, job)
+        return tagged(request, data.differences(world, before, after))
+
+    @app.get("/api/jobs/{conn_id}/{job}/replays")
+    def replays(request: Request, conn_id: str, job: str) -> Response:
+        row_of(conn_id, job)
+        return tagged(request, data.replays(world))
 
     @app.post("/api/actions/{dag_id}")
     async def act(

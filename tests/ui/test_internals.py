@@ -32,6 +32,7 @@ def test_what_the_pages_use_is_there(airflow_app: AirflowApp) -> None:
 
     wanted = {
         "is_authorized_dag": {"method", "user", "access_entity", "details"},
+        "is_authorized_connection": {"method", "user", "details"},
         "is_authorized_team": {"method", "user", "details"},
         "filter_authorized_connections": {"conn_ids", "user", "method", "team_name"},
     }

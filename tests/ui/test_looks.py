@@ -8,6 +8,7 @@ import pytest
 
 from tests.ui.browser import PHONE, Visit
 from tests.ui.conftest import BASE, Served
+from tests.ui.fixture_data import SHADOW
 
 if TYPE_CHECKING:
     from playwright.sync_api import Frame, Page
@@ -22,9 +23,13 @@ PATHS = (
     "#/jobs/stateflow_default/orders/savepoints",
     "#/jobs/stateflow_default/orders/storage",
     "#/jobs/stateflow_default/orders/audit",
+    "#/jobs/stateflow_default/orders/keys",
+    "#/jobs/stateflow_default/orders/keys?operator=balance&state=total&key=42",
+    "#/jobs/stateflow_default/orders/differences?before=10330&after=10334",
+    f"#/jobs/stateflow_default/orders/replays/{SHADOW}",
     "#/jobs/stateflow_default/orders/checkpoints/10334",
 )
-READY = "table, .graph li, .empty"
+READY = "table, .graph li, .empty, form.asking"
 
 # Colours as the browser mixes them, whatever notation the style sheet has.
 MEASURE = """

@@ -476,3 +476,97 @@ def test_a_job_without_a_checkpoint_has_pages_too(visit: Visit) -> None:
         ):
             page.get_by_role("link", name=tab).click()
             page.get_by_role("heading", name=title).wait_for()
+
+
+def test_a_key_s_past_is_a_curve_and_a_list_from_which_each_checkpoint_opens(
+    served: Served, visit: Visit
+) -> None:
+    page = visit(f"{served.job}/keys", hasty=True).page
+    page.locator("form.asking label.grows input").fill("42")
+    page.get_by_role("button", name="Show", exact=True).click()
+    page.wait_for_url("**/keys?operator=balance&state=total&key=42")
+    page.locator(".curve").wait_for()
+    assert page.locator(".curve-point").count() == 40
+    assert set(page.locator(".curve-point.marked span").all_inner_texts()) == {"deleted", "restore"}
+    assert "the newest 200 of 10,004 kept checkpoints" in page.locator(".notice").inner_text()
+    assert page.locator("table.past tbody tr").count() == 40
+    words = [text.strip() for text in page.locator("td.col-what").all_inner_texts()]
+    assert words[-1] == "had it already"
+    assert {text.split()[0] for text in words[:-1]} == {"changed", "deleted", "set"}
+    newest = page.locator("table.past tbody tr").first.get_by_role("link").first
+    number = newest.inner_text().lstrip("#")
+    newest.click()
+    page.get_by_role("heading", name=f"Checkpoint {number}").wait_for()
+    page.go_back()
+    page.locator(".curve-point").last.click()
+    page.get_by_role("heading", name=f"Checkpoint {number}").wait_for()
+
+
+def test_a_value_with_fields_has_a_curve_of_each_number_and_a_text_has_none(
+    served: Served, visit: Visit
+) -> None:
+    asked = f"{served.job}/keys?operator=balance&state=total&key="
+    page = visit(f"{asked}fields").page
+    page.locator(".curve").wait_for()
+    curve = page.locator(".curve-line").get_attribute("d")
+    page.get_by_label("Curve of").select_option("seen")
+    page.wait_for_function("(d) => document.querySelector('.curve-line').getAttribute('d') !== d", arg=curve)
+    page.goto(f"{asked}text")
+    page.get_by_text("a text of 39").wait_for()
+    assert page.locator(".curve").count() == 0
+    page.goto(f"{asked}nobody")
+    page.get_by_role("heading", name="Nothing was ever set for this key").wait_for()
+
+
+def test_what_is_no_key_is_refused_in_the_server_s_words(served: Served, visit: Visit) -> None:
+    page = visit(f"{served.job}/keys?operator=balance&state=total&key=anna", expected={400}).page
+    page.locator(".notice").wait_for()
+    assert page.locator(".notice").inner_text() == "'anna' is no key of operator 'balance': write a number"
+
+
+def test_any_two_points_are_compared_state_by_state(served: Served, visit: Visit) -> None:
+    page = visit(f"{served.job}/checkpoints/{served.world.head}", hasty=True).page
+    page.get_by_role("link", name="What changed in the state since").click()
+    page.wait_for_url("**/differences?before=*&after=*")
+    changes = page.get_by_role("table", name="Changes by state")
+    changes.wait_for()
+    assert "1,204" in changes.inner_text()
+    first = page.get_by_role("table", name="First changes of balance total")
+    assert first.locator("tbody tr").count() == 4
+    assert "the first 4 of 1,206 changes" in page.get_by_label("Changes of balance total").inner_text()
+    assert "operator 'sessions' is only in checkpoint 10334" in page.locator(".notice").inner_text()
+    first.get_by_role("link", name="42").click()
+    page.locator(".curve").wait_for()
+    page.goto(f"{served.job}/differences")
+    page.get_by_label("From").fill("#10330")
+    page.get_by_label("To", exact=False).first.fill("10330")
+    page.locator("form.asking label:nth-of-type(2) input").fill("10330")
+    page.get_by_role("button", name="Compare").click()
+    page.get_by_role("heading", name="No entry differs").wait_for()
+
+
+def test_reports_of_replays_say_what_would_be_otherwise(served: Served, visit: Visit) -> None:
+    page = visit(f"{served.job}/replays", hasty=True).page
+    table = page.get_by_role("table", name="Reports of replays, newest first")
+    table.wait_for()
+    verdicts = [text.strip() for text in table.locator("td.col-verdict").all_inner_texts()]
+    assert verdicts == ["beyond the limit", "the same"]
+    table.get_by_role("link", name="shadow-manual").click()
+    outputs = page.get_by_role("table", name="Outputs")
+    outputs.wait_for()
+    assert "20,411" in outputs.inner_text()
+    assert "would be others, and max_changed=0.01 lets 410 pass" in page.locator(".notice-error").inner_text()
+    assert page.get_by_role("table", name="First differences").locator("tbody tr").count() == 5
+    page.goto(f"{served.job}/replays/gone")
+    page.get_by_text("There is no report gone any more").wait_for()
+
+
+def test_who_may_not_read_state_is_told_whom_to_ask_and_nothing_is_asked_for(
+    served: Served, visit: Visit
+) -> None:
+    seen = visit(f"{served.job}/keys?operator=balance&state=total&key=42", cookies={"role": "viewer"})
+    for tab in ("keys", "differences", "replays"):
+        seen.page.goto(f"{served.job}/{tab}")
+        seen.page.get_by_role("heading", name="Only for those who may edit the connection").wait_for()
+    asked = [url.rpartition("/")[2] for url in seen.asked if "/api/" in url]
+    assert not [name for name in asked if name.startswith(("key?", "differences?", "replays"))]

@@ -1,7 +1,8 @@
-// What the address after the # says. `#/jobs`, `#/jobs/CONN/JOB`, `#/jobs/CONN/JOB/TAB`, `#/jobs/CONN/JOB/checkpoints/N`.
+// What the address after the # says. `#/jobs`, `#/jobs/CONN/JOB`, `#/jobs/CONN/JOB/TAB`, `#/jobs/CONN/JOB/checkpoints/N`,
+// `#/jobs/CONN/JOB/replays/NAME`.
 import { useEffect, useState } from "./html.js";
 
-export const TABS = ["overview", "history", "graph", "savepoints", "storage", "audit"];
+export const TABS = ["overview", "history", "graph", "savepoints", "storage", "keys", "differences", "replays", "audit"];
 
 export function parse(hash) {
   const [path, search = ""] = hash.replace(/^#\/?/, "").split("?");
@@ -10,6 +11,7 @@ export function parse(hash) {
   if (first !== "" && first !== "jobs") return { page: "unknown", query };
   if (!conn || !job) return { page: "jobs", query };
   if (tab === "checkpoints" && /^\d+$/.test(id ?? "")) return { page: "checkpoint", conn, job, id: Number(id), query };
+  if (tab === "replays" && id) return { page: "job", conn, job, tab, name: id, query };
   if (tab && !TABS.includes(tab)) return { page: "unknown", query };
   return { page: "job", conn, job, tab: tab || "overview", query };
 }

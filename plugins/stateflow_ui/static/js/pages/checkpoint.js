@@ -59,6 +59,7 @@ function Details({ conn, job, data, now }) {
   return html`<div class="stack">
     <dl class="factlist">${facts.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>
     <p class="after">Written by ${written(line, owner)}${code(versions)}</p>
+    ${line.based_on && !gone && html`<p class="after"><a href=${`${jobHref(conn, job, "differences")}?before=${line.based_on}&after=${line.id}`}>What changed in the state since #${line.based_on}</a></p>`}
     ${(line.origin || line.note) && html`<p class="noted">${line.origin && html`Restored from <b>${line.origin}</b>${statistics.together ? ", one of several jobs that went back together" : ""}. `}${line.note}</p>`}
     <${Phases} line=${line} statistics=${statistics} />
     ${gone && html`<${Empty} title="Its files were collected"><p>What is told here comes from the statistics, which outlive a checkpoint. It cannot be restored any more; <a href=${jobHref(conn, job, "graph")}>the graph</a> shows those that can.</p><//>`}

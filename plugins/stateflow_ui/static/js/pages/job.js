@@ -5,11 +5,14 @@ import { jobPath } from "../api.js";
 import { dagFilter, jobHref } from "../route.js";
 import { ActionBar } from "../parts/actions.js";
 import { Audit } from "../parts/audit.js";
+import { Differences } from "../parts/differences.js";
 import { Facts } from "../parts/facts.js";
 import { FilterChip } from "../parts/filter.js";
 import { Graph } from "../parts/graph.js";
 import { History } from "../parts/history.js";
+import { Keys } from "../parts/keys.js";
 import { Overview } from "../parts/overview.js";
+import { Replays } from "../parts/replays.js";
 import { RunList } from "../parts/runlist.js";
 import { Savepoints } from "../parts/savepoints.js";
 import { Storage } from "../parts/storage.js";
@@ -21,6 +24,9 @@ const SECTIONS = [
   ["graph", "Graph", Graph],
   ["savepoints", "Savepoints", Savepoints],
   ["storage", "Storage", Storage],
+  ["keys", "Keys", Keys],
+  ["differences", "Differences", Differences],
+  ["replays", "Replays", Replays],
   ["audit", "Audit", Audit],
 ];
 
@@ -42,7 +48,7 @@ export function JobPage({ route }) {
         ${SECTIONS.map(([key, name]) => html`<a key=${key} href=${jobHref(conn, job, key)} ref=${key === tab ? inView : null} aria-current=${key === tab ? "page" : undefined}>${name}</a>`)}
       </nav>
       <${FilterChip} filter=${filter} onClear=${setFilter} />
-      <${Section} key=${tab} conn=${conn} job=${job} data=${data} now=${now} filter=${filter} />
+      <${Section} key=${tab} conn=${conn} job=${job} data=${data} now=${now} filter=${filter} query=${route.query} name=${route.name} />
     `}
   </div>`;
 }

@@ -1,0 +1,94 @@
+"""What the pages are told of state: a key's history, differences, reports of replays. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from stateflow.observe.status import owner_document
+from stateflow.reading.diff import KINDS
+from stateflow.reading.history import KeyVersion
+from stateflow.replay.reports import KeptReport
+from stateflow_ui.documents import millis
+from stateflow_ui.state_reader import ReadDifferences, ReadHistory
+
+MOST_TEXT = 2000
+"""Characters of a value."""
+
+
+def history(found: ReadHistory) -> dict[str, Any]:
+    asked = found.asked
+    return {
+        "operator": asked.operator,
+        "state": asked.state,
+        "key": asked.key,
+        "map_key": asked.map_key,
+        "namespace": asked.namespace,
+        "versions": [_version(version) for version in found.history.versions],
+        "checkpoints": found.history.checkpoints,
+        "cut": found.cut,
+    }
+
+
+def _version(version: KeyVersion) -> dict[str, Any]:
+    return {
+        "slot": version.slot,
+        "at": millis(version.at),
+        "kind": version.kind,
+        "what": version.what,
+        "value": shown(version.value),
+        "more": version.result is not None and version.result.more,
+        "dag_run": version.dag_run,
+        "code": version.versions.get("revision", "")
+        or version.versions.get("modules", "").removeprefix("sha256:")[:12],
+    }
+
+
+def differences(found: ReadDifferences) -> dict[str, Any]:
+    return {
+        "before": {"slot": found.before.slot, "at": millis(found.before.at)},
+        "after": {"slot": found.after.slot, "at": millis(found.after.at)},
+        "kinds": [kind for kind in KINDS if any(counts.get(kind) for counts in found.counts.values())],
+        "states": [
+            {
+                "operator": operator,
+                "state": state,
+                "counts": counts,
+                "first": [
+                    {
+                        name: shown(value)
+                        for name, value in change.json.items()
+                        if name not in ("operator", "state")
+                    }
+                    for change in found.first[operator, state]
+                ],
+            }
+            for (operator, state), counts in found.counts.items()
+        ],
+        "notes": found.notes,
+    }
+
+
+def replays(reports: Sequence[KeptReport]) -> dict[str, Any]:
+    """The newest first."""
+    return {
+        "replays": [
+            {
+                "name": report.name,
+                "at": millis(report.at),
+                "by": owner_document(report.owner),
+                "max_changed": report.max_changed,
+                "excess": report.excess,
+                "report": report.document,
+            }
+            for report in reports
+        ]
+    }
+
+
+def shown(value: Any) -> Any:
+    """The value, or the beginning of its text if that is long."""
+    text = value if isinstance(value, str) else msgspec.json.encode(value, enc_hook=str).decode()
+    return value if len(text) <= MOST_TEXT else f"{text[: MOST_TEXT - 1]}…"
