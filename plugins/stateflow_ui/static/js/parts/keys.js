@@ -2,7 +2,7 @@
 import { html, useState } from "../html.js";
 import { DagRun } from "../airflow.js";
 import { jobPath } from "../api.js";
-import { moment, plural } from "../format.js";
+import { plural } from "../format.js";
 import { useLive } from "../live.js";
 import { checkpointHref, jobHref } from "../route.js";
 import { Curve } from "./curve.js";
@@ -109,5 +109,3 @@ function numericFields(versions) {
 }
 
 const numberOf = (value, field) => (value === null ? null : field === "" ? value : value[field]);
-
-export const pointTitle = (point) => `#${point.slot}, ${moment(point.at)}: ${WORDS[point.what] ?? point.what}${point.y === null ? "" : ` ${point.y}`}`;

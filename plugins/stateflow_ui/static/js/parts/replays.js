@@ -2,7 +2,7 @@
 import { html } from "../html.js";
 import { DagRun } from "../airflow.js";
 import { jobPath } from "../api.js";
-import { ago, duration, percent, plural, whole } from "../format.js";
+import { duration, percent, plural, whole } from "../format.js";
 import { useLive } from "../live.js";
 import { checkpointHref, jobHref } from "../route.js";
 import { NoRight } from "./right.js";
@@ -13,14 +13,14 @@ import { Badge, Command, Empty, Moment, Notice, Sentence, Trouble, Waiting } fro
 const KINDS = ["gone", "new", "different"];
 const sum = (group) => KINDS.reduce((all, kind) => all + (group[kind] ?? 0), 0);
 
-export function Replays({ conn, job, data, now, name }) {
+export function Replays({ conn, job, data, name }) {
   return html`<section aria-labelledby="replays">
     <div class="section-head"><h2 id="replays">Replays</h2><p class="counted"><span class="faint">What other code would have done on batches that were. Nothing of it was published.</span></p></div>
-    ${!data ? html`<${Waiting} lines=${3} />` : data.reads_state ? html`<${Kept} conn=${conn} job=${job} now=${now} name=${name} />` : html`<${NoRight} conn=${conn} />`}
+    ${!data ? html`<${Waiting} lines=${3} />` : data.reads_state ? html`<${Kept} conn=${conn} job=${job} name=${name} />` : html`<${NoRight} conn=${conn} />`}
   </section>`;
 }
 
-function Kept({ conn, job, now, name }) {
+function Kept({ conn, job, name }) {
   const { data, error } = useLive(jobPath(conn, job, "replays"), { every: 15000 });
   if (!data) return error ? html`<${Trouble} error=${error} />` : html`<${Waiting} />`;
   const chosen = data.replays.find((each) => each.name === name);
@@ -28,18 +28,18 @@ function Kept({ conn, job, now, name }) {
     <${Trouble} error=${error} data=${data} />
     ${name && !chosen && html`<${Notice}>There is no report ${name} any more: the job keeps the newest twenty, and an erasure deletes all.<//>`}
     ${data.replays.length
-      ? html`<${Table} caption="Reports of replays, newest first" rows=${data.replays} keyOf=${(each) => each.name} columns=${columns(conn, job, now)} />`
+      ? html`<${Table} caption="Reports of replays, newest first" rows=${data.replays} keyOf=${(each) => each.name} columns=${columns(conn, job)} />`
       : html`<${Empty} title="No replay"><p>The DAG <code>stateflow_upgrade</code> leaves a report here before it stops the job, and so does</p><${Command} text=${`stateflow replay FILE:PIPELINE --job ${job} --last 20 --compare --keep NAME`} /><//>`}
     ${chosen && html`<${Report} key=${name} conn=${conn} job=${job} kept=${chosen} />`}
   </div>`;
 }
 
-const columns = (conn, job, now) => [
+const columns = (conn, job) => [
   { key: "name", name: "Report", cell: (each) => html`<a class="clip" title=${each.name} href=${jobHref(conn, job, `replays/${encodeURIComponent(each.name)}`)}>${each.name}</a>` },
-  { key: "at", name: "Made", cell: (each) => html`<${Moment} at=${each.at} /> <small>${ago(now - each.at)}</small>` },
+  { key: "at", name: "Made", cell: (each) => html`<${Moment} at=${each.at} />` },
   { key: "span", name: "Batches", right: true, cell: (each) => html`${whole(each.report.batches)} <small>#${each.report.from}–#${each.report.to}</small>` },
-  { key: "rows", name: "Output rows that differ", right: true, cell: (each) => whole(each.report.sinks.reduce((all, sink) => all + sum(sink), 0)) },
-  { key: "keys", name: "Keys that differ", right: true, cell: (each) => whole(each.report.states.reduce((all, state) => all + sum(state), 0)) },
+  { key: "rows", name: "Rows", hint: "Output rows that differ", right: true, cell: (each) => whole(each.report.sinks.reduce((all, sink) => all + sum(sink), 0)) },
+  { key: "keys", name: "Keys", hint: "Keys whose state differs", right: true, cell: (each) => whole(each.report.states.reduce((all, state) => all + sum(state), 0)) },
   { key: "verdict", name: "Verdict", cell: (each) => html`<${Verdict} kept=${each} />` },
   { key: "run", name: "DAG run", cell: (each) => html`<${DagRun} name=${each.by.dag_run} brief />` },
 ];
