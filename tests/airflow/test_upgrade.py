@@ -58,10 +58,12 @@ class Shop:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("STATEFLOW_")}
         subprocess.run([sys.executable, "-m", "stateflow.cli", *arguments], env=environment, check=True)
 
-    def upgraded(self, pipeline: str) -> dict[str, Any]:
+    def upgraded(self, pipeline: str, **form: Any) -> dict[str, Any]:
+        """With the approval of a person who sees nothing wrong."""
         java = str(require_java(cache_folder()))
-        conf = {"job": "orders", "pipeline": pipeline, "note": "a new version"}
-        return played(self.folder, self.root, [{"dag": "stateflow_upgrade", "conf": conf}], JAVA_HOME=java)[0]
+        conf = {"job": "orders", "pipeline": pipeline, "note": "a new version", **form}
+        wanted = {"dag": "stateflow_upgrade", "conf": conf, "mark": "approve"}
+        return played(self.folder, self.root, [wanted], JAVA_HOME=java)[0]
 
     def written(self) -> list[tuple[Any, ...]]:
         return sorted(tuple(row.values()) for row in read(self.folder / "totals"))
@@ -82,6 +84,9 @@ def test_a_right_version_stays_and_a_wrong_one_is_taken_back_with_what_it_put_ou
     assert done["state"] == "success", done
     assert done["tasks"]["verdict"]["result"].startswith(f"upgraded: every DAG runs {right} from now on")
     assert {states[name] for name in ("wrong", "roll_back", "verify_rolled_back")} == {"skipped"}
+    shadow = done["tasks"]["shadow"]["result"]
+    assert (shadow["same"], shadow["excess"], shadow["changes"]) == (True, "", [])
+    assert shadow["batches"] >= 1
     assert done["tasks"]["trial"]["result"]["rows"] == ROWS
     assert shop.verdict().right
     assert not shop.job.status().tags
@@ -95,7 +100,13 @@ def test_a_right_version_stays_and_a_wrong_one_is_taken_back_with_what_it_put_ou
         f"            if row.ts.timestamp() >= {1_767_225_600 + known - ROWS}:\n"
         "                raise ValueError('too much')\n" + ADDED.replace("row.amount", "row.amount * 2"),
     )
-    undone = shop.upgraded(wrong)
+    refused = shop.upgraded(wrong)
+    assert refused["tasks"]["verdict"]["said"].startswith("nothing was changed: shadow failed")
+    assert "would be others, and max_changed=0.01 lets" in refused["tasks"]["shadow"]["said"]
+    assert refused["tasks"]["stop"]["state"] == "upstream_failed"
+    assert (shop.job.status().head, shop.written()) == (before.head, written), "it was tried on a fork"
+
+    undone = shop.upgraded(wrong, max_changed=None)
     assert undone["state"] == "failed"
     assert undone["tasks"]["trial"]["state"] == "failed"
     said = undone["tasks"]["verdict"]["said"]
