@@ -35,7 +35,7 @@ function Kept({ conn, job, name }) {
 }
 
 const columns = (conn, job) => [
-  { key: "name", name: "Report", cell: (each) => html`<a class="clip" title=${each.name} href=${jobHref(conn, job, `replays/${encodeURIComponent(each.name)}`)}>${each.name}</a>` },
+  { key: "name", name: "Report", wide: true, cell: (each) => html`<a title=${each.name} href=${jobHref(conn, job, `replays/${encodeURIComponent(each.name)}`)}>${each.name}</a>` },
   { key: "at", name: "Made", cell: (each) => html`<${Moment} at=${each.at} />` },
   { key: "span", name: "Batches", right: true, cell: (each) => html`${whole(each.report.batches)} <small>#${each.report.from}–#${each.report.to}</small>` },
   { key: "rows", name: "Rows", hint: "Output rows that differ", right: true, cell: (each) => whole(each.report.sinks.reduce((all, sink) => all + sum(sink), 0)) },
