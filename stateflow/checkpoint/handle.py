@@ -11,7 +11,7 @@ import msgspec
 
 from stateflow.checkpoint import control
 from stateflow.checkpoint.idempotency import history_line_of, pins_of
-from stateflow.checkpoint.log import Log, list_jobs, read_identity, read_log
+from stateflow.checkpoint.log import Log, SlotCache, list_jobs, read_identity, read_log
 from stateflow.checkpoint.pins import release
 from stateflow.checkpoint.process import this_process
 from stateflow.checkpoint.statistics import HistoryLine, history
@@ -69,11 +69,11 @@ class JobHandle:
             return this_process(run=self.new_id(), note=note)
         return msgspec.structs.replace(self.acts_as, note=note or self.acts_as.note)
 
-    def log(self) -> Log:
+    def log(self, slots: SlotCache | None = None) -> Log:
         """The job's log. NotFoundError when there is no such job."""
         if not self.exists:
             raise self.unknown()
-        return read_log(self.store, self.layout)
+        return read_log(self.store, self.layout, slots=slots)
 
     def history(self) -> list[HistoryLine]:
         """A line for every record that ever was in the chain, also for collected ones, oldest first."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 import msgspec
 
 from stateflow.checkpoint.handle import JobHandle
-from stateflow.checkpoint.log import Log
+from stateflow.checkpoint.log import Log, SlotCache
 from stateflow.checkpoint.names import Elsewhere, Slot, Time, complete_records, parse, slot_of
 from stateflow.checkpoint.pins import pinned
 from stateflow.config.options import Options
@@ -18,7 +19,7 @@ from stateflow.format.records import Record
 from stateflow.reading.bisect import FirstBad, first_of_any, first_of_key
 from stateflow.reading.diff import ComparedSnapshot, Differences, compared_savepoint
 from stateflow.reading.history import KeyHistory, history_of_key
-from stateflow.reading.past_states import KeyOfState, PastStates
+from stateflow.reading.past_states import READERS, KeyOfState, PastStates
 from stateflow.reading.predicates import Predicate, condition
 from stateflow.reading.snapshots import ReaderContext, reader_context
 from stateflow.savepoints.format import read_savepoint
@@ -52,7 +53,7 @@ def kept_records(job: JobHandle, log: Log, since: str = "", until: str = "") -> 
 def history(
     job: JobHandle, asked: KeyOfState, options: Options, *, since: str = "", limit: int | None = None
 ) -> KeyHistory:
-    records = kept_records(job, job.log(), since)
+    records = kept_records(job, _log(job), since)
     return history_of_key(records, PastStates(_context(job, options)), asked, limit=limit)
 
 
@@ -70,7 +71,7 @@ def first_bad(
     scan: bool = False,
 ) -> FirstBad:
     """Without a key: over all keys of the state."""
-    records = kept_records(job, job.log(), since, until)
+    records = kept_records(job, _log(job), since, until)
     context = _context(job, options)
     states = PastStates(context)
     schema = states.reader(records[-1]).target(operator, state).schema
@@ -132,6 +133,14 @@ def _snapshot(job: JobHandle, text: str, options: Options) -> Iterator[ComparedS
         yield ComparedSnapshot(
             f"checkpoint {slot} of job {job.name!r}", msgspec.structs.replace(record), context
         )
+
+
+def _log(job: JobHandle) -> Log:
+    """It may have a thousand records: a store over a network is asked for many at once."""
+    if job.store.local_root is not None:
+        return job.log()
+    with ThreadPoolExecutor(READERS, "stateflow-log") as pool:
+        return job.log(SlotCache(each=pool.map))
 
 
 def _context(job: JobHandle, options: Options) -> ReaderContext:

@@ -7,6 +7,7 @@ they show.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -68,7 +69,8 @@ def history_of_key(
         return KeyHistory((), 0, 0, (), False)
     _check(records, states, asked)
     collected: list[int] = []
-    versions = list(_versions(records, states, asked, collected))
+    with ThreadPoolExecutor(states.readers, "stateflow-history") as pool:
+        versions = list(_versions(records, states, asked, collected, _Ahead(records, states, asked, pool)))
     shown = versions if limit is None else versions[-limit:]
     return KeyHistory(shown, len(records), states.look_ups, tuple(collected), len(shown) < len(versions))
 
@@ -86,18 +88,39 @@ def _check(records: Sequence[Record], states: PastStates, asked: KeyOfState) -> 
     raise failed
 
 
+class _Ahead:
+    """Looks at the records before their turn, many at once: all that do not show the same as the one before them."""
+
+    def __init__(
+        self, records: Sequence[Record], states: PastStates, asked: KeyOfState, pool: ThreadPoolExecutor
+    ) -> None:
+        self._states, self._asked = states, asked
+        self.prints = [_fingerprint(record, asked, states) for record in records]
+        self._results: dict[int, Future[LookupResult | None]] = {}
+        for at, record in enumerate(records):
+            if not at or record.kind in _EDITS or not _same(self.prints[at - 1], self.prints[at]):
+                self._results[record.slot] = pool.submit(states.look_up, record, asked)
+
+    def look_up(self, record: Record) -> LookupResult | None:
+        result = self._results.pop(record.slot, None)
+        return self._states.look_up(record, self._asked) if result is None else result.result()
+
+
 def _versions(
-    records: Sequence[Record], states: PastStates, asked: KeyOfState, collected: list[int]
+    records: Sequence[Record],
+    states: PastStates,
+    asked: KeyOfState,
+    collected: list[int],
+    ahead: _Ahead,
 ) -> Iterator[KeyVersion]:
     before: tuple[Record, LookupResult | None] | None = None
     seen: tuple[object, ...] | None = None
-    for record in records:
-        print_ = _fingerprint(record, asked, states)
-        if before is not None and print_ is not None and print_ == seen and record.kind not in _EDITS:
+    for record, print_ in zip(records, ahead.prints, strict=True):
+        if before is not None and _same(seen, print_) and record.kind not in _EDITS:
             before = record, before[1]
             continue
         try:
-            result = states.look_up(record, asked)
+            result = ahead.look_up(record)
         except UsageError:
             result = None  # the operator had another type of key then
         except StateflowError as error:
@@ -128,6 +151,11 @@ def _fingerprint(record: Record, asked: KeyOfState, states: PastStates) -> tuple
     group = xxhash64(key) % operator.max_parallelism
     shard = next((s for subtask in operator.shards for s in subtask if s.first <= group <= s.last), None)
     return None if shard is None else (_type(schema), _files(shard))
+
+
+def _same(one: tuple[object, ...] | None, other: tuple[object, ...] | None) -> bool:
+    """Whether two fingerprints say that two records show the same."""
+    return one is not None and one == other
 
 
 def _type(schema: StateSchema) -> tuple[object, ...]:

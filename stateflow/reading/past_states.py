@@ -6,6 +6,7 @@ watermark.
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,6 +17,9 @@ from stateflow.format.records import Record
 from stateflow.reading.files.shard_files import ShardFiles, StateFiles
 from stateflow.reading.query import LIMIT, LookupResult, StateReader, Target
 from stateflow.reading.snapshots import ReaderContext
+
+READERS = 32
+"""Requests at once to a store over a network."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +41,15 @@ class PastStates:
     context: ReaderContext
     look_ups: int = 0
     files: StateFiles = field(init=False)
+    _counting: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.files = StateFiles(self.context.store, self.context.cache)
+
+    @property
+    def readers(self) -> int:
+        """Threads that look at once: with a store over a network they wait most of the time."""
+        return 1 if self.context.store().local_root is not None else READERS
 
     def reader(self, record: Record, *, at: Record | None = None) -> StateReader:
         """Of the state of `record`. With `at` it hides what had expired by the time of that record."""
@@ -49,7 +59,8 @@ class PastStates:
 
     def look_up(self, record: Record, asked: KeyOfState, *, at: Record | None = None) -> LookupResult | None:
         """What the state held for the key; None where the record has no such state."""
-        self.look_ups += 1
+        with self._counting:
+            self.look_ups += 1
         reader = self.reader(record, at=at)
         try:
             target = reader.target(asked.operator, asked.state)
@@ -85,4 +96,4 @@ def gone(error: Exception) -> bool:
     return isinstance(error, CorruptError | NotFoundError) and "is missing" in str(error)
 
 
-__all__ = ["KeyOfState", "PastStates", "file_reader", "gone"]
+__all__ = ["READERS", "KeyOfState", "PastStates", "file_reader", "gone"]

@@ -46,6 +46,7 @@ class StateFiles:
         self._ranges: dict[Identity, tuple[DeletedRange, ...]] = {}
         self._manifests: dict[Identity, list[LiveFile]] = {}
         self._memory: dict[Identity, MemoryBackend] = {}
+        self._fetching: dict[Identity, threading.Lock] = {}
         self._lock = threading.Lock()
 
     def read(self, ref: FileRef) -> bytes:
@@ -61,8 +62,11 @@ class StateFiles:
         return self._opened(ref, lambda path: SstFile.at(path, name))
 
     def _opened(self, ref: FileRef, open_it: Callable[[Path], T]) -> T:
+        with self._lock:
+            turn = self._fetching.setdefault(identity(ref), threading.Lock())
         for _ in range(_TRIES):
-            path = self.cache.fetch(self.store_of(ref.base), ref)
+            with turn:  # else each of many threads would fetch it
+                path = self.cache.fetch(self.store_of(ref.base), ref)
             try:
                 return open_it(path)
             except FileNotFoundError:

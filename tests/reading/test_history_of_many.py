@@ -1,0 +1,107 @@
+"""Many checkpoints in a store over a network: each file is fetched once, and many requests are under way at once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stateflow.errors import NotFoundError
+from stateflow.format.records import FileRef
+from stateflow.reading.history import history_of_key
+from stateflow.reading.past_states import KeyOfState, PastStates
+from stateflow.state.values.serializers import serializer_for
+from stateflow.storage.cache import FileCache
+from stateflow.storage.local import LocalStore
+from tests.reading.grown import TOTAL, GrownJob, full
+
+_int = serializer_for(int)
+ASKED = KeyOfState("balance", "total", "1")
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> GrownJob:
+    """User 1 has another value in every third of 24 checkpoints; user 2, who may share its shard, in each."""
+    made = GrownJob(tmp_path_factory.mktemp("job") / "root")
+    for number in range(24):
+        changes = {full(TOTAL, 2): _int.dumps(number), full(TOTAL, 5): _int.dumps(number)}
+        if number % 3 == 0:
+            changes[full(TOTAL, 1)] = _int.dumps(number)
+        made.batch(lambda model, changes=changes: changes)  # type: ignore[misc]
+    return made
+
+
+class Watched:
+    """Fetches, as they are under way."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.fetched: Counter[str] = Counter()
+        self.most = self._now = 0
+        self._lock = threading.Lock()
+        fill = FileCache._fill
+
+        def watched(cache: FileCache, store: Any, ref: FileRef, entry: Path) -> Any:
+            with self._lock:
+                self.fetched[ref.path or ref.name] += 1
+                self._now += 1
+                self.most = max(self.most, self._now)
+            time.sleep(0.005)
+            try:
+                return fill(cache, store, ref, entry)
+            finally:
+                with self._lock:
+                    self._now -= 1
+
+        monkeypatch.setattr(FileCache, "_fill", watched)
+
+
+def versions(job: GrownJob, host: Path) -> list[tuple[int, str, Any]]:
+    records = [job.at(slot) for slot in job.models]
+    found = history_of_key(records, PastStates(job.context(host)), ASKED)
+    assert found.checkpoints == 24
+    return [(version.slot, version.what, version.value) for version in found.versions]
+
+
+def test_a_store_over_a_network_is_asked_for_many_files_at_once_and_for_each_once(
+    job: GrownJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = versions(job, tmp_path / "local")
+    assert [value for _, _, value in expected] == list(range(0, 24, 3))
+    monkeypatch.setattr(LocalStore, "local_root", None)
+    watched = Watched(monkeypatch)
+    assert versions(job, tmp_path / "host") == expected
+    assert watched.most > 4, "they were fetched one after the other"
+    assert set(watched.fetched.values()) == {1}
+
+
+def test_a_checkpoint_that_was_collected_meanwhile_is_named_and_the_rest_is_told(
+    job: GrownJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slots = list(job.models)
+    look_up = PastStates.look_up
+
+    def gone(states: PastStates, record: Any, asked: KeyOfState, **options: Any) -> Any:
+        if record.slot == slots[3]:
+            raise NotFoundError(f"the file of checkpoint {record.slot} is missing")
+        return look_up(states, record, asked, **options)
+
+    monkeypatch.setattr(PastStates, "look_up", gone)
+    found = history_of_key([job.at(slot) for slot in slots], PastStates(job.context(tmp_path)), ASKED)
+    assert found.collected == (slots[3],)
+    assert [(v.slot, v.what, v.value) for v in found.versions][:3] == [
+        (slots[0], "kept", 0),
+        (slots[4], "changed", 3),
+        (slots[6], "changed", 6),
+    ]
+
+
+def test_a_record_that_shows_the_same_as_the_one_before_is_not_looked_at(
+    job: GrownJob, tmp_path: Path
+) -> None:
+    last = job.at(max(job.models))
+    states = PastStates(job.context(tmp_path))
+    assert history_of_key([last, last, last], states, ASKED).look_ups == 1
