@@ -96,24 +96,26 @@ class InFlight:
             # A daemon: an interpreter that ends waits for no other thread.
             self._thread = threading.Thread(target=self._work, name="stateflow-in-flight", daemon=True)
             self._thread.start()
-        self._passage = Passage(slot, self._job, steps)
-        self._passages.put(self._passage)
+        passage = self._passage = Passage(slot, self._job, steps)
+        self._passages.put(passage)
         try:
-            self._await(self._passage, to_the_end=False, seconds=seconds)
+            self._await(passage, to_the_end=False, seconds=seconds)
         finally:
-            if self._passage.has_ended and not self._passage.is_decided:
+            if passage.has_ended and not passage.is_decided:
                 self._passage = None  # no such record was sent: the batch may be tried again
 
     def arrive(self, seconds: float | None) -> None:
         """Returns when no record is on its way; raises what has failed there."""
-        if self._passage is not None:
-            self._await(self._passage, to_the_end=True, seconds=seconds)
+        passage = self._passage
+        if passage is not None:
+            self._await(passage, to_the_end=True, seconds=seconds)
             self._passage = None
 
     def look(self) -> None:
-        """Raises what has failed, without waiting."""
-        if self._passage is not None and self._passage.has_ended:
-            self.arrive(0)
+        """Raises what has failed behind its decision, without waiting. Another thread may send and wait meanwhile."""
+        passage = self._passage
+        if passage is not None and passage.is_decided and passage.has_ended and passage.error is not None:
+            raise passage.error
 
     def close(self) -> None:
         self._passages.put(None)

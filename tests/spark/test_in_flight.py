@@ -64,6 +64,34 @@ def _look_until(ways: InFlight) -> None:
         time.sleep(0.01)
 
 
+def test_who_looks_meanwhile_takes_nothing_from_who_sends() -> None:
+    ways = InFlight("orders")
+    passages = ways._passages
+
+    class Looked:
+        """Somebody looks as soon as a record has arrived, before its sender waits for it."""
+
+        get = staticmethod(passages.get)
+
+        def put(self, passage: Passage | None) -> None:
+            passages.put(passage)
+            while passage is not None and not passage.has_ended:
+                time.sleep(0.001)
+            ways.look()
+
+    ways._passages = Looked()  # type: ignore[assignment]
+    ways.send(4, lambda passage: passage.decided(), 60)
+    ways.arrive(60)
+
+    def steps(passage: Passage) -> None:
+        raise StateflowError("the store is away")
+
+    with pytest.raises(StateflowError, match="the store is away"):
+        ways.send(5, steps, 60)
+    assert (ways.slot, ways.failed) == (None, False), "who sends hears of it, and may try again"
+    ways.close()
+
+
 def test_what_fails_before_the_decision_is_raised_at_once() -> None:
     def steps(passage: Passage) -> None:
         raise StateflowError("the store is away")
