@@ -41,6 +41,12 @@ with DAG(
             "0 seconds: none stays for its age.",
             pattern=r"^(\d+(\.\d+)? *(ms|s|seconds?|m|minutes?|h|hours?|d|days?|weeks?))?$",
         ),
+        "retention": text_field(
+            "",
+            "Keep of older ones",
+            "Such as hourly for 2 days, daily for 30 days. Empty: as the connection's option retention says. What the job's own "
+            "retention keeps stays in any case.",
+        ),
         "dry_run": flag_field("Dry run", "Only tell what would go.", default=True),
         "conn_id": conn_field(),
     },
@@ -51,6 +57,7 @@ with DAG(
         job="{{ params.job or '' }}",
         retained="{{ params.retained }}",
         age="{{ params.age or '' }}",
+        retention="{{ params.retention or '' }}",
         dry_run="{{ params.dry_run }}",
         stateflow_conn_id="{{ params.conn_id }}",
     )

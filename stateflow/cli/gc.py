@@ -9,10 +9,12 @@ from stateflow.checkpoint.retention import YOUNG
 from stateflow.cli.options import Invocation, JobName, Yes, command, flag, job_of
 from stateflow.cli.output import TextTable
 from stateflow.cli.text import several, size
-from stateflow.errors import NotFoundError
+from stateflow.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
     from stateflow.checkpoint.collection import CollectionPlan
+    from stateflow.config.options import Options
+    from stateflow.jobs.job import Job
 
 _CLAIMED, _OVER, _HALF = (
     "claimed savepoint that nothing names",
@@ -21,7 +23,7 @@ _CLAIMED, _OVER, _HALF = (
 )
 
 _KEPT = {
-    ANNOUNCED: "announced: the job's last run keeps it, by its own retained_checkpoints or retained_age",
+    ANNOUNCED: "announced: the job's last run keeps it, by its own retained_checkpoints, retained_age or retention",
     YOUNG: "young: retained_age keeps it, not retained_checkpoints",
 }
 
@@ -39,6 +41,18 @@ def gc(
         str | None,
         flag("--age", metavar="DURATION", help="Keep all younger ones, too; else retained_age."),
     ] = None,
+    retention: Annotated[
+        str | None,
+        flag(
+            "--retention",
+            metavar="RULE",
+            help="Older ones to keep, too, such as 'hourly for 2 days, daily for 30 days'; else retention.",
+        ),
+    ] = None,
+    explain: Annotated[
+        bool,
+        flag("--explain", help="Draw what stays and what goes by the retention, and what that costs."),
+    ] = False,
     release_pin: Annotated[
         list[str] | None,
         flag(
@@ -58,8 +72,13 @@ def gc(
     )
     from stateflow.liveness.stale_pins import release_stale
 
-    options = call.options(retained_checkpoints=retained, retained_age=age)
+    options = call.options(retained_checkpoints=retained, retained_age=age, retention=retention)
     found = job_of(options, job)
+    if explain:
+        if yes or release_pin:
+            raise UsageError("--explain deletes nothing and lets nothing go: leave out --yes and --release")
+        _explain(call, found, options)
+        return
     for pin in release_stale(found.store, found.layout) if yes else ():
         call.output.log(f"let go of checkpoint {pin.slot}: {pin.kind} of a process that is gone")
     for pin_id in release_pin or ():
@@ -67,8 +86,9 @@ def gc(
             raise NotFoundError(f"job {job!r} has no pin {pin_id}: `stateflow show {job} -o json` lists them")
         if yes:
             release(found.store, found.layout, pin_id)
-    plan = found.garbage(options.retained_checkpoints, options.retained_age)
-    done = found.collect(options.retained_checkpoints, options.retained_age) if yes else None
+    asked = (options.retained_checkpoints, options.retained_age, options.retention)
+    plan = found.garbage(*asked)
+    done = found.collect(*asked) if yes else None
     freed = {"over": dispose_expired(found), "half": dispose_unfinished(found)} if yes else {}
     over = list(freed["over"]) if yes else expired_savepoints(found)
     halves = list(freed["half"]) if yes else unfinished_savepoints(found)
@@ -104,6 +124,21 @@ def gc(
         body,
         f"deleted {several(len(done.removed), 'record')} and {several(done.files, 'file')} ({sizes or 'no bytes'})",
         *(f"deleted {url}: {why}" for url, why in gone),
+    )
+
+
+def _explain(call: Invocation, job: Job, options: Options) -> None:
+    from stateflow.checkpoint.retention import Retention
+    from stateflow.cli.past_drawing import LEGEND, document, drawing, sentences
+
+    past = job.kept_past(options.retained_checkpoints, options.retained_age, options.retention)
+    retention = Retention.of(options, past.now)
+    said = list(sentences(past, options.retention)) if options.retention else []
+    call.output.answer(
+        {"job": job.name, **document(past, retention)},
+        drawing(past, retention),
+        *said,
+        note=f"{LEGEND} Nothing was deleted: a run with this retention decides it, with its next checkpoint.",
     )
 
 

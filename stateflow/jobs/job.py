@@ -29,6 +29,7 @@ from stateflow.checkpoint.deletion import Deleted, delete_job
 from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.edit import Edited, edit
 from stateflow.checkpoint.handle import JobHandle
+from stateflow.checkpoint.kept_past import KeptPast, read_kept_past
 from stateflow.checkpoint.log import Log, list_jobs, read_epochs, read_identity, read_log
 from stateflow.checkpoint.names import parse, slot_of, tag_of
 from stateflow.checkpoint.pins import list_pins, pin, release
@@ -569,6 +570,17 @@ class Job(JobHandle):
                 orphans=True,
                 dispose=job._disposal(),
             )
+
+    def kept_past(
+        self,
+        retained: int = COLLECTED_RETAINED,
+        age: timedelta = timedelta(0),
+        rule: RetentionRule = NO_RULE,
+    ) -> KeptPast:
+        """What such a retention would keep of the checkpoints there are, and what that costs."""
+        if not self.exists:
+            raise self.unknown()
+        return read_kept_past(self.store, self.layout, Retention.told(retained, age, rule, self.clock()))
 
     @contextmanager
     def _held(self) -> Iterator[Self]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from stateflow.errors import UsageError
+from stateflow.quantities import written_duration
 from stateflow.restore.visible import quoted
 
 if TYPE_CHECKING:
@@ -83,6 +84,8 @@ def bound(plan: Plan, *, masked: bool = False) -> dict[str, Any]:
             "max_parallelism": request.max_parallelism,
             "backend": request.options.backend,
             "retained_checkpoints": request.options.retained_checkpoints,
+            "retained_age": written_duration(request.options.retained_age),
+            "retention": str(request.options.retention),
         },
     }
 

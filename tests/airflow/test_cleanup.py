@@ -12,6 +12,8 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from stateflow.airflow import StateflowCleanupOperator, StateflowSavepointOperator
 from stateflow.checkpoint.pins import list_pins, pin
 from stateflow.checkpoint.process import this_process
+from stateflow.checkpoint.retention import Retention
+from stateflow.config.retention_rule import retention_rule
 from stateflow.format.records import Owner
 from stateflow.jobs.job import Job
 from tests.airflow.conftest import Connect
@@ -104,10 +106,13 @@ def test_what_the_job_s_own_retention_keeps_is_told_with_the_setting(
         assert report["advice"].startswith(
             "7 more checkpoints stay, because the job's last run keeps them by its own options"
         )
-        assert "set retained_checkpoints=3 and retained_age='0' in the job's connection" in report["advice"]
+        assert (
+            "set retained_checkpoints=3, retained_age='0' and retention='none' in the job's connection"
+            in report["advice"]
+        )
         assert report["kept_by"] == [
             "3 checkpoints as the newest (3, by retained of this task)",
-            "7 checkpoints because the job's last run keeps them by its own options retained_checkpoints and retained_age",
+            "7 checkpoints because the job's last run keeps them by its own options retained_checkpoints, retained_age and retention",
         ]
     assert len(Job(str(tmp_path), "orders").checkpoints()) == 10
     # The next step that the sentence names is the one that works.
@@ -118,6 +123,37 @@ def test_what_the_job_s_own_retention_keeps_is_told_with_the_setting(
     assert report["kept"] == {"retained": 2, "head": 1}
     assert "advice" not in report
     assert len(Job(str(tmp_path), "orders").checkpoints()) == 3
+
+
+def test_the_retention_rule_of_a_job_and_of_a_clean_up(tmp_path: Path, connect: Connect) -> None:
+    rule = "hourly for 3000 weeks"
+    connect(tmp_path)
+    job = MadeJob(str(tmp_path))
+    job.tick = 5 * 60_000_000
+    for _ in range(9):
+        job.batch()
+    job.beat(ended=True)
+    report = cleanup(retained=1, retention=rule, dry_run=True)["jobs"]["orders"]
+    assert report["kept"]["rule"] >= 2
+    assert any("by the rule: hourly for 3000 weeks" in sentence for sentence in report["kept_by"])
+    job.writer = job.claim("by the rule", Retention(1, rule=retention_rule(rule), now=job.clock()))
+    job.batch()
+    stay = [*job.log().kept, job.log().next_slot - 1]
+    for arguments in ({}, {"retention": "none"}, {"retention": rule}):
+        cleanup(retained=1, **arguments)
+        found = [record.slot for record in Job(str(tmp_path), "orders").checkpoints()]
+        assert set(stay) <= set(found), "what the job's last run keeps stays, whatever the clean-up says"
+    assert len(job.log().kept) >= 2
+
+
+def test_a_rule_that_is_wrong_is_refused_while_the_dag_is_parsed(tmp_path: Path, connect: Connect) -> None:
+    with pytest.raises(ValueError, match=r"retention='houry for 2 days' .* did you mean hourly"):
+        StateflowCleanupOperator(task_id="cleanup", retention="houry for 2 days")
+    connect(tmp_path, options={"retained_age": "1 hour"})
+    used(tmp_path)
+    with pytest.raises(AirflowFailException, match="give this task retention='none' or age='0 seconds'"):
+        cleanup(retained=1, retention="daily for 9 days")
+    cleanup(retained=1, retention="daily for 9 days", age="0 seconds", dry_run=True)
 
 
 def test_an_age_that_keeps_more_than_the_form_s_number_is_told_with_who_has_said_it(

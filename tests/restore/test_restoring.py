@@ -13,7 +13,9 @@ import pytest
 from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.log import read_epochs
 from stateflow.checkpoint.pins import list_pins, release
+from stateflow.checkpoint.retention import Retention
 from stateflow.config.options import Options, load
+from stateflow.config.retention_rule import retention_rule
 from stateflow.errors import CorruptError, FencedError, NotFoundError, UsageError
 from stateflow.format.records import Owner, Pin, Record
 from stateflow.format.references import bases, references
@@ -411,3 +413,40 @@ def test_a_restore_goes_by_the_clock_and_the_ids_of_its_job(scene: Scene) -> Non
     assert head.at == 1_234_567_000
     assert head.statistics["trigger_timestamp"] == 1_234_567
     assert head.writer.startswith("id")
+
+
+# What stays of the past
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("retained_age", "3000 weeks"), ("retention", "all for 3000 weeks")]
+)
+def test_a_restore_keeps_as_long_as_the_options_say(option: str, value: str, scene: Scene) -> None:
+    """The runs after it as well: they find the checkpoints that the restore has not let go."""
+    options = replace(scene.options, retained_checkpoints=1)
+    given = load(code={option: value}, env={}, folder=scene.folder)
+    kept = replace(options, **{option: getattr(given, option)})
+    pipeline = load_pipeline(str(ORDERS), scene.folder).pipeline
+    scene.job().restore("checkpoint:3", pipeline, PARAMETERS, options=kept).apply()
+    scene.job().collect(1)
+    assert [record.slot for record in scene.job().checkpoints()] == [2, 3, 4]
+    scene.job().restore("checkpoint:3", pipeline, PARAMETERS, options=options).apply()
+    scene.job().collect(1)
+    assert [record.slot for record in scene.job().checkpoints()] == [4]
+
+
+def test_a_checkpoint_that_the_rule_keeps_behind_the_floor_is_restored(scene: Scene) -> None:
+    made = scene.made
+    made.tick = 5 * 60_000_000
+    rule = Retention(1, rule=retention_rule("hourly for 3000 weeks"), now=made.clock())
+    made.writer = made.claim("by the rule", rule)
+    for _ in range(6):
+        made.batch()
+        made.writer.collect(rule, orphans=True)
+    made.beat(ended=True)
+    behind = made.log().kept
+    old = made.log().record(behind[0])
+    scene.restore(f"checkpoint:{behind[0]}")
+    assert scene.head().operators["balance"].shards == old.operators["balance"].shards
+    scene.job().collect(1)
+    assert scene.job().verify(deep=True) == []

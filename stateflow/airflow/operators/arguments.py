@@ -19,6 +19,7 @@ from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origi
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowFailException
 
+from stateflow.config.retention_rule import RetentionRule, retention_rule
 from stateflow.errors import UsageError
 from stateflow.quantities import duration
 
@@ -195,6 +196,11 @@ def span(value: Any) -> timedelta:
     return value
 
 
+def retention(value: Any) -> RetentionRule:
+    """Which older checkpoints stay."""
+    return value if isinstance(value, RetentionRule) else retention_rule(text(value))
+
+
 def some_time(value: Any) -> timedelta:
     """A length of time above zero."""
     length = span(value)
@@ -316,6 +322,7 @@ Flag = Annotated[bool | str, Argument(flag)]
 Count = Annotated[int | str, Argument(number(1))]
 Share = Annotated[float | str, Argument(share)]
 Span = Annotated[timedelta | str, Argument(span)]
+Rule = Annotated[RetentionRule | str, Argument(retention)]
 SomeTime = Annotated[timedelta | str, Argument(some_time)]
 Snapshot = Annotated[str | int, Argument(snapshot)]
 Table = Annotated[Mapping[str, Any] | None, Argument(table, when_none=dict)]

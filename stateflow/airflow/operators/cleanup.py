@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Any
 
-from stateflow.airflow.operators.arguments import Count, Flag, Span, Text
+from stateflow.airflow.operators.arguments import Count, Flag, Rule, Span, Text
 from stateflow.airflow.operators.base import StateflowOperator
-from stateflow.errors import StateflowError, error_of
+from stateflow.errors import StateflowError, UsageError, error_of
 from stateflow.quantities import several, size_text, written_duration
 
 if TYPE_CHECKING:
@@ -35,6 +35,11 @@ class StateflowCleanupOperator(StateflowOperator):
             "option `retained_checkpoints` says",
         ] = None,
         age: Annotated[Span | None, "younger ones are kept, too; by default as `retained_age` says"] = None,
+        retention: Annotated[
+            Rule | None,
+            "older ones to keep as well, such as 'hourly for 2 days, daily for 30 days'; by default as `retention` says. What a "
+            "job's last run keeps stays in any case",
+        ] = None,
         expired_savepoints: Annotated[
             Flag, "dispose of savepoints that have expired, and of those that were never finished"
         ] = True,
@@ -81,6 +86,12 @@ class StateflowCleanupOperator(StateflowOperator):
         options = self.hook.options()
         retained, by_number = self._rule("retained", "retained_checkpoints", options)
         age, by_age = self._rule("age", "retained_age", options)
+        rule, by_option = self._rule("retention", "retention", options)
+        if rule and age:
+            raise UsageError(
+                f"retention={rule}, by {by_option}, says how long every checkpoint stays, as does age={written_duration(age)}, by "
+                f"{by_age}: give this task retention='none' or age='0 seconds'"
+            )
         dry, with_savepoints = self.given("dry_run"), self.given("expired_savepoints")
         from stateflow.liveness.stale_pins import release_stale  # loads the log, and a DAG file must not
 
@@ -89,11 +100,11 @@ class StateflowCleanupOperator(StateflowOperator):
             self.log.info(
                 "%s: let go of checkpoint %d: %s of a process that is gone", name, pin.slot, pin.kind
             )
-        plan = job.garbage(retained, age)
+        plan = job.garbage(retained, age, rule)
         freed: Counter[str] = Counter(plan.bytes_by_reason)
         records, files = dict(plan.records), len(plan.files)
         if not dry:
-            collection = job.collect(retained, age)
+            collection = job.collect(retained, age, rule)
             for url, why in collection.undisposed.items():
                 self.log.warning("%s stays, and so do the records that name it: %s", url, why)
             freed, files = Counter(collection.bytes_by_reason), collection.files
@@ -113,7 +124,7 @@ class StateflowCleanupOperator(StateflowOperator):
             "files": files,
             "bytes_by_reason": dict(freed),
             "savepoints": savepoints,
-            "kept": dict(Counter(reason.partition(" ")[0] for reason in plan.kept.values())),
+            "kept": dict(Counter(reason.partition(" ")[0].rstrip(":") for reason in plan.kept.values())),
         }
         sizes_text = ", ".join(f"{reason} {size_text(count)}" for reason, count in sorted(freed.items()))
         self.log.info(
@@ -134,7 +145,7 @@ class StateflowCleanupOperator(StateflowOperator):
         if plan.young:
             advice.append(young_stay(len(plan.young), retained, written_duration(age), by_age))
         if plan.announced:
-            advice.append(still_kept(len(plan.announced), retained, written_duration(age)))
+            advice.append(still_kept(len(plan.announced), retained, written_duration(age), str(rule)))
         if advice:
             report["advice"] = "; ".join(advice)
             self.log.warning("%s: %s", name, report["advice"])
@@ -152,7 +163,7 @@ class StateflowCleanupOperator(StateflowOperator):
 def kept_by(plan: CollectionPlan, retained: str, age: str) -> list[str]:
     """Which rule keeps how many checkpoints. A checkpoint counts once, under the first rule here that keeps it."""
     from stateflow.checkpoint.collection import ANNOUNCED  # loads the log, as above
-    from stateflow.checkpoint.retention import RETAINED, YOUNG
+    from stateflow.checkpoint.retention import BY_RULE, RETAINED, YOUNG
 
     counts = Counter(plan.kept.values())
     newest = counts.pop("head", 0) + counts.pop(RETAINED, 0)
@@ -160,11 +171,11 @@ def kept_by(plan: CollectionPlan, retained: str, age: str) -> list[str]:
     said = {
         "as one of the newest": f"as the newest ({retained})",
         YOUNG: f"as younger than {age}",
-        ANNOUNCED: "because the job's last run keeps them by its own options retained_checkpoints and retained_age",
+        ANNOUNCED: "because the job's last run keeps them by its own options retained_checkpoints, retained_age and retention",
         "pending": "because their output is not delivered yet",
     }
     return [
-        f"{several(count, 'checkpoint')} {said.get(rule, f'for {rule}')}"
+        f"{several(count, 'checkpoint')} {said.get(rule, f'by the {rule}' if rule.startswith(BY_RULE) else f'for {rule}')}"
         for rule, count in rules.items()
         if count
     ]
@@ -178,12 +189,12 @@ def young_stay(more: int, retained: int, age: str, origin: str) -> str:
     )
 
 
-def still_kept(more: int, retained: int, age: str) -> str:
+def still_kept(more: int, retained: int, age: str, rule: str) -> str:
     """Why more checkpoints stay than the cleanup was told to keep, and what to change."""
     return (
-        f"{_more(more)}, because the job's last run keeps {'them' if more > 1 else 'it'} by its own options retained_checkpoints and "
-        f"retained_age: to keep {retained}, set retained_checkpoints={retained} and retained_age='{age}' in the job's connection or in "
-        "options= of its run operator; its next checkpoint then deletes the others"
+        f"{_more(more)}, because the job's last run keeps {'them' if more > 1 else 'it'} by its own options retained_checkpoints, "
+        f"retained_age and retention: to keep {retained}, set retained_checkpoints={retained}, retained_age='{age}' and "
+        f"retention='{rule}' in the job's connection or in options= of its run operator; its next checkpoint then deletes the others"
     )
 
 
