@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Literal
 
-from stateflow.errors import IncompatibleError, NotFoundError, UsageError
+from stateflow.errors import CorruptError, IncompatibleError, NotFoundError, UsageError
 from stateflow.format.encoding import PREFIX_WIDTH, encode_timestamp, prefix
 from stateflow.format.expiry_blocks import is_block, keys_of
 from stateflow.format.records import (
@@ -369,11 +369,13 @@ class _ComparedOperator:
 def _same_value(then: StateEntries, now: StateEntries, before: bytes, after: bytes, key: bytes) -> bool:
     """Whether only its expiry was renewed, or it was written again as a later type."""
     entry = now.name(key)
+    # The later type reads what was stored as the earlier one, and not the other way round; either point may be the later.
+    later = max(now, then, key=lambda each: each.target.schema.version)
     try:
-        read = now if then.target.schema.value != now.target.schema.value else then
-        return bool(read.value(entry, before) == now.value(entry, after))
-    except IncompatibleError:
-        return False
+        return bool(later.value(entry, before) == later.value(entry, after))
+    except (CorruptError, IncompatibleError):
+        # Neither type has come from the other one.
+        return bool(then.value(entry, before) == now.value(entry, after))
 
 
 class _Look:

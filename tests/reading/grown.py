@@ -14,7 +14,7 @@ from stateflow.checkpoint.rescale import rescaled
 from stateflow.format.encoding import EMPTY_NAMESPACE, list_position, prefix
 from stateflow.format.expiry_blocks import block, block_key
 from stateflow.format.keygroups import default_assignment, xxhash64
-from stateflow.format.records import FileRef, OperatorState, Record, Shard, StateSchema
+from stateflow.format.records import FileRef, OperatorState, Record, SchemaVersion, Shard, StateSchema
 from stateflow.reading.diff import ComparedSnapshot
 from stateflow.reading.snapshots import ReaderContext
 from stateflow.savepoints.native import create_native
@@ -24,7 +24,8 @@ from stateflow.state.backends.memory import memory_backend
 from stateflow.state.backends.rocksdb import rocksdb_backend
 from stateflow.state.backends.rocksdb_options import MIB, RocksOptions
 from stateflow.state.keys.codec import KeyCodec
-from stateflow.state.values.serializers import serializer_for
+from stateflow.state.values.evolution.versions import versioned
+from stateflow.state.values.serializers import RAW_CODE, serializer_for
 from stateflow.storage.cache import FileCache
 from stateflow.storage.files import inline, upload_file
 from stateflow.storage.roots import open_store
@@ -33,7 +34,7 @@ from tests.state.stored_keys import timer_key
 
 GROUPS = 8
 SECOND = 1_000_000
-TOTAL, ITEMS, LOG, BRIEF, INDEX, IDLE = 1, 2, 3, 4, 5, 6
+TOTAL, ITEMS, LOG, BRIEF, INDEX, IDLE, KEPT = 1, 2, 3, 4, 5, 6, 8
 SCHEMAS = {
     "total": StateSchema(id=TOTAL, kind="value", value="int"),
     "items": StateSchema(id=ITEMS, kind="map", value="int", map_key="str"),
@@ -42,12 +43,18 @@ SCHEMAS = {
         id=BRIEF, kind="value", value="int", ttl=5 * SECOND, ttl_time="event", expiry_index=INDEX
     ),
     "idle": StateSchema(id=IDLE, kind="timer", value="event"),
+    "kept": StateSchema(id=KEPT, kind="columns", value="columns{note:str}", by=(("sku", "str"),)),
 }
 KEY = (("user", "int"),)
-_int, _str = serializer_for(int), serializer_for(str)
+_int, _str, _float = serializer_for(int), serializer_for(str), serializer_for(float)
 _user = KeyCodec(["int"]).encode
 _name = KeyCodec(["str"]).encode
 Model = dict[bytes, bytes]
+
+
+def note(number: int) -> bytes:
+    """A stored row of columns."""
+    return bytes((RAW_CODE,)) + msgspec.msgpack.encode([f"n{number}"])
 
 
 def full(state: int, user: int) -> bytes:
@@ -65,6 +72,7 @@ class GrownJob(ClaimedJob):
         backend: str = "rocksdb",
         seed: int = 0,
         inline_threshold: int = 0,
+        ttl_time: str = "event",
     ) -> None:
         self.folder, self.backend, self.rng = root.parent, backend, random.Random(seed)
         self.inline_threshold = inline_threshold
@@ -74,6 +82,9 @@ class GrownJob(ClaimedJob):
         self.dues: dict[int, dict[bytes, int]] = {}
         self.mark = 0
         self.schemas = dict(SCHEMAS)
+        self.ttl_time = ttl_time
+        self.schemas["brief"] = msgspec.structs.replace(SCHEMAS["brief"], ttl_time=ttl_time)
+        self.total = _int
         super().__init__(str(root), name)
 
     @property
@@ -122,7 +133,8 @@ class GrownJob(ClaimedJob):
         return self.record(grown, {key: value for key, value in model.items() if value is not None})
 
     def record(self, operator: OperatorState, model: Model) -> int:
-        slot = self.decide(operators={"balance": operator}, watermark=self.mark).slot
+        times = {"watermark": self.mark} if self.ttl_time == "event" else {"now": self.mark}
+        slot = self.decide(operators={"balance": operator}, **times).slot
         self.models[slot], self.dues[slot] = model, dict(self.due)
         return slot
 
@@ -132,8 +144,19 @@ class GrownJob(ClaimedJob):
     def restore(self, slot: int) -> int:
         """Its state becomes that of an earlier checkpoint."""
         record = self.at(slot)
-        self.mark, self.due = record.watermark or 0, dict(self.dues[slot])
+        self.mark, self.due = self.clock_of(record) or 0, dict(self.dues[slot])
         return self.record(record.operators["balance"], dict(self.models[slot]))
+
+    def evolve(self) -> None:
+        """From the next batch on, totals are floats. What is stored stays as it is."""
+        self.total = versioned(_float, 1, {0: _int.loads})
+        self.schemas["total"] = msgspec.structs.replace(
+            SCHEMAS["total"], value="float", version=1, versions=(SchemaVersion(0, "int", 1),)
+        )
+
+    def clock_of(self, record: Record) -> int | None:
+        """The time by which an entry of `brief` has expired."""
+        return record.watermark if self.ttl_time == "event" else record.now
 
     def at(self, slot: int) -> Record:
         return self.log().record(slot)
@@ -173,7 +196,7 @@ class GrownJob(ClaimedJob):
             files=refs,
             physical_first=None,
             physical_last=None,
-            next_event_expiry=min(due, default=None),
+            **{f"next_{self.ttl_time}_expiry": min(due, default=None)},
         )
 
     def some(self, users: int, most: int = 6) -> Callable[[Model], dict[bytes, bytes | None]]:
@@ -188,7 +211,8 @@ class GrownJob(ClaimedJob):
                         key for key in model if key[4:12] == _user(user) and key[2:4] != bytes((0, BRIEF))
                     )
                     continue
-                made[full(TOTAL, user)] = _int.dumps(rng.randrange(4))
+                made[full(TOTAL, user)] = self.total.dumps(rng.randrange(4))
+                made[full(KEPT, user) + _name(f"sku{rng.randrange(3)}")] = note(rng.randrange(3))
                 made[full(ITEMS, user) + _name(f"sku{rng.randrange(3)}")] = _int.dumps(rng.randrange(3))
                 made[full(LOG, user) + list_position(self.writer.next_slot, rng.randrange(9))] = _str.dumps(
                     "x"

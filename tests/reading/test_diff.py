@@ -88,6 +88,17 @@ def test_values_are_read_by_the_types_of_then(job: GrownJob, tmp_path: Path) -> 
     assert "the type of state 'total' of operator 'balance' changed from int to str" in found.notes[0]
 
 
+def test_a_later_type_is_compared_with_an_earlier_one_in_both_directions(
+    job: GrownJob, tmp_path: Path
+) -> None:
+    before = many(job, range(4), 5)
+    job.evolve()
+    after = job.batch(lambda model: {full(TOTAL, 1): job.total.dumps(5), full(TOTAL, 2): job.total.dumps(6)})
+    for points, expected in (((before, after), (2, 5, 6.0)), ((after, before), (2, 6.0, 5))):
+        found = Differences(*(job.snapshot(slot, tmp_path) for slot in points))
+        assert [(c.key, c.before, c.after) for c in found.changes()] == [expected]
+
+
 def test_another_job_with_other_ids_is_compared_by_the_names_of_its_states(tmp_path: Path) -> None:
     one, other = GrownJob(tmp_path / "root"), GrownJob(tmp_path / "root", "copy")
     other.schemas["total"] = msgspec.structs.replace(other.schemas["total"], id=9)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ from tests.reading.grown import GROUPS, GrownJob, prefix
 USERS = 7
 
 
-def grown(folder: Path, backend: str, seed: int, *, batches: int = 12, threshold: int = 0) -> GrownJob:
-    job = GrownJob(folder / "root", backend=backend, seed=seed, inline_threshold=threshold)
+def grown(
+    folder: Path, backend: str, seed: int, *, batches: int = 12, threshold: int = 0, ttl_time: str = "event"
+) -> GrownJob:
+    job = GrownJob(folder / "root", backend=backend, seed=seed, inline_threshold=threshold, ttl_time=ttl_time)
     rng = random.Random(seed)
     for number in range(batches):
         act = rng.random()
@@ -31,6 +34,9 @@ def grown(folder: Path, backend: str, seed: int, *, batches: int = 12, threshold
             group = rng.randrange(GROUPS)
             # The index of expiries stays, for what it names is only hidden.
             job.batch(ranges=((prefix(group, 1), prefix(group, 4)),))
+        elif number == batches // 2:
+            job.evolve()
+            job.batch(job.some(USERS))
         else:
             job.batch(job.some(USERS))
     return job
@@ -48,7 +54,7 @@ def visible(job: GrownJob, slot: int, host: Path) -> dict[tuple[str, str], Any]:
         if (named := states.get(int.from_bytes(key[2:4], "big"))) is None:
             continue
         name, state = named
-        if not state.expired(raw, record.watermark if name == "brief" else None):
+        if not state.expired(raw, job.clock_of(record) if name == "brief" else None):
             entry = state.name(key)
             seen[name, repr((entry.key, entry.part))] = state.value(entry, raw)
     return seen
@@ -75,14 +81,19 @@ def applied(before: dict[Any, Any], changes: dict[Any, tuple[str, Any, Any]]) ->
 
 
 @pytest.mark.parametrize(
-    ("backend", "seed", "threshold"),
-    [("rocksdb", seed, 0) for seed in range(3)]
-    + [("memory", 11, 0), ("memory", 12, 1 << 20), ("rocksdb", 13, 1 << 20)],
+    ("backend", "seed", "threshold", "ttl_time"),
+    [("rocksdb", seed, 0, "event") for seed in range(3)]
+    + [
+        ("rocksdb", 4, 0, "processing"),
+        ("memory", 11, 0, "processing"),
+        ("memory", 12, 1 << 20, "event"),
+        ("rocksdb", 13, 1 << 20, "event"),
+    ],
 )
 def test_a_diff_applied_to_one_checkpoint_gives_the_other(
-    tmp_path: Path, backend: str, seed: int, threshold: int
+    tmp_path: Path, backend: str, seed: int, threshold: int, ttl_time: str
 ) -> None:
-    job = grown(tmp_path, backend, seed, threshold=threshold)
+    job = grown(tmp_path, backend, seed, threshold=threshold, ttl_time=ttl_time)
     host = tmp_path / "host"
     models = {slot: visible(job, slot, host) for slot in job.models}
     pairs = list(itertools.permutations(models, 2))
@@ -98,20 +109,29 @@ def test_a_diff_applied_to_one_checkpoint_gives_the_other(
         assert through == applied(models[one], diff(job, one, other, host))
 
 
-@pytest.mark.parametrize(("backend", "seed"), [("rocksdb", 1), ("memory", 2)])
-def test_a_history_agrees_with_a_query_of_every_checkpoint(tmp_path: Path, backend: str, seed: int) -> None:
-    job = grown(tmp_path, backend, seed)
+@pytest.mark.parametrize(
+    ("backend", "seed", "ttl_time"),
+    [("rocksdb", 1, "event"), ("memory", 2, "event"), ("rocksdb", 3, "processing")],
+)
+def test_a_history_agrees_with_a_query_of_every_checkpoint(
+    tmp_path: Path, backend: str, seed: int, ttl_time: str
+) -> None:
+    job = grown(tmp_path, backend, seed, ttl_time=ttl_time)
     context = job.context(tmp_path / "host")
     records = [job.at(slot) for slot in job.models]
-    for state, user in itertools.product(("total", "items", "log", "brief", "idle"), range(USERS)):
+    asked = list(itertools.product(job.schemas, range(USERS)))
+    told: dict[tuple[str, int, int], Any] = {}
+    for record in records:
+        reader = replace(context, clock=lambda record=record: record.now).reader(record)
+        for state, user in asked:
+            found = reader.look_up("balance", state, user)
+            told[state, user, record.slot] = found.json if found.found else None
+        reader.close()
+    for state, user in asked:
         past = history_of_key(records, PastStates(context), KeyOfState("balance", state, str(user)))
         changes = {version.slot: version for version in past.versions}
         now = None
         for record in records:
-            reader = context.reader(record)
-            asked = reader.look_up("balance", state, user)
-            reader.close()
-            expected = asked.json if asked.found else None
             if record.slot in changes:
                 now = changes[record.slot].value
-            assert now == expected, (state, user, record.slot)
+            assert now == told[state, user, record.slot], (state, user, record.slot)
