@@ -11,8 +11,10 @@ A column whose name the key has already is given an underscore behind it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Sequence
+from itertools import compress
+from operator import ne
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -21,7 +23,7 @@ import pyarrow as pa
 from stateflow.errors import UsageError
 from stateflow.format.records import StateSchema
 from stateflow.format.scalars import SCALARS
-from stateflow.state.backends.watched import ChangedEntry
+from stateflow.state.backends.watched import WrittenEntries
 from stateflow.state.keys.arrow_types import ARROW, INSTANT
 from stateflow.state.tabular import COLUMNS, Key, StateTable
 
@@ -29,6 +31,21 @@ Kind = Literal["put", "delete", "expire"]
 _OF_ENTRIES = tuple(name for name in COLUMNS if name not in ("key_group", "value", "stored", "expires_at"))
 _OWN = {"slot": "added_slot"}
 """Columns of a state's table that are called otherwise here."""
+
+
+class ChangedEntries(NamedTuple):
+    """Entries that changed, column by column. Values are of today's type and have no expiry; None stands for no entry."""
+
+    kinds: Sequence[Kind]
+    keys: Sequence[bytes]
+    before: Sequence[bytes | None]
+    after: Sequence[bytes | None]
+
+    def parts(self, most: int) -> Iterator[ChangedEntries]:
+        """The same in parts of at most so many entries."""
+        for begin in range(0, len(self.keys), most):
+            part = slice(begin, begin + most)
+            yield ChangedEntries(self.kinds[part], self.keys[part], self.before[part], self.after[part])
 
 
 class ChangeRows:
@@ -65,19 +82,16 @@ class ChangeRows:
         add("time", INSTANT)
         self.schema = pa.schema(fields)
 
-    def rows(self, changes: Sequence[tuple[Kind, ChangedEntry]], slot: int, time: int) -> pa.RecordBatch:
-        """One row per entry, which had or has a value, without an expiry."""
-        keys = [entry.key for _, entry in changes]
+    def rows(self, changes: ChangedEntries, slot: int, time: int) -> pa.RecordBatch:
+        """One row per entry, which had or has a value."""
+        kinds, keys, before, after = changes
         # Every entry has one of the two, so that one decoding gives all keys.
-        known: list[Any] = [entry.after if entry.after is not None else entry.before for _, entry in changes]
+        known: list[Any] = [old if new is None else new for old, new in zip(before, after, strict=True)]
         table = self._table.decode(keys, known)
         columns = [table.column(name) for name in self._entry_columns]
-        columns += [pa.repeat(self._state, len(keys)), pa.array([kind for kind, _ in changes], pa.string())]
+        columns += [pa.repeat(self._state, len(keys)), pa.array(kinds, pa.string())]
         if self._value is not None:
-            columns += [
-                self._column([entry.before for _, entry in changes], keys),
-                _where(table.column(self._value), [entry.after is not None for _, entry in changes]),
-            ]
+            columns += [self._column(before, keys), _there(table.column(self._value), after)]
         columns += [pa.repeat(slot, len(keys)), pa.repeat(pa.scalar(time, INSTANT), len(keys))]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
@@ -93,38 +107,38 @@ class ChangeRows:
 
 
 def changed(
-    entries: Iterable[ChangedEntry],
-    todays: Callable[[bytes], bytes],
+    entries: WrittenEntries,
+    todays: Callable[[Sequence[bytes | None]], Sequence[bytes | None]],
     same: Callable[[bytes, bytes], bool] | None = None,
-) -> list[tuple[Kind, ChangedEntry]]:
+) -> ChangedEntries:
     """What became of the entries, without those that are as they were.
 
-    `todays` makes a stored value one of today's type, without an expiry. `same` compares values of types that have several bytes
+    `todays` makes stored values those of today's type, without an expiry. `same` compares values of types that have several bytes
     for one value.
     """
-    out: list[tuple[Kind, ChangedEntry]] = []
-    for entry in entries:
-        before = None if entry.before is None else todays(entry.before)
-        after = None if entry.after is None else todays(entry.after)
-        if before == after:
-            continue
-        if after is None:
-            out.append(
-                (
-                    "expire" if entry.expired else "delete",
-                    ChangedEntry(entry.key, before, None, entry.expired),
-                )
-            )
-        elif before is None or same is None or not same(before, after):
-            out.append(("put", ChangedEntry(entry.key, before, after, False)))
-    return out
+    keys, before, after = entries.keys, todays(entries.before), todays(entries.after)
+    differ = list(map(ne, before, after))
+    if same is not None:
+        differ = [
+            other and (old is None or new is None or not same(old, new))
+            for other, old, new in zip(differ, before, after, strict=True)
+        ]
+    if not all(differ):
+        keys = list(compress(keys, differ))
+        before, after = list(compress(before, differ)), list(compress(after, differ))
+    kinds: list[Kind] = ["put"] * len(keys)
+    if None in after:
+        gone, expired = (place for place, new in enumerate(after) if new is None), entries.expired
+        for place in gone:
+            kinds[place] = "expire" if keys[place] in expired else "delete"
+    return ChangedEntries(kinds, keys, before, after)
 
 
-def _where(column: Any, there: Sequence[bool]) -> Any:
-    """The column with nulls elsewhere."""
-    if all(there):
+def _there(column: Any, raws: Sequence[bytes | None]) -> Any:
+    """The column with nulls where there is no entry."""
+    if None not in raws:
         return column
-    return column.take(pa.array(np.arange(len(there)), mask=~np.array(there)))
+    return column.take(pa.array(np.arange(len(raws)), mask=np.array([raw is None for raw in raws])))
 
 
 def ddl_of(kind: pa.DataType, where: str) -> str:

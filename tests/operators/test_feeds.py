@@ -7,16 +7,24 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 
 import stateflow as sf
-from stateflow.format.records import StateSchema
-from stateflow.state.backends.watched import ChangedEntry
+from stateflow.format.records import SchemaVersion, Shard, StateSchema
+from stateflow.operators.context import Moment
+from stateflow.spark.task.state_feeds import StateFeeds, TaskFeed
+from stateflow.state.backends.memory import memory_backend
+from stateflow.state.backends.watched import WatchedBackend, WrittenEntries
 from stateflow.state.change_rows import ChangeRows, changed
-from stateflow.state.values.expiries import plain_value
+from stateflow.state.columns.state import ColumnState
+from stateflow.state.values.evolution.declared_types import declared_type, evolved_serializer
+from stateflow.state.values.expiries import plain
+from stateflow.state.values.serializers import serializer_for
 from tests.in_memory import IN_MEMORY
-from tests.operators.expiring import SECOND, Expiring
+from tests.operators.expiring import SECOND, Expiring, Kept, full_key
 from tests.operators.test_expiry import Batches, batches
 
 OF_BATCHES = ("kind", "before", "after", "slot", "time")
@@ -41,14 +49,11 @@ def applied(held: Held, rows: list[dict[str, Any]]) -> None:
 
 def stored(job: Expiring, name: str, schema: StateSchema) -> Held:
     number = schema.id.to_bytes(2, "big")
-    entries = [
-        ChangedEntry(key, None, raw, False)
-        for key, raw in sorted(job.contents().items())
-        if key[2:4] == number
-    ]
+    entries = {key: raw for key, raw in sorted(job.contents().items()) if key[2:4] == number}
     if not entries:
         return {}
-    rows = ChangeRows((("user", "int"),), name, schema).rows(changed(entries, plain_value), 0, 0)
+    written = WrittenEntries(list(entries), [None] * len(entries), list(entries.values()), ())
+    rows = ChangeRows((("user", "int"),), name, schema).rows(changed(written, plain), 0, 0)
     return {entry(row): row["after"] for row in rows.to_pylist()}
 
 
@@ -118,3 +123,58 @@ def test_the_elements_of_a_list_and_the_entries_of_a_map_are_rows_of_their_own(j
     assert [(row["added_slot"], row["kind"], row["before"]) for row in job.fed["items"]] == [
         (1, "delete", 5), (1, "delete", 6), (2, "delete", 7)
     ]  # fmt: skip
+
+
+def test_values_of_an_earlier_type_are_compared_and_shown_as_those_of_today() -> None:
+    schema = StateSchema(
+        id=1, kind="value", value="float", version=1, versions=(SchemaVersion(number=0, value="int", next=1),)
+    )
+    serializer = evolved_serializer(declared_type(float, None), schema)
+    shard = WatchedBackend(filled({1: serializer_for(int).dumps(5), 2: serializer_for(int).dumps(6)}), [1])
+    shard.write([(place(1), serializer.dumps(5.0)), (place(2), serializer.dumps(7.0))])
+    (row,) = fed(shard, schema, serializer)
+    assert (row["user"], row["kind"], row["before"], row["after"]) == (2, "put", 6.0, 7.0)
+
+
+def test_a_set_in_another_order_is_the_same_value() -> None:
+    schema, serializer = StateSchema(id=1, kind="value", value="set<int>"), serializer_for(set[int])
+    pack = serializer_for(list[int]).dumps
+    shard = WatchedBackend(filled({1: pack([1, 2]), 2: pack([1, 2])}), [1])
+    shard.write([(place(1), pack([2, 1])), (place(2), pack([2, 3]))])
+    assert [row["user"] for row in fed(shard, schema, serializer)] == [2]
+
+
+def test_due_entries_that_go_as_a_range_are_deletions_one_by_one(tmp_path: Path) -> None:
+    schema = msgspec.structs.replace(sf.columns({"n": int}, timed=True).schema(), id=1)
+    backend = memory_backend()(Shard(0, 7, "memory"), tmp_path, lambda ref: tmp_path)
+    state = ColumnState((("user", "int"),), schema, 8, "operator 'op'")
+    state.attach(backend, range(8), empty=True)
+    state.put(pa.array([1, 2]), pa.table({"n": [5, 6]}), at=pa.array([10, 20]))
+    shard = WatchedBackend(backend, [1])
+    state.attach(shard, range(8))
+    state.delete_due(15)
+    state.put(pa.array([2, 3]), pa.table({"n": [7, 8]}), at=pa.array([20, 30]))
+    rows = fed(shard, schema, None)
+    told = sorted(
+        (row["user"], row["at"].microsecond, row["kind"], row["before"], row["after"]) for row in rows
+    )
+    assert told == [
+        (1, 10, "delete", {"n": 5}, None), (2, 20, "put", {"n": 6}, {"n": 7}), (3, 30, "put", None, {"n": 8})
+    ]  # fmt: skip
+
+
+def place(user: int) -> bytes:
+    return full_key(user)[:2] + b"\0\1" + full_key(user)[4:]
+
+
+def filled(raws: Mapping[int, bytes]) -> Any:
+    backend = memory_backend()(Shard(0, 7, "memory"), Path("/nowhere"), lambda ref: Path())
+    backend.write((place(user), raw) for user, raw in raws.items())
+    return backend
+
+
+def fed(shard: WatchedBackend, schema: StateSchema, serializer: Any) -> list[dict[str, Any]]:
+    key, kept = (("user", "int"),), Kept()
+    feed = TaskFeed("feed", key, "state", schema, ChangeRows(key, "state", schema).schema)
+    StateFeeds([feed], Moment(1, 0, 1, None), lambda state: serializer).put_out(shard, {"feed": kept})
+    return kept.rows

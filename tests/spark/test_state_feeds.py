@@ -5,15 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyspark.sql import SparkSession
+
 import stateflow as sf
 from stateflow.config.options import load
 from stateflow.format.records import Record
+from stateflow.jobs.job import Job
 from stateflow.state.backends.choice import open_backend
-from stateflow.state.backends.watched import ChangedEntry
+from stateflow.state.backends.watched import WrittenEntries
 from stateflow.state.change_rows import ChangeRows, changed
 from stateflow.state.tabular import tables_of
-from stateflow.state.values.expiries import plain_value
-from tests.spark.pipelines import VISIT, Everything, Visit, Workbench, at
+from stateflow.state.values.expiries import plain
+from tests.spark.pipelines import ORDER, VISIT, Everything, Order, Sum, Visit, Workbench, at
+from tests.spark.sink_places import contents
 
 FED = ("profile", "weights", "perhaps", "pages", "per_day")
 OF_BATCHES = ("kind", "before", "after", "slot", "time")
@@ -44,9 +51,10 @@ def stored(bench: Workbench, record: Record, uid: str, state: str) -> dict[tuple
             shard, folder, lambda ref: root / ref.path
         )
         for begin, end in tables_of(operator)[state].ranges(shard.first, shard.last):
-            entries = [ChangedEntry(key, None, raw, False) for key, raw in backend.scan(begin, end)]
+            entries = dict(backend.scan(begin, end))
             if entries:
-                for row in rows.rows(changed(entries, plain_value), 0, 0).to_pylist():
+                written = WrittenEntries(list(entries), [None] * len(entries), list(entries.values()), ())
+                for row in rows.rows(changed(written, plain), 0, 0).to_pylist():
                     found[entry(row)] = row["after"]
         backend.close()
     return found
@@ -85,3 +93,79 @@ def test_applied_to_nothing_the_feed_is_the_state_at_every_slot(bench: Workbench
                 expected = stored(bench, records[slot], "everything", state)
                 assert str(sorted(held.items(), key=str)) == str(sorted(expected.items(), key=str)), state
     assert kinds == {"put", "delete"}
+
+
+def test_a_columnar_operator_and_a_second_sink_read_what_the_tasks_have_staged(bench: Workbench) -> None:
+    out, changes, again = (sf.memory(f"columnar-{name}") for name in ("out", "changes", "again"))
+    for each in (out, changes, again):
+        each.clear()
+
+    def total(rows: pa.Table, state: Any, ctx: Any) -> pa.Table:
+        sums = rows.group_by("user").aggregate([("seconds", "sum")])
+        known = state.get(sums["user"])["total"].fill_null(0.0)
+        state.put(sums["user"], pa.table({"total": pc.add(known, sums["seconds_sum"])}))
+        return sums.select(["user"])
+
+    @sf.pipeline("columnar-feed")
+    def columnar(flow: sf.Flow) -> None:
+        rows = flow.source("visits", bench.source("visits", VISIT), Visit)
+        made = rows.key_by("user").process_arrow("sums", total, state={"total": float}, output="user long")
+        feed = flow.state_changes("sums")
+        feed.collect("changes", changes)
+        made.collect("out", out)
+        feed.transform(lambda rows: rows.where("user < 3")).collect("again", again)
+
+    for batch in range(2):
+        bench.rows("visits", visits(batch))
+    bench.run(columnar)
+    held: dict[int, Any] = {}
+    for row in changes.rows:
+        assert held.get(row["user"]) == row["before"]
+        held[row["user"]] = row["after"]
+    expected: dict[int, float] = {}
+    for visit in (*visits(0), *visits(1)):
+        expected[visit.user] = expected.get(visit.user, 0.0) + visit.seconds
+    assert {user: value["total"] for user, value in held.items()} == expected
+    assert again.rows == [row for row in changes.rows if row["user"] < 3]
+    assert {row["user"] for row in out.rows} == set(expected)
+
+
+@pytest.mark.system
+def test_a_restore_takes_the_feed_back_with_the_other_outputs(spark: SparkSession, bench: Workbench) -> None:
+    def feed() -> list[Any]:
+        return contents(spark, bench.folder / "changes", "user", "slot", "kind", "before", "after")
+
+    @sf.pipeline("orders")
+    def orders(flow: sf.Flow) -> None:
+        rows = flow.source("orders", bench.source("orders", ORDER), Order)
+        totals = rows.key_by("user", order_by="ts").process("sum", Sum)
+        totals.append("log", sf.delta(str(bench.folder / "log")))
+        flow.state_changes("sum", state="total").append("changes", sf.delta(str(bench.folder / "changes")))
+
+    def batch(number: int) -> None:
+        bench.rows("orders", [Order(user, "a", 1.0 + user, at(number)) for user in range(3)])
+        bench.run(orders, retained_checkpoints=20)
+
+    job = Job(str(bench.folder / "root"), "orders")
+    for number in range(2):
+        batch(number)
+    early, at_two = job.checkpoints()[-1].slot, feed()
+    batch(2)
+    assert len(feed()) == 9
+    code = {
+        "checkpoint_dir": str(bench.folder / "root"),
+        "cache_dir": str(bench.folder / "cache"),
+        "scratch_dir": str(bench.folder / "scratch"),
+        "local_fsync": False,
+    }
+    plan = job.restore(
+        f"checkpoint:{early}", orders, options=load(code=code, env={}, folder=bench.folder), rewind_sinks=True
+    )
+    plan.apply()
+    assert feed() == at_two
+    bench.run(orders, retained_checkpoints=20)
+    rows = feed()
+    assert len(rows) == 9
+    for user in range(3):
+        own = sorted((row[1], row[3], row[4]) for row in rows if row[0] == user)
+        assert [after for _, _, after in own[:-1]] == [before for _, before, _ in own[1:]]

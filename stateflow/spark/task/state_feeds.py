@@ -15,7 +15,7 @@ from stateflow.state.backends.base import Backend
 from stateflow.state.backends.watched import WatchedBackend
 from stateflow.state.change_rows import ChangeRows, changed
 from stateflow.state.values.evolution.versions import marked, parted, todays_form
-from stateflow.state.values.expiries import plain_value
+from stateflow.state.values.expiries import plain
 from stateflow.state.values.serializers import Serializer
 
 ROWS = 100_000
@@ -64,25 +64,34 @@ class StateFeeds:
         """Writes the rows of a shard that the operator has left."""
         moment = self._moment
         for feed, rows, todays, same in self._feeds:
-            changes = changed(shard.changes(feed.schema.id), todays, same)
-            for begin in range(0, len(changes), ROWS):
-                batch = rows.rows(changes[begin : begin + ROWS], moment.slot, moment.now)
+            changes = changed(shard.written(feed.schema.id), todays, same)
+            for part in changes.parts(ROWS):
+                batch = rows.rows(part, moment.slot, moment.now)
                 columns = [
                     column.cast(field.type) for column, field in zip(batch.columns, feed.columns, strict=True)
                 ]
                 files[feed.output].write(pa.RecordBatch.from_arrays(columns, schema=feed.columns))
 
 
+_Raws = Sequence[bytes | None]
+
+
 def _reading(
     schema: StateSchema, serializer: Serializer | None
-) -> tuple[Callable[[bytes], bytes], Callable[[bytes, bytes], bool] | None]:
+) -> tuple[Callable[[_Raws], _Raws], Callable[[bytes, bytes], bool] | None]:
     """How stored values become values of today's type, and which are equal."""
     if serializer is None:
         today = todays_form(schema)
-        return (plain_value if today is None else lambda raw: plain_value(today(raw))), None
+        return plain if today is None else lambda raws: plain(_each(today, raws)), None
     loads, dumps, version = serializer.loads, serializer.dumps, schema.version
     same = None
     if _UNORDERED.search(schema.value):
         same = lambda one, other: loads(marked(one, version)) == loads(marked(other, version))  # noqa: E731
+    if not schema.evolved:
+        return plain, same
     # A value of an earlier type may need code of the pipeline's to become one of today's.
-    return (plain_value if not schema.evolved else lambda raw: parted(dumps(loads(raw)))[2]), same
+    return lambda raws: _each(lambda raw: parted(dumps(loads(raw)))[2], raws), same
+
+
+def _each(convert: Callable[[bytes], bytes], raws: _Raws) -> list[bytes | None]:
+    return [None if raw is None else convert(raw) for raw in raws]

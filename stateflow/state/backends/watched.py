@@ -11,14 +11,15 @@ from stateflow.format.encoding import GROUP_WIDTH, PREFIX_WIDTH
 from stateflow.state.backends.base import Backend, Snapshot
 
 
-class ChangedEntry(NamedTuple):
-    """An entry that was written, perhaps with the value that it had. None stands for no entry."""
+class WrittenEntries(NamedTuple):
+    """Entries that were written, perhaps with the values that they had: column by column, for there are many. None stands for no
+    entry."""
 
-    key: bytes
-    before: bytes | None
-    after: bytes | None
-    expired: bool
-    """Whether it is gone because its ttl was over."""
+    keys: Sequence[bytes]
+    before: Sequence[bytes | None]
+    after: Sequence[bytes | None]
+    expired: Collection[bytes]
+    """The keys of those that are gone because their ttl was over."""
 
 
 class WatchedBackend:
@@ -42,12 +43,14 @@ class WatchedBackend:
         yield
         self._expiring = False
 
-    def changes(self, state_id: int) -> list[ChangedEntry]:
+    def written(self, state_id: int) -> WrittenEntries:
         """The entries of a state that were written, in the order of their keys."""
-        number = state_id.to_bytes(PREFIX_WIDTH - GROUP_WIDTH, "big")
-        keys = sorted(key for key in self._after if key[GROUP_WIDTH:PREFIX_WIDTH] == number)
-        before, after, expired = self._before, self._after, self._expired
-        return [ChangedEntry(key, before[key], after[key], key in expired) for key in keys]
+        keys: list[bytes] = sorted(self._after)
+        if len(self._ids) > 1:
+            number = state_id.to_bytes(PREFIX_WIDTH - GROUP_WIDTH, "big")
+            keys = [key for key in keys if key[GROUP_WIDTH:PREFIX_WIDTH] == number]
+        before, after = map(self._before.__getitem__, keys), map(self._after.__getitem__, keys)
+        return WrittenEntries(keys, list(before), list(after), self._expired)
 
     def _is_watched(self, key: bytes) -> bool:
         return key[GROUP_WIDTH:PREFIX_WIDTH] in self._ids
@@ -66,7 +69,7 @@ class WatchedBackend:
 
     def get(self, key: bytes) -> bytes | None:
         raw = self._backend.get(key)
-        if self._is_watched(key):
+        if key[GROUP_WIDTH:PREFIX_WIDTH] in self._ids:
             self._before.setdefault(key, raw)
         return raw
 
