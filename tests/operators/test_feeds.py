@@ -163,6 +163,29 @@ def test_due_entries_that_go_as_a_range_are_deletions_one_by_one(tmp_path: Path)
     ]  # fmt: skip
 
 
+def test_what_an_entry_was_is_what_it_was_before_the_first_write() -> None:
+    schema, serializer = StateSchema(id=1, kind="value", value="int"), serializer_for(int)
+    five, six, seven = map(serializer.dumps, (5, 6, 7))
+    shard = WatchedBackend(filled({1: five, 2: five}), [1])
+    shard.write([(place(1), six), (place(2), six)])
+    assert (shard.get(place(1)), shard.get_many([place(2)])) == (six, [six])
+    shard.put(place(1), seven)
+    shard.delete(place(2))
+    told = [(row["user"], row["kind"], row["before"], row["after"]) for row in fed(shard, schema, serializer)]
+    assert sorted(told) == [(1, "put", 5, 7), (2, "delete", 5, None)]
+
+
+def test_what_has_expired_and_was_set_and_deleted_again_was_deleted() -> None:
+    schema, serializer = StateSchema(id=1, kind="value", value="int"), serializer_for(int)
+    shard = WatchedBackend(filled({1: serializer.dumps(5), 2: serializer.dumps(6)}), [1])
+    with shard.expiry():
+        shard.delete_many([place(1), place(2)])
+    shard.write([(place(1), serializer.dumps(7))])
+    shard.delete(place(1))
+    told = [(row["user"], row["kind"], row["before"]) for row in fed(shard, schema, serializer)]
+    assert sorted(told) == [(1, "delete", 5), (2, "expire", 6)]
+
+
 def place(user: int) -> bytes:
     return full_key(user)[:2] + b"\0\1" + full_key(user)[4:]
 
