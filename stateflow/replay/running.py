@@ -3,57 +3,33 @@
 from __future__ import annotations
 
 import time
-import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
 
-from stateflow.checkpoint.handle import JobHandle
-from stateflow.checkpoint.log import Log
 from stateflow.checkpoint.process import this_process
 from stateflow.checkpoint.rescale import rescaled_operators
-from stateflow.compatibility.flows import check_flow
-from stateflow.config.options import Options, scratch_parent
 from stateflow.errors import UsageError
-from stateflow.format.records import FileRef, OperatorState, Prepared, Record
-from stateflow.operators.context import Moment
+from stateflow.format.records import OperatorState, Prepared, Record
 from stateflow.pipelines.graph import KeyedNode, SinkNode
-from stateflow.pipelines.parameters import known_parameters
-from stateflow.pipelines.pipeline import Pipeline
-from stateflow.pipelines.redirected import refuse_tidying
 from stateflow.pipelines.sink_kinds import FUNCTION, names_of
 from stateflow.reading.snapshots import reader_context
-from stateflow.replay.answers import RecordedAnswers, with_recorded_answers
 from stateflow.replay.captured import CapturedSink, unheard
 from stateflow.replay.comparison import SHOWN, ReplayReport, SinkChanges, Unsteady
 from stateflow.replay.delivered import NotKept, delivered_rows, read_files, staged_rows, was_abandoned
-from stateflow.replay.fork import Fork, forked
+from stateflow.replay.evaluation import Evaluation, PastBatches, evaluation
 from stateflow.replay.rows import RowChanges, compared
 from stateflow.replay.span import Step
 from stateflow.replay.states import state_changes
 from stateflow.spark.batches.batch import Batch
-from stateflow.spark.batches.batch_attempt import BatchAttempt, BatchSettings
-from stateflow.spark.batches.routes import Routes
-from stateflow.spark.inputs.open_inputs import OpenInputs, SourceFrames, open_inputs
-from stateflow.spark.inputs.readable import refuse_unreadable
-from stateflow.spark.inputs.reread import SlotInput, reread
-from stateflow.spark.inputs.schemas import Outline
+from stateflow.spark.inputs.open_inputs import SourceFrames
+from stateflow.spark.inputs.reread import SlotInput
 from stateflow.spark.internals.frames import arrow_schema
 from stateflow.spark.internals.workers import other_hash_seed
-from stateflow.spark.session.build import build_session
-from stateflow.spark.shuffle.placement import Placement
 from stateflow.spark.sinks.staging import Stager, staged_schema
-from stateflow.spark.task.failures import translated
-from stateflow.spark.task.storage import TaskStorage, task_storage
-from stateflow.state.backends.choice import open_backend, open_reader
-from stateflow.storage.roots import open_store
-from stateflow.storage.scratch import new_scratch, remove_scratch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,22 +39,12 @@ RowSink = Callable[[str, int, RowChanges], None]
 
 
 @dataclass
-class ReplayRequest:
+class ReplayRequest(PastBatches):
     """What to run again, and with which code."""
 
-    job: JobHandle
-    pipeline: Pipeline
-    steps: Sequence[Step]
-    log: Log
-    options: Options
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    master: str | None = None
-    conf: Mapping[str, str] = field(default_factory=dict)
-    user_paths: Sequence[str] = ()
     compare: bool = True
     check: bool = False
     """Evaluates each batch a second time, and names the first operator that does something else."""
-    allow_non_restored_state: bool = False
     notes: Sequence[str] = ()
     """What the report says of the choice of the batches."""
     listener: Callable[[int, int], object] = lambda done, of: None
@@ -98,20 +64,15 @@ class _Replay:
         if not self.batches:
             raise UsageError("these records hold no batch: name a checkpoint that had input")
         last = self.batches[-1].record
-        pipeline = request.pipeline
-        texts = {**known_parameters(pipeline.function, last), **request.parameters}
-        self.flow = pipeline.build(texts)
-        self.parameters = pipeline.arguments(texts)
+        self.flow, self.parameters = request.built(last)
         self.report = ReplayReport(
             self.job.name,
-            pipeline.name,
+            request.pipeline.name,
             self.batches[0].record.slot,
             last.slot,
             compared=request.compare,
             notes=list(request.notes),
         )
-        for source in self.flow.sources:
-            refuse_tidying(source)
         self.declared = {sink.uid: sink for sink in self.flow.sinks}
         self.flow.nodes[:] = [
             _captured(node) if isinstance(node, SinkNode) else node for node in self.flow.nodes
@@ -133,49 +94,17 @@ class _Replay:
             )
 
     def run(self) -> ReplayReport:
-        before = self.request.steps[0].before
-        check_flow(
-            self.flow,
-            before,
-            allow_non_restored_state=self.request.allow_non_restored_state,
-            checkpoints=[record.slot for record in self.request.log.checkpoints],
-        )
-        records = [step.record for step in self.request.steps]
-        with forked(self.job, [*([before] if before else []), *records], self.job.owner("replay")) as fork:
-            self.report.fork_bytes = fork.size()
-            spark = build_session(
-                f"stateflow replay {self.job.name}",
-                master=self.request.master,
-                conf=self.request.conf,
-                scratch=scratch_parent(self.options),
-            )
-            with _folder(scratch_parent(self.options)) as scratch:
-                try:
-                    self._with_spark(spark, fork, scratch)
-                except Exception as error:
-                    problem = translated(error)
-                    if problem is error:
-                        raise
-                    raise problem from error
+        sinks = {uid: CapturedSink(node) for uid, node in self.declared.items()}
+        with evaluation(self.request, self.flow, self.parameters, sinks, "replay") as past:
+            self.report.fork_bytes = past.fork.size()
+            self._evaluate(past)
         return self.report
 
-    def _with_spark(self, spark: SparkSession, fork: Fork, scratch: Path) -> None:
+    def _evaluate(self, past: Evaluation) -> None:
         request = self.request
-        inputs = open_inputs(spark, self.flow, exactly_once=True)
-        parent = request.steps[0].before
-        Outline(spark, self.flow, inputs).check(parent)
-        storage = self._storage(fork, 0, 0)
-
-        def fetch(ref: FileRef) -> Path:
-            target = scratch / f"source-{uuid.uuid4().hex}"
-            storage.download(ref, target)
-            return target
-
-        known = [SlotInput.of(step.record, step.before) for step in self.batches]
-        refuse_unreadable(spark, inputs, known, scratch, fetch)
-        answers = with_recorded_answers(self.flow, storage, open_reader(self.options))
-        run = _Batches(self, spark, inputs, fork, scratch, fetch, answers)
-        done = 0
+        past.refuse_unreadable([SlotInput.of(step.record, step.before) for step in self.batches])
+        run = _Batches(self, past)
+        parent, done = request.steps[0].before, 0
         for step in request.steps:
             if step.is_batch:
                 parent = run.carried_on(step, parent)
@@ -197,68 +126,28 @@ class _Replay:
             one.close()
             other.close()
 
-    def _storage(self, fork: Fork, epoch: int, slot: int) -> TaskStorage:
-        return task_storage(self.options, self.options.checkpoint_dir, fork.name, epoch, slot)
-
 
 @dataclass
 class _Batches:
     """Evaluates the batches of a replay, one after another."""
 
     of: _Replay
-    spark: SparkSession
-    inputs: OpenInputs
-    fork: Fork
-    scratch: Path
-    fetch: Callable[[FileRef], Path]
-    answers: Sequence[RecordedAnswers]
-    own: Stager = field(init=False)
-    settings: BatchSettings = field(init=False)
-
-    def __post_init__(self) -> None:
-        options, request = self.of.options, self.of.request
-        opener = partial(
-            open_store, options.checkpoint_dir, dict(options.storage_options), fsync=options.local_fsync
-        )
-        self.own = Stager(opener, lambda: uuid.uuid4().hex)
-        master = str(self.spark.sparkContext.master)
-        self.settings = BatchSettings(
-            job=self.fork.name,
-            job_uuid=self.fork.name,
-            flow=self.of.flow,
-            routes=Routes(self.of.flow),
-            sinks={uid: CapturedSink(node) for uid, node in self.of.declared.items()},
-            parallelism=options.parallelism or self.spark.sparkContext.defaultParallelism,
-            max_parallelism=options.max_parallelism,
-            backend=options.backend,
-            open_shard=open_backend(options),
-            stager=self.own,
-            placement=Placement(self.spark),
-            shared_scratch=master.startswith("local["),
-            scratch=str(self.scratch),
-            dead_letter_threshold=options.dead_letter_threshold,
-            dead_letter_limit=options.dead_letter_limit,
-            user_paths=tuple(request.user_paths),
-        )
+    past: Evaluation
 
     def carried_on(self, step: Step, parent: Record | None) -> Record:
         """The record that the batch makes on the fork."""
         report, record = self.of.report, step.record
-        for answers in self.answers:
-            answers.turn_to(record)
         began = time.perf_counter()
 
         def evaluate(frames: SourceFrames) -> tuple[Batch, dict[str, Prepared]]:
             first = self._evaluated(step, parent, frames)
             if self.of.request.check:
-                with other_hash_seed(self.spark):
+                with other_hash_seed(self.past.spark):
                     second = self._evaluated(step, parent, frames)
                 report.unsteady = self._difference(record.slot, first, second)
             return first
 
-        batch, prepared = reread(
-            self.spark, self.inputs, SlotInput.of(record, step.before), self.scratch, self.fetch, evaluate
-        )
+        batch, prepared = self.past.read(step, evaluate)
         report.seconds += time.perf_counter() - began
         report.live_seconds += _seconds_of(record)
         report.batches += 1
@@ -272,26 +161,7 @@ class _Batches:
     def _evaluated(
         self, step: Step, parent: Record | None, frames: SourceFrames
     ) -> tuple[Batch, dict[str, Prepared]]:
-        record = step.record
-        attempt = BatchAttempt(
-            spark=self.spark,
-            settings=self.settings,
-            moment=Moment(
-                slot=record.slot,
-                now=record.now,
-                seed=record.seed,
-                watermark=record.watermark,
-                parameters=self.of.parameters,
-                shift=record.shift,
-                watermark_before=parent.watermark if parent else None,
-            ),
-            parent=parent,
-            last_commits={},
-            # Its epoch is that of the run then: what a run does at its first batch, it does again.
-            storage=self.of._storage(self.fork, record.epoch, record.slot),
-            input_free=bool(record.statistics.get("input_free")),
-        )
-        batch = Batch(attempt, SourceFrames(frames))
+        batch = Batch(self.past.attempt(step.record, parent), SourceFrames(frames))
         return batch, batch.run()
 
     # -- what was put out
@@ -300,7 +170,7 @@ class _Batches:
         request, report = self.of.request, self.of.report
         for uid, node in self.of.declared.items():
             sink = report.sinks.setdefault(uid, SinkChanges(uid, _key_of(node)))
-            after = _rows(self.spark, self.own, prepared[uid])
+            after = _rows(self.past.spark, self.past.own, prepared[uid])
             if not request.compare:
                 sink.after += after.num_rows
                 sink.changes += [
@@ -322,7 +192,7 @@ class _Batches:
         if was_abandoned(self.of.request.log.slots[record.slot].outcome, uid):
             return None
         then = record.sinks.get(uid)
-        return None if then is None else delivered_rows(self.spark, then, self.own)
+        return None if then is None else delivered_rows(self.past.spark, then, self.past.own)
 
     # -- determinism
 
@@ -343,7 +213,8 @@ class _Batches:
         for uid, node in self.of.declared.items():
             changes = compared(
                 *_both(
-                    _rows(self.spark, self.own, first[1][uid]), _rows(self.spark, self.own, second[1][uid])
+                    _rows(self.past.spark, self.past.own, first[1][uid]),
+                    _rows(self.past.spark, self.past.own, second[1][uid]),
                 ),
                 _key_of(node),
             )
@@ -365,14 +236,16 @@ class _Batches:
         outputs = sorted({name for some in acks for ack in some for name in ack.staged})
         pairs = [
             tuple(
-                read_files(self.own, [ref for ack in some if (ref := ack.staged.get(name)) is not None])
+                read_files(self.past.own, [ref for ack in some if (ref := ack.staged.get(name)) is not None])
                 for some in acks
             )
             for name in outputs
         ]
-        sink = self.settings.routes.sink_of(node)
+        sink = self.past.settings.routes.sink_of(node)
         if sink is not None and sink.inputs[0].node is node:
-            pairs.append(tuple(_rows(self.spark, self.own, each[1][sink.uid]) for each in (first, second)))
+            pairs.append(
+                tuple(_rows(self.past.spark, self.past.own, each[1][sink.uid]) for each in (first, second))
+            )
         key = node.keyed[0].columns
         for one, other in pairs:
             changes = compared(*_both(one, other), key)
@@ -464,12 +337,3 @@ def _both(before: pa.Table | None, after: pa.Table | None) -> tuple[pa.Table, pa
 def _seconds_of(record: Record) -> float:
     timings = record.statistics.get("timings")
     return sum(map(float, timings.values())) if isinstance(timings, dict) else 0.0
-
-
-@contextmanager
-def _folder(scratch: Path) -> Iterator[Path]:
-    folder = new_scratch(scratch)
-    try:
-        yield folder
-    finally:
-        remove_scratch(folder)

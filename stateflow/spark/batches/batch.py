@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -29,6 +30,7 @@ from stateflow.pipelines.graph import (
     TransformNode,
     UnionNode,
 )
+from stateflow.pipelines.held_back import before_and
 from stateflow.pipelines.processes.operator_spec import DEAD_LETTERS, MAIN
 from stateflow.pipelines.ready.operators import ReadyOperator
 from stateflow.pipelines.rows.row_type import RowType, row_type
@@ -83,6 +85,24 @@ class Batch:
             for persisted in self._persisted:
                 persisted.unpersist()
             self.frames.release()
+
+    @contextmanager
+    def inputs_of(self, node: KeyedNode) -> Iterator[list[KeyedInput]]:
+        """The rows that an operator takes, with all columns of their types. Only the operators before it run."""
+        before = {each.uid for each in before_and(node) if isinstance(each, KeyedNode)} - {node.uid}
+        try:
+            for each in self.attempt.settings.flow.operators:
+                if each.uid in before:
+                    self._run_apart(each)
+            yield self._keyed_inputs(node, node.rows)
+        finally:
+            for persisted in self._persisted:
+                persisted.unpersist()
+            self.frames.release()
+
+    def broadcast_of(self, node: KeyedNode) -> dict[str, tuple[Any, ...]]:
+        """The rows of the operator's broadcast streams."""
+        return {name: self._broadcast(node, stream) for name, stream in node.broadcast.items()}
 
     def statistics(self) -> dict[str, Any]:
         """Per operator, and in sum."""
@@ -154,17 +174,19 @@ class Batch:
     def _started(self, node: KeyedNode, *, direct: bool) -> DataFrame:
         """`direct`: its main output goes straight to its sink."""
         read = self.attempt.settings.flow.read_outputs(node)
-        inputs = [
-            KeyedInput(frame := self._frame(k.stream), k.columns, k.order_by, rows or _untyped(frame))
-            for k, rows in zip(node.keyed, _needed(node, read), strict=True)
-        ]
+        inputs = self._keyed_inputs(node, _needed(node, read))
         running = self._running[node.uid] = begun(self.attempt, node, inputs)
-        broadcast = {name: self._broadcast(node, stream) for name, stream in node.broadcast.items()}
         staged = read - {MAIN} if direct else read
         stage = None
         if not direct or staged:
             stage = partial(_staged_writer, self._staging_target(), uuid.uuid4().hex)
-        return running.planned(broadcast, stage, staged, direct=direct)
+        return running.planned(self.broadcast_of(node), stage, staged, direct=direct)
+
+    def _keyed_inputs(self, node: KeyedNode, types: Sequence[RowType | None]) -> list[KeyedInput]:
+        return [
+            KeyedInput(frame := self._frame(k.stream), k.columns, k.order_by, rows or _untyped(frame))
+            for k, rows in zip(node.keyed, types, strict=True)
+        ]
 
     def _ended(self, node: KeyedNode) -> list[Ack]:
         """Takes what the operator's tasks have reported."""

@@ -1,0 +1,212 @@
+"""What batches of the past are evaluated with: Spark, the sources opened again, and a fork for what the batches write."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from stateflow.checkpoint.handle import JobHandle
+from stateflow.checkpoint.log import Log
+from stateflow.compatibility.flows import check_flow
+from stateflow.config.options import Options, scratch_parent
+from stateflow.format.records import FileRef, Record
+from stateflow.operators.context import Moment
+from stateflow.pipelines.flow import Flow
+from stateflow.pipelines.parameters import known_parameters
+from stateflow.pipelines.pipeline import Pipeline
+from stateflow.pipelines.redirected import refuse_tidying
+from stateflow.replay.answers import RecordedAnswers, with_recorded_answers
+from stateflow.replay.fork import Fork, forked
+from stateflow.replay.span import Step
+from stateflow.spark.batches.batch_attempt import BatchAttempt, BatchSettings
+from stateflow.spark.batches.routes import Routes
+from stateflow.spark.inputs.open_inputs import OpenInputs, SourceFrames, open_inputs
+from stateflow.spark.inputs.readable import refuse_unreadable
+from stateflow.spark.inputs.reread import SlotInput, reread
+from stateflow.spark.inputs.schemas import Outline
+from stateflow.spark.session.build import build_session
+from stateflow.spark.shuffle.placement import Placement
+from stateflow.spark.sinks.base import Sink
+from stateflow.spark.sinks.staging import Stager
+from stateflow.spark.task.failures import translated
+from stateflow.spark.task.storage import TaskStorage, task_storage
+from stateflow.state.backends.choice import open_backend, open_reader
+from stateflow.storage.roots import open_store
+from stateflow.storage.scratch import new_scratch, remove_scratch
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+
+
+@dataclass
+class PastBatches:
+    """Batches of a job's past, and the code that they are evaluated with."""
+
+    job: JobHandle
+    pipeline: Pipeline
+    steps: Sequence[Step]
+    log: Log
+    options: Options
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    master: str | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
+    user_paths: Sequence[str] = ()
+    allow_non_restored_state: bool = False
+
+    def texts(self, last: Record) -> dict[str, Any]:
+        """The parameters: what is not given is that of this record."""
+        return {**known_parameters(self.pipeline.function, last), **self.parameters}
+
+    def built(self, last: Record) -> tuple[Flow, Mapping[str, Any]]:
+        """The flow and its arguments."""
+        texts = self.texts(last)
+        flow = self.pipeline.build(texts)
+        for source in flow.sources:
+            refuse_tidying(source)
+        return flow, self.pipeline.arguments(texts)
+
+
+@dataclass
+class Evaluation:
+    """Evaluates batches of the past, each as its record says. It is good until its block ends."""
+
+    flow: Flow
+    parameters: Mapping[str, Any]
+    options: Options
+    spark: SparkSession
+    inputs: OpenInputs
+    fork: Fork
+    scratch: Path
+    sinks: Mapping[str, Sink]
+    user_paths: Sequence[str]
+    answers: Sequence[RecordedAnswers] = ()
+    own: Stager = field(init=False)
+    settings: BatchSettings = field(init=False)
+
+    def __post_init__(self) -> None:
+        options = self.options
+        opener = partial(
+            open_store, options.checkpoint_dir, dict(options.storage_options), fsync=options.local_fsync
+        )
+        self.own = Stager(opener, lambda: uuid.uuid4().hex)
+        master = str(self.spark.sparkContext.master)
+        self.settings = BatchSettings(
+            job=self.fork.name,
+            job_uuid=self.fork.name,
+            flow=self.flow,
+            routes=Routes(self.flow),
+            sinks=self.sinks,
+            parallelism=options.parallelism or self.spark.sparkContext.defaultParallelism,
+            max_parallelism=options.max_parallelism,
+            backend=options.backend,
+            open_shard=open_backend(options),
+            stager=self.own,
+            placement=Placement(self.spark),
+            shared_scratch=master.startswith("local["),
+            scratch=str(self.scratch),
+            dead_letter_threshold=options.dead_letter_threshold,
+            dead_letter_limit=options.dead_letter_limit,
+            user_paths=tuple(self.user_paths),
+        )
+
+    def storage(self, epoch: int, slot: int) -> TaskStorage:
+        return task_storage(self.options, self.options.checkpoint_dir, self.fork.name, epoch, slot)
+
+    def fetch(self, ref: FileRef) -> Path:
+        """A file that a record names."""
+        target = self.scratch / f"source-{uuid.uuid4().hex}"
+        self.storage(0, 0).download(ref, target)
+        return target
+
+    def refuse_unreadable(self, batches: Sequence[SlotInput]) -> None:
+        refuse_unreadable(self.spark, self.inputs, batches, self.scratch, self.fetch)
+
+    def read(self, step: Step, use: Callable[[SourceFrames], T]) -> T:
+        """Gives `use` the batch's input, read again. Answers that it asks for are those of then."""
+        for answers in self.answers:
+            answers.turn_to(step.record)
+        batch = SlotInput.of(step.record, step.before)
+        return reread(self.spark, self.inputs, batch, self.scratch, self.fetch, use)
+
+    def attempt(self, record: Record, parent: Record | None) -> BatchAttempt:
+        """An attempt at the batch of a record, on the state of `parent`."""
+        return BatchAttempt(
+            spark=self.spark,
+            settings=self.settings,
+            moment=moment_of(record, parent, self.parameters),
+            parent=parent,
+            last_commits={},
+            # Its epoch is that of the run then: what a run does at its first batch, it does again.
+            storage=self.storage(record.epoch, record.slot),
+            input_free=bool(record.statistics.get("input_free")),
+        )
+
+
+def moment_of(record: Record, parent: Record | None, parameters: Mapping[str, Any]) -> Moment:
+    """What was fixed for the batch of a record."""
+    return Moment(
+        slot=record.slot,
+        now=record.now,
+        seed=record.seed,
+        watermark=record.watermark,
+        parameters=parameters,
+        shift=record.shift,
+        watermark_before=parent.watermark if parent else None,
+    )
+
+
+@contextmanager
+def evaluation(
+    batches: PastBatches,
+    flow: Flow,
+    parameters: Mapping[str, Any],
+    sinks: Mapping[str, Sink],
+    purpose: str,
+) -> Iterator[Evaluation]:
+    """Opens all that is needed. The records are kept from collection until the block ends, and then the fork goes."""
+    job, options, steps = batches.job, batches.options, batches.steps
+    before = steps[0].before
+    check_flow(
+        flow,
+        before,
+        allow_non_restored_state=batches.allow_non_restored_state,
+        checkpoints=[record.slot for record in batches.log.checkpoints],
+    )
+    records = [*([before] if before else []), *(step.record for step in steps)]
+    with forked(job, records, job.owner(purpose)) as fork:
+        spark = build_session(
+            f"stateflow {purpose} {job.name}",
+            master=batches.master,
+            conf=batches.conf,
+            scratch=scratch_parent(options),
+        )
+        with _folder(scratch_parent(options)) as scratch:
+            try:
+                inputs = open_inputs(spark, flow, exactly_once=True)
+                Outline(spark, flow, inputs).check(before)
+                made = Evaluation(
+                    flow, parameters, options, spark, inputs, fork, scratch, sinks, batches.user_paths
+                )
+                made.answers = with_recorded_answers(flow, made.storage(0, 0), open_reader(options))
+                yield made
+            except Exception as error:
+                problem = translated(error)
+                if problem is error:
+                    raise
+                raise problem from error
+
+
+@contextmanager
+def _folder(scratch: Path) -> Iterator[Path]:
+    folder = new_scratch(scratch)
+    try:
+        yield folder
+    finally:
+        remove_scratch(folder)
