@@ -239,7 +239,7 @@ ROOMS: Mapping[str, Room] = {
         "operators in unit tests, without Spark, and whole pipelines, with it",
         # `checkpoint` is the rescale of a record, which is pure: the harness of operators without keys rescales as a run does.
         "checkpoint compatibility config format operators operators/joins pipelines pipelines/inputs "
-        "pipelines/processes pipelines/rows spark spark/inputs spark/session state state/backends "
+        "pipelines/processes pipelines/rows reading spark spark/inputs spark/session state state/backends "
         "state/columns state/keys state/values",
     ),
     "spark/state_tables": Room(
@@ -263,9 +263,15 @@ ROOMS: Mapping[str, Room] = {
         "state/backends state/values storage",
         "running.py",
     ),
+    "debugging": Room(
+        "one key in one batch that was: run again by today's code, under a debugger or as a test",
+        "format operators pipelines pipelines/processes pipelines/rows reading replay spark/batches spark/inputs "
+        "state/keys state/values testing",
+        "past_key.py",
+    ),
     "jobs": Room(
         "`Job`: the verbs that the command line, Airflow and scripts call",
-        "checkpoint compatibility config format liveness observe pipelines pipelines/inputs quantities reading replay "
+        "checkpoint compatibility config debugging format liveness observe pipelines pipelines/inputs quantities reading replay "
         "restore savepoints spark spark/inputs spark/session spark/sinks spark/sources spark/state_tables spark/task "
         "state/backends state/keys storage",
         "job.py",
@@ -286,7 +292,7 @@ ROOMS: Mapping[str, Room] = {
     ),
     "cli": Room(
         "the `stateflow` command",
-        "checkpoint config format hosts jobs liveness observe packaging pipelines pipelines/ready quantities "
+        "checkpoint config debugging format hosts jobs liveness observe packaging pipelines pipelines/ready quantities "
         "reading replay restore savepoints serve spark spark/session spark/state_tables storage",
         "main.py",
     ),

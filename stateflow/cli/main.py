@@ -18,6 +18,7 @@ from stateflow.cli import (
     abandon,
     change,
     check,
+    debug,
     doctor,
     gc,
     host,
@@ -144,6 +145,7 @@ app.command("history")(past.history)
 app.command("diff")(past.diff)
 app.command("bisect")(past.bisect)
 app.command("replay")(replay.replay)
+app.command("debug")(debug.debug)
 app.add_typer(host.app, name="host")
 app.command("serve")(serve.serve)
 app.command("package")(package.package)

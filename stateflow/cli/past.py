@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -294,6 +295,8 @@ def bisect(
             note += "; a search by halves: --scan finds an earlier one if the condition did not stay true"
         if before is not None:
             note += f"\nstateflow diff {job} {before.slot} {record.slot} shows what changed"
+            of = shlex.quote(key if key is not None else found.key_text)
+            note += f"\nstateflow debug FILE:PIPELINE {operator} {of} --at {record.slot} shows why"
     call.output.answer(
         {
             "job": job,

@@ -57,6 +57,7 @@ from stateflow.storage.roots import open_recorded, open_store
 
 if TYPE_CHECKING:
     from stateflow.compatibility.flows import Check, Counts
+    from stateflow.debugging.trial import Run, Trial
     from stateflow.pipelines.pipeline import Pipeline
     from stateflow.reading.bisect import FirstBad
     from stateflow.reading.diff import Differences
@@ -218,6 +219,38 @@ class Job(JobHandle):
                 dict(parameters or {}),
                 **request,
             )
+        )
+
+    def debug(
+        self,
+        pipeline: Pipeline,
+        operator: str,
+        key: str,
+        at: str | int,
+        parameters: Mapping[str, Any] | None = None,
+        *,
+        run: Run | None = None,
+        options: Options | Mapping[str, Any] | None = None,
+        **request: Any,
+    ) -> Trial | None:
+        """Runs this pipeline's operator for one key in the batch that made checkpoint `at`: with the state that the key had before,
+        the rows that it got, and the time, chance and watermark of the batch. The key is written as on the command line.
+
+        `run` calls the code, such as under a debugger, and gives False if that was left early; then there is no answer. Parameters
+        that are not given are those of the batch. `request` takes the further fields of `PastBatches`: master, conf and so on.
+        """
+        from stateflow.jobs import past
+
+        return past.debugged(
+            self,
+            pipeline,
+            operator,
+            key,
+            at,
+            self._run_options(options),
+            dict(parameters or {}),
+            run,
+            **request,
         )
 
     def stop(self, *, wait: float | None = None, reason: str = "", drain: bool = False) -> Stopped:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -23,6 +24,10 @@ from stateflow.reading.past_states import READERS, KeyOfState, PastStates
 from stateflow.reading.predicates import Predicate, condition
 from stateflow.reading.snapshots import ReaderContext, reader_context
 from stateflow.savepoints.format import read_savepoint
+
+if TYPE_CHECKING:
+    from stateflow.debugging.trial import Run, Trial
+    from stateflow.pipelines.pipeline import Pipeline
 
 
 def kept_records(job: JobHandle, log: Log, since: str = "", until: str = "") -> list[Record]:
@@ -86,6 +91,62 @@ def first_bad(
     return first_of_key(records, states, KeyOfState(operator, state, key, map_key), predicate, scan=scan)
 
 
+def debugged(
+    job: JobHandle,
+    pipeline: Pipeline,
+    operator: str,
+    key: str,
+    at: str | int,
+    options: Options,
+    parameters: Mapping[str, Any],
+    run: Run | None,
+    **request: Any,
+) -> Trial | None:
+    """The key in the batch of a checkpoint, run again. A key that the batch left alone is refused, with the checkpoints that did not."""
+    from stateflow.debugging.past_key import past_key  # loads Spark
+    from stateflow.debugging.trial import tried
+    from stateflow.replay.evaluation import PastBatches
+    from stateflow.replay.span import span
+
+    log = job.log()
+    slot = slot_of(parse(str(at)), job, log)
+    record = log.record(slot)
+    if record.kind != "checkpoint":
+        raise UsageError(
+            f"record {slot} of job {job.name!r} is a {record.kind}, which no code computes: name a batch's checkpoint"
+        )
+    batches = PastBatches(job, pipeline, span(log, slot, slot), log, options, parameters, **request)
+    with past_key(batches, operator, key) as past:
+        if past.is_untouched:
+            states = tuple(past.then.operator.states)
+            raise NotFoundError(_untouched(job, log, operator, states, key, slot, options))
+        return tried(past) if run is None else tried(past, run)
+
+
+MOST_NAMED = 5
+"""Checkpoints that a refusal names."""
+
+
+def _untouched(
+    job: JobHandle, log: Log, operator: str, states: Sequence[str], key: str, slot: int, options: Options
+) -> str:
+    records, past = kept_records(job, log), PastStates(_context(job, options))
+    slots = {
+        version.slot
+        for state in states
+        for version in history_of_key(records, past, KeyOfState(operator, state, key)).versions
+        if version.what != "kept"
+    }
+    newest = sorted(slots)[-MOST_NAMED:]
+    known = (
+        f"kept checkpoints that changed it are {', '.join(map(str, newest))}"
+        if newest
+        else "no kept checkpoint changed it"
+    )
+    look = f"; `stateflow history {job.name} {operator} {states[0]} {key}` shows its values" if newest else ""
+    return f"the batch of checkpoint {slot} had no rows of key {key} for operator {operator!r}, and left its state alone: {known}{look}"
+
+
 @contextmanager
 def differing(
     job: JobHandle,
@@ -147,4 +208,4 @@ def _context(job: JobHandle, options: Options) -> ReaderContext:
     return reader_context(options, job.root, job.clock)
 
 
-__all__ = ["differing", "first_bad", "history", "kept_records"]
+__all__ = ["debugged", "differing", "first_bad", "history", "kept_records"]

@@ -22,6 +22,7 @@ from stateflow.storage.roots import open_beside
 
 if TYPE_CHECKING:
     from stateflow.config.options import Options
+    from stateflow.debugging.trial import Trial
     from stateflow.format.records import Owner
     from stateflow.jobs.job import Job
     from stateflow.pipelines.loading import LoadedPipeline
@@ -146,6 +147,32 @@ def replay_loaded(
         )
         reports.keep(job.store, job.layout, kept)
     return report
+
+
+def debug_loaded(
+    loaded: LoadedPipeline,
+    job: Job,
+    operator: str,
+    key: str,
+    at: str,
+    parameters: Mapping[str, str],
+    *,
+    options: Options,
+    master: str | None = None,
+    conf: Mapping[str, str] = {},
+    **request: Any,
+) -> Trial | None:
+    """Runs an operator of the pipeline for one key of a past batch of `job`, as `Job.debug` does."""
+    return job.debug(
+        loaded.pipeline,
+        operator,
+        key,
+        at,
+        parameters,
+        options=options,
+        **_shipped(loaded, master, conf),
+        **request,
+    )
 
 
 def _shipped(loaded: LoadedPipeline, master: str | None, conf: Mapping[str, str]) -> dict[str, Any]:

@@ -282,6 +282,16 @@ class KeyedEngine(ProcessEngine):
         """Whether the attached shard was written to."""
         return self.cursor.changed
 
+    def change(self, base: bytes, key: Any, code: Callable[[], None]) -> None:
+        """Lets `code` change the states of a key, as user code does; `base` is its full key under state id 0."""
+        self.move_to(base, key)
+        changes: list[Change] = []
+        code()
+        self.cursor.flush(changes)
+        for state in self.binding.chunked:
+            state.collect(None, changes)
+        self.cursor.write(changes)
+
     def move_to(self, base: bytes, key: Any) -> None:
         """Makes a key the current one; `base` is its full key under state id 0."""
         cursor = self.cursor

@@ -21,9 +21,11 @@ from stateflow.format.encoding import (
     split,
     state_range,
 )
+from stateflow.format.keygroups import xxhash64
 from stateflow.format.records import FileRef, OperatorState, Owner, Record, Shard
 from stateflow.reading.query import LookupResult, StateReader, Target
 from stateflow.reading.stored_entries import StateEntries
+from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.keys.text import text_of_key
 from stateflow.storage.cache import FileCache
 
@@ -79,6 +81,15 @@ class KeyState:
             clock=lambda: self.now,
             read_files=lambda shard: entries,
         )
+
+    @property
+    def subtask(self) -> int:
+        """The one that has the key; 0 if it cannot be told."""
+        codec = KeyCodec([kind for _, kind in self.operator.key])
+        key = tuple(self.key) if len(self.operator.key) > 1 else self.key
+        group = xxhash64(codec.decode(codec.encode(key), 0)[0]) % self.operator.max_parallelism
+        owners = (at for at, (first, last) in enumerate(self.operator.assignment) if first <= group <= last)
+        return next(owners, 0)
 
     def target(self, state: str) -> Target:
         return self._reader.target(self.uid, state)

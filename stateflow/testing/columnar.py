@@ -19,7 +19,6 @@ from stateflow.format.keygroups import DEFAULT_MAX_PARALLELISM
 from stateflow.format.records import OperatorState
 from stateflow.operators.arrow_types import arrow_schema_of
 from stateflow.operators.columnar import ColumnarEngine, ColumnarSpec
-from stateflow.operators.context import Moment
 from stateflow.operators.joins.made import runnable
 from stateflow.operators.lateness import is_late
 from stateflow.operators.lossless import MISFITS, array_of
@@ -31,7 +30,8 @@ from stateflow.pipelines.processes.process import Output
 from stateflow.pipelines.rows.row_type import RowType, key_type, row_type, without_nulls
 from stateflow.state.columns.layout import ColumnLayout
 from stateflow.state.keys.text import shown
-from stateflow.testing.harness import END, KeyedStateHarness
+from stateflow.testing.harness import KeyedStateHarness
+from stateflow.testing.recorded import RecordedState
 
 
 class ColumnarHarness(KeyedStateHarness):
@@ -51,7 +51,7 @@ class ColumnarHarness(KeyedStateHarness):
         parameters: Mapping[str, Any] | None = None,
         max_parallelism: int = DEFAULT_MAX_PARALLELISM,
         event_time: str | None = None,
-        after: ColumnarHarness | None = None,
+        after: ColumnarHarness | RecordedState | None = None,
     ) -> None:
         """`rows` is the type of the input's rows, or of both inputs': a class or a schema string. The rest are arguments of
         the pipeline. `event_time` names the column of the rows' times: a row at or behind the watermark is late then.
@@ -82,14 +82,15 @@ class ColumnarHarness(KeyedStateHarness):
         self._earliest: int | None = None
         self._release(KeyedNode(where, columnar=operator), after)
 
-    def _release(self, node: KeyedNode, after: ColumnarHarness | None) -> None:
+    def _release(self, node: KeyedNode, after: ColumnarHarness | RecordedState | None) -> None:
         """Begins with the state of an earlier release, if there is one, as far as a run would."""
-        before = after._recorded if after is not None else None
+        begins = after.recorded() if isinstance(after, ColumnarHarness) else after
+        before = begins.operator if begins is not None else None
         if before is not None:
             check_options(node, before)
             check_replaced(node, before)
-        states, next_id = resolve_states(node, before, after._slot + 1 if after is not None else 0)
-        self._recorded: OperatorState = OperatorState(
+        states, next_id = resolve_states(node, before, begins.slot + 1 if begins is not None else 0)
+        self._state: OperatorState = OperatorState(
             key=self._spec.key, max_parallelism=self._max, assignment=(), shards=(), states=states,
             next_state_id=next_id, options=fixed_options(node),
         )  # fmt: skip
@@ -97,21 +98,40 @@ class ColumnarHarness(KeyedStateHarness):
             self._spec,
             states={name: schema for name, schema in states.items() if name in self._spec.operator.states},
         )
-        if after is not None:
-            self.now, self.watermark, self._slot = after.now, after.watermark, after._slot
+        if begins is not None:
+            self._backend = self._backend_with(())
+            self._begin_with(begins)
+        if isinstance(after, ColumnarHarness):
             self._earliest = after._earliest
-            self._backend.write(after._backend.scan(b"", END))
+
+    @property
+    def _uid(self) -> str:
+        return self._spec.uid
+
+    def _as_key(self, key: Any) -> Any:
+        return key
+
+    def _operator_state(self) -> OperatorState:
+        return self._state
 
     @classmethod
     def of(
-        cls, flow: Flow, uid: str, *, after: ColumnarHarness | None = None, **arguments: Any
+        cls,
+        flow: Flow,
+        uid: str,
+        *,
+        rows: Sequence[Any] = (),
+        after: ColumnarHarness | RecordedState | None = None,
+        **arguments: Any,
     ) -> ColumnarHarness:
         """A columnar operator of a pipeline, such as an aggregate or a window:
-        `ColumnarHarness.of(pipeline.build({...}), "per-minute")`. The further arguments are `now`, `parameters` and `after`.
+        `ColumnarHarness.of(pipeline.build({...}), "per-minute")`. `rows` are the types of its inputs, where the pipeline does not say
+        them. The further arguments are `now`, `parameters`, `max_parallelism` and `after`.
 
         Its watermark is the operator's own. In a run the operators before it may hold it back, and a batch's is ahead of it then."""
         node = next((node for node in flow.operators if node.uid == uid), None)
-        if node is None or node.columnar is None or node.output is None or None in node.rows:
+        types = tuple(map(row_type, rows)) or (node.rows if node is not None else ())
+        if node is None or node.columnar is None or node.output is None or None in types:
             columnar = [node.uid for node in flow.operators if node.columnar is not None]
             raise UsageError(
                 f"flow {flow.name!r} has no columnar operator {uid!r} whose rows have a type; it has "
@@ -122,13 +142,14 @@ class ColumnarHarness(KeyedStateHarness):
         ]
         operator = partial(runnable, node.columnar, frozenset(node.sides))
         harness = cls(
-            operator(), *node.rows, key=node.keyed[0].columns, right_key=node.keyed[-1].columns,
+            operator(), *types, key=node.keyed[0].columns, right_key=node.keyed[-1].columns,
             output=node.output, outputs=outputs, **arguments,
         )  # fmt: skip
         harness._outputs |= node.sides
         schemas = {name: arrow_schema_of(of) for name, of in harness._outputs.items()}
         harness._spec = replace(harness._spec, uid=uid, outputs=schemas)
         harness._operator = operator
+        harness._node = node
         harness._release(node, after)
         return harness
 
@@ -137,14 +158,17 @@ class ColumnarHarness(KeyedStateHarness):
         their event times say."""
         if len(self._rows) != 1:
             raise UsageError(f"{self._spec.uid} has two inputs: feed it with both(left, right)")
-        return self._batch([self._table(0, rows)], late)
+        return self._batch([self._table(0, rows)], None if late is None else [late])
 
-    def both(self, left: Any = (), right: Any = ()) -> list[Any]:
-        """A batch with rows of both inputs, each an iterable of rows or an Arrow table."""
+    def both(
+        self, left: Any = (), right: Any = (), *, late: Sequence[Sequence[bool]] | None = None
+    ) -> list[Any]:
+        """A batch with rows of both inputs, each an iterable of rows or an Arrow table. `late` overrides what the event times of
+        each say."""
         if len(self._rows) != 2:
             raise UsageError(f"{self._spec.uid} has one input: feed it with rows()")
         sides = [(side,) if isinstance(side, pa.Table) else tuple(side) for side in (left, right)]
-        return self._batch([self._table(index, side) for index, side in enumerate(sides)], None)
+        return self._batch([self._table(index, side) for index, side in enumerate(sides)], late)
 
     def state(self, name: str = ALONE) -> Any:
         """A state, for reading: `harness.state().get(pa.array([1]))`."""
@@ -205,20 +229,24 @@ class ColumnarHarness(KeyedStateHarness):
     def _batch_without_rows(self) -> list[Any]:
         return self._batch([], None)
 
-    def _batch(self, tables: list[pa.Table], late: Sequence[bool] | None) -> list[Any]:
+    def _batch(self, tables: list[pa.Table], late: Sequence[Sequence[bool]] | None) -> list[Any]:
+        self._before = self.recorded()
         self._slot += 1
-        before = list(self._backend.scan(b"", END))
+        before = self._before.entries
         engine = self._engine()
         produced: dict[str, list[Any]] = {name: [] for name in self._outputs}
         try:
             if any(table.num_rows for table in tables):
-                self._gather(engine.process(tables, [self._late(table, late) for table in tables]), produced)
+                flags = late if late is not None else [None] * len(tables)
+                late_rows = [self._late(table, given) for table, given in zip(tables, flags, strict=True)]
+                self._gather(engine.process(tables, late_rows), produced)
             self._gather(engine.fire(), produced)
             self._earliest = engine.next_due()
         except BaseException:
             # As in a run: a batch that fails has changed nothing.
             self._backend = self._backend_with(before)
             raise
+        self._watermark_before = self.watermark
         self._count(engine.context.metrics.counters)
         return self._put_out(produced.pop(MAIN), produced)
 
@@ -237,10 +265,9 @@ class ColumnarHarness(KeyedStateHarness):
         return pa.array(is_late(micros, micros_since_epoch(self.watermark)))
 
     def _engine(self) -> ColumnarEngine:
-        mark = None if self.watermark is None else micros_since_epoch(self.watermark)
-        moment = Moment(self._slot, micros_since_epoch(self.now), self._slot, mark, self._parameters)
         # As in a run: a batch knows nothing of the one before but the state.
-        engine = ColumnarEngine(replace(self._spec, operator=self._operator()), moment, 0)
+        spec = replace(self._spec, operator=self._operator(), **self._lag())
+        engine = ColumnarEngine(spec, self._moment(self._parameters), self._subtask[0])
         engine.attach(self._backend, range(self._max), self._earliest, empty=False)
         return engine
 

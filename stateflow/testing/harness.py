@@ -9,13 +9,19 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from stateflow.errors import UsageError
-from stateflow.format.records import Shard
-from stateflow.operators.context import TaskCounter
+from stateflow.format.instants import instant, micros_since_epoch
+from stateflow.format.records import OperatorState, Shard
+from stateflow.operators.context import Moment, TaskCounter
+from stateflow.pipelines.graph import KeyedNode
+from stateflow.pipelines.held_back import comes_when_reached
 from stateflow.pipelines.processes.operator_spec import DEAD_LETTERS
 from stateflow.pipelines.processes.process import Output
 from stateflow.state.backends.base import Backend
 from stateflow.state.backends.memory import memory_backend
+from stateflow.testing.recorded import RecordedState, expected, refuse_unknown
 
 END = b"\xff" * 8
 """Behind every entry of a backend."""
@@ -55,6 +61,16 @@ class KeyedStateHarness(Harness, ABC):
         self.watermark: datetime | None = None
         self._max = max_parallelism
         self._slot = 0
+        self._seed_ahead = 0
+        self._node: KeyedNode | None = None
+        """The operator in its pipeline."""
+        self._stands = False
+        """Whether batches have the watermark of a job, and not the operator's own."""
+        self._watermark_before: datetime | None = None
+        self._subtask = (0, 1)
+        self._elements: Mapping[str, tuple[tuple[bytes, ...], ...]] = {}
+        self._before: RecordedState | None = None
+        """What there was before the last batch."""
         self._folder = tempfile.TemporaryDirectory(prefix="stateflow-harness-")
         self._backend = self._backend_with(())
 
@@ -71,6 +87,80 @@ class KeyedStateHarness(Harness, ABC):
         if now is not None:
             self.now = self.now + now if isinstance(now, timedelta) else now
         return self._batch_without_rows()
+
+    def stand_at(
+        self,
+        *,
+        slot: int,
+        now: datetime,
+        seed: int,
+        watermark: datetime | None = None,
+        watermark_before: datetime | None = None,
+        subtask: tuple[int, int] = (0, 1),
+    ) -> None:
+        """Lets the next batch be that of a checkpoint: with its number, time, chance and watermark, and the watermark of the batch
+        before; `subtask` is the number of a subtask and how many there are. An operator of a pipeline is then as far behind the watermark as the operators before it make it."""
+        self._slot, self.now, self.watermark = slot - 1, now, watermark
+        self._seed_ahead = seed - slot
+        self._stands, self._watermark_before = True, watermark_before
+        self._subtask = subtask
+
+    def shown(self, key: Any) -> dict[str, Any]:
+        """Every state and timer of a key, as `stateflow query` shows it; what is not there is left out."""
+        return self.recorded().of_key(self._uid, self._as_key(key)).values()
+
+    def expect(self, condition: str, *, of: str, key: Any) -> None:
+        """Asserts a condition on the value that state `of` has for a key: SQL over `value` and `previous`, the value before the
+        last batch, as `stateflow bisect` takes it."""
+        after = self.recorded()
+        refuse_unknown(self._uid, of, after.operator.states)
+        key = self._as_key(key)
+        before = self._before or replace(after, entries=())
+        expected(condition, of, after.of_key(self._uid, key), before.of_key(self._uid, key))
+
+    def recorded(self) -> RecordedState:
+        """The state as it is now, such as a record has it."""
+        return RecordedState(
+            operator=self._operator_state(),
+            entries=tuple(self._backend.scan(b"", END)),
+            elements=dict(self._elements),
+            slot=self._slot,
+            now=micros_since_epoch(self.now),
+            watermark=None if self.watermark is None else micros_since_epoch(self.watermark),
+        )
+
+    def _begin_with(self, state: RecordedState) -> None:
+        self._slot, self.now = state.slot, instant(state.now)
+        self.watermark = None if state.watermark is None else instant(state.watermark)
+        self._backend.write(state.entries)
+        self._elements = dict(state.elements)
+
+    def _moment(self, parameters: Mapping[str, Any]) -> Moment:
+        marks = (
+            None if each is None else micros_since_epoch(each)
+            for each in (self.watermark, self._watermark_before)
+        )
+        watermark, before = marks
+        return Moment(
+            self._slot, micros_since_epoch(self.now), self._slot + self._seed_ahead, watermark, parameters,
+            watermark_before=before,
+        )  # fmt: skip
+
+    def _lag(self) -> dict[str, Any]:
+        """What a spec says of watermarks."""
+        if not self._stands or self._node is None:
+            return {}
+        return {"waited": comes_when_reached(self._node), "held_back": self._node.held_back}
+
+    @property
+    @abstractmethod
+    def _uid(self) -> str: ...
+
+    @abstractmethod
+    def _as_key(self, key: Any) -> Any: ...
+
+    @abstractmethod
+    def _operator_state(self) -> OperatorState: ...
 
     @abstractmethod
     def _batch_without_rows(self) -> list[Any]: ...

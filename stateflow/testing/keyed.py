@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from stateflow.compatibility.non_restored import check_replaced
 from stateflow.compatibility.states import (
@@ -23,22 +26,25 @@ from stateflow.format.encoding import prefix
 from stateflow.format.instants import micros_since_epoch
 from stateflow.format.keygroups import DEFAULT_MAX_PARALLELISM, key_group
 from stateflow.format.records import OperatorListState, OperatorState
+from stateflow.format.scalars import BY_NAME
 from stateflow.operators.arrow_types import arrow_schema_of
-from stateflow.operators.context import Moment, OperatorContext
+from stateflow.operators.context import OperatorContext
 from stateflow.operators.elements import gathered, hand_out
 from stateflow.operators.keyed import Chunk, KeyedEngine
 from stateflow.operators.lateness import is_late
 from stateflow.operators.output import writers
 from stateflow.operators.snapshots import Copies
 from stateflow.operators.watch import Watch
+from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.graph import KeyedNode
-from stateflow.pipelines.processes.operator_spec import MAIN, OperatorSpec, side_outputs
+from stateflow.pipelines.processes.operator_spec import DEAD_LETTERS, MAIN, OperatorSpec, side_outputs
 from stateflow.pipelines.processes.process import ConnectedProcess, Output, Process, type_arguments
-from stateflow.pipelines.rows.row_type import RowType, row_type, without_nulls
+from stateflow.pipelines.rows.row_type import Field, RowType, key_type, nested_in, row_type, without_nulls
 from stateflow.state.bound import (
     BoundAggregatingState,
     BoundListState,
     BoundMapState,
+    BoundReducingState,
     BoundTimer,
     BoundTimers,
     BoundValueState,
@@ -47,7 +53,8 @@ from stateflow.state.broadcast_map import BoundBroadcast
 from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.values.key_types import key_types_for
 from stateflow.state.values.serializers import serializer_for
-from stateflow.testing.harness import END, KeyedStateHarness
+from stateflow.testing.harness import KeyedStateHarness
+from stateflow.testing.recorded import RecordedState, refuse_unknown
 
 _ANY = RowType("Any", (), lambda *values: values, False)
 
@@ -68,7 +75,7 @@ class KeyedHarness(KeyedStateHarness):
         on_error: str = "fail",
         max_parallelism: int = DEFAULT_MAX_PARALLELISM,
         event_time: Callable[[Any], datetime | None] | str | None = None,
-        after: KeyedHarness | None = None,
+        after: KeyedHarness | RecordedState | None = None,
     ) -> None:
         """`output` and `outputs` are those of the pipeline's `.process(...)`: rows that a run would refuse are refused.
         `event_time` is a field of the rows, or finds their time: a row at or behind the watermark is late then.
@@ -81,7 +88,8 @@ class KeyedHarness(KeyedStateHarness):
                 f"say what the key of {cls.__name__} is: KeyedHarness({cls.__name__}, key_type=int)"
             )
         super().__init__(now, max_parallelism)
-        self._key_of = _key_getter(key, arguments)
+        self._key_of = (_key_getter(key, arguments),) * 2
+        self._inputs: tuple[RowType, ...] = ()
         self._time_of = _time_getter(event_time)
         self._parameters = parameters or {}
         self._process_type: type[Process[Any]] = cls
@@ -89,11 +97,12 @@ class KeyedHarness(KeyedStateHarness):
         rows = _output_rows(output, arguments)
         sides = side_outputs(cls.__name__, tuple(outputs), on_error)
         node = KeyedNode(cls.__name__, process_type=cls)
-        before = after._recorded() if after is not None else None
+        begins = after.recorded() if isinstance(after, KeyedHarness) else after
+        before = begins.operator if begins is not None else None
         if before is not None:
             check_replaced(node, before)
             changed_elements(node, before)
-        states, next_id = resolve_states(node, before, after._slot + 1 if after is not None else 0)
+        states, next_id = resolve_states(node, before, begins.slot + 1 if begins is not None else 0)
         ids = state_ids(states)
         self._spec = OperatorSpec(
             cls.__name__, process, cls, _key_names(key, hint, len(types)), types, (_ANY,), rows or _ANY,
@@ -108,11 +117,73 @@ class KeyedHarness(KeyedStateHarness):
         schemas = {name: arrow_schema_of(of) for name, of in declared.items()}
         self._takers = {name: Copies(writer) for name, writer in writers(self._spec, schemas).items()}
         self._codec = KeyCodec(types, self._spec.key_columns if len(types) > 1 else ())
-        self._elements: dict[str, tuple[tuple[bytes, ...], ...]] = {}
-        if after is not None and before is not None:
-            self._go_on(after, todays_elements(node, before))
+        if begins is not None and before is not None:
+            self._begin_with(replace(begins, elements=dict(todays_elements(node, before))))
 
-    def _recorded(self) -> OperatorState:
+    @classmethod
+    def of(
+        cls,
+        flow: Flow,
+        uid: str,
+        *,
+        rows: Sequence[Any] = (),
+        after: KeyedHarness | RecordedState | None = None,
+        **arguments: Any,
+    ) -> KeyedHarness:
+        """A keyed operator of a pipeline: `KeyedHarness.of(pipeline.build({...}), "balance")`. Its rows may be dicts. `rows` are the
+        types of its inputs, where the pipeline does not say them. The further arguments are `now`, `parameters`, `max_parallelism`,
+        `event_time` and `after`.
+
+        Its watermark is the operator's own."""
+        node = next((node for node in flow.operators if node.uid == uid), None)
+        if node is None or node.process is None or not node.has_key:
+            keyed = [node.uid for node in flow.operators if node.process is not None and node.has_key]
+            raise UsageError(
+                f"flow {flow.name!r} has no operator {uid!r} whose code gets the rows of a key; it has {', '.join(keyed) or 'none'}"
+            )
+        inputs = tuple(map(row_type, rows)) or tuple(each for each in node.rows if each is not None)
+        if len(inputs) != len(node.keyed):
+            raise UsageError(
+                f"only Spark knows the columns of operator {uid!r}: give its rows, such as rows=['user long, amount double']"
+            )
+        sides: list[Output[Any]] = [
+            Output(name, of) for name, of in node.sides.items() if name != DEAD_LETTERS
+        ]
+        harness = cls(
+            node.process, key=node.keyed[0].columns, key_type=_key_hint(uid, inputs[0], node.keyed[0].columns),
+            output=node.output, outputs=sides, on_error=node.on_error, after=after, **arguments,
+        )  # fmt: skip
+        harness._key_of = (
+            _key_getter(node.keyed[0].columns, ()),
+            _key_getter(node.keyed[-1].columns, ()),
+        )
+        harness._inputs = inputs
+        harness._node = node
+        harness._spec = dataclasses.replace(harness._spec, uid=uid, rows=inputs)
+        return harness
+
+    @property
+    def _uid(self) -> str:
+        return self._spec.uid
+
+    def _as_key(self, key: Any) -> Any:
+        return _as_key(self._codec, key)
+
+    def put(self, key: Any, **states: Any) -> None:
+        """Sets states and timers of a key, each to what `snapshot` gives of it, without a batch."""
+        engine = self._new_engine()
+        hand_out(engine.process, self._elements, 0, whole=False)
+        key = _as_key(self._codec, key)
+
+        def change() -> None:
+            for name, value in states.items():
+                refuse_unknown(self._uid, name, self._process_type.declared_names())
+                _set(getattr(engine.process, name), value)
+
+        engine.change(_full_key(self._codec, self._max, key), key, change)
+        engine.next_expiries()
+
+    def _operator_state(self) -> OperatorState:
         """The state as a record has it."""
         declared = self._process_type.declarations().operator
         elements = {
@@ -121,16 +192,12 @@ class KeyedHarness(KeyedStateHarness):
         }
         return msgspec.structs.replace(self._operator, operator_states=elements)
 
-    def _go_on(self, after: KeyedHarness, elements: Mapping[str, tuple[tuple[bytes, ...], ...]]) -> None:
-        self.now, self.watermark, self._slot = after.now, after.watermark, after._slot
-        self._backend.write(after._backend.scan(b"", END))
-        self._elements = dict(elements)
-
-    def rows(self, *rows: Any, late: bool | None = None) -> list[Any]:
-        """One batch of input rows; gives the rows that it puts out. `late` overrides what their event times say."""
+    def rows(self, *rows: Any, late: bool | Sequence[bool] | None = None) -> list[Any]:
+        """One batch of input rows; gives the rows that it puts out. `late`, for all or for each, overrides what their event times
+        say."""
         if issubclass(self._process_type, ConnectedProcess):
             raise UsageError(f"{self._process_type.__name__} has two inputs: feed it with left() and right()")
-        return self._batch([(self._key(row), 0, row) for row in rows], late)
+        return self._batch([self._row(row, 0) for row in rows], late)
 
     def left(self, *rows: Any) -> list[Any]:
         """A batch of rows of a connected process's left input."""
@@ -140,15 +207,34 @@ class KeyedHarness(KeyedStateHarness):
         """A batch of rows of a connected process's right input."""
         return self.both((), rows)
 
-    def both(self, left: Iterable[Any], right: Iterable[Any]) -> list[Any]:
-        """A batch with rows of both inputs: each key is given its left rows before its right ones."""
+    def both(
+        self, left: Iterable[Any], right: Iterable[Any], *, late: bool | Sequence[bool] | None = None
+    ) -> list[Any]:
+        """A batch with rows of both inputs: each key is given its left rows before its right ones. `late` is as in `rows`, the left
+        ones first."""
         if not issubclass(self._process_type, ConnectedProcess):
             raise UsageError(f"{self._process_type.__name__} has one input: feed it with rows()")
         sides = [(row, side) for side, rows in enumerate((left, right)) for row in rows]
-        return self._batch([(self._key(row), side, row) for row, side in sides], None)
+        return self._batch([self._row(row, side) for row, side in sides], late)
 
-    def _key(self, row: Any) -> Any:
-        return _as_key(self._codec, self._key_of(row))
+    def batch(
+        self,
+        *inputs: Iterable[Any],
+        late: bool | Sequence[bool] | None = None,
+        broadcast: Mapping[str, Sequence[Any]] = MappingProxyType({}),
+    ) -> list[Any]:
+        """A batch with the rows of each input, and rows of broadcast streams before them."""
+
+        def first(engine: KeyedEngine) -> None:
+            for name, rows in broadcast.items():
+                engine.broadcast(name, rows)
+
+        rows = [self._row(row, side) for side, rows in enumerate(inputs) for row in rows]
+        return self._batch(rows, late, first)
+
+    def _row(self, row: Any, side: int) -> tuple[Any, int, Any]:
+        key = _as_key(self._codec, self._key_of[side](row))
+        return key, side, _made(self._inputs[side], row) if self._inputs and isinstance(row, dict) else row
 
     def broadcast(self, name: str, *rows: Any) -> list[Any]:
         """A batch with rows of a broadcast stream; gives the rows that it puts out."""
@@ -188,12 +274,17 @@ class KeyedHarness(KeyedStateHarness):
     def _batch(
         self,
         rows: list[tuple[Any, int, Any]],
-        late: bool | None,
+        late: bool | Sequence[bool] | None,
         before: Callable[[KeyedEngine], None] = lambda engine: None,
     ) -> list[Any]:
         by_key: dict[Any, tuple[list[Any], list[Any]]] = {}
         for key, side, row in rows:
             by_key.setdefault(key, ([], []))[side].append(row)
+        given: bool | Mapping[int, bool] | None
+        if isinstance(late, Sequence):
+            given = {id(row): flag for (_, _, row), flag in zip(rows, late, strict=True)}
+        else:
+            given = late
         with self._engine() as engine:
             before(engine)
             engine.expire(range(self._max))
@@ -207,7 +298,7 @@ class KeyedHarness(KeyedStateHarness):
                     Chunk(
                         [key],
                         [base],
-                        partial(_inputs, by_key[key][:inputs], engine.context, partial(self._is_late, late)),
+                        partial(_inputs, by_key[key][:inputs], engine.context, partial(self._is_late, given)),
                         partial(_under, base),
                     )
                 )
@@ -221,27 +312,33 @@ class KeyedHarness(KeyedStateHarness):
             for name, emitted in ((MAIN, produced), *engine.context.sides.items()):
                 if name in self._takers:
                     self._takers[name].check(emitted)
+        self._watermark_before = self.watermark
         self._count(engine.context.metrics.counters)
         return self._put_out(produced, engine.context.sides)
 
-    def _is_late(self, given: bool | None, row: Any) -> bool:
+    def _is_late(self, given: bool | Mapping[int, bool] | None, row: Any) -> bool:
         """As a run judges it: without a watermark, or without an event time, a row is on time."""
+        if isinstance(given, Mapping):
+            return given[id(row)]
         if given is not None or self._time_of is None or self.watermark is None:
             return bool(given)
         at = self._time_of(row)
         return at is not None and bool(is_late(_micros(at), _micros(self.watermark)))
 
     def _new_engine(self) -> KeyedEngine:
-        mark = None if self.watermark is None else _micros(self.watermark)
-        moment = Moment(self._slot, _micros(self.now), self._slot, mark, self._parameters)
-        engine = KeyedEngine(self._spec, moment, 0, takers=self._takers)
+        for each in (self.watermark, self.now):
+            if each is not None:
+                _micros(each)  # refuses a time without a zone
+        spec = dataclasses.replace(self._spec, **self._lag())
+        engine = KeyedEngine(spec, self._moment(self._parameters), *self._subtask, takers=self._takers)
         engine.attach(self._backend)
         return engine
 
     @contextmanager
     def _engine(self) -> Iterator[KeyedEngine]:
+        self._before = self.recorded()
         self._slot += 1
-        before = list(self._backend.scan(b"", END))
+        before = self._before.entries
         engine = self._new_engine()
         hand_out(engine.process, self._elements, 0, whole=True)
         try:
@@ -304,6 +401,63 @@ def _key_names(key: Any, hint: Any, count: int) -> tuple[str, ...]:
         return key
     fields = getattr(hint, "_fields", None) or getattr(hint, "__dataclass_fields__", None)
     return tuple(fields) if fields else tuple(f"k{i}" for i in range(count))
+
+
+def _key_hint(uid: str, rows: RowType, columns: Sequence[str]) -> Any:
+    """The type of a key that a row has in these columns."""
+    kinds = [key_type(field.type) for name in columns if (field := rows.field(name)) is not None]
+    if len(kinds) < len(columns) or None in kinds:
+        raise UsageError(
+            f"operator {uid!r}: {rows.name} has no columns {', '.join(columns)} that can be a key; it has {rows.ddl}"
+        )
+    types = tuple(BY_NAME[kind].type for kind in kinds if kind is not None)
+    return types[0] if len(types) == 1 else tuple.__class_getitem__(types)
+
+
+def _made(of: RowType, row: Mapping[str, Any]) -> Any:
+    """A row of the operator's input from its columns."""
+    if unlike := {*of.names} ^ {*row}:
+        raise UsageError(
+            f"rows of {of.name} have the columns {', '.join(of.names)}: look at {', '.join(sorted(unlike))}"
+        )
+    return of.make(*(_value(field, row[field.name]) for field in of.fields))
+
+
+def _value(field: Field, value: Any) -> Any:
+    if value is None or field.hint is None or nested_in(field.hint)[0] == "":
+        return value
+    return msgspec.convert(value, field.hint)
+
+
+def _set(state: Any, value: Any) -> None:
+    """Sets a state of the current key to what `_plain` gives of it."""
+    if state.namespace is not None and isinstance(value, dict):
+        for namespace, own in value.items():
+            _set_one(state.view_of(namespace) if namespace is not None else state, own)
+    else:
+        _set_one(state, value)
+
+
+def _set_one(state: Any, value: Any) -> None:
+    match state:
+        case BoundTimer():
+            state.set(value)
+        case BoundTimers():
+            for at in value:
+                state.set(at)
+        case BoundMapState():
+            state.update(value)
+        case BoundListState():
+            state.update(value)
+        case BoundValueState():
+            state.value = value
+        case BoundReducingState():
+            state.clear()
+            state.add(value)
+        case _:
+            raise UsageError(
+                "the accumulator of an aggregating state cannot be set: begin with after=RecordedState, or add() its values in a batch"
+            )
 
 
 def _as_key(codec: KeyCodec, key: Any) -> Any:

@@ -1,0 +1,118 @@
+"""`stateflow debug`: one key in one batch that was, run again by today's code, step by step or at once."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from stateflow.cli.options import (
+    AllowNonRestoredState,
+    Conf,
+    File,
+    Invocation,
+    OperatorName,
+    Parameters,
+    PipelinesJob,
+    Settings,
+    argument,
+    command,
+    flag,
+    pairs,
+    root_of,
+)
+from stateflow.cli.output import ConsoleOutput, Heading, Piece, TextTable
+
+if TYPE_CHECKING:
+    from stateflow.debugging.trial import Trial
+
+
+@command
+def debug(
+    call: Invocation,
+    file: File,
+    operator: OperatorName,
+    key: Annotated[str, argument(metavar="KEY", help="42; of several columns a,7 or '[\"a\", 7]'.")],
+    at: Annotated[
+        str, flag("--at", metavar="N|tag:NAME|TIME|latest", help="The checkpoint that the batch made.")
+    ],
+    job: PipelinesJob = None,
+    no_stop: Annotated[
+        bool,
+        flag("--no-stop", help="Do not stop in the debugger: only show what comes in and what comes out."),
+    ] = False,
+    parameter: Parameters = None,
+    master: Annotated[str | None, flag(help="Spark's master, such as local[4].")] = None,
+    conf: Conf = None,
+    option: Settings = None,
+    allow_non_restored_state: AllowNonRestoredState = False,
+) -> None:
+    """One key in the batch of a checkpoint, run again by the code in FILE: at a terminal under pdb, elsewhere at once.
+
+    The code gets the state that the key had before, the rows that it got, and the clock, chance and watermark of the batch. Its
+    rows and state are shown beside what the checkpoint holds. Nothing is published.
+    """
+    from stateflow.jobs.job import Job
+    from stateflow.jobs.running import debug_loaded
+    from stateflow.pipelines.loading import load_pipeline
+
+    options = call.options(option)
+    loaded = load_pipeline(file, Path.cwd())
+    found = Job(root_of(options), job or loaded.pipeline.name, storage_options=options.storage_options)
+    stops = (
+        not no_stop and isinstance(call.output, ConsoleOutput) and sys.stdin.isatty() and sys.stdout.isatty()
+    )
+    trial = debug_loaded(
+        loaded,
+        found,
+        operator,
+        key,
+        at,
+        pairs(parameter, "-p"),
+        options=options,
+        master=master,
+        conf=pairs(conf, "--conf"),
+        allow_non_restored_state=allow_non_restored_state,
+        run=_under_pdb(call) if stops else None,
+    )
+    if trial is None:
+        call.output.note("left before the batch was done")
+        return
+    call.output.answer(trial.document(), *pieces(trial), note="\n".join([trial.verdict, *trial.notes]))
+
+
+def _under_pdb(call: Invocation) -> Any:
+    from stateflow.debugging.stops import stopping
+
+    return stopping(call.output.note)
+
+
+def pieces(trial: Trial) -> Iterator[Piece]:
+    sides = ("rows in",) if len(trial.rows) == 1 else ("rows in, left", "rows in, right")
+    for name, rows in zip(sides, trial.rows, strict=True):
+        yield Heading(name)
+        yield _table(rows)
+    yield Heading("state")
+    names = list({**trial.before, **trial.after, **trial.then})
+    yield TextTable(
+        ("state", "before", "after", f"checkpoint {trial.past.slot}"),
+        [(name, *(_text(of.get(name)) for of in (trial.before, trial.after, trial.then))) for name in names],
+    )
+    for output, rows in trial.output.items():
+        yield Heading(f"rows out, {output}" if output else "rows out")
+        yield _table(rows)
+
+
+def _table(rows: Any) -> Piece:
+    if not rows:
+        return "none"
+    return TextTable(tuple(rows[0]), [tuple(map(_text, row.values())) for row in rows])
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 200 else f"{text[:197]}..."
