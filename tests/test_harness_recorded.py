@@ -104,7 +104,9 @@ def test_what_cannot_be_put_is_refused() -> None:
     harness = KeyedHarness.of(flow(), "everything")
     with pytest.raises(UsageError, match="accumulator of an aggregating state cannot be set"):
         harness.put("ann", mean=3.0)
-    with pytest.raises(UsageError, match="operator 'everything' has no state 'totl': it has brief, by_day, mean"):
+    with pytest.raises(
+        UsageError, match="operator 'everything' has no state 'totl': it has brief, by_day, mean"
+    ):
         harness.put("ann", totl=3.0)
 
 

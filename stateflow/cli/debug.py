@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,9 +24,11 @@ from stateflow.cli.options import (
     root_of,
 )
 from stateflow.cli.output import ConsoleOutput, Heading, Piece, TextTable
+from stateflow.errors import UsageError
 
 if TYPE_CHECKING:
-    from stateflow.debugging.trial import Trial
+    from stateflow.debugging.past_key import PastKey
+    from stateflow.debugging.trial import Row, Run, Trial
 
 
 @command
@@ -43,6 +45,27 @@ def debug(
         bool,
         flag("--no-stop", help="Do not stop in the debugger: only show what comes in and what comes out."),
     ] = False,
+    test: Annotated[
+        Path | None,
+        flag(
+            "--test",
+            metavar="FILE.py",
+            help="Write the same as a test for pytest. It has values of rows and state.",
+        ),
+    ] = None,
+    expect: Annotated[
+        str,
+        flag(
+            "--expect",
+            metavar="CONDITION",
+            help="With --test: what is right, in SQL over value and previous.",
+        ),
+    ] = "",
+    expect_value: Annotated[
+        str | None,
+        flag("--expect-value", metavar="JSON", help="With --test: the right value, as query shows it."),
+    ] = None,
+    state: Annotated[str, flag("--state", help="Of which state that is right; else the only one.")] = "",
     parameter: Parameters = None,
     master: Annotated[str | None, flag(help="Spark's master, such as local[4].")] = None,
     conf: Conf = None,
@@ -54,10 +77,19 @@ def debug(
     The code gets the state that the key had before, the rows that it got, and the clock, chance and watermark of the batch. Its
     rows and state are shown beside what the checkpoint holds. Nothing is published.
     """
+    from stateflow.debugging.written_test import Expectation, refuse_existing, write_test
     from stateflow.jobs.job import Job
     from stateflow.jobs.running import debug_loaded
     from stateflow.pipelines.loading import load_pipeline
 
+    if test is None and (expect or expect_value is not None or state):
+        raise UsageError(
+            "--expect, --expect-value and --state say what a test asserts: name its file with --test FILE.py"
+        )
+    if expect and expect_value is not None:
+        raise UsageError("say what is right once: with --expect or with --expect-value")
+    if test is not None:
+        refuse_existing(test)
     options = call.options(option)
     loaded = load_pipeline(file, Path.cwd())
     found = Job(root_of(options), job or loaded.pipeline.name, storage_options=options.storage_options)
@@ -80,20 +112,41 @@ def debug(
     if trial is None:
         call.output.note("left before the batch was done")
         return
-    call.output.answer(trial.document(), *pieces(trial), note="\n".join([trial.verdict, *trial.notes]))
+    written = (
+        [] if test is None else [write_test(trial, loaded, test, Expectation(state, expect, expect_value))]
+    )
+    call.output.answer(
+        trial.document() | {"test": "".join(written) or None},
+        *pieces(trial),
+        note="\n".join([trial.verdict, *trial.notes, *written]),
+    )
 
 
-def _under_pdb(call: Invocation) -> Any:
+def _under_pdb(call: Invocation) -> Run:
     from stateflow.debugging.stops import stopping
+    from stateflow.debugging.trial import rows_in
 
-    return stopping(call.output.note)
+    def show(past: PastKey) -> None:
+        call.output.say(
+            *_rows_in(rows_in(past)),
+            Heading("state before"),
+            TextTable(
+                ("state", "value"), [(name, _text(value)) for name, value in past.before.values().items()]
+            ),
+        )
+
+    return stopping(show)
+
+
+def _rows_in(inputs: Sequence[Sequence[Row]]) -> Iterator[Piece]:
+    names = ("rows in",) if len(inputs) == 1 else ("rows in, left", "rows in, right")
+    for name, rows in zip(names, inputs, strict=True):
+        yield Heading(name)
+        yield _table(rows)
 
 
 def pieces(trial: Trial) -> Iterator[Piece]:
-    sides = ("rows in",) if len(trial.rows) == 1 else ("rows in, left", "rows in, right")
-    for name, rows in zip(sides, trial.rows, strict=True):
-        yield Heading(name)
-        yield _table(rows)
+    yield from _rows_in(trial.rows)
     yield Heading("state")
     names = list({**trial.before, **trial.after, **trial.then})
     yield TextTable(
@@ -105,7 +158,7 @@ def pieces(trial: Trial) -> Iterator[Piece]:
         yield _table(rows)
 
 
-def _table(rows: Any) -> Piece:
+def _table(rows: Sequence[Row]) -> Piece:
     if not rows:
         return "none"
     return TextTable(tuple(rows[0]), [tuple(map(_text, row.values())) for row in rows])

@@ -8,6 +8,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from stateflow.debugging.past_key import PastKey
+from stateflow.debugging.trial import Run, at_once
 from stateflow.pipelines.processes.process import ConnectedProcess, Process
 
 
@@ -16,9 +17,10 @@ class Stops(pdb.Pdb):
 
     def __init__(self, codes: Iterator[CodeType], **streams: Any) -> None:
         super().__init__(nosigint=True, **streams)
-        self._begun = False
+        self._begun = self._left = False
         for code in codes:
-            self.set_break(code.co_filename, code.co_firstlineno, funcname=code.co_name)
+            # Once: a first line that begins a loop comes again and again.
+            self.set_break(code.co_filename, code.co_firstlineno, temporary=True, funcname=code.co_name)
 
     def user_line(self, frame: FrameType) -> None:
         if self._begun:
@@ -27,15 +29,21 @@ class Stops(pdb.Pdb):
             self._begun = True
             self.set_continue()
 
+    def set_quit(self) -> None:
+        self._left = True
+        super().set_quit()
+
     def run_until_done(self, code: Callable[[], Any]) -> bool:
         """False if the user has left before it was done."""
         try:
             self.runcall(code)
         except Exception:
-            if not self.quitting:
+            # To the engine, leaving looks like an error of the code.
+            if not self._left:
                 raise
-            return False
-        return True
+        finally:
+            self.clear_all_breaks()
+        return not self._left
 
 
 def code_of(process: type[Process[Any]]) -> Iterator[CodeType]:
@@ -48,15 +56,14 @@ def code_of(process: type[Process[Any]]) -> Iterator[CodeType]:
             yield code
 
 
-def stopping(say: Callable[[str], object]) -> Callable[[PastKey, Callable[[], Any]], bool]:
-    """Runs a batch under the debugger, if it is of code that gets the rows of a key."""
+def stopping(show: Callable[[PastKey], object]) -> Run:
+    """Runs a batch under the debugger, if it is of code that gets the rows of a key; before that, `show` tells what it is about."""
 
     def run(past: PastKey, code: Callable[[], Any]) -> bool:
         process = past.node.process_type
         if process is None:
-            say(f"operator {past.node.uid!r} works on tables: there is no code for one key to stop in")
-            code()
-            return True
+            return at_once(past, code)
+        show(past)
         return Stops(code_of(process)).run_until_done(code)
 
     return run

@@ -137,13 +137,22 @@ def tried(past: PastKey, run: Run = at_once) -> Trial | None:
     )
     return Trial(
         past,
-        [list(map(jsonable, rows.plain())) for rows in past.rows.inputs],
+        rows_in(past),
         _output(past.node, harness),
         past.before.values(),
         after.values(),
         past.then.values(),
         list(_notes(past)),
     )
+
+
+def rows_in(past: PastKey) -> list[list[Row]]:
+    """The key's rows, of each input."""
+    return [[_plain(row) for row in rows.plain()] for rows in past.rows.inputs]
+
+
+def _plain(row: Row) -> Row:
+    return {name: jsonable(value) for name, value in row.items()}
 
 
 def _batch(harness: Harness, past: PastKey) -> None:
@@ -172,7 +181,7 @@ def _row(of: RowType, row: Any) -> Row:
     if not isinstance(row, dict):
         writer = RowWriter(of, arrow_schema_of(of), of.name)
         row = dict(zip(of.names, writer.values(row), strict=True))
-    return {name: jsonable(value) for name, value in row.items()}
+    return _plain(row)
 
 
 def _notes(past: PastKey) -> Iterator[str]:

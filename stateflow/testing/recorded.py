@@ -60,4 +60,6 @@ def expected(condition: str, state: str, after: KeyState, before: KeyState) -> N
 
 def refuse_unknown(uid: str, state: str, known: Any) -> None:
     if state not in known:
-        raise UsageError(f"operator {uid!r} has no state {state!r}: it has {', '.join(sorted(known)) or 'none'}")
+        raise UsageError(
+            f"operator {uid!r} has no state {state!r}: it has {', '.join(sorted(known)) or 'none'}"
+        )
