@@ -81,3 +81,71 @@ def make(root: Path, keys: int, *, shards: int = 8, serializer: Any = float, val
         next_state_id=2,
     )
     writer.complete(writer.decide(Draft("checkpoint", now=now(), operators={OPERATOR: operator})), {})
+
+
+def go_on(root: Path, batches: Iterable[tuple[Sequence[int], float]]) -> None:
+    """A checkpoint for each batch, in which its keys get the value. It goes on from the files of the one before, as a task does."""
+    import msgspec
+    import numpy as np
+    import pyarrow as pa
+
+    from stateflow.checkpoint.claim import claim
+    from stateflow.checkpoint.draft import Draft
+    from stateflow.checkpoint.log import read_log
+    from stateflow.format.layout import JobLayout
+    from stateflow.format.records import FileRef, Owner
+    from stateflow.state.backends.base import NewFile
+    from stateflow.state.backends.rocksdb import rocksdb_backend
+    from stateflow.state.backends.rocksdb_options import RocksOptions
+    from stateflow.state.keys.codec import KeyCodec
+    from stateflow.state.keys.hashing import key_groups_of
+    from stateflow.state.values.serializers import serializer_for
+    from stateflow.storage.files import inline, upload_file
+    from stateflow.storage.roots import open_store
+
+    store, layout = open_store(str(root), fsync=False), JobLayout(JOB)
+    writer = claim(
+        store,
+        layout,
+        owner=Owner(run=JOB),
+        ids=lambda: uuid.uuid4().hex,
+        clock=now,
+        carry_out=lambda *_: {},
+    )
+    head = read_log(store, layout).head
+    assert head is not None
+    operator = head.operators[OPERATOR]
+    shards = [shard for subtask in operator.shards for shard in subtask]
+    open_shard, codec, dumps = (
+        rocksdb_backend(RocksOptions()),
+        KeyCodec(("int",)),
+        serializer_for(float).dumps,
+    )
+
+    def stored(file: NewFile) -> FileRef:
+        if file.data is not None:
+            return inline(file.name, file.data)
+        assert file.path is not None
+        path = layout.shared_file(
+            writer.epoch, writer.next_slot, uuid.uuid4().hex, file.path.suffix or ".bin"
+        )
+        return upload_file(store, path, file.path, file.name)
+
+    for keys, value in batches:
+        own = np.asarray(keys, dtype=np.int64)
+        groups = key_groups_of(("int",), [pa.array(own)], GROUPS)
+        order = np.argsort(groups, kind="stable")
+        full, raw = codec.encode_many([own[order]], groups[order], 1), dumps(float(value))
+        for at, shard in enumerate(shards):
+            begin, end = np.searchsorted(groups[order], [shard.first, shard.last + 1]).tolist()
+            if begin == end:
+                continue
+            folder = root.parent / f"made-{uuid.uuid4().hex}"
+            backend = open_shard(shard, folder, lambda ref: root / ref.path)
+            backend.write((key, raw) for key in full[begin:end])
+            snapshot = backend.snapshot()
+            files = (*snapshot.kept, *map(stored, snapshot.new))
+            backend.close()
+            shards[at] = msgspec.structs.replace(shard, files=files, entries=snapshot.entries)
+        made = msgspec.structs.replace(operator, shards=tuple((shard,) for shard in shards))
+        writer.complete(writer.decide(Draft("checkpoint", now=now(), operators={OPERATOR: made})), {})
