@@ -77,8 +77,9 @@ def checked_retained(retained: int) -> int:
 def roots(log: Log, pins: Iterable[Pin], retained: Retention | int) -> dict[int, str]:
     """Slots of the records that must stay, each with the reason."""
     retention = retention_of(retained)
-    reasons = {slot: f"{BY_RULE}{part}" for slot, part in _by_rule(log, retention).items()}
     checkpoints = restorable(log)
+    # Also of what was let go and is still there: nobody shall delete by a rule what the rule keeps.
+    reasons = {slot: f"{BY_RULE}{part}" for slot, part in _by_rule(checkpoints, retention).items()}
     reasons |= {record.slot: YOUNG for record in checkpoints[-_newest(checkpoints, retention) :]}
     reasons |= {record.slot: RETAINED for record in checkpoints[-retention.checkpoints :]}
     members = {record.slot for record in log.chain}
@@ -122,7 +123,9 @@ def announced_by(log: Log, kind: str, retained: Retention | int | None) -> Annou
     stay = [*(record.slot for record in log.pending), *newest[-count:]]
     if kind == "fence" and (head := log.head) is not None:
         stay.append(head.slot)
-    by_rule = _by_rule(log, retention)
+    # Nothing that an earlier record has let go: a collector may be deleting it.
+    before = frozenset(log.kept)
+    by_rule = _by_rule((r for r in checkpoints if r.slot >= log.floor or r.slot in before), retention)
     lowest = min(stay, default=log.floor)
     older = [record.slot for record in reversed(checkpoints) if record.slot < lowest]
     # Those that the rule keeps one after the other need no mention: the floor stays below them.
@@ -144,7 +147,5 @@ def _young(checkpoints: list[Record], retention: Retention) -> int:
     )
 
 
-def _by_rule(log: Log, retention: Retention) -> dict[int, RulePart]:
-    """What the rule keeps of the checkpoints that no earlier record has let go: a collector may be deleting those."""
-    standing = [r for r in restorable(log) if r.slot >= log.floor or r.slot in log.kept]
-    return retention.rule.kept([(record.slot, record.at) for record in standing], retention.now)
+def _by_rule(checkpoints: Iterable[Record], retention: Retention) -> dict[int, RulePart]:
+    return retention.rule.kept(((record.slot, record.at) for record in checkpoints), retention.now)

@@ -20,7 +20,7 @@ _STEPS = {
     "daily": timedelta(days=1),
     "weekly": timedelta(weeks=1),
 }
-_MONDAY = timedelta(days=3)
+_MONDAY = timedelta(days=3) // _MICROSECOND
 """From a Monday to the day that times are counted from, a Thursday."""
 _PART = re.compile(r"(\w+)\s+for\s+(.+)", re.DOTALL | re.IGNORECASE)
 
@@ -45,13 +45,12 @@ class RulePart:
         # One more than the whole steps: the length begins in the middle of one.
         return self.length // self.step_length + 1 if self.step_length else None
 
-    def piece(self, slot: int, at: int) -> int:
-        """The hour, day or week that a checkpoint lies in, counted in UTC; of `all`, each is a piece of its own."""
+    def last_of_pieces(self, checkpoints: Iterable[tuple[int, int]]) -> Iterable[tuple[int, int]]:
+        """Of each hour, day or week, in UTC, the checkpoint with the highest slot; of `all`, each."""
         width = self.step_length // _MICROSECOND
-        return (at + _MONDAY // _MICROSECOND) // width if width else slot
-
-    def reaches(self, at: int, now: int) -> bool:
-        return at > now - self.length // _MICROSECOND
+        if not width:
+            return checkpoints
+        return {(at + _MONDAY) // width: (slot, at) for slot, at in checkpoints}.values()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +72,12 @@ class RetentionRule:
         of a day is the last of its hour. A clock that goes back puts later slots into an earlier piece, and one that is behind
         finds that all is young; neither makes a piece of time empty.
         """
-        observed = list(checkpoints)
+        observed = list(checkpoints) if self.parts else []
         found: dict[int, RulePart] = {}
         for part in self.parts:
-            last = {part.piece(slot, at): slot for slot, at in observed}
-            for slot, at in observed:
-                if part.reaches(at, now) and last[part.piece(slot, at)] == slot:
+            oldest = now - part.length // _MICROSECOND
+            for slot, at in part.last_of_pieces(observed):
+                if at > oldest:
                     found.setdefault(slot, part)
         return found
 

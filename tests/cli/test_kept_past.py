@@ -161,6 +161,21 @@ def test_gc_keeps_what_the_last_run_announced_and_says_so(command: Command, root
     assert kept(job) == before
 
 
+def test_gc_by_a_rule_deletes_nothing_that_the_rule_keeps_though_a_run_has_let_it_go(
+    command: Command, root: Path, job: PastJob
+) -> None:
+    job.beat(ended=True)
+    job.claim("keeps one and dies before it collects", 1)
+    gc = ("gc", "orders", "--retained", "1", "--checkpoint-dir", root, "-o", "json")
+    by_rule = command(*gc, "--retention", RULE, "--yes").json
+    last_of_hours = [int(slot) for slot, reason in by_rule["kept"].items() if reason == f"rule: {RULE}"]
+    assert len(last_of_hours) >= 3
+    assert set(last_of_hours) < set(kept(job))
+    assert len(by_rule["records"]) >= 3
+    assert command(*gc, "--yes").code == 0
+    assert len(kept(job)) == 1
+
+
 def test_kept_checkpoints_answer_like_any_other(command: Command, root: Path, job: PastJob) -> None:
     total = {record.slot: 8 + record.slot for record in job.log().checkpoints}
     job.go_by(RULE)

@@ -115,7 +115,7 @@ RULES: dict[str, tuple[Removal, ...]] = {
         (Patch(_RETENTION, "Announcement(log.floor, log.kept)", "Announcement(log.floor)"),),
     ),
     "leaving out what was let go": (
-        (Patch(_RETENTION, " if r.slot >= log.floor or r.slot in log.kept]", "]"),),
+        (Patch(_RETENTION, " if r.slot >= log.floor or r.slot in before), ", "), "),),
     ),
     "looking directly for what is kept": (
         (Patch(_LOG, " if log.whole and log.lost else log\n", " if False else log\n"),),
