@@ -109,6 +109,7 @@ def kept(rule: RetentionRule, ages: list[int], now: int = T0) -> dict[int, str]:
             [20 * DAY, 19 * HOUR, MINUTE],
             {1: "daily", 2: "hourly", 3: "all"},
         ),
+        ("what is just as old as a part says, no more", [HOUR, HOUR - 1], {2: "all"}),
         ("after a pause that is longer than the rule, nothing", [50 * DAY, 40 * DAY], {}),
         (
             "what a clock dated ahead, as young",
