@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stateflow.cli.options import Invocation, JobName, OperatorName, argument, command, flag
+from stateflow.cli.options import (
+    Conf,
+    Invocation,
+    JobName,
+    OperatorName,
+    Parameters,
+    argument,
+    command,
+    flag,
+    pairs,
+)
 from stateflow.cli.output import Heading, Piece, TextTable
 from stateflow.cli.text import moment, several, size
 from stateflow.errors import UsageError
 
 if TYPE_CHECKING:
     from stateflow.reading.diff import EntryChange
-    from stateflow.reading.history import KeyVersion
+    from stateflow.reading.history import KeyHistory, KeyVersion, RowsOfVersion
     from stateflow.reading.predicates import Predicate
 
 StateName = Annotated[str, argument(metavar="STATE", help="Name of the state or timer.")]
@@ -45,18 +56,43 @@ def history(
     namespace: Namespace = None,
     since: Since = "",
     limit: Annotated[int, typer.Option("--limit", min=1, help="Most versions: the newest ones.")] = 100,
+    rows: Annotated[
+        str,
+        flag(
+            "--rows",
+            metavar="FILE:PIPELINE",
+            help="Also the rows of the key, read again from this pipeline's sources. This starts Spark.",
+        ),
+    ] = "",
+    parameter: Parameters = None,
+    master: Annotated[str | None, flag(help="With --rows: Spark's master, such as local[4].")] = None,
+    conf: Conf = None,
 ) -> None:
     """What a state held for a key, after each kept checkpoint in which that changed."""
-    found = call.job(job).history_of(
-        operator,
-        state,
-        key,
-        map_key=map_key,
-        namespace=namespace,
-        since=since,
-        limit=limit,
-        options=call.options(),
-    )
+    asked: dict[str, Any] = {
+        "map_key": map_key,
+        "namespace": namespace,
+        "since": since,
+        "limit": limit,
+        "options": call.options(),
+    }
+    if rows:
+        from stateflow.jobs.running import history_loaded
+        from stateflow.pipelines.loading import load_pipeline
+
+        found = history_loaded(
+            load_pipeline(rows, Path.cwd()),
+            call.job(job),
+            operator,
+            state,
+            key,
+            parameters=pairs(parameter, "-p"),
+            master=master,
+            conf=pairs(conf, "--conf"),
+            **asked,
+        )
+    else:
+        found = call.job(job).history_of(operator, state, key, **asked)
     notes = [f"{several(found.checkpoints, 'kept checkpoint')} read"]
     if not found.versions:
         notes.insert(0, f"nothing was ever set for key {key}")
@@ -74,7 +110,9 @@ def history(
             "key": key,
             "map_key": map_key,
             "namespace": namespace,
-            "versions": [_version(version) for version in found.versions],
+            "versions": [
+                _version(version) | _rows(found.rows.get(version.slot)) for version in found.versions
+            ],
             "checkpoints": found.checkpoints,
             "look_ups": found.look_ups,
             "collected": list(found.collected),
@@ -94,8 +132,31 @@ def history(
                 for version in found.versions
             ],
         ),
+        *_rows_by_version(found),
         note="; ".join(notes),
     )
+
+
+def _rows(found: RowsOfVersion | None) -> dict[str, Any]:
+    if found is None:
+        return {}
+    return {"rows": found.inputs, "rows_since": found.since, "rows_missing": found.why or None}
+
+
+def _rows_by_version(found: KeyHistory) -> Iterator[Piece]:
+    for slot, rows in found.rows.items():
+        yield Heading(f"rows up to checkpoint {slot}" + (f", since {rows.since}" if rows.since else ""))
+        if rows.why:
+            yield f"not known: {rows.why}"
+            continue
+        for side, some in zip(("left", "right"), rows.inputs, strict=False):
+            if len(rows.inputs) > 1:
+                yield f"{side}:"
+            yield (
+                TextTable(tuple(some[0]), [tuple(map(_short, row.values())) for row in some])
+                if some
+                else "none"
+            )
 
 
 def _version(version: KeyVersion) -> dict[str, Any]:

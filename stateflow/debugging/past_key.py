@@ -80,7 +80,7 @@ def past_key(batches: PastBatches, uid: str, text: str) -> Iterator[PastKey]:
     node, record = operator_of(flow, uid), step.record
     if uid not in record.operators:
         raise NotFoundError(unknown_operator(record, uid))
-    key = _key(record.operators[uid], text)
+    key = key_of(record.operators[uid], text)
     states = PastStates(reader_context(batches.options, batches.job.root, batches.job.clock))
     sinks = {sink.uid: CapturedSink(sink) for sink in flow.sinks}
     with evaluation(batches, flow, parameters, sinks, "debug") as past:
@@ -102,7 +102,7 @@ def past_key(batches: PastBatches, uid: str, text: str) -> Iterator[PastKey]:
         )
 
 
-def _key(operator: OperatorState, text: str) -> Any:
+def key_of(operator: OperatorState, text: str) -> Any:
     """The key as user code gets it."""
     names, types = zip(*operator.key, strict=True)
     codec = KeyCodec(types, names if len(types) > 1 else ())

@@ -148,10 +148,11 @@ def tried(past: PastKey, run: Run = at_once) -> Trial | None:
 
 def rows_in(past: PastKey) -> list[list[Row]]:
     """The key's rows, of each input."""
-    return [[_plain(row) for row in rows.plain()] for rows in past.rows.inputs]
+    return [[plain(row) for row in rows.plain()] for rows in past.rows.inputs]
 
 
-def _plain(row: Row) -> Row:
+def plain(row: Row) -> Row:
+    """The row as JSON has it."""
     return {name: jsonable(value) for name, value in row.items()}
 
 
@@ -181,7 +182,7 @@ def _row(of: RowType, row: Any) -> Row:
     if not isinstance(row, dict):
         writer = RowWriter(of, arrow_schema_of(of), of.name)
         row = dict(zip(of.names, writer.values(row), strict=True))
-    return _plain(row)
+    return plain(row)
 
 
 def _notes(past: PastKey) -> Iterator[str]:

@@ -442,17 +442,26 @@ class Job(JobHandle):
         namespace: str | None = None,
         since: str = "",
         limit: int | None = None,
+        rows: Pipeline | None = None,
+        parameters: Mapping[str, Any] | None = None,
         options: Options | None = None,
+        **request: Any,
     ) -> KeyHistory:
         """What the state held for a key, written as on the command line, after each kept checkpoint in which that changed.
 
-        `since` is a slot, a tag or a time; `limit` leaves out older versions.
+        `since` is a slot, a tag or a time; `limit` leaves out older versions. With `rows` each version has the rows that the key
+        got since the kept checkpoint before, read again from this pipeline's sources: Spark runs for that. Then `parameters` are
+        those of the pipeline, else those of the newest of the batches, and `request` takes the further fields of `PastBatches`.
         """
         from stateflow.jobs import past
         from stateflow.reading.past_states import KeyOfState
 
         asked = KeyOfState(operator, state, key, map_key, namespace)
-        return past.history(self, asked, options or self._options(), since=since, limit=limit)
+        found = past.history(self, asked, options or self._options(), since=since, limit=limit)
+        if rows is None:
+            return found
+        own = self._run_options(options)
+        return past.with_rows(self, found, asked, rows, own, dict(parameters or {}), **request)
 
     def diff(
         self,

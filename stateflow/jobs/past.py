@@ -62,6 +62,35 @@ def history(
     return history_of_key(records, PastStates(_context(job, options)), asked, limit=limit)
 
 
+def with_rows(
+    job: JobHandle,
+    found: KeyHistory,
+    asked: KeyOfState,
+    pipeline: Pipeline,
+    options: Options,
+    parameters: Mapping[str, Any],
+    **request: Any,
+) -> KeyHistory:
+    """The history with the rows of its versions, read again by the pipeline's sources."""
+    from stateflow.debugging.rows_of_versions import rows_of_versions, steps_of  # loads Spark
+    from stateflow.reading.history import RowsOfVersion
+    from stateflow.replay.evaluation import PastBatches
+    from stateflow.replay.span import Step
+
+    log = job.log()
+    records = kept_records(job, log)
+    kept = {record.slot for record in records}
+    collected = {
+        version.slot: "it was collected meanwhile" for version in found.versions if version.slot not in kept
+    }
+    steps = steps_of(records, [version for version in found.versions if version.slot in kept]) | collected
+    readable = [step for step in steps.values() if isinstance(step, Step)]
+    if not readable:
+        return replace(found, rows={slot: RowsOfVersion(why=str(step)) for slot, step in steps.items()})
+    batches = PastBatches(job, pipeline, readable, log, options, parameters, **request)
+    return replace(found, rows=rows_of_versions(batches, asked.operator, asked.key, steps))
+
+
 def first_bad(
     job: JobHandle,
     operator: str,
@@ -208,4 +237,4 @@ def _context(job: JobHandle, options: Options) -> ReaderContext:
     return reader_context(options, job.root, job.clock)
 
 
-__all__ = ["debugged", "differing", "first_bad", "history", "kept_records"]
+__all__ = ["debugged", "differing", "first_bad", "history", "kept_records", "with_rows"]

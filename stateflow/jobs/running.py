@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from stateflow.format.records import Owner
     from stateflow.jobs.job import Job
     from stateflow.pipelines.loading import LoadedPipeline
+    from stateflow.reading.history import KeyHistory
     from stateflow.replay.comparison import ReplayReport
     from stateflow.spark.runner import RunReport
 
@@ -172,6 +173,23 @@ def debug_loaded(
         options=options,
         **_shipped(loaded, master, conf),
         **request,
+    )
+
+
+def history_loaded(
+    loaded: LoadedPipeline,
+    job: Job,
+    operator: str,
+    state: str,
+    key: str,
+    *,
+    master: str | None = None,
+    conf: Mapping[str, str] = {},
+    **asked: Any,
+) -> KeyHistory:
+    """The history of a key with its rows, as `Job.history_of` gives it."""
+    return job.history_of(
+        operator, state, key, rows=loaded.pipeline, **_shipped(loaded, master, conf), **asked
     )
 
 

@@ -6,9 +6,9 @@ they show.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from stateflow.errors import NotFoundError, StateflowError, UsageError
@@ -48,6 +48,18 @@ class KeyVersion:
 
 
 @dataclass(frozen=True, slots=True)
+class RowsOfVersion:
+    """The rows that the key got in the batches up to a version, since the kept checkpoint before it."""
+
+    since: int | None = None
+    """That checkpoint; None if the job began here, or if it is not kept."""
+    inputs: Sequence[Sequence[dict[str, Any]]] = ()
+    """Of each input of the operator, as JSON."""
+    why: str = ""
+    """Why they cannot be read any more, as a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
 class KeyHistory:
     """The versions of a key, oldest first."""
 
@@ -59,6 +71,8 @@ class KeyHistory:
     """Checkpoints that were collected while their state was read."""
     more: bool
     """Whether older versions were left out."""
+    rows: Mapping[int, RowsOfVersion] = field(default_factory=dict)
+    """By slot, the rows of the versions, if they were asked for."""
 
 
 def history_of_key(
@@ -217,4 +231,4 @@ def _version(record: Record, what: What, result: LookupResult | None) -> KeyVers
     )
 
 
-__all__ = ["KeyHistory", "KeyVersion", "history_of_key"]
+__all__ = ["KeyHistory", "KeyVersion", "RowsOfVersion", "history_of_key"]

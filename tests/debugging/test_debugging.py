@@ -12,11 +12,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 import stateflow as sf
-from stateflow.config.options import load
+from stateflow.config.options import Options, load
 from stateflow.debugging.stops import Stops, code_of
 from stateflow.debugging.trial import Trial
 from stateflow.errors import DisagreementError, NotFoundError, UsageError, UserCodeError
 from stateflow.jobs.job import Job
+from stateflow.reading.history import KeyHistory
 from tests.spark.pipelines import Workbench, at
 
 pytestmark = pytest.mark.system
@@ -93,8 +94,13 @@ class Shop:
     def slots(self) -> list[int]:
         return [record.slot for record in self.bench.records("shop")]
 
-    def debug(self, operator: str, key: Any, at: Any, process: Any = Balance, run: Any = None) -> Trial:
-        options = load(
+    def history(self, operator: str, state: str, key: Any) -> KeyHistory:
+        job = Job(str(self.bench.folder / "root"), "shop")
+        pipeline = self.pipeline(Balance, nobody)
+        return job.history_of(operator, state, str(key), rows=pipeline, options=self.options())
+
+    def options(self) -> Options:
+        return load(
             code={
                 "checkpoint_dir": str(self.bench.folder / "root"),
                 "cache_dir": str(self.bench.folder / "cache"),
@@ -104,8 +110,12 @@ class Shop:
             env={},
             folder=self.bench.folder,
         )
+
+    def debug(self, operator: str, key: Any, at: Any, process: Any = Balance, run: Any = None) -> Trial:
         job = Job(str(self.bench.folder / "root"), "shop")
-        found = job.debug(self.pipeline(process, nobody), operator, str(key), at, options=options, run=run)
+        found = job.debug(
+            self.pipeline(process, nobody), operator, str(key), at, options=self.options(), run=run
+        )
         assert found is not None, "somebody has left"
         return found
 
@@ -258,3 +268,20 @@ def test_what_cannot_be_debugged_is_refused_with_the_next_step(shop: Shop) -> No
             shop.debug("balance", 1, shop.slots[2])
     finally:
         away.rename(first)
+
+
+def test_a_history_shows_the_rows_of_each_version_and_what_is_gone(shop: Shop) -> None:
+    found = shop.history("balance", "total", 1)
+
+    ids = {slot: [row["id"] for row in rows.inputs[0]] for slot, rows in found.rows.items()}
+    assert ids == {shop.slots[1]: [1, 101], shop.slots[2]: [11, 111]}
+    assert [found.rows[slot].since for slot in ids] == shop.slots[:2]
+
+    first = shop.bench.folder / "orders" / "00002.json"
+    away = first.rename(first.with_suffix(".away"))
+    try:
+        rows = shop.history("balance", "total", 1).rows
+    finally:
+        away.rename(first)
+    assert "lacks 1 of 1 files" in rows[shop.slots[2]].why
+    assert [row["id"] for row in rows[shop.slots[1]].inputs[0]] == [1, 101], "the others are still shown"
