@@ -171,6 +171,13 @@ def test_a_python_function_is_a_condition_too(typed: Typed, tmp_path: Path) -> N
     assert found["checkpoint"] == 5
 
 
+def test_of_the_oldest_checkpoint_nobody_knows_what_was_before(typed: Typed, tmp_path: Path) -> None:
+    (tmp_path / "checks.py").write_text("def new(value, previous):\n    return previous is None\n")
+    said = typed("bisect", "orders", "balance", "total", 1, "--first", f"{tmp_path / 'checks.py'}:new")
+    assert said.code == 0, said.err
+    assert "holds in no checkpoint that was looked at" in said.err
+
+
 def test_any_key_of_a_state_is_found_by_what_changed(typed: Typed) -> None:
     answer = typed("bisect", "orders", "balance", "total", "--any", "--first", "value = 4", "-o", "json").json
     assert (answer["checkpoint"], answer["key"]) == (5, "3")
