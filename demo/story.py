@@ -220,17 +220,26 @@ class Story(Narrator):
         answer = self._asked("bisect", JOB, "balance", "total", str(user), "--first", f"value > {total}")
         if f"checkpoint {faulty} is the first one" not in answer:
             raise StateflowError(f"checkpoint {faulty} was the first wrong one, and bisect did not find it")
+        pipeline = f"{self.pipeline}:orders"
+        where = (
+            "-p",
+            f"input={self.folder / 'orders'}",
+            "-p",
+            f"output={self.totals}",
+            "--master",
+            "local[2]",
+        )
+        self.say(
+            "Why? The code of that run once more, for this user alone, with the rows and the state of then."
+        )
+        self._asked("debug", pipeline, "balance", str(user), "--at", str(faulty), "--no-stop", *where)
         self._deploy(BAD, GOOD)
         self.say(
             "The line is mended. Its batch runs again on a fork of the job, from the same input; nothing is published. What would have "
             "been otherwise?"
         )
-        answer = self._asked(
-            "replay",
-            f"{self.pipeline}:orders",
-            *("--from", str(faulty), "--to", str(faulty), "--compare", "--master", "local[2]"),
-            *("-p", f"input={self.folder / 'orders'}", "-p", f"output={self.totals}"),
-        )
+        span = ("--from", str(faulty), "--to", str(faulty))
+        answer = self._asked("replay", pipeline, *span, "--compare", *where)
         if "nothing differs" in answer:
             raise StateflowError("the replay was to differ from what the faulty version did, and did not")
 
