@@ -174,7 +174,10 @@ def _version(version: KeyVersion) -> dict[str, Any]:
 
 
 def _code(version: KeyVersion) -> str:
-    return version.versions.get("revision", "") or version.versions.get("modules", "").removeprefix("sha256:")
+    """The revision, else the hash of the modules or of the one file."""
+    versions = version.versions
+    code = versions.get("modules") or versions.get("pipeline", "")
+    return versions.get("revision") or code.rpartition("sha256:")[2][:7]
 
 
 @command

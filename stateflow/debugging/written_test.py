@@ -48,7 +48,7 @@ class Expectation:
                 f"operator {past.node.uid!r} has no state {state!r} in checkpoint {past.slot}: its states are {names}"
             )
         if self.condition:
-            condition(self.condition, states[state])
+            condition(self.condition, states[state], "--expect")
         else:
             _json(self.value or "")
         return Expectation(state, self.condition, self.value)

@@ -203,7 +203,14 @@ def _snapshot(job: JobHandle, text: str, options: Options) -> Iterator[ComparedS
     context = _context(job, options)
     if isinstance(name, Elsewhere):
         context = replace(context, root=name.url)
-        record = compared_savepoint(read_savepoint(context.store()), name.url, job.name)
+        try:
+            savepoint = read_savepoint(context.store())
+        except NotFoundError as error:
+            raise NotFoundError(
+                f"{text!r} is no point: {error}; write a slot such as 42, tag:NAME, latest, a time such as 2026-11-20T10:00, or a "
+                "native savepoint's URL"
+            ) from error
+        record = compared_savepoint(savepoint, name.url, job.name)
         yield ComparedSnapshot(f"the savepoint {name.url}", record, context)
         return
     log = job.log()

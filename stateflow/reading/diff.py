@@ -427,14 +427,15 @@ def _looked_up(differences: Iterator[Difference], look: _Look) -> Iterator[Diffe
 
 
 def compared_savepoint(savepoint: Savepoint, url: str, job: str) -> Record:
-    """The record of a savepoint that is one of the two points."""
+    """The record of a savepoint that is one of the two points; `job`: whose point it is to be."""
     if savepoint.kind != "native":
         raise UsageError(
             f"the savepoint {url} is canonical: it consists of tables; compare it as a table, with `stateflow state export`"
         )
     if savepoint.job != job:
         raise UsageError(
-            f"the savepoint {url} is of job {savepoint.job!r}, not of {job!r}: name that job, or give it as --with"
+            f"the savepoint {url} is of job {savepoint.job!r}, not of {job!r}: compare job {savepoint.job!r}, or make it the second "
+            "point, whose job --with names"
         )
     return resolved(savepoint, url)
 

@@ -19,8 +19,8 @@ from stateflow.reading.past_states import KeyOfState, PastStates, gone
 from stateflow.reading.query import LookupResult
 
 What = Literal["kept", "set", "changed", "deleted", "expired", "undeclared", "not there"]
-"""kept: the value of the first checkpoint that there is. undeclared: that record has no such state. not there: an edit of the
-job after which there is nothing, as there was nothing before."""
+"""kept: the value of the first checkpoint that there is. undeclared: that record has no such state. not there: an erasure,
+after which there is nothing. Nobody knows any more whether there was something before."""
 
 _EDITS = frozenset(("restore", "erase"))
 
@@ -190,14 +190,14 @@ def _what(
     """What happened; None when nothing did."""
     found = result is not None and result.found
     if before is None:
-        return "kept" if found else ("not there" if record.kind in _EDITS else None)
+        return "kept" if found else ("not there" if record.kind == "erase" else None)
     held = before[1]
     was_found = held is not None and held.found
     if result is None:
         return "undeclared" if held is not None else None
     if not found:
         if not was_found:
-            return "not there" if record.kind in _EDITS else None
+            return "not there" if record.kind == "erase" else None
         return "expired" if _expired(before[0], record, states, asked) else "deleted"
     if not was_found:
         return "set"

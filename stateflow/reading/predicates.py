@@ -35,8 +35,8 @@ class Predicate:
     uses_previous: bool
 
 
-def condition(text: str, schema: StateSchema) -> Predicate:
-    """The condition over values of a state. UsageError names what there is."""
+def condition(text: str, schema: StateSchema, what: str = "--first") -> Predicate:
+    """The condition over values of a state; `what` names it. UsageError names what there is."""
     fields = _fields(schema)
     if not fields:
         raise UsageError(
@@ -53,7 +53,7 @@ def condition(text: str, schema: StateSchema) -> Predicate:
         make=tuple,
         typed=False,
     )
-    expression = condition_of("--first", text, rows)
+    expression = condition_of(what, text, rows)
     names = set(expression.columns())
     struct = [name for name, _ in fields] != ["value"] or _is_struct(schema)
 

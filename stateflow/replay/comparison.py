@@ -28,6 +28,9 @@ class SinkChanges:
     """The first ones, each with the slot of its batch."""
     columns_gone: tuple[str, ...] = ()
     columns_new: tuple[str, ...] = ()
+    new_rows: int = 0
+    """Of batches whose pipeline had no such sink."""
+    new_batches: int = 0
     unknown: dict[int, str] = field(default_factory=dict)
     """By slot: why nobody knows any more what was delivered."""
 
@@ -99,7 +102,10 @@ class ReplayReport:
     def is_same(self) -> bool:
         """Whether nothing differs, as far as it could be compared."""
         return (
-            not any(sink.changed or sink.columns_gone or sink.columns_new for sink in self.sinks.values())
+            not any(
+                sink.changed or sink.columns_gone or sink.columns_new or sink.new_batches
+                for sink in self.sinks.values()
+            )
             and not any(
                 state.changed or (state.note and not state.keys and not state.counts)
                 for state in self.new_or_changed
@@ -169,6 +175,8 @@ def _sink_document(sink: SinkChanges) -> dict[str, Any]:
         "sink": sink.sink,
         "before": sink.before,
         "after": sink.after,
+        "new_rows": sink.new_rows,
+        "new_batches": sink.new_batches,
         **{kind: sink.counts.get(kind, 0) for kind in ("gone", "new", "different")},
         "columns_gone": list(sink.columns_gone),
         "columns_new": list(sink.columns_new),

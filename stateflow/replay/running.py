@@ -16,6 +16,7 @@ from stateflow.errors import UsageError
 from stateflow.format.records import OperatorState, Prepared, Record
 from stateflow.pipelines.graph import KeyedNode, SinkNode
 from stateflow.pipelines.sink_kinds import FUNCTION, names_of
+from stateflow.quantities import several
 from stateflow.reading.snapshots import reader_context
 from stateflow.replay.captured import CapturedSink, unheard
 from stateflow.replay.comparison import SHOWN, ReplayReport, SinkChanges, Unsteady
@@ -114,8 +115,19 @@ class _Replay:
                     return
             else:
                 parent = _rescaled(step.record, parent, self.job.name)
+        self._notes_at_the_end()
         if request.compare and parent is not None:
             self._compare_states(request.steps[-1].record, parent)
+
+    def _notes_at_the_end(self) -> None:
+        if self.request.check:
+            self.report.notes.append("no operator did anything else at a second try of its batches")
+        for sink in self.report.sinks.values():
+            if sink.new_batches:
+                self.report.notes.append(
+                    f"the pipeline had no sink {sink.sink!r} in {several(sink.new_batches, 'batch', 'batches')}: the "
+                    f"{several(sink.new_rows, 'row')} for it now are compared with nothing"
+                )
 
     def _compare_states(self, then: Record, now: Record) -> None:
         context = reader_context(self.options, self.job.store.url, lambda: then.now)
@@ -178,6 +190,10 @@ class _Batches:
                     for change in compared(after.slice(0, 0), after.slice(0, SHOWN), ()).changes
                 ][: SHOWN - len(sink.changes)]
                 continue
+            if uid not in record.sinks:
+                sink.new_rows += after.num_rows
+                sink.new_batches += 1
+                continue
             try:
                 before = self._delivered(record, uid)
             except NotKept as why:
@@ -191,8 +207,7 @@ class _Batches:
     def _delivered(self, record: Record, uid: str) -> pa.Table | None:
         if was_abandoned(self.of.request.log.slots[record.slot].outcome, uid):
             return None
-        then = record.sinks.get(uid)
-        return None if then is None else delivered_rows(self.past.spark, then, self.past.own)
+        return delivered_rows(self.past.spark, record.sinks[uid], self.past.own)
 
     # -- determinism
 

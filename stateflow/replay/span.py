@@ -77,7 +77,7 @@ def newest_batches(log: Log, count: int) -> NewestBatches:
         if len(taken) == count:
             return NewestBatches(taken[-1], taken[0])
     gone = earliest and (
-        f"the checkpoint before {earliest.slot} is no longer kept; the option retained_checkpoints keeps more"
+        f"the checkpoint before {earliest.slot} is no longer kept; the options retained_checkpoints and retention keep more"
     )
     why = edit or gone or f"job {log.job!r} has no more"
     if not taken:
@@ -119,7 +119,7 @@ def _gone_sentence(log: Log, first: int, last: int, steps: Sequence[Step]) -> st
     way = (
         f"the first that can is {left[0]}"
         if left
-        else "keep more with the option retained_checkpoints, and replay what runs from then on"
+        else "keep more with retained_checkpoints or retention, for what runs from then on"
     )
     return (
         f"the batch of checkpoint {first} of job {log.job!r} cannot be run again, since the checkpoint before it is no longer kept; "

@@ -20,6 +20,7 @@ from stateflow.airflow import (
     StateflowCleanupOperator,
     StateflowIdleTrigger,
     StateflowOperator,
+    StateflowReplayOperator,
     StateflowRescaleOperator,
     StateflowRestoreOperator,
     StateflowRunOperator,
@@ -38,7 +39,7 @@ from tests.jobs.made import made_job
 
 FROZEN = """
 CheckpointFreshnessSensor CheckpointFreshnessTrigger CheckpointLink InProcess Kubernetes SparkSubmit StaleJobs StateflowCleanupOperator
-StateflowHook StateflowHostOperator StateflowHostTrigger StateflowIdleTrigger StateflowOperator StateflowRescaleOperator
+StateflowHook StateflowHostOperator StateflowHostTrigger StateflowIdleTrigger StateflowOperator StateflowReplayOperator StateflowRescaleOperator
 StateflowRestoreOperator StateflowRunOperator StateflowRunTrigger StateflowSavepointOperator
 StateflowStopOperator StateflowVerifyOperator WarmHost WatermarkSensor WatermarkTrigger checkpoint_asset
 """
@@ -193,7 +194,7 @@ def test_airflow_takes_what_the_package_says_of_itself() -> None:
     hook: Any = stateflow.airflow.StateflowHook
     assert connection["hook-class-name"] == f"{hook.__module__}.{hook.__name__}"
     assert connection["connection-type"] == hook.conn_type
-    modules = {f"{kind.__module__}" for kind in (*OPERATORS, StateflowRunOperator)}
+    modules = {f"{kind.__module__}" for kind in (*OPERATORS, StateflowRunOperator, StateflowReplayOperator)}
     assert modules == set(info["operators"][0]["python-modules"])
     assert info["notifications"] == [f"{StaleJobs.__module__}.{StaleJobs.__name__}"]
     assert info["asset-uris"][0]["schemes"] == [checkpoint_asset("orders").uri.partition(":")[0]]

@@ -45,7 +45,7 @@ def harness(join: Callable[[Any, Any], Any], *, timed: bool = True) -> ColumnarH
 
 def job_of(run: ColumnarHarness, folder: Path) -> QueriedJob:
     job = QueriedJob(folder / "root", operator="op", backend="memory", key=(("ad", "int"),))
-    job.states, job.options = dict(run._spec.states), dict(run._recorded.options)
+    job.states, job.options = dict(run._spec.states), dict(run._state.options)
     job.checkpoint(dict(run._backend.scan(b"", b"\xff" * 8)))
     return job
 

@@ -54,7 +54,7 @@ def test_without_the_record_before_it_the_refusal_names_the_first_batch_that_can
         "the batch of checkpoint 4 of job 'orders' cannot be run again, since the checkpoint before it is no longer kept; "
         "the first that can is 5"
     )
-    with pytest.raises(NotFoundError, match="keep more with the option retained_checkpoints"):
+    with pytest.raises(NotFoundError, match="keep more with retained_checkpoints or retention"):
         span(_log((4, "checkpoint", 3)), 4, 4)
 
 
@@ -105,8 +105,8 @@ def test_fewer_newest_batches_say_what_is_in_the_way() -> None:
     assert newest_batches(gone, 3) == NewestBatches(
         5,
         6,
-        "2 batches instead of 3 can be run again: the checkpoint before 4 is no longer kept; the option retained_checkpoints keeps "
-        "more",
+        "2 batches instead of 3 can be run again: the checkpoint before 4 is no longer kept; the options retained_checkpoints "
+        "and retention keep more",
     )
     restored = _log((1, "checkpoint", None), (2, "restore", 1), (3, "checkpoint", 2), (4, "fence", 3))
     assert newest_batches(restored, 2) == NewestBatches(

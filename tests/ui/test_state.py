@@ -286,7 +286,14 @@ def test_the_page_s_form_is_told_of_every_state(airflow_app: AirflowApp) -> None
     [operator] = get(airflow_app, JOB)["status"]["operators"]
     assert (operator["uid"], operator["key"]) == ("balance", "user int")
     kinds = {name: text.split()[0] for name, text in operator["states"].items()}
-    assert kinds == {"total": "value", "items": "map", "log": "list", "brief": "value", "idle": "timer"}
+    assert kinds == {
+        "total": "value",
+        "items": "map",
+        "log": "list",
+        "brief": "value",
+        "idle": "timer",
+        "kept": "columns",
+    }
     for name in kinds:
         assert airflow_app.admin.get(f"{JOB}/key?operator=balance&state={name}&key=1").status_code == 200, (
             name
@@ -294,18 +301,22 @@ def test_the_page_s_form_is_told_of_every_state(airflow_app: AirflowApp) -> None
 
 
 def test_an_answer_does_not_outlive_the_head_nor_an_erased_key(
-    airflow_app: AirflowApp, grown: GrownJob, tmp_path: Path
+    airflow_app: AirflowApp, tmp_path: Path
 ) -> None:
-    """The last test of this file: it changes the job."""
-    newest = put(grown, u1=77)
-    until(lambda: get(airflow_app, f"{KEY}1")["versions"][-1]["value"] == 77)
-    assert "77" in str(get(airflow_app, f"{JOB}/differences?before=4&after={newest}"))
+    job = GrownJob(airflow_app.root, "erased")
+    first = put(job, u1=5)
+    address = JOB.replace("/orders", "/erased")
+    key = f"{address}/key?operator=balance&state=total&key=1"
+    until(lambda: airflow_app.admin.get(key).status_code == 200)
+    newest = put(job, u1=77)
+    until(lambda: get(airflow_app, key)["versions"][-1]["value"] == 77)
+    assert "77" in str(get(airflow_app, f"{address}/differences?before={first}&after={newest}"))
     options = {"checkpoint_dir": str(airflow_app.root), "cache_dir": str(tmp_path)}
-    plan_erase(Job(str(airflow_app.root), "orders"), "1", load(code=options, env={}, folder=tmp_path)).apply(
+    plan_erase(Job(str(airflow_app.root), "erased"), "1", load(code=options, env={}, folder=tmp_path)).apply(
         Owner("me")
     )
-    until(lambda: "77" not in str(get(airflow_app, f"{KEY}1")["versions"]))
-    assert airflow_app.admin.get(f"{JOB}/differences?before=4&after={newest}").status_code == 404
+    until(lambda: "77" not in str(get(airflow_app, key)["versions"]))
+    assert airflow_app.admin.get(f"{address}/differences?before={first}&after={newest}").status_code == 404
 
 
 def until(holds: Callable[[], bool]) -> None:

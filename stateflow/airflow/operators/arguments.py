@@ -14,16 +14,28 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from types import NoneType, UnionType
-from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowFailException
 
-from stateflow.config.retention_rule import RetentionRule, retention_rule
 from stateflow.errors import UsageError
 from stateflow.quantities import duration
 
 _SHOWN = 80
+
+if TYPE_CHECKING:
+    from stateflow.config.retention_rule import RetentionRule
 
 T = TypeVar("T")
 Reader = Callable[[Any], T]
@@ -198,6 +210,8 @@ def span(value: Any) -> timedelta:
 
 def retention(value: Any) -> RetentionRule:
     """Which older checkpoints stay."""
+    from stateflow.config.retention_rule import RetentionRule, retention_rule  # few DAG files say so
+
     return value if isinstance(value, RetentionRule) else retention_rule(text(value))
 
 
@@ -322,7 +336,7 @@ Flag = Annotated[bool | str, Argument(flag)]
 Count = Annotated[int | str, Argument(number(1))]
 Share = Annotated[float | str, Argument(share)]
 Span = Annotated[timedelta | str, Argument(span)]
-Rule = Annotated[RetentionRule | str, Argument(retention)]
+Rule = Annotated[str, Argument(retention)]
 SomeTime = Annotated[timedelta | str, Argument(some_time)]
 Snapshot = Annotated[str | int, Argument(snapshot)]
 Table = Annotated[Mapping[str, Any] | None, Argument(table, when_none=dict)]
