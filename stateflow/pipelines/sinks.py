@@ -9,6 +9,7 @@ from stateflow.errors import UsageError
 from stateflow.names import OPTIONS, suggestion
 from stateflow.pipelines.changes import refuse_changes, refuse_filtered, refuse_other_keys
 from stateflow.pipelines.graph import NodeRows, SinkNode
+from stateflow.pipelines.inputs.places import between
 from stateflow.pipelines.rows.row_type import RowType
 from stateflow.pipelines.sink_kinds import SinkKind, kind_of, names_of
 
@@ -55,6 +56,18 @@ def _refuse_same_place(uid: str, kind: SinkKind, target: Any, others: Iterable[S
             raise UsageError(
                 f"sinks {other.uid!r} and {uid!r} write to one table, {kind.named(target)}: give each a {each} of its own, or union() their rows "
                 "before one sink"
+            )
+        if kind.table and other.sink_kind.table and place and other.place:
+            _refuse_nested(uid, kind.named(target), place, other)
+
+
+def _refuse_nested(uid: str, named: str, place: str, other: SinkNode) -> None:
+    """Refuses a table in the folder of another one: VACUUM of the outer one deletes whatever its log does not name."""
+    for outer, table, inner in ((other.uid, other.place, place), (uid, place, other.place)):
+        if between(table, inner) is not None:
+            raise UsageError(
+                f"sink {uid!r} writes to {named} and sink {other.uid!r} to {other.output}: VACUUM of the table of sink {outer!r} would delete "
+                "the files of the other one, which lies in its folder; give them folders beside each other"
             )
 
 

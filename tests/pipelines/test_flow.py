@@ -73,8 +73,8 @@ def test_a_pipeline_is_declared_without_opening_anything() -> None:
         orders = source(flow, event_time="ts", watermark="10 minutes", late=LATE)
         totals = orders.key_by("user", order_by=["ts", "-amount"]).process("sum", Sum, outputs=[LARGE])
         totals.append("totals", NOWHERE)
-        totals.side(LARGE).append("large", sf.delta("/nowhere/large"))
-        orders.side(LATE).append("late", sf.delta("/nowhere/late"))
+        totals.side(LARGE).append("large", sf.delta("/nowhere_large"))
+        orders.side(LATE).append("late", sf.delta("/nowhere_late"))
 
     flow = built(declare)
     assert [n.uid for n in flow.sources] == ["in"]

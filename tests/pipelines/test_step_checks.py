@@ -108,6 +108,19 @@ def test_two_sinks_of_one_table_are_refused(first: str, second: str) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "outer"),
+    [("/data/t", "/data/t/changes", "all"), ("s3a://b/t/in/changes", "s3://b/t/", "newest"), ("t/changes", "./t", "newest")],
+)  # fmt: skip
+def test_a_table_in_the_folder_of_another_one_is_refused(first: str, second: str, outer: str) -> None:
+    def declare(flow: Flow) -> None:
+        orders = rows(flow)
+        orders.append("all", sf.delta(first))
+        orders.upsert("newest", sf.delta(second), keys="user")
+
+    refused(declare, rf"VACUUM of the table of sink '{outer}' would delete the files of the other one")
+
+
 def test_tables_beside_each_other_and_sinks_of_other_kinds_are_no_reason_to_refuse() -> None:
     def declare(flow: Flow) -> None:
         orders = rows(flow)
