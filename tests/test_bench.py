@@ -51,6 +51,7 @@ from bench.measurements import MEASUREMENTS
 from bench.report import gathered, write_page
 from bench.store import ResultStore
 from bench.witness import EVERY, watched
+from tests.long_form import BEFORE_A_RELEASE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -91,6 +92,7 @@ def test_slices_of_a_permutation_have_every_key_once(tmp_path: Path) -> None:
     assert sorted(found) == list(range(100))
 
 
+@BEFORE_A_RELEASE
 @pytest.mark.system
 def test_the_per_key_side_keeps_right_totals_and_times_every_batch(
     spark: SparkSession, tmp_path: Path
@@ -112,6 +114,7 @@ def test_the_per_key_side_keeps_right_totals_and_times_every_batch(
         sides.check_totals(tmp_path / "output", replace(data, checks=data.checks[:2]))
 
 
+@BEFORE_A_RELEASE
 @pytest.mark.system
 def test_windows_by_hand_and_sparks_own_put_out_the_same(spark: SparkSession, tmp_path: Path) -> None:
     specs = [BatchSpec(15_000, 2_000), BatchSpec(12_000, 2_000)]
@@ -126,6 +129,7 @@ def test_windows_by_hand_and_sparks_own_put_out_the_same(spark: SparkSession, tm
             event_time.check_windows(work / "output", replace(data, checks=data.checks[:1]))
 
 
+@BEFORE_A_RELEASE
 @pytest.mark.system
 @pytest.mark.parametrize("kind", ["sessions", "dedup", "joins"])
 def test_sessions_copies_and_pairs_are_the_same_in_spark(

@@ -14,6 +14,7 @@ from bench.kill.jvms import Jvms
 from bench.kill.page import SAYS, VICTIMS, page
 from bench.kill.play import MOST_TIMES, play
 from bench.kill.scenes import SCENES, playable
+from tests.long_form import BEFORE_A_RELEASE
 from tests.spark.murder_points import POINTS
 
 
@@ -89,6 +90,7 @@ def test_a_round_is_killed_drained_and_examined(tmp_path: Path, monkeypatch: pyt
         jvms.end()
 
 
+@BEFORE_A_RELEASE
 @pytest.mark.system
 @pytest.mark.timeout(900)
 def test_a_round_on_a_warm_host_leaves_nothing_of_dead_runs(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from stateflow.format.instants import instant
 from stateflow.format.records import END_OF_TIME
 from stateflow.pipelines.graph import KeyedNode
 from stateflow.testing import ColumnarHarness, KeyedHarness
+from tests.long_form import BEFORE_A_RELEASE
 
 COUNT = 6000
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -186,6 +187,7 @@ def test_events_are_those_of_the_model_and_the_same_however_many_files_they_fill
     )
 
 
+@BEFORE_A_RELEASE
 @pytest.mark.system
 @pytest.mark.parametrize("query", QUERIES)
 def test_a_query_runs_as_one_command(

@@ -13,11 +13,13 @@ from bench import sides
 from bench.nexmark import spark as peer
 from bench.nexmark.events import write
 from bench.nexmark.expected import comparable, differences, expected
+from tests.long_form import BEFORE_A_RELEASE
 
 CLOSED = {"q3", "q5", "q7", "q8", "q11", "q20"}
 """Whose rows come out when the watermark has passed them: those of the end do not."""
 
 
+@BEFORE_A_RELEASE
 @pytest.mark.system
 def test_sparks_answers_are_those_of_duckdb(spark: SparkSession, tmp_path: Path) -> None:
     events = tmp_path / "events"
