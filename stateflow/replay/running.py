@@ -190,7 +190,9 @@ class _Batches:
                     for change in compared(after.slice(0, 0), after.slice(0, SHOWN), ()).changes
                 ][: SHOWN - len(sink.changes)]
                 continue
-            if uid not in record.sinks:
+            if (
+                record.sinks and uid not in record.sinks
+            ):  # a record that only tells where sources begin has none
                 sink.new_rows += after.num_rows
                 sink.new_batches += 1
                 continue
@@ -207,7 +209,8 @@ class _Batches:
     def _delivered(self, record: Record, uid: str) -> pa.Table | None:
         if was_abandoned(self.of.request.log.slots[record.slot].outcome, uid):
             return None
-        return delivered_rows(self.past.spark, record.sinks[uid], self.past.own)
+        then = record.sinks.get(uid)
+        return None if then is None else delivered_rows(self.past.spark, then, self.past.own)
 
     # -- determinism
 

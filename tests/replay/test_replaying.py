@@ -70,6 +70,10 @@ class Doubled(Balance):
         return row.amount * 2 if row.user == 2 else row.amount
 
 
+class Audited(Balance):
+    """Its pipeline has one sink more."""
+
+
 class Guessed(Balance):
     def worth(self, row: Order) -> float:
         return row.amount + random.random() if row.user == 3 else row.amount
@@ -162,6 +166,8 @@ def shop(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Shop:
             )
             totals = rows.key_by("user").process("balance", process)
             totals.append("totals", sf.delta(str(bench.folder / "totals")))
+            if process is Audited:
+                totals.append("audit", sf.delta(str(bench.folder / "audit")))
             last = totals.key_by("user").aggregate(
                 "last", "user long, total double, n long", total=sf.sum("total"), n=sf.count()
             )
@@ -198,6 +204,7 @@ def test_the_same_code_gives_no_difference_publishes_nothing_and_leaves_nothing(
     report = shop.replay(check=True)
 
     assert report.batches >= 3
+    assert report.notes == ["no operator did anything else at a second try of its batches"]
     assert report.is_same, report.document()
     assert report.uncompared == []
     assert {uid: sink.before for uid, sink in report.sinks.items()} == {
@@ -242,6 +249,17 @@ def test_state_that_the_code_no_longer_declares_is_said_to_be_gone(shop: Shop) -
     gone = {(s.operator, s.state) for s in report.states if s.note == "the state is gone"}
     assert gone == {("balance", "seen"), ("balance", "remind")}
     assert not report.is_same
+
+
+def test_a_sink_that_is_new_is_compared_with_nothing_and_no_limit_counts_its_rows(shop: Shop) -> None:
+    report = shop.replay(Audited)
+
+    audit = report.sinks["audit"]
+    assert (audit.before, audit.counts, audit.new_batches) == (0, {}, report.batches)
+    assert audit.new_rows == report.sinks["totals"].after > 0
+    assert not report.is_same
+    assert report.excess(0.0) == ""
+    assert "the pipeline had no sink 'audit' in" in report.notes[0]
 
 
 def test_from_the_jobs_first_batch_it_begins_with_nothing(shop: Shop) -> None:
