@@ -11,7 +11,7 @@ from stateflow.errors import StateflowError
 from stateflow.format.records import FileRef, Shard
 from stateflow.quantities import size_text
 from stateflow.reading.files.shard_files import Identity, StateFiles, identity
-from stateflow.reading.files.sst import DeletedRange, SstFile
+from stateflow.reading.files.sst import DeletedRange, FileEntry, SstFile
 from stateflow.storage.cache import FileCache
 from stateflow.storage.store import Store
 
@@ -83,33 +83,18 @@ class BudgetedShard:
 
     def scan(self, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         self._budget.check()
-        if self._shard.backend == "memory":
-            yield from self._files.memory(self._shard).scan(begin, end)
-            return
-        latest: dict[bytes, tuple[int, bytes | None]] = {}
-        deleted: list[DeletedRange] = []
-        for ref, live in self._files.live(self._shard):
-            if not live.spans(begin, end):
-                continue
-            file, ranges = self._sst(ref)
-            deleted += ranges
-            for entry in file.entries(begin, end):
-                sequence = self._files.ingested(live, entry)
-                known = latest.get(entry.key)
-                if known is None or known[0] < sequence:
-                    latest[entry.key] = sequence, entry.value
-        for key in sorted(latest):
-            sequence, value = latest[key]
-            hidden = any(each.begin <= key < each.end and each.sequence > sequence for each in deleted)
-            if value is not None and not hidden:
-                yield key, value
+        yield from self._files.entries(self._shard, begin, end, self._told)
 
-    def _sst(self, ref: FileRef) -> tuple[SstFile, Sequence[DeletedRange]]:
+    def _told(
+        self, ref: FileRef, begin: bytes, end: bytes
+    ) -> tuple[Iterable[FileEntry], Sequence[DeletedRange]]:
+        """Keeps each file open, and what it says of no key: a question may ask for very many."""
         own = identity(ref)
         if own not in self._opened:
             file = self._files.sst(ref)
             self._opened[own] = file, tuple(file.deleted_ranges())
-        return self._opened[own]
+        file, ranges = self._opened[own]
+        return file.entries(begin, end), ranges
 
     def close(self) -> None:
         self._opened.clear()

@@ -6,7 +6,7 @@ Neighbouring checkpoints share nearly all of their files. What a file says of a 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -27,6 +27,8 @@ _MAPPED = 1 << 20
 """A file from this size on is mapped, which takes a descriptor; a smaller one is read."""
 
 Identity = tuple[object, ...]
+Told = Callable[[FileRef, bytes, bytes], tuple[Iterable[FileEntry], Sequence[DeletedRange]]]
+"""What a file says of the keys from one to another, exclusive."""
 
 
 def identity(ref: FileRef) -> Identity:
@@ -112,6 +114,33 @@ class StateFiles:
                 self._told[own, begin, end], self._ranges[own] = entries, ranges
         return entries, ranges
 
+    def entries(self, shard: Shard, begin: bytes, end: bytes, told: Told) -> Iterator[tuple[bytes, bytes]]:
+        """What a shard holds from `begin` to `end`, exclusive, in key order: of each key the newest entry that no later deletion hides."""
+        if shard.backend == "memory":
+            yield from self.memory(shard).scan(begin, end)
+            return
+        if shard.backend != "rocksdb":
+            raise IncompatibleError(
+                f"state was written by the backend {shard.backend!r}, which this version does not have"
+            )
+        latest: dict[bytes, tuple[int, bytes | None]] = {}
+        deleted: list[DeletedRange] = []
+        for ref, live in self.live(shard):
+            if not live.spans(begin, end):
+                continue
+            entries, ranges = told(ref, begin, end)
+            deleted += ranges
+            for entry in entries:
+                sequence = self.ingested(live, entry)
+                known = latest.get(entry.key)
+                if known is None or known[0] < sequence:
+                    latest[entry.key] = sequence, entry.value
+        for key in sorted(latest):
+            sequence, value = latest[key]
+            hidden = any(each.begin <= key < each.end and each.sequence > sequence for each in deleted)
+            if value is not None and not hidden:
+                yield key, value
+
     def ingested(self, live: LiveFile, entry: FileEntry) -> int:
         """The sequence number of an entry: an ingested file has one number for all, which only the manifest knows."""
         return (
@@ -157,31 +186,7 @@ class ShardFiles:
 
     def scan(self, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """In key order, from `begin` to `end`, exclusive."""
-        if self.shard.backend == "memory":
-            yield from self.files.memory(self.shard).scan(begin, end)
-            return
-        if self.shard.backend != "rocksdb":
-            raise IncompatibleError(
-                f"state was written by the backend {self.shard.backend!r}, which this version does not have"
-            )
-        latest: dict[bytes, tuple[int, bytes | None]] = {}
-        deleted: list[DeletedRange] = []
-        for ref, live in self.files.live(self.shard):
-            if not live.spans(begin, end):
-                continue
-            entries, ranges = self.files.told(ref, begin, end)
-            deleted += ranges
-            for entry in entries:
-                sequence = self.files.ingested(live, entry)
-                known = latest.get(entry.key)
-                if known is None or known[0] < sequence:
-                    latest[entry.key] = sequence, entry.value
-        for key in sorted(latest):
-            sequence, value = latest[key]
-            if value is not None and not any(
-                range_.begin <= key < range_.end and range_.sequence > sequence for range_ in deleted
-            ):
-                yield key, value
+        return self.files.entries(self.shard, begin, end, self.files.told)
 
     def close(self) -> None:
         """Nothing is open."""
