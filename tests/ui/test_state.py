@@ -30,6 +30,8 @@ __all__ = ["airflow_app"]
 JOB = "/stateflow/api/jobs/stateflow_default/orders"
 KEY = f"{JOB}/key?operator=balance&state=total&key="
 _int = serializer_for(int)
+ERASED = 918_273_645
+"""A value whose digits stand in no time and no number of an answer."""
 
 
 def put(job: GrownJob, **totals: int | None) -> int:
@@ -308,14 +310,14 @@ def test_an_answer_does_not_outlive_the_head_nor_an_erased_key(
     address = JOB.replace("/orders", "/erased")
     key = f"{address}/key?operator=balance&state=total&key=1"
     until(lambda: airflow_app.admin.get(key).status_code == 200)
-    newest = put(job, u1=77)
-    until(lambda: get(airflow_app, key)["versions"][-1]["value"] == 77)
-    assert "77" in str(get(airflow_app, f"{address}/differences?before={first}&after={newest}"))
+    newest = put(job, u1=ERASED)
+    until(lambda: get(airflow_app, key)["versions"][-1]["value"] == ERASED)
+    assert str(ERASED) in str(get(airflow_app, f"{address}/differences?before={first}&after={newest}"))
     options = {"checkpoint_dir": str(airflow_app.root), "cache_dir": str(tmp_path)}
     plan_erase(Job(str(airflow_app.root), "erased"), "1", load(code=options, env={}, folder=tmp_path)).apply(
         Owner("me")
     )
-    until(lambda: "77" not in str(get(airflow_app, key)["versions"]))
+    until(lambda: str(ERASED) not in str(get(airflow_app, key)["versions"]))
     assert airflow_app.admin.get(f"{address}/differences?before={first}&after={newest}").status_code == 404
 
 
