@@ -234,6 +234,7 @@ ROOMS: Mapping[str, Room] = {
         "format pipelines pipelines/rows spark/sinks",
         "__init__.py",
     ),
+    "connectors/kafka": Room("topics of Kafka, and their messages as rows", "connectors", "topic.py"),
     "connectors/postgres": Room("rows into Postgres", "connectors", "sink.py"),
     "testing": Room(
         "operators in unit tests, without Spark, and whole pipelines, with it",

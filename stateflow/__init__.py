@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from stateflow import testing
+    from stateflow.connectors.kafka.topic import kafka
     from stateflow.connectors.postgres.table import postgres
     from stateflow.errors import (
         BusyError,
@@ -134,6 +135,7 @@ __all__ = [
     "files",
     "first",
     "hopping",
+    "kafka",
     "last",
     "max",
     "mean",
@@ -186,6 +188,7 @@ _ROOMS = {
         "session",
         "tumbling",
     ),
+    "stateflow.connectors.kafka.topic": ("kafka",),
     "stateflow.connectors.postgres.table": ("postgres",),
     "stateflow.jobs.job": ("Job",),
     "stateflow.pipelines.processes.columnar": ("ColumnarContext", "ColumnarOperator"),

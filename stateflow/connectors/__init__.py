@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         UsageError,
     )
     from stateflow.format.records import FileRef, Prepared
+    from stateflow.masking import is_secret
     from stateflow.pipelines.changes import DELETE, UPSERT
     from stateflow.pipelines.rows.row_type import Field, RowType
     from stateflow.pipelines.sink_kinds import SinkKind, check_upsert, names_of, require_columns
@@ -69,6 +70,7 @@ __all__ = [
     "deletion",
     "disagreement",
     "first_duplicate",
+    "is_secret",
     "marked",
     "names_of",
     "require_columns",
@@ -79,6 +81,7 @@ _ROOMS = {
     "stateflow.connectors.extras": ("required",),
     "stateflow.errors": tuple(name for name in __all__ if name.endswith("Error")),
     "stateflow.format.records": ("FileRef", "Prepared"),
+    "stateflow.masking": ("is_secret",),
     "stateflow.pipelines.changes": ("DELETE", "UPSERT"),
     "stateflow.pipelines.rows.row_type": ("Field", "RowType"),
     "stateflow.pipelines.sink_kinds": ("SinkKind", "check_upsert", "names_of", "require_columns"),

@@ -17,7 +17,7 @@ OWN = sorted(path for path in ROOM.glob("*/") if path.name != "__pycache__")
 FROZEN = """
 BatchFunction Committed DELETE DeliveryMode DisagreementError FencedError Field FileRef IncompatibleError NotFoundError Prepared RowType Sink
 SinkKind SinkSlot Staged Stager StateflowError UPSERT UnavailableError UsageError check_upsert decide decide_undecided deletion disagreement
-first_duplicate marked names_of require_columns required
+first_duplicate is_secret marked names_of require_columns required
 """
 
 

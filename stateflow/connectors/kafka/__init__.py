@@ -1,0 +1,1 @@
+"""Kafka: topics as users name them, and how their messages become rows."""
