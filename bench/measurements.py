@@ -16,6 +16,7 @@ from bench import (
     expiry,
     export,
     locality,
+    many_runs,
     memory,
     nexmark_beside,
     one_row,
@@ -65,6 +66,7 @@ MEASUREMENTS: Mapping[str, Measurement] = {
         airflow_parsing.MEASUREMENT,
         start.MEASUREMENT,
         warm.MEASUREMENT,
+        many_runs.MEASUREMENT,
         run_operator.MEASUREMENT,
         tricks.MEASUREMENT,
     )

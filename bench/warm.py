@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ class Size:
 def run(side: str, size: Size, workplace: Workplace) -> dict[str, Any]:
     if side != "host":
         return _measured(side, size, workplace, [])
-    with _host(workplace.folder) as name:
+    with host() as name:
         return _measured(side, size, workplace, ["--host", name, "--host-only"])
 
 
@@ -61,10 +61,10 @@ def _measured(side: str, size: Size, workplace: Workplace, words: list[str]) -> 
         # On a host the command is that of any run.
         command = [*start.command("run" if words else side, workplace.folder), *words]
         if words:
-            command = _without_master(command)
-        before = _spent_by_host(words)
+            command = without_master(command)
+        before = spent_by_host(words[1]) if words else 0.0
         cost = start.cost(command)
-        spent = cost.cpu + _spent_by_host(words) - before
+        spent = cost.cpu + (spent_by_host(words[1]) if words else 0.0) - before
         workplace.say(f"{CALLED[which]}: {cost.wall:.1f} s, {spent:.1f} CPU s")
         found[which] = {"wall": cost.wall, "cpu": spent}
     if side == "submit":
@@ -77,7 +77,7 @@ def _measured(side: str, size: Size, workplace: Workplace, words: list[str]) -> 
     found["at once"] = {"runs": count, "wall": _at_once(count, size, workplace.folder, words)}
     workplace.say(f"{count} at once: {found['at once']['wall']:.1f} s")
     if words:
-        found["memory"] = _shown(words[1])["memory"]
+        found["memory"] = shown(words[1])["memory"]
     return found
 
 
@@ -93,7 +93,7 @@ def _at_once(count: int, size: Size, folder: Path, words: list[str]) -> float:
         command = [*start.command("run", each), "--job", each.name, *words]
         waiting = ["--host-wait", "10 minutes"] if words else []
         subprocess.run(
-            [*(_without_master(command) if words else command), *waiting],
+            [*(without_master(command) if words else command), *waiting],
             cwd=start.ROOT, check=True, capture_output=True,
         )  # fmt: skip
 
@@ -106,7 +106,7 @@ def _at_once(count: int, size: Size, folder: Path, words: list[str]) -> float:
     return wall
 
 
-def _without_master(command: list[str]) -> list[str]:
+def without_master(command: list[str]) -> list[str]:
     at = command.index("--master")
     return [*command[:at], *command[at + 2 :]]
 
@@ -121,11 +121,12 @@ def _newest_batch(folder: Path) -> float:
 
 
 @contextmanager
-def _host(folder: Path) -> Iterator[str]:
+def host(words: Sequence[str] = ()) -> Iterator[str]:
+    """A host on two cores, started with these options as well."""
     name = f"bench-{os.getpid()}"
     stateflow = [sys.executable, "-m", "stateflow", "host"]
     subprocess.run(
-        [*stateflow, "start", name, "--master", "local[2]", "--runs", str(PLACES)],
+        [*stateflow, "start", name, "--master", "local[2]", "--runs", str(PLACES), *words],
         cwd=start.ROOT, check=True, capture_output=True,
     )  # fmt: skip
     try:
@@ -134,7 +135,7 @@ def _host(folder: Path) -> Iterator[str]:
         subprocess.run([*stateflow, "stop", name, "--now"], check=False, capture_output=True)
 
 
-def _shown(name: str) -> dict[str, Any]:
+def shown(name: str) -> dict[str, Any]:
     shown = subprocess.run(
         [sys.executable, "-m", "stateflow", "host", "show", name, "-o", "json"],
         check=True, capture_output=True, text=True,
@@ -143,15 +144,13 @@ def _shown(name: str) -> dict[str, Any]:
     return answer
 
 
-def _spent_by_host(words: list[str]) -> float:
+def spent_by_host(name: str) -> float:
     """CPU seconds of the host's processes and of all that they have started and that has ended."""
-    if not words:
-        return 0.0
     # What a run has left, ends a moment after the run.
-    while _shown(words[1])["runs"]:
+    while shown(name)["runs"]:
         time.sleep(0.05)
     total = 0
-    for pid in _shown(words[1])["processes"].values():
+    for pid in shown(name)["processes"].values():
         with suppress(OSError):
             fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
             total += sum(int(field) for field in fields[11:15])

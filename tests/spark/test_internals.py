@@ -105,6 +105,7 @@ def _live(spark: SparkSession) -> dict[str, Any]:
         "pyspark.sql.SparkSession": spark,
         "pyspark.SparkContext": context,
         "py4j.java_gateway.JavaGateway": context._gateway,
+        "py4j.java_gateway.JavaObject": context._jsc,
         "py4j.protocol.Py4JJavaError": _raised(lambda: java_names(spark).java.lang.Class.forName("Nothing")),
         "pyspark.errors.exceptions.captured.CapturedException": _raised(lambda: spark.sql("select")),
     }

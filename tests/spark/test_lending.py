@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from stateflow.spark.internals.lending import Lent
+from stateflow.spark.internals.lending import Lent, stop_workers
 
 BORROWER = """
 import json, os, sys, time
@@ -58,12 +59,22 @@ def until(happened: Any, what: str) -> None:
         time.sleep(0.05)
 
 
+def sockets(spark: SparkSession) -> int:
+    """How many the JVM has open."""
+    folder = Path(f"/proc/{java(spark).java.lang.ProcessHandle.current().pid()}/fd")
+    found = 0
+    for each in folder.iterdir():
+        with suppress(OSError):  # closed meanwhile
+            found += os.readlink(each).startswith("socket:")
+    return found
+
+
 def test_what_a_killed_borrower_has_left_is_taken_back(spark: SparkSession, tmp_path: Path) -> None:
     mine = spark.range(7).cache()
     mine.count()
     mine.createOrReplaceTempView("of_the_host")
     partitions = spark.conf.get("spark.sql.shuffle.partitions")
-    before = cached(spark)
+    before, open_before = cached(spark), sockets(spark)
     lent = Lent(spark, "killed", "default", str(tmp_path))
     session = lent._session
     child = subprocess.Popen(
@@ -86,6 +97,8 @@ def test_what_a_killed_borrower_has_left_is_taken_back(spark: SparkSession, tmp_
     assert cached(spark) == before, "what others have cached stays"
     assert not list(session.streams().active()), "its queries have ended"
     until(lambda: not busy(spark), "its jobs are cancelled")
+    stop_workers(spark, Path(str(spark.sparkContext.pythonExec)))
+    until(lambda: sockets(spark) <= open_before, "its connections are closed")
     with pytest.raises(ConnectionError):
         socket.create_connection(("127.0.0.1", port), 10)
     assert spark.catalog.tableExists("of_the_host")

@@ -24,7 +24,8 @@ RUN = "spark.stateflow.run"
 """The setting of a lent session, and of each that Spark copies from it, that says whose it is."""
 _SESSION, _BASE = "stateflow.session", "stateflow.base"
 """Under these names a gateway has the objects for who borrows it."""
-_TEMPORARY = "pyspark-"
+_ACCUMULATOR = "spark.stateflow.accumulator"
+"""The setting of a lent session that says under which name its gateway has the borrower's accumulator."""
 
 
 @dataclass(frozen=True)
@@ -90,9 +91,27 @@ class Lent:
                 query.stop()
         self._spark.sparkContext.cancelJobsWithTag(self.run)
         with suppress(Exception):
+            self._close_accumulator()
+        with suppress(Exception):
             self._server.shutdown()
         _release_cached(self._spark, self.run)
         self._session = self._server = None
+
+    @internal(
+        "org.apache.spark.api.python.Py4JServer.server()",
+        "org.apache.spark.api.python.PythonAccumulatorV2.socket",
+        where_missing="each run leaves the JVM an open socket until the host is replaced",
+    )
+    def _close_accumulator(self) -> None:
+        """Closes the connection through which Spark told the borrower what its tasks have counted. Java's collector would not."""
+        name = self._session.conf().get(_ACCUMULATOR, "")
+        accumulator = self._server.server().getJavaServer().getGateway().getObject(name)
+        if accumulator is None:
+            return
+        field = accumulator.getClass().getDeclaredField("socket")
+        field.setAccessible(True)
+        if connection := field.get(accumulator):
+            connection.close()
 
 
 @internal(
@@ -158,6 +177,8 @@ def _in_thread(work: Callable[[], T]) -> T:
     "pyspark.java_gateway.launch_gateway(conf)",
     "pyspark.SparkContext._ensure_initialized(instance, gateway, conf)",
     "pyspark.SparkContext._temp_dir",
+    "pyspark.SparkContext._javaAccumulator",
+    "py4j.java_gateway.JavaObject._target_id",
     "pyspark.sql.SparkSession.__init__(sparkContext, jsparkSession)",
 )
 def borrow(loan: Loan) -> SparkSession:
@@ -168,6 +189,7 @@ def borrow(loan: Loan) -> SparkSession:
     session, base = (JavaObject(name, gateway._gateway_client) for name in (_SESSION, _BASE))
     jsc = gateway.jvm.JavaSparkContext.fromSparkContext(session.sparkContext())
     context = SparkContext(gateway=gateway, jsc=jsc, conf=SparkConf(_jconf=jsc.getConf()))
+    session.conf().set(_ACCUMULATOR, context._javaAccumulator._target_id)
     spark = SparkSession(context, session)
     # PySpark has made the lent session the default of the whole JVM. There it would outlive its run.
     java_names(spark).org.apache.spark.sql.classic.SparkSession.setDefaultSession(base)
