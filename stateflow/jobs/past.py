@@ -20,7 +20,7 @@ from stateflow.format.records import Record
 from stateflow.reading.bisect import FirstBad, first_of_any, first_of_key
 from stateflow.reading.diff import ComparedSnapshot, Differences, compared_savepoint
 from stateflow.reading.history import KeyHistory, history_of_key
-from stateflow.reading.past_states import READERS, KeyOfState, PastStates
+from stateflow.reading.past_states import DISK_READERS, READERS, KeyOfState, PastStates
 from stateflow.reading.predicates import Predicate, condition
 from stateflow.reading.snapshots import ReaderContext, reader_context
 from stateflow.savepoints.format import read_savepoint
@@ -77,7 +77,7 @@ def with_rows(
     from stateflow.replay.evaluation import PastBatches
     from stateflow.replay.span import Step
 
-    log = job.log()
+    log = _log(job)
     records = kept_records(job, log)
     kept = {record.slot for record in records}
     collected = {
@@ -137,7 +137,7 @@ def debugged(
     from stateflow.replay.evaluation import PastBatches
     from stateflow.replay.span import span
 
-    log = job.log()
+    log = _log(job)
     slot = slot_of(parse(str(at)), job, log)
     record = log.record(slot)
     if record.kind != "checkpoint":
@@ -213,7 +213,7 @@ def _snapshot(job: JobHandle, text: str, options: Options) -> Iterator[ComparedS
         record = compared_savepoint(savepoint, name.url, job.name)
         yield ComparedSnapshot(f"the savepoint {name.url}", record, context)
         return
-    log = job.log()
+    log = _log(job)
     slot = slot_of(name, job, log)
     record = log.record(slot)
     owner = job.owner()
@@ -233,10 +233,9 @@ def _snapshot(job: JobHandle, text: str, options: Options) -> Iterator[ComparedS
 
 
 def _log(job: JobHandle) -> Log:
-    """It may have a thousand records: a store over a network is asked for many at once."""
-    if job.store.local_root is not None:
-        return job.log()
-    with ThreadPoolExecutor(READERS, "stateflow-log") as pool:
+    """It may have a thousand records, so several are read at once: each waits for the network, or for a disk to keep its name."""
+    at_once = READERS if job.store.local_root is None else DISK_READERS
+    with ThreadPoolExecutor(at_once, "stateflow-log") as pool:
         return job.log(SlotCache(each=pool.map))
 
 

@@ -20,6 +20,8 @@ from stateflow.reading.snapshots import ReaderContext
 
 READERS = 32
 """Requests at once to a store over a network."""
+DISK_READERS = 4
+"""Records read at once from a disk. Each waits until the disk keeps its name, which on a busy machine takes a millisecond."""
 
 
 @dataclass(frozen=True)
@@ -96,4 +98,4 @@ def gone(error: Exception) -> bool:
     return isinstance(error, CorruptError | NotFoundError) and "is missing" in str(error)
 
 
-__all__ = ["READERS", "KeyOfState", "PastStates", "file_reader", "gone"]
+__all__ = ["DISK_READERS", "READERS", "KeyOfState", "PastStates", "file_reader", "gone"]

@@ -12,6 +12,7 @@ import pytest
 
 from stateflow.errors import NotFoundError
 from stateflow.format.records import FileRef
+from stateflow.jobs.job import Job
 from stateflow.reading.history import history_of_key
 from stateflow.reading.past_states import KeyOfState, PastStates
 from stateflow.state.values.serializers import serializer_for
@@ -105,3 +106,24 @@ def test_a_record_that_shows_the_same_as_the_one_before_is_not_looked_at(
     last = job.at(max(job.models))
     states = PastStates(job.context(tmp_path))
     assert history_of_key([last, last, last], states, ASKED).look_ups == 1
+
+
+def test_the_name_of_each_record_is_kept_on_disk_before_it_is_believed_several_at_once(
+    job: GrownJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that is busy makes each wait, so that a thousand took four seconds one after the other."""
+    kept: set[str] = set()
+    newest = {f"chk-{slot:08d}" for slot in sorted(job.models)[-2:]}
+    two_at_once = threading.Barrier(2, timeout=20)
+
+    def slowly(descriptor: int) -> None:
+        name = Path(f"/proc/self/fd/{descriptor}").readlink().name
+        is_new = name not in kept
+        kept.add(name)
+        if is_new and name in newest:
+            two_at_once.wait()
+
+    monkeypatch.setattr("stateflow.storage.local.fsync_folder", slowly)
+    asked = Job(job.root, "orders").history_of("balance", "total", "1")
+    assert len(asked.versions) == 8
+    assert {f"chk-{slot:08d}" for slot in job.models} <= kept
