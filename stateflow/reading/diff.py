@@ -44,12 +44,14 @@ from stateflow.state.backends.base import Backend
 from stateflow.state.keys.text import text_of_key
 from stateflow.state.values.plain import jsonable
 
-Kind = Literal["came", "went", "expired", "changed", "written", "deleted"]
-KINDS: Sequence[Kind] = ("came", "went", "expired", "changed", "written", "deleted")
-"""written: there is something now, which is new or changed. deleted: there is nothing now, and there may have been nothing."""
+Kind = Literal["came", "went", "expired", "changed", "written", "deleted", "unknown"]
+KINDS: Sequence[Kind] = ("came", "went", "expired", "changed", "written", "deleted", "unknown")
+"""written: there is something now, which is new or changed. deleted: there is nothing now, and there may have been nothing.
+unknown: there may be anything now; this happens if the first point is the later one."""
 TEXTS = ("operator", "state", "kind", "key", "namespace", "part", "before", "after")
 """The columns of a row of changes."""
 _PLAIN = frozenset(("operator", "state", "kind", "key", "namespace"))
+_MISSING = "what has expired, or was deleted with a range of times, is missing here: it stands in files that were not read"
 AT_ONCE = 50_000
 """Entries that are looked up together."""
 
@@ -250,6 +252,8 @@ class _ComparedOperator:
         read_shared = asked.look_up if asked.look_up is not None else not away
         if not read_shared:
             asked.unread |= {ref.path: ref for ref in away}
+            if (ranges or overdue) and _MISSING not in asked.notes:
+                asked.notes.append(_MISSING)
             yield from self._decoded(differences)
             return
         with _Look(pair, self._snapshots) as look:
@@ -354,7 +358,7 @@ class _ComparedOperator:
         before = was if isinstance(was, bytes) and not then.expired(was, moment_then) else None
         after = is_ if isinstance(is_, bytes) and not now.expired(is_, moment_now) else None
         if is_ is UNKNOWN:
-            return None if was is UNKNOWN else ("written", None, None)
+            return None if was is UNKNOWN else ("unknown", before, None)
         if was is UNKNOWN:
             return ("deleted", None, None) if after is None else ("written", None, after)
         if before is None:

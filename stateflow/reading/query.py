@@ -345,7 +345,7 @@ class StateReader:
         now = self._moment(target.schema)
         if target.schema.timed:
             with opening.scanning:
-                return _at_times(target, opening.backend, full, limit)
+                return _at_times(target, opening.backend, full, now, limit)
         if target.schema.many and suffix is None:
             with opening.scanning:
                 return _times(target, list(opening.backend.scan(full, after(full))), len(full), limit)
@@ -518,7 +518,9 @@ def _parts(types: Sequence[str]) -> Callable[[bytes, int], tuple[Any, ...]]:
     return lambda key, at: (decode(key, at)[0],)
 
 
-def _at_times(target: Target, backend: ReadShard, full: bytes, limit: int | None) -> LookupResult:
+def _at_times(
+    target: Target, backend: ReadShard, full: bytes, now: int | None, limit: int | None
+) -> LookupResult:
     """The entries of a key in a state that is ordered by time, each with its time. From each time that there is in the key group
     it goes on to the next one, whatever lies between."""
     begin, key = full[:PREFIX_WIDTH], full[PREFIX_WIDTH:]
@@ -535,7 +537,7 @@ def _at_times(target: Target, backend: ReadShard, full: bytes, limit: int | None
         time = first[0][: PREFIX_WIDTH + TIME_WIDTH]
         moment = {"at": instant(read_timestamp(first[0], PREFIX_WIDTH))}
         own = time + key
-        entries = list(backend.scan(own, after(own)))
+        entries = _live(backend.scan(own, after(own)), now, None)[0]
         found += [moment | entry for entry in _gathered(target, len(own), entries)]
         if len(found) > most:
             break

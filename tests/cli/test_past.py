@@ -69,7 +69,7 @@ def test_a_history_can_begin_later_and_show_less(typed: Typed) -> None:
 
 def test_what_expired_is_told_from_what_was_deleted(command: Command, root: Path) -> None:
     job = GrownJob(root)
-    job.batch(lambda model: job._brief(1, 7))
+    job.batch(lambda model: job.put(model, "brief", 1, 7))
     job.batch(seconds=20)
     said = command("history", "orders", "balance", "brief", 1, "-o", "json", "--checkpoint-dir", root)
     assert [(v["what"], v["value"]) for v in said.json["versions"]] == [("kept", 7), ("expired", None)]

@@ -15,7 +15,7 @@ from stateflow.checkpoint.retention import Retention
 from stateflow.checkpoint.writer import Writer
 from stateflow.errors import StateflowError
 from stateflow.format.layout import JobLayout
-from stateflow.format.records import Owner, Pin, Record
+from stateflow.format.records import Kind, Owner, Pin, Record
 from stateflow.storage.roots import open_store
 from stateflow.storage.store import Store
 
@@ -117,13 +117,14 @@ class ClaimedJob(FakeJob):
     def decide(
         self,
         *,
+        kind: Kind = "checkpoint",
         outcomes: Mapping[str, str] | None = None,
         timings: Mapping[str, Any] | None = None,
         pending: bool = False,
         **fields: Any,
     ) -> Record:
-        """A checkpoint with these fields of a draft; one that is `pending` is decided and not carried out."""
-        permit = self.writer.decide(Draft("checkpoint", **{"now": self.clock(), **fields}))
+        """A record, such as a checkpoint, with these fields of a draft; one that is `pending` is decided and not carried out."""
+        permit = self.writer.decide(Draft(kind, **{"now": self.clock(), **fields}))
         if not pending:
             self.writer.complete(permit, outcomes or {}, timings or {})
         return permit.record

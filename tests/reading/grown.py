@@ -1,20 +1,24 @@
-"""A job that grows batch by batch in real state files, beside a plain model: a dict of its stored entries per checkpoint."""
+"""A job that grows batch by batch in real state files, beside a plain model: per checkpoint what it stores, and what each entry
+means to a person."""
 
 from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from struct import Struct
 from typing import Any
 
 import msgspec
 
 from stateflow.checkpoint.rescale import rescaled
-from stateflow.format.encoding import EMPTY_NAMESPACE, list_position, prefix
+from stateflow.format.encoding import EMPTY_NAMESPACE, NAMESPACE, encode_timestamp, list_position, prefix
 from stateflow.format.expiry_blocks import block, block_key
+from stateflow.format.instants import instant
 from stateflow.format.keygroups import default_assignment, xxhash64
-from stateflow.format.records import FileRef, OperatorState, Record, SchemaVersion, Shard, StateSchema
+from stateflow.format.records import FileRef, Kind, OperatorState, Record, SchemaVersion, Shard, StateSchema
 from stateflow.reading.diff import ComparedSnapshot
 from stateflow.reading.snapshots import ReaderContext
 from stateflow.savepoints.native import create_native
@@ -25,25 +29,42 @@ from stateflow.state.backends.rocksdb import rocksdb_backend
 from stateflow.state.backends.rocksdb_options import MIB, RocksOptions
 from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.values.evolution.versions import versioned
-from stateflow.state.values.serializers import RAW_CODE, serializer_for
+from stateflow.state.values.serializers import EXPIRES, RAW_CODE, Serializer, serializer_for
 from stateflow.storage.cache import FileCache
 from stateflow.storage.files import inline, upload_file
 from stateflow.storage.roots import open_store
 from tests.jobs.fake import ClaimedJob
-from tests.state.stored_keys import timer_key
 
 GROUPS = 8
 SECOND = 1_000_000
 TOTAL, ITEMS, LOG, BRIEF, INDEX, IDLE, KEPT = 1, 2, 3, 4, 5, 6, 8
+OPEN, PEAK, ALARMS, WAITING, SHORT, SHORT_INDEX, CHAT, CHAT_INDEX, RECENT, RECENT_INDEX = (
+    10,
+    11,
+    12,
+    *range(14, 21),
+)
+TTL = {"event": 5 * SECOND, "processing": 25 * SECOND}
+SKU = (("sku", "str"),)
 SCHEMAS = {
     "total": StateSchema(id=TOTAL, kind="value", value="int"),
     "items": StateSchema(id=ITEMS, kind="map", value="int", map_key="str"),
     "log": StateSchema(id=LOG, kind="list", value="str"),
-    "brief": StateSchema(
-        id=BRIEF, kind="value", value="int", ttl=5 * SECOND, ttl_time="event", expiry_index=INDEX
-    ),
+    "brief": StateSchema(id=BRIEF, kind="value", value="int", expiry_index=INDEX),
     "idle": StateSchema(id=IDLE, kind="timer", value="event"),
-    "kept": StateSchema(id=KEPT, kind="columns", value="columns{note:str}", by=(("sku", "str"),)),
+    "kept": StateSchema(id=KEPT, kind="columns", value="columns{note:str}", by=SKU),
+}
+EVERY_KIND = {
+    **SCHEMAS,
+    "open": StateSchema(id=OPEN, kind="aggregating", value="int", namespace="str"),
+    "peak": StateSchema(id=PEAK, kind="reducing", value="int"),
+    "alarms": StateSchema(id=ALARMS, kind="timer", value="event", many=True, namespace="str"),
+    "waiting": StateSchema(id=WAITING, kind="columns", value="columns{note:str}", by=SKU, timed=True),
+    "short": StateSchema(id=SHORT, kind="map", value="int", map_key="str", expiry_index=SHORT_INDEX),
+    "chat": StateSchema(id=CHAT, kind="list", value="str", expiry_index=CHAT_INDEX, namespace="str"),
+    "recent": StateSchema(
+        id=RECENT, kind="columns", value="columns{note:str}", by=SKU, timed=True, expiry_index=RECENT_INDEX
+    ),
 }
 KEY = (("user", "int"),)
 _int, _str, _float = serializer_for(int), serializer_for(str), serializer_for(float)
@@ -52,13 +73,31 @@ _name = KeyCodec(["str"]).encode
 Model = dict[bytes, bytes]
 
 
-def note(number: int) -> bytes:
+_stamp = Struct(">Bq").pack
+Changes = dict[bytes, bytes | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """A stored entry, as a person is to see it."""
+
+    state: str
+    user: int
+    namespace: str | None
+    part: Any
+    value: Any
+    expiry: int | None = None
+
+
+def note(number: int, expiry: int | None = None) -> bytes:
     """A stored row of columns."""
-    return bytes((RAW_CODE,)) + msgspec.msgpack.encode([f"n{number}"])
+    head = bytes((RAW_CODE,)) if expiry is None else _stamp(RAW_CODE | EXPIRES, expiry)
+    return head + msgspec.msgpack.encode([f"n{number}"])
 
 
-def full(state: int, user: int) -> bytes:
-    return prefix(xxhash64(user) % GROUPS, state) + _user(user) + EMPTY_NAMESPACE
+def full(state: int, user: int, namespace: str | None = None) -> bytes:
+    within = EMPTY_NAMESPACE if namespace is None else NAMESPACE + _name(namespace)
+    return prefix(xxhash64(user) % GROUPS, state) + _user(user) + within
 
 
 class GrownJob(ClaimedJob):
@@ -73,18 +112,35 @@ class GrownJob(ClaimedJob):
         seed: int = 0,
         inline_threshold: int = 0,
         ttl_time: str = "event",
+        schemas: Mapping[str, StateSchema] = SCHEMAS,
+        ids_from: int = 0,
     ) -> None:
+        """`ttl_time` is the time of half of the states that expire; the others have the other one."""
         self.folder, self.backend, self.rng = root.parent, backend, random.Random(seed)
         self.inline_threshold = inline_threshold
         self.models: dict[int, Model] = {}
-        self.due: dict[bytes, int] = {}
-        """Blocks of the expiry index that are still there, with when they come due."""
-        self.dues: dict[int, dict[bytes, int]] = {}
-        self.mark = 0
-        self.schemas = dict(SCHEMAS)
-        self.ttl_time = ttl_time
-        self.schemas["brief"] = msgspec.structs.replace(SCHEMAS["brief"], ttl_time=ttl_time)
-        self.total = _int
+        self.meanings: dict[tuple[bytes, bytes], Meaning] = {}
+        """Of stored entries that are a state's."""
+        self.users: dict[bytes, int] = {}
+        """Whose entry it is, also of queues and indexes."""
+        self.due: dict[bytes, tuple[str, int, bytes]] = {}
+        """Blocks of the expiry indexes that are still there: their state, when they come due, and the entry that they name."""
+        self.dues: dict[int, dict[bytes, tuple[str, int, bytes]]] = {}
+        self.mark = self.now = self.blocks = 0
+        other = {"event": "processing", "processing": "event"}[ttl_time]
+        self.times = {"brief": ttl_time, "short": other, "chat": ttl_time, "recent": other}
+        self.schemas = {
+            name: msgspec.structs.replace(
+                schema,
+                id=schema.id + ids_from,
+                expiry_index=schema.expiry_index and schema.expiry_index + ids_from,
+                **(
+                    {"ttl": TTL[self.times[name]], "ttl_time": self.times[name]} if name in self.times else {}
+                ),
+            )
+            for name, schema in schemas.items()
+        }
+        self.numbers = {"total": _int, "open": _int}
         super().__init__(str(root), name)
 
     @property
@@ -106,18 +162,21 @@ class GrownJob(ClaimedJob):
             assignment=parts,
             shards=tuple((Shard(first, last, self.backend),) for first, last in parts),
             states=self.schemas,
-            next_state_id=20,
+            next_state_id=99,
         )
+
+    # -- what changes the job
 
     def batch(
         self,
-        change: Callable[[Model], dict[bytes, bytes | None]] = lambda model: {},
+        change: Callable[[Model], Changes] = lambda model: {},
         *,
         ranges: tuple[tuple[bytes, bytes], ...] = (),
         seconds: int = 1,
     ) -> int:
         """A checkpoint in which these entries are put and deleted, and then these ranges."""
         self.mark += seconds * SECOND
+        self.now = self.clock()
         model = self.model
         changes = change(model)
         operator = self.operator()
@@ -132,50 +191,92 @@ class GrownJob(ClaimedJob):
         grown = msgspec.structs.replace(operator, shards=shards, states=self.schemas)
         return self.record(grown, {key: value for key, value in model.items() if value is not None})
 
-    def record(self, operator: OperatorState, model: Model) -> int:
-        times = {"watermark": self.mark} if self.ttl_time == "event" else {"now": self.mark}
-        slot = self.decide(operators={"balance": operator}, **times).slot
+    def record(self, operator: OperatorState, model: Model, kind: Kind = "checkpoint", **fields: Any) -> int:
+        times = {"watermark": self.mark, "now": self.now}
+        slot = self.decide(kind=kind, operators={"balance": operator}, **{**times, **fields}).slot
         self.models[slot], self.dues[slot] = model, dict(self.due)
         return slot
 
     def rescale(self, parallelism: int) -> int:
-        return self.record(rescaled(self.operator(), parallelism, "operator 'balance'"), self.model)
+        return self.record(
+            rescaled(self.operator(), parallelism, "operator 'balance'"), self.model, "rescale"
+        )
+
+    def join_pieces(self) -> int:
+        """A batch that makes one shard of what a rescale has left in pieces."""
+        operator, model = self.operator(), self.model
+        self.now = self.clock()
+        shards = tuple(
+            (self._anew(min(s.first for s in task), max(s.last for s in task), model),)
+            for task in operator.shards
+        )
+        return self.record(msgspec.structs.replace(operator, shards=shards), model)
 
     def restore(self, slot: int) -> int:
         """Its state becomes that of an earlier checkpoint."""
         record = self.at(slot)
-        self.mark, self.due = self.clock_of(record) or 0, dict(self.dues[slot])
-        return self.record(record.operators["balance"], dict(self.models[slot]))
+        self.mark, self.due = record.watermark or 0, dict(self.dues[slot])
+        return self.record(
+            record.operators["balance"], dict(self.models[slot]), "restore", now=record.now, based_on=slot
+        )
+
+    def erase(self, user: int) -> int:
+        """The shards with the user's key group are written anew without the user."""
+        operator = self.operator()
+        model = {key: raw for key, raw in self.model.items() if self.users.get(key) != user}
+        self.due = {key: due for key, due in self.due.items() if self.users[key] != user}
+        group = xxhash64(user) % GROUPS
+        shards = tuple(
+            tuple(
+                self._anew(shard.first, shard.last, model) if shard.first <= group <= shard.last else shard
+                for shard in task
+            )
+            for task in operator.shards
+        )
+        return self.record(msgspec.structs.replace(operator, shards=shards), model, "erase")
 
     def evolve(self) -> None:
         """From the next batch on, totals are floats. What is stored stays as it is."""
-        self.total = versioned(_float, 1, {0: _int.loads})
-        self.schemas["total"] = msgspec.structs.replace(
-            SCHEMAS["total"], value="float", version=1, versions=(SchemaVersion(0, "int", 1),)
-        )
+        for name in self.numbers.keys() & self.schemas.keys():
+            self.numbers[name] = versioned(_float, 1, {0: _int.loads})
+            self.schemas[name] = msgspec.structs.replace(
+                self.schemas[name], value="float", version=1, versions=(SchemaVersion(0, "int", 1),)
+            )
 
-    def clock_of(self, record: Record) -> int | None:
-        """The time by which an entry of `brief` has expired."""
-        return record.watermark if self.ttl_time == "event" else record.now
+    @property
+    def total(self) -> Serializer:
+        return self.numbers["total"]
+
+    def moment(self, record: Record, state: str) -> int | None:
+        """The time by which an entry of the state has expired."""
+        time = self.times.get(state)
+        return None if time is None else record.watermark if time == "event" else record.now
+
+    def meant(self, slot: int) -> list[Meaning]:
+        """What a checkpoint holds, as a person is to see it."""
+        record = self.at(slot)
+        moments = {state: self.moment(record, state) for state in record.operators["balance"].states}
+        found = [m for entry in self.models[slot].items() if (m := self.meanings.get(entry)) is not None]
+        return [m for m in found if m.expiry is None or m.expiry > (moments[m.state] or 0)]
 
     def at(self, slot: int) -> Record:
         return self.log().record(slot)
 
+    def _stored(self, file: NewFile) -> FileRef:
+        if file.data is not None:
+            return inline(file.name, file.data)
+        assert file.path is not None
+        writer, unique = self.writer, uuid.UUID(int=self.rng.getrandbits(128)).hex
+        path = writer.layout.shared_file(writer.epoch, writer.next_slot, unique, file.path.suffix or ".bin")
+        return upload_file(writer.store, path, file.path, file.name)
+
+    def _anew(self, first: int, last: int, model: Model) -> Shard:
+        """A shard with all that the model has of these key groups, in files of its own."""
+        return self._grown(Shard(first, last, self.backend), model, ())
+
     def _grown(
-        self, shard: Shard, changes: dict[bytes, bytes | None], ranges: tuple[tuple[bytes, bytes], ...]
+        self, shard: Shard, changes: Mapping[bytes, bytes | None], ranges: tuple[tuple[bytes, bytes], ...]
     ) -> Shard:
-        writer = self.writer
-
-        def stored(file: NewFile) -> FileRef:
-            if file.data is not None:
-                return inline(file.name, file.data)
-            assert file.path is not None
-            unique = uuid.UUID(int=self.rng.getrandbits(128)).hex
-            path = writer.layout.shared_file(
-                writer.epoch, writer.next_slot, unique, file.path.suffix or ".bin"
-            )
-            return upload_file(writer.store, path, file.path, file.name)
-
         place = self.folder / f"task-{uuid.uuid4().hex}"
         fetched = self.folder / f"fetched-{uuid.uuid4().hex}"
         fetched.mkdir()
@@ -185,71 +286,128 @@ class GrownJob(ClaimedJob):
         backend.write(own.items())
         for begin, end in ranges:
             low, high = max(begin, prefix(shard.first, 0)), min(end, prefix(shard.last + 1, 0))
-            backend.delete_range(low, high)
+            if low < high:
+                backend.delete_range(low, high)
         snapshot = backend.snapshot()
-        refs = (*snapshot.kept, *map(stored, snapshot.new))
+        refs = (*snapshot.kept, *map(self._stored, snapshot.new))
         backend.close()
         groups = range(shard.first, shard.last + 1)
-        due = [at for key, at in self.due.items() if int.from_bytes(key[:2], "big") in groups]
+        due: dict[str, list[int]] = {"event": [], "processing": []}
+        for key, (state, at, _) in self.due.items():
+            if int.from_bytes(key[:2], "big") in groups:
+                due[self.times[state]].append(at)
         return msgspec.structs.replace(
             shard,
             files=refs,
             physical_first=None,
             physical_last=None,
-            **{f"next_{self.ttl_time}_expiry": min(due, default=None)},
+            next_event_expiry=min(due["event"], default=None),
+            next_processing_expiry=min(due["processing"], default=None),
         )
 
-    def some(self, users: int, most: int = 6) -> Callable[[Model], dict[bytes, bytes | None]]:
+    # -- entries
+
+    def some(self, users: int, most: int = 6) -> Callable[[Model], Changes]:
         """Random changes of every kind of state."""
 
-        def change(model: Model) -> dict[bytes, bytes | None]:
-            rng, made = self.rng, {}
+        def change(model: Model) -> Changes:
+            rng, made = self.rng, Changes()
             for _ in range(rng.randint(0, most)):
                 user = rng.randrange(users)
                 if rng.random() < 0.3:
                     made |= dict.fromkeys(
-                        key for key in model if key[4:12] == _user(user) and key[2:4] != bytes((0, BRIEF))
+                        key for key in model if self.users[key] == user and key not in self.due
                     )
                     continue
-                made[full(TOTAL, user)] = self.total.dumps(rng.randrange(4))
-                made[full(KEPT, user) + _name(f"sku{rng.randrange(3)}")] = note(rng.randrange(3))
-                made[full(ITEMS, user) + _name(f"sku{rng.randrange(3)}")] = _int.dumps(rng.randrange(3))
-                made[full(LOG, user) + list_position(self.writer.next_slot, rng.randrange(9))] = _str.dumps(
-                    "x"
-                )
-                made |= self._timer(model, user, rng.randrange(100) * SECOND)
-                made |= self._brief(user, rng.randrange(3))
+                for state in rng.sample(list(self.schemas), 7):
+                    made |= self.put(
+                        model,
+                        state,
+                        user,
+                        rng.randrange(4),
+                        f"sku{rng.randrange(3)}",
+                        rng.choice((None, "a", "b")),
+                    )
             if rng.random() < 0.5:
                 made |= self._swept(model)
             return made
 
         return change
 
-    def _timer(self, model: Model, user: int, at: int) -> Any:
-        group, key = xxhash64(user) % GROUPS, _user(user)
-        before = model.get(full(IDLE + 1, user))
-        gone = {} if before is None else {timer_key(group, IDLE, int.from_bytes(before, "big"), key): None}
-        return {
-            **gone,
-            timer_key(group, IDLE, at, key): b"",
-            full(IDLE + 1, user): at.to_bytes(8, "big", signed=True),
-        }
+    def passed(self, group: int) -> tuple[bytes, bytes]:
+        """Of a state that is ordered by time, all that lies before the watermark: a batch deletes it at a stroke."""
+        number = self.schemas["waiting"].id
+        return prefix(group, number), prefix(group, number) + encode_timestamp(self.mark)
 
-    def _brief(self, user: int, value: int) -> Any:
-        due, key = self.mark + 5 * SECOND, full(BRIEF, user)
-        named = block_key(xxhash64(user) % GROUPS, INDEX, due, self.writer.next_slot, len(self.due))
-        self.due[named] = due
-        return {key: _int.dumps_with_expiry(value, due), named: block([key[4:]])}
+    def put(
+        self, model: Model, state: str, user: int, number: int, sku: str = "", within: str | None = None
+    ) -> Changes:
+        """An entry of a state that means this number, with what has to be put and deleted beside it."""
+        schema = self.schemas[state]
+        namespace = within if schema.namespace else None
+        key, part = full(schema.id, user, namespace), None
+        expiry = None
+        if (time := self.times.get(state)) is not None:
+            expiry = TTL[time] + (self.mark if time == "event" else self.now)
+        if schema.kind == "timer":
+            return self._timer(model, schema, state, user, number * 20 + len(sku), namespace)
+        if schema.kind == "columns":
+            key, part = key + _name(sku), {"sku": sku}
+            if schema.timed:
+                at = self.mark + (number - 2) * SECOND
+                key, part = key[:4] + encode_timestamp(at) + key[4:], {"at": instant(at), **part}
+            raw, value = note(number, expiry), {"note": f"n{number}"}
+        else:
+            serializer, value = self.numbers.get(state, _int), number
+            if schema.kind == "map":
+                key, part = key + _name(sku), sku
+            elif schema.kind == "list":
+                serializer, value = _str, f"x{number}"
+                position = self.writer.next_slot, self.rng.randrange(9)
+                key, part = key + list_position(*position), list(position)
+            raw = serializer.dumps(value) if expiry is None else serializer.dumps_with_expiry(value, expiry)
+        self.users[key] = user
+        self.meanings[key, raw] = Meaning(state, user, namespace, part, value, expiry)
+        return {key: raw} if expiry is None else {key: raw, **self._block(state, key, expiry)}
 
-    def _swept(self, model: Model) -> Any:
-        """What has expired goes, and so do the blocks that have come due."""
-        made: dict[bytes, bytes | None] = {}
-        for key, raw in model.items():
-            if key[2:4] == bytes((0, BRIEF)) and int.from_bytes(raw[1:9], "big", signed=True) <= self.mark:
-                made[key] = None
-        for named in [named for named, due in self.due.items() if due <= self.mark]:
+    def _block(self, state: str, key: bytes, expiry: int) -> Changes:
+        index, group = self.schemas[state].expiry_index, int.from_bytes(key[:2], "big")
+        self.blocks += 1
+        named = block_key(group, index, expiry, self.writer.next_slot, self.blocks)
+        self.due[named], self.users[named] = (state, expiry, key), self.users[key]
+        return {named: block([key[4:]])}
+
+    def _timer(
+        self, model: Model, schema: StateSchema, state: str, user: int, second: int, namespace: str | None
+    ) -> Changes:
+        key, at = full(schema.id + 1, user, namespace), second * SECOND
+        queue, raw, gone = prefix(xxhash64(user) % GROUPS, schema.id), b"", Changes()
+        if schema.many:
+            key += encode_timestamp(at)
+        else:
+            raw = at.to_bytes(8, "big", signed=True)
+            if (before := model.get(key)) is not None:
+                gone = {queue + encode_timestamp(int.from_bytes(before, "big", signed=True)) + key[4:]: None}
+        queued = queue + encode_timestamp(at) + full(schema.id, user, namespace)[4:]
+        self.users[key] = self.users[queued] = user
+        self.meanings[key, raw] = Meaning(
+            state, user, namespace, instant(at) if schema.many else None, instant(at)
+        )
+        return {**gone, key: raw, queued: b""}
+
+    def _swept(self, model: Model) -> Changes:
+        """Some of the blocks that have come due go, with what they name and what has expired of it."""
+        made = Changes()
+        clocks = {"event": self.mark, "processing": self.now}
+        for named, (state, due, key) in list(self.due.items()):
+            clock = clocks[self.times[state]]
+            if due > clock or self.rng.random() < 0.3:
+                continue
             del self.due[named]
             made[named] = None
+            meaning = self.meanings.get((key, model.get(key, b"")))
+            if meaning is not None and meaning.expiry is not None and meaning.expiry <= clock:
+                made[key] = None
         return made
 
     def save(self, slot: int, url: str) -> None:

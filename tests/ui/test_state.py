@@ -53,7 +53,7 @@ def grown(airflow_app: AirflowApp) -> GrownJob:
     put(job, u1=-3, u3=4)
     put(job, u3=None)
     put(job, u1=-1)
-    job.batch(lambda model: job._brief(1, 7))
+    job.batch(lambda model: job.put(model, "brief", 1, 7))
     job.batch(seconds=20)
     return job
 
