@@ -65,7 +65,7 @@ def sockets(spark: SparkSession) -> int:
     found = 0
     for each in folder.iterdir():
         with suppress(OSError):  # closed meanwhile
-            found += os.readlink(each).startswith("socket:")
+            found += str(each.readlink()).startswith("socket:")
     return found
 
 
