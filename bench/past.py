@@ -1,7 +1,9 @@
-"""The past of a job: what changed between two neighbouring checkpoints of a large state, and the history of a key in many."""
+"""The past of a job: what changed between two neighbouring checkpoints of a large state, the history of a key in many, and large
+batches run again beside their live run."""
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections import Counter
@@ -10,14 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.made_state import JOB, OPERATOR, STATE, go_on, make
-from bench.measurement import Measurement, Results, Section, Workplace, at_most, seconds
+from bench.measurement import Measurement, Results, Section, Workplace, at_least, at_most, median, seconds
 from bench.measurement import size as bytes_
 from bench.slow_objects import slow_objects
 
 if TYPE_CHECKING:
     from stateflow.config.options import Options
 
-SIDES = ("diff", "history")
+SIDES = ("diff", "history", "replay", "replay_windows")
+REPLAYED = {"replay": "keyed operator", "replay_windows": "windows"}
 SHARDS, DELAY = 8, 0.02
 KEY = 7
 """Gets another value in every tenth checkpoint."""
@@ -31,6 +34,12 @@ class Size:
     checkpoints: int
     """Of the history, whose state has `small` keys."""
     small: int
+    rows: int
+    """Of a batch that is run again."""
+    again: int
+    """Such batches."""
+    pairs: int
+    """Of a live run and its replay, after one that warms up."""
 
 
 @dataclass
@@ -54,6 +63,8 @@ class Clock:
 
 def run(side: str, size: Size, workplace: Workplace) -> dict[str, Any]:
     root, chance = workplace.folder / "root", random.Random(1)
+    if side in REPLAYED:
+        return replayed(side, size, workplace)
     if side == "diff":
         workplace.say(f"making {size.keys:,} keys")
         make(root, size.keys, shards=SHARDS)
@@ -147,6 +158,46 @@ def remembered(root: Path, size: Size, workplace: Workplace) -> dict[str, Any]:
     return {**figures, "warm": history(Job(str(root), JOB), here)}
 
 
+def replayed(side: str, size: Size, workplace: Workplace) -> dict[str, Any]:
+    """Live runs and replays of their last batches in turn, all in one session; each pair is a job of its own."""
+    from bench import everyday, sides
+    from bench.clock import cpu_of_tree
+    from bench.generate import BatchSpec, dataset
+    from stateflow.jobs.job import Job
+
+    pipeline, users = (everyday.balances, size.rows // 10) if side == "replay" else (everyday.windows, 1_000)
+    data = dataset([BatchSpec(size.rows, users)] * (size.again + 1), with_time=True)
+    spark, pairs, fork = sides.session(), [], 0
+    for number in range(size.pairs + 1):
+        work = workplace.folder / str(number)
+        parameters = {"input": str(data.path), "output": str(work / "output")}
+        kept = {"retained_checkpoints": size.again + 2}
+        live = sides.stateflow_run(spark, pipeline, parameters, work, options=kept).timed
+        job = Job(str(work / "root"), pipeline.name)
+        slots = [record.slot for record in job.log().checkpoints if record.statistics.get("processed_rows")]
+        figures = {
+            "live": {"wall": sum(live.seconds[-size.again :]), "cpu": sum(live.cpu[-size.again + 1 :])}
+        }
+        for what in ("replay", "compare"):
+            spent: list[float] = []
+            report = job.replay(
+                pipeline, slots[-size.again], slots[-1], options=_options(job.root, work, {}), user_paths=[str(sides.ROOT)],
+                compare=what == "compare", listener=lambda done, of, spent=spent: spent.append(cpu_of_tree(os.getpid())),
+            )  # fmt: skip
+            if (report.batches, report.rows) != (size.again, size.again * size.rows) or (
+                report.compared and not report.is_same
+            ):
+                raise AssertionError(f"the replay differs: {report.document()}")
+            figures[what] = {"wall": report.seconds, "cpu": spent[-1] - spent[0]}
+            fork = max(fork, report.fork_bytes)
+        workplace.say(
+            f"pair {number}: " + ", ".join(f"{name} {each['wall']:.1f} s" for name, each in figures.items())
+        )
+        if number:
+            pairs.append(figures)
+    return {"pairs": pairs, "fork": fork}
+
+
 def _options(root: str, host: Path, storage: dict[str, str]) -> Options:
     from stateflow.config.options import load
 
@@ -172,7 +223,7 @@ def section(results: Results, size: Size) -> Section:
             f"diff, {diff}",
             seconds(middle("diff", "warm")),
             seconds(middle("diff", "warm", 1)),
-            f"{of_scan:.1%}",
+            f"{of_scan:.1%} of a scan",
         ],
         [
             "diff on a host that has nothing",
@@ -184,7 +235,7 @@ def section(results: Results, size: Size) -> Section:
             "scan of the whole state",
             seconds(middle("diff", "scan")),
             seconds(middle("diff", "scan", 1)),
-            "100%",
+            "",
         ],
         [
             f"history of a key, {history}",
@@ -200,9 +251,30 @@ def section(results: Results, size: Size) -> Section:
         ],
         ["history again", seconds(middle("history", "again")), seconds(middle("history", "again", 1)), ""],
     ]
+    speed: dict[tuple[str, str, str], list[float]] = {
+        (side, what, unit): [
+            pair["live"][unit] / pair[what][unit] for trial in results.of(side) for pair in trial["pairs"]
+        ]
+        for side in REPLAYED
+        for what in ("replay", "compare")
+        for unit in ("wall", "cpu")
+    }
+    for side, name in REPLAYED.items():
+        for what, words in (("replay", ""), ("compare", ", compared")):
+            wall, cpu = speed[side, what, "wall"], speed[side, what, "cpu"]
+            took = [pair[what] for trial in results.of(side) for pair in trial["pairs"]]
+            rows.append(
+                [
+                    f"{size.again} batches of {size.rows:,} rows again, {name}{words}",
+                    seconds(median([each["wall"] for each in took])),
+                    f"{seconds(median([each['cpu'] for each in took]))} without the first",
+                    f"{median(wall):.2f} times the live speed ({min(wall):.2f} to {max(wall):.2f}), by CPU {median(cpu):.2f}",
+                ]
+            )
+    fork = max(trial["fork"] for side in REPLAYED for trial in results.of(side))
     text = (
         "Two neighbouring checkpoints are compared, and the history of one key is read from "
-        f"all checkpoints of a job. A host that has nothing reads from an S3 server that takes {DELAY * 1000:.0f} ms for each request."
+        f"all checkpoints of a job. Batches are run again in the session of their live run, in turn with it. A host that has nothing reads from an S3 server that takes {DELAY * 1000:.0f} ms for each request."
     )
     targets = [
         at_most("a diff takes less than 2 s", middle("diff", "warm"), 2.0, seconds),
@@ -214,18 +286,28 @@ def section(results: Results, size: Size) -> Section:
             30.0,
             seconds,
         ),
+        *(
+            at_least(
+                f"a replay has 0.9 times the live speed, {name}", median(speed[side, "replay", "wall"]), 0.9
+            )
+            for side, name in REPLAYED.items()
+        ),
+        at_most("a fork adds less than 256 KiB", fork, 256 * 1024, bytes_),
     ]
-    return Section(text, ("what", "seconds", "CPU", "of a scan"), rows, targets)
+    return Section(text, ("what", "seconds", "CPU", "beside"), rows, targets)
 
 
 MEASUREMENT = Measurement(
     "past",
-    "Diff and history",
+    "Diff, history and replay",
     SIDES,
-    {"full": Size(20_000_000, 20_000, 1_000, 100_000), "quick": Size(1_000_000, 20_000, 50, 20_000)},
+    {
+        "full": Size(20_000_000, 20_000, 1_000, 100_000, 1_000_000, 4, 4),
+        "quick": Size(1_000_000, 20_000, 50, 20_000, 50_000, 2, 1),
+    },
     run,
     section,
     repeats=1,
     named_only=True,
-    minutes={"full": 3, "quick": 0.5},
+    minutes={"full": 8, "quick": 1.5},
 )

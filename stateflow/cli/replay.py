@@ -170,13 +170,7 @@ def pieces(report: ReplayReport) -> Iterator[Piece]:
     ]
     if rows:
         yield TextTable(("where", "checkpoint", "what", "key", "before", "after"), rows)
-    for sink in report.sinks.values():
-        for what, names in (("no longer has", sink.columns_gone), ("now has", sink.columns_new)):
-            if names:
-                yield f"sink {sink.sink} {what} {', '.join(names)}: compared without"
-    yield from (f"not compared: {sentence}" for sentence in report.uncompared)
-    if report.is_same and not report.uncompared:
-        yield "nothing differs"
+    yield from report.findings
 
 
 def unsteady_pieces(report: ReplayReport) -> Iterator[Piece]:

@@ -20,16 +20,9 @@ _LONG = 120
 def described_report(kept: KeptReport) -> Description:
     found = kept.document
     ran = f"{several(found['batches'], 'batch', 'batches')} of {several(found['rows'], 'row')}"
-    facts = [f"{ran} ran again on a fork; nothing was published", *found["notes"]]
-    facts += [f"not compared: {sentence}" for sentence in found["uncompared"]]
-    for sink in found["sinks"]:
-        for what, names in (("no longer has", sink["columns_gone"]), ("now has", sink["columns_new"])):
-            if names:
-                facts.append(f"sink {sink['sink']!r} {what} {', '.join(names)}: compared without")
+    facts = [f"{ran} ran again on a fork; nothing was published", *found["notes"], *found["findings"]]
     if kept.excess:
         facts.append(kept.excess)
-    elif found["same"] and not found["uncompared"]:
-        facts.append("nothing differs")
     return Description(
         title=(
             "Replay of checkpoints ", Name(str(found["from"])), " to ", Name(str(found["to"])), " of job ", Name(found["job"]),

@@ -18,6 +18,7 @@ from stateflow.checkpoint.control import (
 )
 from stateflow.pipelines.bounds import parse_bounds
 from stateflow.pipelines.parameters import required_parameters
+from stateflow.quantities import time_text
 from stateflow.storage.roots import open_beside
 
 if TYPE_CHECKING:
@@ -143,6 +144,10 @@ def replay_loaded(
     if keep:
         from stateflow.replay import reports
 
+        if old := reports.find(job.store, job.layout, keep):
+            report.notes.append(
+                f"the report takes the place of the one kept as {keep!r} on {time_text(old.at)}"
+            )
         kept = reports.kept_report(
             report, keep, at=job.clock(), owner=owner or job.owner(), max_changed=max_changed
         )

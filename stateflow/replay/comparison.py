@@ -70,7 +70,7 @@ class Unsteady:
     def advice(self) -> str:
         return (
             "take ctx.now for the clock, ctx.random for chance, and sorted(...) for the order of a set; what it asks elsewhere comes "
-            "in with enrich"
+            "in with enrich, and what a step makes comes from its rows alone"
         )
 
 
@@ -126,6 +126,20 @@ class ReplayReport:
             if sink.unknown
         ]
 
+    @property
+    def findings(self) -> list[str]:
+        """What there is to say of the comparison beside its counts, a sentence each."""
+        if not self.compared or self.unsteady is not None:
+            return []
+        columns = [
+            f"sink {sink.sink!r} {what} {', '.join(names)}: compared without"
+            for sink in self.sinks.values()
+            for what, names in (("no longer has", sink.columns_gone), ("now has", sink.columns_new))
+            if names
+        ]
+        uncompared = [f"not compared: {sentence}" for sentence in self.uncompared]
+        return [*columns, *uncompared, *([] if uncompared or not self.is_same else ["nothing differs"])]
+
     def excess(self, max_changed: float) -> str:
         """Why the changes are more than `max_changed` lets pass, as a sentence; empty when they are not.
 
@@ -166,6 +180,7 @@ class ReplayReport:
             "states": [_state_document(state) for state in self.states],
             "nondeterministic": _unsteady_document(self.unsteady) if self.unsteady else None,
             "uncompared": self.uncompared,
+            "findings": self.findings,
             "notes": self.notes,
         }
 

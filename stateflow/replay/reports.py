@@ -100,8 +100,10 @@ def bounded(document: Mapping[str, Any]) -> dict[str, Any]:
         "sinks": [_group(sink, most) for sink in document["sinks"]],
         "states": [_group(state, most) for state in document["states"]],
         "nondeterministic": _change(document["nondeterministic"]) if document["nondeterministic"] else None,
-        "uncompared": [_cut(sentence) for sentence in document["uncompared"]],
-        "notes": [_cut(note) for note in document["notes"]],
+        **{
+            name: [_cut(sentence) for sentence in document[name]]
+            for name in ("uncompared", "findings", "notes")
+        },
     }
 
 

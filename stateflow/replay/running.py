@@ -14,7 +14,7 @@ from stateflow.checkpoint.process import this_process
 from stateflow.checkpoint.rescale import rescaled_operators
 from stateflow.errors import UsageError
 from stateflow.format.records import OperatorState, Prepared, Record
-from stateflow.pipelines.graph import KeyedNode, SinkNode
+from stateflow.pipelines.graph import KeyedNode, Node, SinkNode, TransformNode
 from stateflow.pipelines.sink_kinds import FUNCTION, names_of
 from stateflow.quantities import several
 from stateflow.reading.snapshots import reader_context
@@ -224,7 +224,7 @@ class _Batches:
         for node in self.of.flow.nodes:
             if isinstance(node, KeyedNode):
                 found = self._rows_differ(slot, node, first, second) or self._state_differs(
-                    slot, node.uid, first[0], second[0]
+                    slot, node, first[0], second[0]
                 )
                 if found is not None:
                     return found
@@ -270,7 +270,7 @@ class _Batches:
             if changes.changed:
                 change = changes.changes[0]
                 return Unsteady(
-                    f"operator {node.uid!r}",
+                    _suspects(node),
                     slot,
                     "the rows that it puts out",
                     change.key,
@@ -279,15 +279,15 @@ class _Batches:
                 )
         return None
 
-    def _state_differs(self, slot: int, uid: str, first: Batch, second: Batch) -> Unsteady | None:
+    def _state_differs(self, slot: int, node: KeyedNode, first: Batch, second: Batch) -> Unsteady | None:
         context = reader_context(self.of.options, self.of.job.store.url, lambda: first.attempt.moment.now)
-        readers = [context.reader(_only(batch, uid)) for batch in (first, second)]
+        readers = [context.reader(_only(batch, node.uid)) for batch in (first, second)]
         try:
             for state in state_changes(readers[0], readers[1], 1):
                 if state.changes:
                     change = state.changes[0]
                     return Unsteady(
-                        f"operator {uid!r}",
+                        _suspects(node),
                         slot,
                         f"state {state.state!r}",
                         change.key,
@@ -295,11 +295,23 @@ class _Batches:
                         change.after,
                     )
                 if state.changed:
-                    return Unsteady(f"operator {uid!r}", slot, f"state {state.state!r}", None, None, None)
+                    return Unsteady(_suspects(node), slot, f"state {state.state!r}", None, None, None)
         finally:
             for reader in readers:
                 reader.close()
         return None
+
+
+def _suspects(node: KeyedNode) -> str:
+    """Who may be to blame for what an operator does: the rows that it gets are not compared."""
+    return f"operator {node.uid!r}{' or a step before it' if _behind_steps(node) else ''}"
+
+
+def _behind_steps(node: Node) -> bool:
+    return any(
+        isinstance(stream.node, TransformNode) or (not stream.node.kind and _behind_steps(stream.node))
+        for stream in node.inputs
+    )
 
 
 def _only(batch: Batch, uid: str) -> Record:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 import stateflow as sf
 from stateflow.config.options import load
@@ -77,6 +81,29 @@ class Audited(Balance):
 class Guessed(Balance):
     def worth(self, row: Order) -> float:
         return row.amount + random.random() if row.user == 3 else row.amount
+
+
+class Ticking(Balance):
+    def worth(self, row: Order) -> float:
+        return row.amount + time.time()
+
+
+class Sampled(Balance):
+    """Its rows come from a step that is not deterministic."""
+
+
+class Columnar(Balance):
+    """Its pipeline has an operator over Arrow tables, which is not deterministic."""
+
+
+class Stamped(Balance):
+    """Steps behind it are not deterministic."""
+
+
+def guesses(table: pa.Table, state: Any, ctx: Any) -> pa.Table:
+    found = table.group_by("user").aggregate([("amount", "sum")])
+    state.put(found["user"], pa.table({"total": pc.add(found["amount_sum"], random.random())}))
+    return pa.table({"user": found["user"]})
 
 
 class Ordered(Balance):
@@ -164,7 +191,17 @@ def shop(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Shop:
                 event_time="ts",
                 watermark="0 seconds",
             )
+            if process is Sampled:
+                rows = rows.transform(lambda frame: frame.withColumn("amount", F.rand()), type=Order)
             totals = rows.key_by("user").process("balance", process)
+            if process is Stamped:
+                stamped = totals.transform(lambda frame: frame.withColumn("total", F.rand()), type=Total)
+                stamped.append("stamped", sf.delta(str(bench.folder / "stamped")))
+            if process is Columnar:
+                guessed = rows.key_by("user").process_arrow(
+                    "guesses", guesses, state={"total": float}, output="user int"
+                )
+                guessed.append("guessed", sf.delta(str(bench.folder / "guessed")))
             totals.append("totals", sf.delta(str(bench.folder / "totals")))
             if process is Audited:
                 totals.append("audit", sf.delta(str(bench.folder / "audit")))
@@ -269,16 +306,28 @@ def test_from_the_jobs_first_batch_it_begins_with_nothing(shop: Shop) -> None:
     assert report.batches == len(shop.slots)
 
 
-@pytest.mark.parametrize("process", [Guessed, Ordered])
-def test_an_operator_that_is_not_deterministic_is_named_with_a_key_and_both_values(
-    shop: Shop, process: Any
+@pytest.mark.parametrize(
+    ("process", "where", "what"),
+    [
+        (Guessed, "operator 'balance'", "the rows that it puts out"),
+        (Ordered, "operator 'balance'", "state 'notes'"),
+        (Ticking, "operator 'balance'", "the rows that it puts out"),
+        (Sampled, "operator 'balance' or a step before it", "the rows that it puts out"),
+        (Columnar, "operator 'guesses'", "state 'columns'"),
+        (Stamped, "the steps before sink 'stamped'", "rows"),
+    ],
+)
+def test_what_is_not_deterministic_is_named_with_a_key_and_both_values(
+    shop: Shop, process: Any, where: str, what: str
 ) -> None:
     report = shop.replay(process, check=True, compare=False, allow_non_restored_state=True)
 
     found = report.unsteady
     assert found is not None
-    assert found.where == "operator 'balance'"
-    assert found.key in ({"user": 3}, 3) if process is Guessed else found.what == "state 'notes'"
+    assert (found.where, found.what) == (where, what)
+    if process is Guessed:
+        assert found.key == {"user": 3}
+    assert found.key is not None
     assert found.first != found.second
 
 

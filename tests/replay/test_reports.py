@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from typer.testing import CliRunner
 
 from stateflow.cli.main import app
+from stateflow.config.options import load
 from stateflow.format.records import Owner, encode
+from stateflow.jobs import running
 from stateflow.jobs.described_replay import described_report
 from stateflow.jobs.job import Job
 from stateflow.replay import reports
@@ -18,6 +22,9 @@ from stateflow.replay.rows import RowChange
 from stateflow.replay.states import StateChanges
 from stateflow.restore.printing import markdown, text
 from tests.jobs.made import MadeJob, made_job
+
+if TYPE_CHECKING:
+    from stateflow.pipelines.loading import LoadedPipeline
 
 ME = Owner("me")
 
@@ -96,6 +103,26 @@ def test_what_could_not_be_compared_and_what_differs_is_said_as_text_and_as_mark
         ):
             assert words in shown
     assert "nothing differs" in text(described_report(kept("it")))
+
+
+def test_a_report_that_takes_the_place_of_another_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made_job(tmp_path)
+    job, loaded = Job(str(tmp_path), "orders"), cast("LoadedPipeline", SimpleNamespace(pipeline=None))
+    monkeypatch.setattr(Job, "replay", lambda *arguments, **request: ReplayReport("orders", "orders", 1, 2))
+    monkeypatch.setattr(running, "_shipped", lambda *arguments: {})
+
+    def notes(name: str) -> list[str]:
+        running.replay_loaded(loaded, job, "1", "2", {}, options=load(env={}, folder=tmp_path), keep=name)
+        found = reports.find(job.store, job.layout, name)
+        assert found is not None
+        return [str(note) for note in found.document["notes"]]
+
+    assert notes("it") == []
+    assert notes("other") == []
+    (note,) = notes("it")
+    assert note.startswith("the report takes the place of the one kept as 'it' on 20")
 
 
 def test_an_erasure_takes_the_reports_along(tmp_path: Path) -> None:
