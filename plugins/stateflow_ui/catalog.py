@@ -21,6 +21,7 @@ from typing import TypeVar, cast
 from stateflow.checkpoint.handle import JobHandle
 from stateflow.checkpoint.log import Log, list_jobs
 from stateflow.checkpoint.retention import checked_retained
+from stateflow.config.retention_rule import RetentionRule
 from stateflow.errors import BusyError, NotFoundError, StateflowError, UnavailableError, UsageError
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import Outcome, Record
@@ -108,7 +109,9 @@ class _JobEntry:
             root.readers,
             root.monotonic,
         )
-        self.storage: OrderedDict[tuple[int, timedelta], CachedValue[StorageFacts]] = OrderedDict()
+        self.storage: OrderedDict[tuple[int, timedelta, RetentionRule], CachedValue[StorageFacts]] = (
+            OrderedDict()
+        )
         self.answers: OrderedDict[tuple[object, ...], CachedValue[object]] = OrderedDict()
         """To questions about state."""
         self.replays: CachedValue[list[KeptReport]] = CachedValue(
@@ -254,13 +257,16 @@ class Catalog:
         """
         deadline = self._begin()
         entry = await self._entry(conn_id, name, deadline)
-        young = entry.root.source.retained_age if age is None else age
+        options = entry.root.source.options
+        young, rule = options.retained_age if age is None else age, options.retention
         cached = self._chosen(
             entry.storage,
-            (checked_retained(retained), young),
+            (checked_retained(retained), young, rule),
             lambda: CachedValue(
                 f"the storage of job {name!r}",
-                partial(read_storage, entry.reader.store, entry.reader.layout, retained, young, self.clock),
+                partial(
+                    read_storage, entry.reader.store, entry.reader.layout, retained, young, rule, self.clock
+                ),
                 entry.root.storage_readers,
                 self._monotonic,
             ),

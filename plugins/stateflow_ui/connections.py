@@ -81,7 +81,6 @@ def root_of(conn_id: str, team: str = "") -> Root:
             hook.root,
             hook.storage_options,
             options.heartbeat_timeout.total_seconds(),
-            options.retained_age,
             options,
         )
         return replace(source, shown=source.store().url)

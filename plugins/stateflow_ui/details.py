@@ -201,6 +201,7 @@ def storage(facts: StorageFacts) -> dict[str, Any]:
     return {
         "retained": facts.retained,
         "age": written_duration(facts.age),
+        "retention": str(facts.rule) if facts.rule else "",
         "kept": {
             "checkpoints": facts.kept_checkpoints,
             "files": facts.staying.files,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
 
 from stateflow.config.options import Options
 from stateflow.storage.roots import open_store
@@ -29,10 +28,8 @@ class Root:
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     """For the store's client and nothing else: never in an answer."""
     heartbeat_timeout: float = _PATIENCE
-    retained_age: timedelta = timedelta(0)
-    """The connection's option: a clean-up keeps all checkpoints that are younger."""
     options: Options = field(default_factory=Options, repr=False)
-    """Of the connection: where this host caches state, and how it is read."""
+    """Of the connection: what a clean-up keeps, where this host caches state, and how it is read."""
     problem: str = ""
     """Why there is no root, in one sentence."""
 

@@ -28,6 +28,7 @@ def history(found: ReadHistory) -> dict[str, Any]:
         "namespace": asked.namespace,
         "versions": [_version(version) for version in found.history.versions],
         "checkpoints": found.history.checkpoints,
+        "nothing": found.history.nothing,
         "cut": found.cut,
     }
 

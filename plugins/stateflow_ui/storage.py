@@ -11,6 +11,7 @@ from stateflow.checkpoint.collection import plan
 from stateflow.checkpoint.log import read_log
 from stateflow.checkpoint.pins import list_pins
 from stateflow.checkpoint.retention import Retention
+from stateflow.config.retention_rule import NO_RULE, RetentionRule
 from stateflow.format.layout import JobLayout
 from stateflow.format.references import references
 from stateflow.storage.store import Store
@@ -29,6 +30,8 @@ class StorageFacts:
     retained: int
     age: timedelta
     """Checkpoints that are younger stay as well."""
+    rule: RetentionRule
+    """And those that it keeps."""
     kept_checkpoints: int
     staying: Amount
     """State and staged files that stay; what records hold inside themselves is not counted."""
@@ -46,6 +49,7 @@ def read_storage(
     layout: JobLayout,
     retained: int,
     age: timedelta = timedelta(0),
+    rule: RetentionRule = NO_RULE,
     clock: Callable[[], int] = lambda: 0,
 ) -> StorageFacts:
     """By the rules of a collection, with nothing marked or deleted. Reads every record, and lists every file."""
@@ -53,7 +57,7 @@ def read_storage(
     log = read_log(store, layout)
     log.require_sound()
     files = [*store.list(layout.shared), *store.list(layout.staged)]
-    retention = Retention(retained, age // timedelta(microseconds=1), now=clock())
+    retention = Retention.told(retained, age, rule, clock())
     collection = plan(log, pins, retention, files=files)
     listed = {entry.path: entry.size for entry in files}
     freed: dict[str, Amount] = {}
@@ -74,6 +78,7 @@ def read_storage(
     return StorageFacts(
         retained=retained,
         age=age,
+        rule=rule,
         kept_checkpoints=sum(record.slot not in collection.records for record in log.checkpoints),
         staying=Amount(len(stays), sum(stays)),
         freed=freed,

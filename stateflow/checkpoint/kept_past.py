@@ -13,8 +13,9 @@ from stateflow.format.records import Micros, Pin, Record
 from stateflow.format.references import job_files
 from stateflow.storage.store import Store
 
-NEWEST, OTHERS = "newest", "others"
-"""Groups beside the parts of a rule: the newest checkpoints, and those that tags, other pins and pending output keep."""
+NEWEST, OTHERS, EDITS = "newest", "others", "edits"
+"""Groups beside the parts of a rule: the newest checkpoints; those that tags, other pins and pending output keep; restores,
+rescales and erasures that stay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,7 @@ class KeptGroup:
     """Checkpoints that stay for one reason."""
 
     name: str
-    """`newest`, `young`, a part of the rule, `others`."""
+    """`newest`, `young`, a part of the rule, `others`, `edits`."""
     slots: tuple[int, ...]
     bytes: int
     """What nothing else that stays holds: it would go with them."""
@@ -49,7 +50,9 @@ class KeptPast:
 
     @property
     def by_rule(self) -> int:
-        return sum(len(group.slots) for group in self.groups if group.name not in (NEWEST, YOUNG, OTHERS))
+        return sum(
+            len(group.slots) for group in self.groups if group.name not in (NEWEST, YOUNG, OTHERS, EDITS)
+        )
 
 
 def kept_past(
@@ -58,9 +61,12 @@ def kept_past(
     """`record_sizes`: the bytes of each record's own objects, by slot: small state travels in them."""
     reasons = roots(log, pins, retention)
     groups: dict[str, list[int]] = {NEWEST: [], YOUNG: [], **{str(part): [] for part in retention.rule.parts}}
+    counted = {record.slot for record in log.chain if record.kind == "checkpoint"}
     for slot, reason in sorted(reasons.items()):
         name = NEWEST if reason in (RETAINED, "head") else reason.removeprefix(BY_RULE)
-        groups.setdefault(name if name in groups else OTHERS, []).append(slot)
+        groups.setdefault(EDITS if slot not in counted else name if name in groups else OTHERS, []).append(
+            slot
+        )
     records = {record.slot: record for record in log.chain}
     going = {record.slot: record for record in log.checkpoints if record.slot not in reasons}
 

@@ -90,6 +90,7 @@ def debug(
         raise UsageError("say what is right once: with --expect or with --expect-value")
     if test is not None:
         refuse_existing(test)
+    expectation = Expectation(state, expect, expect_value)
     options = call.options(option)
     loaded = load_pipeline(file, Path.cwd())
     found = Job(root_of(options), job or loaded.pipeline.name, storage_options=options.storage_options)
@@ -108,13 +109,12 @@ def debug(
         conf=pairs(conf, "--conf"),
         allow_non_restored_state=allow_non_restored_state,
         run=_under_pdb(call) if stops else None,
+        expectation=None if test is None else expectation,
     )
     if trial is None:
         call.output.note("left before the batch was done")
         return
-    written = (
-        [] if test is None else [write_test(trial, loaded, test, Expectation(state, expect, expect_value))]
-    )
+    written = [] if test is None else [write_test(trial, loaded, test, expectation)]
     call.output.answer(
         trial.document() | {"test": "".join(written) or None},
         *pieces(trial),

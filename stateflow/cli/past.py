@@ -93,9 +93,14 @@ def history(
         )
     else:
         found = call.job(job).history_of(operator, state, key, **asked)
-    notes = [f"{several(found.checkpoints, 'kept checkpoint')} read"]
-    if not found.versions:
-        notes.insert(0, f"nothing was ever set for key {key}")
+    edits = (
+        f" and {several(found.edits, 'restore or other edit', 'restores and other edits')}"
+        if found.edits
+        else ""
+    )
+    notes = [f"{several(found.checkpoints, 'kept checkpoint')}{edits} read"]
+    if found.nothing:
+        notes.insert(0, found.nothing)
     if found.more:
         notes.append(f"there are older versions: --limit above {limit} shows them")
     if found.collected:
@@ -114,6 +119,7 @@ def history(
                 _version(version) | _rows(found.rows.get(version.slot)) for version in found.versions
             ],
             "checkpoints": found.checkpoints,
+            "edits": found.edits,
             "look_ups": found.look_ups,
             "collected": list(found.collected),
             "more": found.more,
@@ -361,6 +367,8 @@ def bisect(
             note += f"\nstateflow diff {job} {before.slot} {record.slot} shows what changed"
             of = shlex.quote(key if key is not None else found.key_text)
             note += f"\nstateflow debug FILE:PIPELINE {operator} {of} --at {record.slot} shows why"
+    if found.nothing:
+        note += f"\n{found.nothing}"
     call.output.answer(
         {
             "job": job,

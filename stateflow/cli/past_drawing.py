@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
-from stateflow.checkpoint.kept_past import NEWEST, OTHERS, KeptGroup, KeptPast
+from stateflow.checkpoint.kept_past import EDITS, NEWEST, OTHERS, KeptGroup, KeptPast
 from stateflow.checkpoint.retention import YOUNG, Retention
 from stateflow.cli.output import TextTable
 from stateflow.cli.text import moment, several, size
@@ -26,6 +26,7 @@ def drawing(past: KeptPast, retention: Retention) -> TextTable:
         NEWEST: f"newest {retention.checkpoints}",
         YOUNG: f"younger than {written_duration(retention.age * _MICROSECOND)}",
         OTHERS: "tags, pins, undelivered",
+        EDITS: "restores and other edits",
     }
     rows: list[tuple[object, ...]] = []
     for group in past.groups:

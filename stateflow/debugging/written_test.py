@@ -13,10 +13,12 @@ from typing import Any
 from stateflow.debugging.literals import Literals, Unwritable
 from stateflow.debugging.past_key import PastKey
 from stateflow.debugging.trial import Trial, beginning, harness_of
-from stateflow.errors import StateflowError, UsageError
+from stateflow.errors import NotFoundError, StateflowError, UsageError
 from stateflow.format.instants import instant
+from stateflow.format.records import Record
 from stateflow.masking import masked
 from stateflow.pipelines.loading import LoadedPipeline
+from stateflow.reading.key_state import unknown_operator
 from stateflow.reading.predicates import condition
 from stateflow.testing.keyed import KeyedHarness
 
@@ -32,20 +34,20 @@ class Expectation:
     condition: str = ""
     value: str | None = None
 
-    def of(self, past: PastKey) -> Expectation:
-        """With the name of its state, checked. UsageError says which there are."""
+    def of(self, uid: str, record: Record) -> Expectation:
+        """With the name of its state, checked against the checkpoint that the batch made. UsageError says which there are."""
         if not self.condition and self.value is None:
             return self
-        states = past.then.operator.states
+        if uid not in record.operators:
+            raise NotFoundError(unknown_operator(record, uid))
+        states = record.operators[uid].states
         names = ", ".join(sorted(states)) or "none"
         state = self.state or (next(iter(states)) if len(states) == 1 else "")
         if not state:
-            raise UsageError(
-                f"operator {past.node.uid!r} has several states: say of which, with --state ({names})"
-            )
+            raise UsageError(f"operator {uid!r} has several states: say of which, with --state ({names})")
         if state not in states:
             raise UsageError(
-                f"operator {past.node.uid!r} has no state {state!r} in checkpoint {past.slot}: its states are {names}"
+                f"operator {uid!r} has no state {state!r} in checkpoint {record.slot}: its states are {names}"
             )
         if self.condition:
             condition(self.condition, states[state], "--expect")
@@ -71,7 +73,7 @@ def refuse_existing(file: Path) -> None:
 def write_test(trial: Trial, loaded: LoadedPipeline, file: Path, expectation: Expectation) -> str:
     """Writes the file, runs it, and says what this code makes of it."""
     refuse_existing(file)
-    expectation = expectation.of(trial.past)
+    expectation = expectation.of(trial.past.node.uid, trial.past.record)
     text = _Test(trial, loaded, file, expectation).text()
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text, encoding="utf-8")

@@ -237,7 +237,8 @@ class Job(JobHandle):
         the rows that it got, and the time, chance and watermark of the batch. The key is written as on the command line.
 
         `run` calls the code, such as under a debugger, and gives False if that was left early; then there is no answer. Parameters
-        that are not given are those of the batch. `request` takes the further fields of `PastBatches`: master, conf and so on.
+        that are not given are those of the batch. `request` takes `expectation`, of a test that is to be written, which is checked
+        before anything runs, and the further fields of `PastBatches`: master, conf and so on.
         """
         from stateflow.jobs import past
 

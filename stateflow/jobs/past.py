@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -18,7 +19,7 @@ from stateflow.config.options import Options
 from stateflow.errors import NotFoundError, UsageError
 from stateflow.format.records import Record
 from stateflow.reading.bisect import FirstBad, first_of_any, first_of_key
-from stateflow.reading.diff import ComparedSnapshot, Differences, compared_savepoint
+from stateflow.reading.diff import ComparedSnapshot, Differences, compared_savepoint, no_point
 from stateflow.reading.history import KeyHistory, history_of_key
 from stateflow.reading.past_states import DISK_READERS, READERS, KeyOfState, PastStates
 from stateflow.reading.predicates import Predicate, condition
@@ -27,6 +28,7 @@ from stateflow.savepoints.format import read_savepoint
 
 if TYPE_CHECKING:
     from stateflow.debugging.trial import Run, Trial
+    from stateflow.debugging.written_test import Expectation
     from stateflow.pipelines.pipeline import Pipeline
 
 
@@ -129,6 +131,7 @@ def debugged(
     options: Options,
     parameters: Mapping[str, Any],
     run: Run | None,
+    expectation: Expectation | None = None,
     **request: Any,
 ) -> Trial | None:
     """The key in the batch of a checkpoint, run again. A key that the batch left alone is refused, with the checkpoints that did not."""
@@ -144,6 +147,8 @@ def debugged(
         raise UsageError(
             f"record {slot} of job {job.name!r} is a {record.kind}, which no code computes: name a batch's checkpoint"
         )
+    if expectation is not None:
+        expectation.of(operator, record)
     batches = PastBatches(job, pipeline, span(log, slot, slot), log, options, parameters, **request)
     with past_key(batches, operator, key) as past:
         if past.is_untouched:
@@ -172,7 +177,8 @@ def _untouched(
         if newest
         else "no kept checkpoint changed it"
     )
-    look = f"; `stateflow history {job.name} {operator} {states[0]} {key}` shows its values" if newest else ""
+    asked = f"stateflow history {job.name} {operator} {states[0]} {shlex.quote(key)}" if newest else ""
+    look = f"; `{asked}` shows its values" if newest else ""
     return f"the batch of checkpoint {slot} had no rows of key {key} for operator {operator!r}, and left its state alone: {known}{look}"
 
 
@@ -206,10 +212,7 @@ def _snapshot(job: JobHandle, text: str, options: Options) -> Iterator[ComparedS
         try:
             savepoint = read_savepoint(context.store())
         except NotFoundError as error:
-            raise NotFoundError(
-                f"{text!r} is no point: {error}; write a slot such as 42, tag:NAME, latest, a time such as 2026-11-20T10:00, or a "
-                "native savepoint's URL"
-            ) from error
+            raise no_point(text, error) from error
         record = compared_savepoint(savepoint, name.url, job.name)
         yield ComparedSnapshot(f"the savepoint {name.url}", record, context)
         return

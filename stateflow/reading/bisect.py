@@ -15,7 +15,7 @@ import msgspec
 from stateflow.errors import UsageError
 from stateflow.format.records import OperatorState, Record
 from stateflow.reading.diff import ComparedSnapshot, Differences, EntryChange
-from stateflow.reading.past_states import KeyOfState, PastStates
+from stateflow.reading.past_states import KeyOfState, PastStates, nothing_stored, number_of_checkpoints
 from stateflow.reading.predicates import Predicate
 from stateflow.reading.snapshots import ReaderContext
 from stateflow.state.keys.text import text_of_key
@@ -36,8 +36,10 @@ class FirstBad:
     """Of a search over a whole state: the key that was found."""
     checkpoints: int
     look_ups: int
-    """Look-ups of the key; of a search over a whole state the checkpoints that were compared."""
+    """Look-ups of the key, each in a record; of a search over a whole state the checkpoints that were compared."""
     scanned: bool
+    nothing: str = ""
+    """Where no look-up found anything under the key, that sentence."""
 
     @property
     def key_text(self) -> str:
@@ -65,8 +67,10 @@ def first_of_key(
 ) -> FirstBad:
     """In these records, which ascend."""
     values: dict[int, Any] = {}
+    found_any = False
 
     def value(at: int) -> Any:
+        nonlocal found_any
         if at < 0:
             return None
         if at not in values:
@@ -74,7 +78,9 @@ def first_of_key(
                 result = states.look_up(records[at], asked)
             except UsageError:
                 result = None  # the operator had another type of key then
-            values[at] = None if result is None or not result.found else result.value
+            is_there = result is not None and result.found
+            found_any = found_any or is_there
+            values[at] = result.value if result is not None and is_there else None
         return values[at]
 
     def holds(at: int) -> bool:
@@ -103,9 +109,10 @@ def first_of_key(
         value=values.get(found) if there else None,
         previous=values.get(found - 1) if there and found else None,
         key=None,
-        checkpoints=count,
+        checkpoints=number_of_checkpoints(records),
         look_ups=states.look_ups,
         scanned=scanned,
+        nothing="" if found_any or not records else nothing_stored(records[-1], asked),
     )
 
 
@@ -113,7 +120,7 @@ def first_of_any(
     records: Sequence[Record], context: ReaderContext, operator: str, state: str, predicate: Predicate
 ) -> FirstBad:
     """Over all keys of a state: the whole state of the first record, then what each further record changed."""
-    compared = 0
+    compared, count = 0, number_of_checkpoints(records)
     for at, record in enumerate(records):
         if record.operators.get(operator) is None or state not in record.operators[operator].states:
             continue
@@ -129,11 +136,11 @@ def first_of_any(
                     change.after,
                     change.before,
                     change.key,
-                    len(records),
+                    count,
                     compared,
                     scanned=True,
                 )
-    return FirstBad(None, None, None, None, None, len(records), compared, scanned=True)
+    return FirstBad(None, None, None, None, None, count, compared, scanned=True)
 
 
 def _changes(

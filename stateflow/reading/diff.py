@@ -430,6 +430,14 @@ def _looked_up(differences: Iterator[Difference], look: _Look) -> Iterator[Diffe
             )
 
 
+def no_point(text: str, error: NotFoundError) -> NotFoundError:
+    """The error for a text that names no checkpoint, and at which there is no savepoint."""
+    return NotFoundError(
+        f"{text!r} is no point: {error}; write a slot such as 42, tag:NAME, latest, a time such as 2026-11-20T10:00, or a "
+        "native savepoint's URL"
+    )
+
+
 def compared_savepoint(savepoint: Savepoint, url: str, job: str) -> Record:
     """The record of a savepoint that is one of the two points; `job`: whose point it is to be."""
     if savepoint.kind != "native":
@@ -458,4 +466,13 @@ def _moment(schema: StateSchema, record: Record) -> int | None:
     return None if mark is None or mark >= END_OF_TIME else mark
 
 
-__all__ = ["KINDS", "TEXTS", "ComparedSnapshot", "Differences", "EntryChange", "Kind", "compared_savepoint"]
+__all__ = [
+    "KINDS",
+    "TEXTS",
+    "ComparedSnapshot",
+    "Differences",
+    "EntryChange",
+    "Kind",
+    "compared_savepoint",
+    "no_point",
+]

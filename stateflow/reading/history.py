@@ -15,7 +15,7 @@ from stateflow.errors import NotFoundError, StateflowError, UsageError
 from stateflow.format.keygroups import xxhash64
 from stateflow.format.records import Record, Shard, StateSchema
 from stateflow.reading.files.shard_files import Identity, identity
-from stateflow.reading.past_states import KeyOfState, PastStates, gone
+from stateflow.reading.past_states import KeyOfState, PastStates, gone, nothing_stored, number_of_checkpoints
 from stateflow.reading.query import LookupResult
 
 What = Literal["kept", "set", "changed", "deleted", "expired", "undeclared", "not there"]
@@ -65,12 +65,16 @@ class KeyHistory:
 
     versions: Sequence[KeyVersion]
     checkpoints: int
-    """How many were kept in the time that was asked for."""
+    """How many were kept in the time that was asked for, without `edits`."""
+    edits: int
+    """Restores, rescales and erasures in that time, which were read, too. No retention counts them."""
     look_ups: int
     collected: tuple[int, ...]
     """Checkpoints that were collected while their state was read."""
     more: bool
     """Whether older versions were left out."""
+    nothing: str = ""
+    """Why there is no version, as a sentence."""
     rows: Mapping[int, RowsOfVersion] = field(default_factory=dict)
     """By slot, the rows of the versions, if they were asked for."""
 
@@ -80,22 +84,31 @@ def history_of_key(
 ) -> KeyHistory:
     """The newest `limit` versions of the key in these records, which ascend."""
     if not records:
-        return KeyHistory((), 0, 0, (), False)
-    _check(records, states, asked)
+        return KeyHistory((), 0, 0, 0, (), False)
+    newest = _newest_with(records, states, asked)
     collected: list[int] = []
     with ThreadPoolExecutor(states.readers, "stateflow-history") as pool:
         versions = list(_versions(records, states, asked, collected, _Ahead(records, states, asked, pool)))
     shown = versions if limit is None else versions[-limit:]
-    return KeyHistory(shown, len(records), states.look_ups, tuple(collected), len(shown) < len(versions))
+    checkpoints = number_of_checkpoints(records)
+    return KeyHistory(
+        shown,
+        checkpoints,
+        len(records) - checkpoints,
+        states.look_ups,
+        tuple(collected),
+        len(shown) < len(versions),
+        "" if versions else nothing_stored(newest, asked),
+    )
 
 
-def _check(records: Sequence[Record], states: PastStates, asked: KeyOfState) -> None:
-    """Raises for a state that no record has, and for a key that the newest record with the state cannot have."""
+def _newest_with(records: Sequence[Record], states: PastStates, asked: KeyOfState) -> Record:
+    """The newest record with the state. Raises for a state that no record has, and for a key that the newest record with the state cannot have."""
     failed: NotFoundError | None = None
     for record in reversed(records):
         try:
             states.target(record, asked)
-            return
+            return record
         except NotFoundError as error:
             failed = failed or error
     assert failed is not None

@@ -7,6 +7,7 @@ watermark.
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,6 +18,7 @@ from stateflow.format.records import Record
 from stateflow.reading.files.shard_files import ShardFiles, StateFiles
 from stateflow.reading.query import LIMIT, LookupResult, StateReader, Target
 from stateflow.reading.snapshots import ReaderContext
+from stateflow.state.keys.text import forms_of_key
 
 READERS = 32
 """Requests at once to a store over a network."""
@@ -87,6 +89,28 @@ class PastStates:
         return target
 
 
+def nothing_stored(record: Record, asked: KeyOfState) -> str:
+    """The sentence for a key under which no checkpoint has anything. The record has the state."""
+    operator = record.operators[asked.operator]
+    schema = operator.states[asked.state]
+    parts = {"key": asked.key, "map key": asked.map_key, "namespace": asked.namespace}
+    under = " and ".join(f"{name} {text}" for name, text in parts.items() if text is not None)
+    namespaces = (
+        f"; state {asked.state!r} has namespaces: name one with --namespace"
+        if schema.namespace and asked.namespace is None
+        else ""
+    )
+    return (
+        f"no checkpoint that was looked at has anything under {under}: a key of operator {asked.operator!r} is "
+        f"{forms_of_key(operator.key)}{namespaces}"
+    )
+
+
+def number_of_checkpoints(records: Sequence[Record]) -> int:
+    """Without restores and other edits, as the retention counts."""
+    return sum(record.kind == "checkpoint" for record in records)
+
+
 def file_reader(context: ReaderContext, record: Record, files: StateFiles | None = None) -> StateReader:
     """Reads state where its files are, so there is nothing to close. Nobody pins the record."""
     own = files or StateFiles(context.store, context.cache)
@@ -98,4 +122,13 @@ def gone(error: Exception) -> bool:
     return isinstance(error, CorruptError | NotFoundError) and "is missing" in str(error)
 
 
-__all__ = ["DISK_READERS", "READERS", "KeyOfState", "PastStates", "file_reader", "gone"]
+__all__ = [
+    "DISK_READERS",
+    "READERS",
+    "KeyOfState",
+    "PastStates",
+    "file_reader",
+    "gone",
+    "nothing_stored",
+    "number_of_checkpoints",
+]

@@ -115,10 +115,12 @@ def _starts_late(steps: Sequence[Step], first: int) -> bool:
 
 
 def _gone_sentence(log: Log, first: int, last: int, steps: Sequence[Step]) -> str:
-    left = [step.record.slot for step in steps if step.is_batch]
+    kept = {record.slot for record in log.chain if log.slots[record.slot].complete}
+    later = [record.slot for record in log.checkpoints if record.slot > last and record.based_on in kept]
+    possible = [step.record.slot for step in steps if step.is_batch] or later
     way = (
-        f"the first that can is {left[0]}"
-        if left
+        f"the first that can is {possible[0]}"
+        if possible
         else "keep more with retained_checkpoints or retention, for what runs from then on"
     )
     return (

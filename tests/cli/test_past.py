@@ -11,6 +11,7 @@ import msgspec
 import pyarrow.parquet as pq
 import pytest
 
+from stateflow.checkpoint.draft import Draft
 from stateflow.format.records import Savepoint, encode
 from stateflow.state.values.serializers import serializer_for
 from stateflow.storage.roots import open_store
@@ -18,6 +19,29 @@ from tests.cli.conftest import Command, Said
 from tests.reading.grown import TOTAL, GrownJob, full
 
 _int = serializer_for(int)
+PIPELINE = """
+import stateflow as sf
+
+
+class Balance(sf.KeyedProcess):
+    total = sf.ValueState(int, default=0)
+
+    def process(self, key, rows, ctx):
+        self.total.value += sum(row["amount"] for row in rows)
+        yield {"user": key}
+
+
+@sf.pipeline("orders")
+def orders(flow):
+    rows = flow.source("orders", sf.files("nowhere", "json", schema="user int, amount int"))
+    rows.key_by("user").process("balance", Balance, "user int").for_each_batch("out", print)
+"""
+
+
+def never(*arguments: Any, **named: Any) -> Any:
+    raise AssertionError("this starts Spark")
+
+
 Typed = Callable[..., Said]
 
 
@@ -64,7 +88,53 @@ def test_a_history_can_begin_later_and_show_less(typed: Typed) -> None:
     assert [v["checkpoint"] for v in since["versions"]] == [5, 7]
     newest = typed("history", "orders", "balance", "total", 1, "--limit", 1)
     assert "there are older versions: --limit above 1 shows them" in newest.err
-    assert typed("history", "orders", "balance", "total", 9).err.startswith("nothing was ever set for key 9")
+
+
+def test_a_key_that_never_was_is_told_with_how_a_key_is_written(typed: Typed, root: Path) -> None:
+    sentence = "no checkpoint that was looked at has anything under key 9: a key of operator 'balance' is user int: a whole number of 64 bits, such as 42"
+    said = typed("history", "orders", "balance", "total", 9)
+    assert said.err == f"{sentence}; 6 kept checkpoints read\n"
+    for condition in ("value < 0", "value IS NULL"):
+        assert sentence in typed("bisect", "orders", "balance", "total", 9, "--first", condition).err
+    assert sentence not in typed("bisect", "orders", "balance", "total", 1, "--first", "value < -9").err
+    entry = typed("history", "orders", "balance", "items", 1, "--map-key", "sku7").err
+    assert "has anything under key 1 and map key sku7:" in entry
+
+
+def test_restores_are_read_and_not_counted_as_the_retention_does_not(
+    typed: Typed, job: GrownJob, root: Path
+) -> None:
+    put(job, u1=3)
+    job.writer.complete(job.writer.decide(Draft("restore", based_on=4, operators=job.at(4).operators)), {})
+    said = typed("history", "orders", "balance", "total", 1)
+    assert "8 (restore)" not in said.out
+    assert "changed (restore)" in said.out
+    assert "7 kept checkpoints and 1 restore or other edit read" in said.err
+    found = typed("bisect", "orders", "balance", "total", 1, "--first", "value < -90", "--scan").err
+    assert "(8 look-ups of 7 kept checkpoints)" in found
+    parts = typed("gc", "orders", "--retained", 2, "--explain", "-o", "json").json
+    kept = {part["part"]: part["checkpoints"] for part in parts["parts"]}
+    assert (kept["newest"], kept["edits"]) == ([7, 8], [9])
+    assert len(kept["newest"]) + len(parts["going"]) == 7
+    assert "restores and other edits" in typed("gc", "orders", "--retained", 2, "--explain").out
+
+
+def test_what_a_test_is_to_assert_is_checked_before_spark_starts(
+    typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "orders.py"
+    file.write_text(PIPELINE)
+    monkeypatch.setattr("stateflow.replay.evaluation.build_session", never)
+    debug = ("debug", f"{file}:orders", "balance", 1, "--at", 5, "--test", tmp_path / "test_1.py")
+    for arguments, why in (
+        (("--expect", "value = 1"), "has several states: say of which, with --state (brief, "),
+        (("--expect", "value = 1", "--state", "totals"), "has no state 'totals' in checkpoint 5: its states are brief"),
+        (("--expect", "amount = 1", "--state", "total"), "needs column 'amount'"),
+        (("--expect-value", "ann", "--state", "total"), "--expect-value 'ann' is not JSON"),
+        (("--expect", "value = 1", "--expect-value", "1"), "say what is right once"),
+    ):  # fmt: skip
+        said = typed(*debug, *arguments)
+        assert (said.code, why in said.err) == (2, True), said.err
 
 
 def test_what_expired_is_told_from_what_was_deleted(command: Command, root: Path) -> None:

@@ -58,6 +58,15 @@ def test_without_the_record_before_it_the_refusal_names_the_first_batch_that_can
         span(_log((4, "checkpoint", 3)), 4, 4)
 
 
+def test_one_batch_that_cannot_be_run_again_leads_to_the_first_later_one_that_can() -> None:
+    log = _log((4, "checkpoint", 3), (7, "checkpoint", 6), (8, "restore", 7), (9, "checkpoint", 8))
+
+    with pytest.raises(NotFoundError, match="the first that can is 9"):
+        span(log, 4, 4)
+    with pytest.raises(NotFoundError, match="the first that can is 9"):
+        span(log, 4, 7)
+
+
 def test_a_hole_between_kept_checkpoints_ends_the_span() -> None:
     log = _log((2, "checkpoint", 1), (3, "checkpoint", 2), (7, "checkpoint", 6), (8, "checkpoint", 7))
 

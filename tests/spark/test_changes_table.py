@@ -165,6 +165,7 @@ def test_what_cannot_be_told_entry_by_entry_is_logged_once(
         ({"diff": "2..99"}, NotFoundError, "has no checkpoint 99"),
         ({"diff": "2..tag:x"}, NotFoundError, "has no tag 'x'"),
         ({"diff": "2..nowhere/at/all"}, NotFoundError, "there is no savepoint"),
+        ({"diff": "2..tga:x"}, NotFoundError, "'tga:x' is no point: .*; write a slot such as 42, tag:NAME"),
         ({"diff": "2..3", "with": "other"}, NotFoundError, "there is no job 'other'"),
         ({"diff": "2..3", "at": "2"}, UsageError, "option at does not go with option diff"),
         ({"diff": "2..3", "key": "2"}, UsageError, "option key does not go with option diff"),

@@ -304,6 +304,7 @@ def storage(lines: list[HistoryLine]) -> dict[str, Any]:
     return {
         "retained": 3,
         "age": "0",
+        "retention": "hourly for 2 days",
         "kept": {"checkpoints": 5, "files": 288, "bytes": kept},
         "roots": {"retained": 2, "head": 1, "tag before-prices": 1, "tag black-friday": 1},
         "freed": freed,
@@ -692,6 +693,7 @@ def key_history(world: World, key: str) -> dict[str, Any]:
     return {
         "operator": "balance", "state": "total", "key": key, "map_key": None, "namespace": None,
         "versions": [] if key == "nobody" else versions, "checkpoints": 200,
+        "nothing": f"no checkpoint that was looked at has anything under key {key}: a key of operator 'balance' is user str: text",
         "cut": "these are the newest 200 of 10,004 kept checkpoints: `stateflow history` looks at all of them",
     }  # fmt: skip
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -14,12 +14,15 @@ from stateflow.checkpoint.control import read_heartbeat, read_progress
 from stateflow.checkpoint.log import read_log
 from stateflow.checkpoint.pins import list_pins
 from stateflow.checkpoint.statistics import HistoryLine, history
+from stateflow.config.options import Options
+from stateflow.config.retention_rule import retention_rule
 from stateflow.errors import NotFoundError, UnavailableError, UsageError
 from stateflow.format.layout import JobLayout
 from stateflow.observe.status import status_of
 from stateflow.observe.timelines import spans
 from stateflow.storage.memory import Call, MemoryStore, named_store
 from stateflow_ui import catalog as catalog_module
+from stateflow_ui import details
 from stateflow_ui.cached_value import CachedValue
 from stateflow_ui.job_reader import NEAR_RECORDS, JobFacts, JobReader, together
 from stateflow_ui.reader_threads import ReaderThreads
@@ -172,6 +175,21 @@ def test_a_damaged_record_is_named_and_the_rest_is_told(tmp_path: Path, store: M
     facts = open_job(catalog_of([root_at(store)], Clock()))
     assert facts.unreadable == (path,)
     assert facts.status.head == 5
+
+
+def test_a_clean_up_is_foreseen_by_the_connection_s_retention(tmp_path: Path, store: MemoryStore) -> None:
+    fill(store, tmp_path, Made("orders", 12, interval=3600))
+    rule = retention_rule("hourly for 3000 weeks")
+    root, by_rule = root_at(store), replace(root_at(store), options=Options(retention=rule))
+
+    plain, ruled = (
+        details.storage(asyncio.run(catalog_of([each], Clock()).storage("main", "orders", 1)))
+        for each in (root, by_rule)
+    )
+
+    assert (plain["retention"], ruled["retention"]) == ("", "hourly for 3000 weeks")
+    assert not any(reason.startswith("rule: ") for reason in plain["roots"])
+    assert any(reason.startswith("rule: ") for reason in ruled["roots"])
 
 
 def test_from_afar_only_the_newest_records_are_read(tmp_path: Path, store: MemoryStore) -> None:

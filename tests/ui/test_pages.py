@@ -311,6 +311,7 @@ def test_savepoints_tags_storage_and_audit(served: Served, visit: Visit) -> None
     storage.wait_for()
     assert "640 MB" in storage.inner_text()
     assert "61.0 MB" in storage.inner_text()
+    page.get_by_text("The connection's retention keeps hourly for 2 days, beside the newest 3.").wait_for()
     assert "701 MB can go" in page.locator(".counted").inner_text()
 
     page.get_by_role("link", name="Audit").click()
@@ -516,6 +517,7 @@ def test_a_value_with_fields_has_a_curve_of_each_number_and_a_text_has_none(
     assert page.locator(".curve").count() == 0
     page.goto(f"{asked}nobody")
     page.get_by_role("heading", name="Nothing was ever set for this key").wait_for()
+    page.get_by_text("a key of operator 'balance' is ").wait_for()
 
 
 def test_what_is_no_key_is_refused_in_the_server_s_words(served: Served, visit: Visit) -> None:

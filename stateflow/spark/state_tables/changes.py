@@ -22,9 +22,9 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from stateflow.checkpoint.names import Elsewhere, parse
 from stateflow.config.options import Options
-from stateflow.errors import CorruptError, UsageError
+from stateflow.errors import CorruptError, NotFoundError, UsageError
 from stateflow.format.records import Record
-from stateflow.reading.diff import TEXTS, ComparedSnapshot, Differences, compared_savepoint
+from stateflow.reading.diff import TEXTS, ComparedSnapshot, Differences, compared_savepoint, no_point
 from stateflow.reading.snapshots import ReaderContext
 from stateflow.spark.state_tables.snapshots import SnapshotOrigin, TableSnapshot, checkpoint_of, savepoint_at
 from stateflow.spark.task.storage import TaskStorage
@@ -132,7 +132,10 @@ def compared_points(settings: Mapping[str, str], options: Options) -> ComparedPo
 def _point(text: str, job: str, options: Options) -> Point:
     if not isinstance(parse(text), Elsewhere):
         return _found(checkpoint_of(job, text, options))
-    snapshot = savepoint_at(text, options)
+    try:
+        snapshot = savepoint_at(text, options)
+    except NotFoundError as error:
+        raise no_point(text, error) from error
     assert snapshot.savepoint is not None
     compared_savepoint(snapshot.savepoint, text, job)
     return _found(snapshot)

@@ -43,6 +43,15 @@ def key_of_plain(key: Key, value: Any) -> Any:
     return tuple(_part(part, each) for part, each in zip(key, value, strict=True))
 
 
+def forms_of_key(key: Key) -> str:
+    """How such a key is written, for whoever has written one that nothing is stored under."""
+    if len(key) > 1:
+        parts = ", ".join(f"{name} {kind}".strip() for name, kind in key)
+        return f"({parts}) as a JSON array, or its parts with commas between"
+    name, kind = key[0]
+    return f"{name} {kind}: {BY_NAME[kind].key_example}".strip()
+
+
 def text_of_key(value: Any) -> str:
     """The text that `key_of_text` reads back: so JSON objects have the keys of maps."""
     if isinstance(value, str):
@@ -68,8 +77,7 @@ def _part(part: tuple[str, str], value: Any) -> Any:
 
 
 def _shape(key: Key) -> str:
-    parts = ", ".join(f"{name} {kind}".strip() for name, kind in key)
-    return f"write ({parts}) as a JSON array, or its parts with commas between"
+    return f"write {forms_of_key(key)}"
 
 
 def shown(value: Any) -> str:

@@ -58,7 +58,7 @@ function Past({ conn, job, asked }) {
   if (!data) return error ? html`<${Trouble} error=${error} />` : html`<${Waiting} lines=${8} />`;
   const { versions } = data;
   if (!versions.length) {
-    return html`<${Empty} title="Nothing was ever set for this key"><p>None of the ${plural(data.checkpoints, "kept checkpoint")} that were looked at holds a value for <code>${asked.key}</code>.</p><//>`;
+    return html`<${Empty} title="Nothing was ever set for this key"><p><${Sentence} text=${`${data.nothing}; ${plural(data.checkpoints, "kept checkpoint")} read.`} /></p>${data.cut && html`<p><${Sentence} text=${data.cut} /></p>`}<//>`;
   }
   const fields = numericFields(versions);
   const chosen = fields.includes(field) ? field : fields[0];

@@ -28,6 +28,7 @@ export function Storage({ conn, job }) {
           <span><b>${bytes(gone)}</b> can go</span>
         </p>
       </div>
+      ${data.retention && html`<p class="after">The connection's retention keeps <b>${data.retention}</b>, beside the newest ${whole(data.retained)}.</p>`}
       <${Bar} total=${total} kept=${data.kept.bytes} freed=${freed} />
       ${freed.length
         ? html`<${Table} caption="What a clean-up would free" rows=${[...freed.map((each) => ({ ...each, goes: true })), { reason: "kept", ...data.kept, roots: rootsText(data.roots) }]} keyOf=${(each) => each.reason} columns=${columns(total)} />`
