@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,6 +25,7 @@ from stateflow.cli.text import moment, several, size
 from stateflow.errors import UsageError
 
 if TYPE_CHECKING:
+    from stateflow.reading.bisect import FirstBad
     from stateflow.reading.diff import EntryChange
     from stateflow.reading.history import KeyHistory, KeyVersion, RowsOfVersion
     from stateflow.reading.predicates import Predicate
@@ -93,12 +94,7 @@ def history(
         )
     else:
         found = call.job(job).history_of(operator, state, key, **asked)
-    edits = (
-        f" and {several(found.edits, 'restore or other edit', 'restores and other edits')}"
-        if found.edits
-        else ""
-    )
-    notes = [f"{several(found.checkpoints, 'kept checkpoint')}{edits} read"]
+    notes = [f"{_counted(found)} read"]
     if found.nothing:
         notes.insert(0, found.nothing)
     if found.more:
@@ -107,6 +103,7 @@ def history(
         notes.append(
             f"{several(len(found.collected), 'checkpoint')} ({', '.join(map(str, found.collected))}) collected meanwhile, and left out"
         )
+    notes += _cut(version.value for version in found.versions)
     call.output.answer(
         {
             "job": job,
@@ -131,7 +128,7 @@ def history(
                     version.slot,
                     moment(version.at),
                     version.what if version.kind == "checkpoint" else f"{version.what} ({version.kind})",
-                    "" if version.value is None else _short(version.value),
+                    _short(version.value) if version.result and version.result.found else "",
                     _code(version)[:19],
                     version.dag_run or version.run[:12],
                 )
@@ -141,6 +138,12 @@ def history(
         *_rows_by_version(found),
         note="; ".join(notes),
     )
+
+
+def _counted(found: KeyHistory | FirstBad) -> str:
+    """How many records there were."""
+    edits = several(found.edits, "restore or other edit", "restores and other edits")
+    return several(found.checkpoints, "kept checkpoint") + (f" and {edits}" if found.edits else "")
 
 
 def _rows(found: RowsOfVersion | None) -> dict[str, Any]:
@@ -244,6 +247,9 @@ def diff(
             f"{several(len(unread), 'file')} of {size(away)} that both have are not on this host, so that nobody knows what a written key "
             "held before: --before fetches them"
         )
+    notes += _cut(
+        of for some in shown.values() for each in some for of in (each.json["before"], each.json["after"])
+    )
     call.output.answer(
         {
             "job": job,
@@ -328,6 +334,10 @@ def bisect(
         )
     if (key is None) != anything:
         raise UsageError("name a key, or search all keys of the state with --any, and not both")
+    if anything and map_key is not None:
+        raise UsageError(
+            "--any looks at every entry of a map: leave out --map-key, or name a key in place of --any"
+        )
     found = call.job(job).bisect(
         operator,
         state,
@@ -340,7 +350,7 @@ def bisect(
         options=call.options(),
     )
     record, before, said = found.record, found.before, found.json
-    counted = f"{several(found.look_ups, 'look-up')} of {several(found.checkpoints, 'kept checkpoint')}"
+    counted = f"{several(found.look_ups, 'look-up')} of {_counted(found)}"
     shown: list[Piece] = []
     if record is None:
         note = f"{first} holds in no checkpoint that was looked at ({counted})"
@@ -367,8 +377,10 @@ def bisect(
             note += f"\nstateflow diff {job} {before.slot} {record.slot} shows what changed"
             of = shlex.quote(key if key is not None else found.key_text)
             note += f"\nstateflow debug FILE:PIPELINE {operator} {of} --at {record.slot} shows why"
-    if found.nothing:
-        note += f"\n{found.nothing}"
+    note += "".join(
+        f"\n{line}"
+        for line in (*([found.nothing] if found.nothing else []), *_cut((said["previous"], said["value"])))
+    )
     call.output.answer(
         {
             "job": job,
@@ -400,8 +412,18 @@ def _predicate(text: str) -> str | Predicate:
     return function(text, made)
 
 
-def _short(value: Any) -> str:
+def _cut(values: Iterable[Any]) -> list[str]:
+    """The note where two values may look the same only since they are cut."""
+    is_cut = any(len(_text(value)) > _WIDE for value in values)
+    return [f"values are cut after {_WIDE} characters: -o json has them whole"] if is_cut else []
+
+
+def _text(value: Any) -> str:
     import json
 
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _short(value: Any) -> str:
+    text = _text(value)
     return text if len(text) <= _WIDE else text[: _WIDE - 1] + "…"

@@ -35,6 +35,8 @@ class FirstBad:
     key: Any
     """Of a search over a whole state: the key that was found."""
     checkpoints: int
+    edits: int
+    """As in a history: restores, rescales and erasures are looked at, and not counted as checkpoints."""
     look_ups: int
     """Look-ups of the key, each in a record; of a search over a whole state the checkpoints that were compared."""
     scanned: bool
@@ -58,6 +60,7 @@ class FirstBad:
             "previous": jsonable(self.previous),
             "look_ups": self.look_ups,
             "checkpoints": self.checkpoints,
+            "edits": self.edits,
             "scanned": self.scanned,
         }
 
@@ -109,7 +112,8 @@ def first_of_key(
         value=values.get(found) if there else None,
         previous=values.get(found - 1) if there and found else None,
         key=None,
-        checkpoints=number_of_checkpoints(records),
+        checkpoints=(checkpoints := number_of_checkpoints(records)),
+        edits=count - checkpoints,
         look_ups=states.look_ups,
         scanned=scanned,
         nothing="" if found_any or not records else nothing_stored(records[-1], asked),
@@ -121,6 +125,7 @@ def first_of_any(
 ) -> FirstBad:
     """Over all keys of a state: the whole state of the first record, then what each further record changed."""
     compared, count = 0, number_of_checkpoints(records)
+    edits = len(records) - count
     for at, record in enumerate(records):
         if record.operators.get(operator) is None or state not in record.operators[operator].states:
             continue
@@ -137,10 +142,11 @@ def first_of_any(
                     change.before,
                     change.key,
                     count,
+                    edits,
                     compared,
                     scanned=True,
                 )
-    return FirstBad(None, None, None, None, None, count, compared, scanned=True)
+    return FirstBad(None, None, None, None, None, count, edits, compared, scanned=True)
 
 
 def _changes(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from stateflow.errors import UsageError
+from stateflow.errors import UsageError, UserCodeError, placed
 from stateflow.format.records import StateSchema
 from stateflow.format.scalars import BY_NAME
 from stateflow.pipelines.conditions.expression import Expression, condition_of
@@ -23,6 +23,11 @@ from stateflow.pipelines.rows.row_type import Field, RowType
 from stateflow.state.values import schema_text
 
 PREVIOUS = "previous"
+_OTHERWISE = {
+    "--first": "give a Python function, as FILE:FUNCTION",
+    "--expect": "give the right value, with --expect-value",
+}
+"""What serves where a condition does not."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +43,10 @@ class Predicate:
 def condition(text: str, schema: StateSchema, what: str = "--first") -> Predicate:
     """The condition over values of a state; `what` names it. UsageError names what there is."""
     fields = _fields(schema)
+    otherwise = _OTHERWISE.get(what, _OTHERWISE["--first"])
     if not fields:
         raise UsageError(
-            f"values of kind {schema.kind} with the type {schema.value} have no columns for a condition: give a Python function, "
-            "as FILE:FUNCTION"
+            f"values of kind {schema.kind} with the type {schema.value} have no columns for a condition: {otherwise}"
         )
     rows = RowType(
         "the state",
@@ -53,7 +58,7 @@ def condition(text: str, schema: StateSchema, what: str = "--first") -> Predicat
         make=tuple,
         typed=False,
     )
-    expression = condition_of(what, text, rows)
+    expression = condition_of(what, text, rows, otherwise)
     names = set(expression.columns())
     struct = [name for name, _ in fields] != ["value"] or _is_struct(schema)
 
@@ -121,7 +126,11 @@ def function(name: str, call: Callable[..., Any]) -> Predicate:
         )
 
     def holds(value: Any, previous: Any) -> bool:
-        return bool(call(value) if count == 1 else call(value, previous))
+        try:
+            return bool(call(value) if count == 1 else call(value, previous))
+        except Exception as error:
+            nothing = "; where there is nothing it gets None" if value is None or previous is None else ""
+            raise UserCodeError(f"{name} failed: {placed(error)}{nothing}") from error
 
     return Predicate(name, holds, count == 2)
 

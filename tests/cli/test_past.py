@@ -12,13 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from stateflow.checkpoint.draft import Draft
+from stateflow.format.encoding import list_position
 from stateflow.format.records import Savepoint, encode
 from stateflow.state.values.serializers import serializer_for
 from stateflow.storage.roots import open_store
 from tests.cli.conftest import Command, Said
-from tests.reading.grown import TOTAL, GrownJob, full
+from tests.reading.grown import LOG, TOTAL, GrownJob, full
 
-_int = serializer_for(int)
+_int, _str = serializer_for(int), serializer_for(str)
 PIPELINE = """
 import stateflow as sf
 
@@ -111,7 +112,7 @@ def test_restores_are_read_and_not_counted_as_the_retention_does_not(
     assert "changed (restore)" in said.out
     assert "7 kept checkpoints and 1 restore or other edit read" in said.err
     found = typed("bisect", "orders", "balance", "total", 1, "--first", "value < -90", "--scan").err
-    assert "(8 look-ups of 7 kept checkpoints)" in found
+    assert "(8 look-ups of 7 kept checkpoints and 1 restore or other edit)" in found
     parts = typed("gc", "orders", "--retained", 2, "--explain", "-o", "json").json
     kept = {part["part"]: part["checkpoints"] for part in parts["parts"]}
     assert (kept["newest"], kept["edits"]) == ([7, 8], [9])
@@ -241,6 +242,29 @@ def test_a_python_function_is_a_condition_too(typed: Typed, tmp_path: Path) -> N
     assert found["checkpoint"] == 5
 
 
+def test_a_function_that_fails_on_nothing_says_what_it_gets(typed: Typed, tmp_path: Path) -> None:
+    file = tmp_path / "wrong.py"
+    file.write_text("def wrong(value):\n    return value < 0\n")
+    said = typed("bisect", "orders", "balance", "total", 3, "--first", f"{file}:wrong")
+    assert said.code != 0
+    assert f"{file}:wrong failed: TypeError: " in said.err
+    assert "; where there is nothing it gets None" in said.err
+
+
+def test_values_that_are_cut_are_said_to_be(command: Command, root: Path) -> None:
+    job = GrownJob(root)
+    for number in range(2):
+        entry = {full(LOG, 1) + list_position(1, 0): _str.dumps("x" * 90 + str(number))}
+        job.batch(lambda model, entry=entry: entry)  # type: ignore[misc]
+    place = ("--checkpoint-dir", root)
+    sentence = "values are cut after 60 characters: -o json has them whole"
+    assert sentence in command("history", "orders", "balance", "log", 1, *place).err
+    assert sentence in command("diff", "orders", 2, 3, *place).err
+    assert sentence not in command("history", "orders", "balance", "log", 2, *place).err
+    whole = command("history", "orders", "balance", "log", 1, "-o", "json", *place).json["versions"]
+    assert [len(version["value"][0]) for version in whole] == [91, 91]
+
+
 def test_of_the_oldest_checkpoint_nobody_knows_what_was_before(typed: Typed, tmp_path: Path) -> None:
     (tmp_path / "checks.py").write_text("def new(value, previous):\n    return previous is None\n")
     said = typed("bisect", "orders", "balance", "total", 1, "--first", f"{tmp_path / 'checks.py'}:new")
@@ -269,7 +293,9 @@ def test_any_key_of_a_state_is_found_by_what_changed(typed: Typed) -> None:
         (("diff", "orders", 3, 4, "--state", "nothing"), "has a state 'nothing': their states are brief"),
         (("bisect", "orders", "balance", "total", 1), "say what is wrong: --first 'value < 0'"),
         (("bisect", "orders", "balance", "total", "--first", "value < 0"), "name a key, or search all keys of the state with --any"),
+        (("bisect", "orders", "balance", "items", "--any", "--map-key", "a", "--first", "value < 0"), "--any looks at every entry of a map: leave out --map-key"),
         (("bisect", "orders", "balance", "total", 1, "--first", "amount < 0"), "needs column 'amount', but the state has none; it has value, previous"),
+        (("bisect", "orders", "balance", "total", 1, "--first", "abs(value) > 5"), "conditions have no functions: give a Python function, as FILE:FUNCTION"),
         (("bisect", "orders", "balance", "log", 1, "--first", "value < 0"), "have no columns for a condition: give a Python function"),
         (("bisect", "orders", "balance", "total", 1, "--first", "none.py:wrong"), "there is no file none.py"),
     ],

@@ -110,7 +110,7 @@ REFUSED: list[tuple[Callable[[KeyedStream], Any], dict[str, Any] | None, str]] =
         lambda k: k.aggregate("op", Total, n=sf.count(where="amount > 1 AND")),
         None,
         ("operator 'op', 'n': the condition 'amount > 1 AND' cannot be read at 'its end': it takes comparisons, AND, OR, NOT, "
-        "IS NULL, IN, BETWEEN, LIKE and arithmetic; compute anything else as a boolean column with transform()"),
+        "IS NULL, IN, BETWEEN, LIKE and arithmetic; for anything else, compute a boolean column with transform()"),
     ),
     (
         lambda k: k.aggregate("op", Total, n=sf.collect("sku", 3)),

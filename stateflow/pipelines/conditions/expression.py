@@ -55,9 +55,14 @@ def is_name(condition: str) -> bool:
     return re.fullmatch(r"[A-Za-z_]\w*", condition) is not None and condition.upper() not in _WORDS
 
 
-def condition_of(where: str, text: str, rows: RowType) -> Expression:
-    """The condition, checked against the rows; `where` names the operator and the aggregate."""
-    expression = _Checked(where, text, rows).of(_read(where, text))
+COLUMN = "compute a boolean column with transform()"
+"""The next step where a condition of an operator does not do."""
+
+
+def condition_of(where: str, text: str, rows: RowType, otherwise: str = COLUMN) -> Expression:
+    """The condition, checked against the rows; `where` names the operator and the aggregate, `otherwise` what serves where a
+    condition does not."""
+    expression = _Checked(where, text, rows, otherwise).of(_read(where, text, otherwise))
     if expression.kind not in ("boolean", "null"):
         raise UsageError(
             f'{where}: the condition {text!r} is a {expression.kind}: compare it with something, as in "amount > 100"'
@@ -65,7 +70,7 @@ def condition_of(where: str, text: str, rows: RowType) -> Expression:
     return expression
 
 
-def _read(where: str, text: str) -> SyntaxNode:
+def _read(where: str, text: str, otherwise: str) -> SyntaxNode:
     # sqlglot takes as long to import as everything else here: only pipelines that have a condition wait for it.
     from stateflow.pipelines.conditions.syntax import FunctionCallError, NotReadError, read
 
@@ -74,24 +79,23 @@ def _read(where: str, text: str) -> SyntaxNode:
     except NotReadError as error:
         raise UsageError(
             f"{where}: the condition {text!r} cannot be read at {error.at or 'its end'!r}: it takes comparisons, AND, OR, NOT, "
-            "IS NULL, IN, BETWEEN, LIKE and arithmetic; compute anything else as a boolean column with transform()"
+            f"IS NULL, IN, BETWEEN, LIKE and arithmetic; for anything else, {otherwise}"
         ) from None
     except FunctionCallError as error:
         raise UsageError(
-            f"{where}: the condition {text!r} calls {str(error)!r}, and conditions have no functions: compute a boolean column "
-            "with transform()"
+            f"{where}: the condition {text!r} calls {str(error)!r}, and conditions have no functions: {otherwise}"
         ) from None
     except RecursionError:
         raise UsageError(
-            f"{where}: the condition {text[:60]!r}... is nested too deeply: compute a boolean column with transform()"
+            f"{where}: the condition {text[:60]!r}... is nested too deeply: {otherwise}"
         ) from None
 
 
 class _Checked:
     """What was read, with the types of the rows."""
 
-    def __init__(self, where: str, text: str, rows: RowType) -> None:
-        self._where, self._text, self._rows = where, text, rows
+    def __init__(self, where: str, text: str, rows: RowType, otherwise: str) -> None:
+        self._where, self._text, self._rows, self._otherwise = where, text, rows, otherwise
 
     def of(self, node: SyntaxNode) -> Expression:
         match node.operation:
@@ -199,7 +203,7 @@ class _Checked:
         if not fits:
             raise UsageError(
                 f"{self._where}: the number {text} in the condition {self._text!r} does not fit a bigint, a decimal or a double "
-                "of Spark: write a smaller or shorter one, or compute a boolean column with transform()"
+                f"of Spark: write a smaller or shorter one, or {self._otherwise}"
             )
         return number if isinstance(number, float) or "." in text else int(number)
 
@@ -213,8 +217,7 @@ class _Checked:
         kind = "number" if column.type.startswith("decimal") else _KINDS.get(column.type)
         if kind is None:
             raise UsageError(
-                f"{self._where}: the condition {self._text!r} cannot use column {name!r} ({column.type}): compute a boolean "
-                "column with transform()"
+                f"{self._where}: the condition {self._text!r} cannot use column {name!r} ({column.type}): {self._otherwise}"
             )
         return Expression("column", kind, value=name)
 
