@@ -231,7 +231,7 @@ ROOMS: Mapping[str, Room] = {
     ),
     "connectors": Room(
         "what a connector is written with: one list of names",
-        "format pipelines pipelines/rows spark/sinks",
+        "format operators pipelines pipelines/inputs pipelines/rows spark/sinks spark/task",
         "__init__.py",
     ),
     "connectors/kafka": Room("topics of Kafka, and their messages as rows", "connectors", "topic.py"),

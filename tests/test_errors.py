@@ -18,7 +18,7 @@ from stateflow.errors import (
     placed,
     user_frames,
 )
-from stateflow.spark.task.failures import marked, translated
+from stateflow.spark.task.failures import task_error, translated
 
 
 def caught() -> BaseException:
@@ -81,7 +81,7 @@ def test_frames_travel_from_a_worker_to_the_driver() -> None:
         except UserCodeError as error:
             return error
 
-    told = translated(marked(failed()))
+    told = translated(task_error(failed()))
     assert isinstance(told, UserCodeError)
     assert 'json.loads("{")' in user_frames(told)
 

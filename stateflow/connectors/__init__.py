@@ -25,8 +25,14 @@ if TYPE_CHECKING:
     )
     from stateflow.format.records import FileRef, Prepared
     from stateflow.masking import is_secret
+    from stateflow.names import suggestion
+    from stateflow.operators.arrow_types import arrow_type
     from stateflow.pipelines.changes import DELETE, UPSERT
-    from stateflow.pipelines.rows.row_type import Field, RowType
+    from stateflow.pipelines.inputs.reader_options import READERS, check_reader_options
+    from stateflow.pipelines.rows.former_names import as_of_today, columns_to_read, former_names
+    from stateflow.pipelines.rows.misfits import Misfits, Reading
+    from stateflow.pipelines.rows.row_type import Field, RowType, parts_of_schema, quoted, row_type
+    from stateflow.pipelines.rows.type_text import fields_of, inside_of
     from stateflow.pipelines.sink_kinds import SinkKind, check_upsert, names_of, require_columns
     from stateflow.spark.sinks.base import (
         BatchFunction,
@@ -41,9 +47,11 @@ if TYPE_CHECKING:
     from stateflow.spark.sinks.duplicates import first_duplicate
     from stateflow.spark.sinks.slot import SinkSlot
     from stateflow.spark.sinks.staging import Staged, Stager
+    from stateflow.spark.task.failures import task_error
 
 __all__ = [
     "DELETE",
+    "READERS",
     "UPSERT",
     "BatchFunction",
     "Committed",
@@ -53,8 +61,10 @@ __all__ = [
     "Field",
     "FileRef",
     "IncompatibleError",
+    "Misfits",
     "NotFoundError",
     "Prepared",
+    "Reading",
     "RowType",
     "Sink",
     "SinkKind",
@@ -64,17 +74,29 @@ __all__ = [
     "StateflowError",
     "UnavailableError",
     "UsageError",
+    "arrow_type",
+    "as_of_today",
+    "check_reader_options",
     "check_upsert",
+    "columns_to_read",
     "decide",
     "decide_undecided",
     "deletion",
     "disagreement",
+    "fields_of",
     "first_duplicate",
+    "former_names",
+    "inside_of",
     "is_secret",
     "marked",
     "names_of",
+    "parts_of_schema",
+    "quoted",
     "require_columns",
     "required",
+    "row_type",
+    "suggestion",
+    "task_error",
 ]
 
 _ROOMS = {
@@ -82,8 +104,15 @@ _ROOMS = {
     "stateflow.errors": tuple(name for name in __all__ if name.endswith("Error")),
     "stateflow.format.records": ("FileRef", "Prepared"),
     "stateflow.masking": ("is_secret",),
+    "stateflow.names": ("suggestion",),
     "stateflow.pipelines.changes": ("DELETE", "UPSERT"),
-    "stateflow.pipelines.rows.row_type": ("Field", "RowType"),
+    "stateflow.pipelines.inputs.reader_options": ("READERS", "check_reader_options"),
+    "stateflow.pipelines.rows.former_names": ("as_of_today", "columns_to_read", "former_names"),
+    "stateflow.pipelines.rows.misfits": ("Misfits", "Reading"),
+    "stateflow.pipelines.rows.row_type": ("Field", "RowType", "parts_of_schema", "quoted", "row_type"),
+    "stateflow.pipelines.rows.type_text": ("fields_of", "inside_of"),
+    "stateflow.operators.arrow_types": ("arrow_type",),
+    "stateflow.spark.task.failures": ("task_error",),
     "stateflow.pipelines.sink_kinds": ("SinkKind", "check_upsert", "names_of", "require_columns"),
     "stateflow.spark.sinks.base": (
         "BatchFunction",

@@ -93,9 +93,10 @@ class Application:
 
     def open(self) -> None:
         """Starts Spark, while the zygote imports, and takes runs."""
-        from stateflow.config.options import Options, scratch_parent
+        from stateflow.config.options import Options, cache_folder, scratch_parent
         from stateflow.spark.internals.gateway import process_of_jvm
         from stateflow.spark.session.build import build_session
+        from stateflow.spark.session.jars import recorded_bundles
         from stateflow.spark.session.settings import one_process
 
         conf = host_settings(self.settings.conf)
@@ -104,6 +105,7 @@ class Application:
             master=self.settings.master,
             conf=conf,
             scratch=scratch_parent(Options()),
+            bundles=recorded_bundles(cache_folder()),
         )
         self.master = str(self.spark.sparkContext.master)
         self._jvm = process_of_jvm()

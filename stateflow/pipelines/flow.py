@@ -8,7 +8,6 @@ from stateflow.errors import UsageError
 from stateflow.names import with_options
 from stateflow.pipelines.feeds import feed_of
 from stateflow.pipelines.graph import Graph, SourceNode
-from stateflow.pipelines.inputs.files import Files
 from stateflow.pipelines.inputs.tables import DeltaTable
 from stateflow.pipelines.processes.operator_spec import MAIN
 from stateflow.pipelines.processes.process import Output
@@ -34,14 +33,14 @@ class Flow(Graph):
     ) -> Stream:
         """A streaming input, opened only when the pipeline runs.
 
-        `factory` is a table such as `sf.delta(path)`, files such as `sf.files(path, "json")`, or a function from
-        SparkSession to a streaming DataFrame. With `event_time` and `watermark` rows at or behind the watermark go to
+        `factory` is a table such as `sf.delta(path)`, files such as `sf.files(path, "json")`, topics such as `sf.kafka("orders",
+        bootstrap="broker:9092")`, or a function from SparkSession to a streaming DataFrame. With `event_time` and `watermark` rows at or behind the watermark go to
         `late`, or are marked `ctx.late`.
         """
         self.claim("source", uid)
         check_source(uid, factory)
         rows = row_type(type) if type is not None else None
-        if isinstance(factory, Files):
+        if hasattr(factory, "declared"):
             factory = factory.declared(uid, rows)
             rows = factory.rows
         if isinstance(factory, DeltaTable):

@@ -205,6 +205,12 @@ class Graph:
         return [n for n in self.nodes if isinstance(n, SourceNode)]
 
     @property
+    def jars(self) -> tuple[str, ...]:
+        """Names of the bundles of jars that Spark needs beside Delta's."""
+        ends = [node.factory for node in self.sources] + [node.target for node in self.sinks]
+        return tuple(sorted({str(getattr(end, "jars", "")) for end in ends} - {""}))
+
+    @property
     def operators(self) -> list[KeyedNode]:
         return [n for n in self.nodes if isinstance(n, KeyedNode)]
 

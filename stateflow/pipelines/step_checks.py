@@ -13,7 +13,7 @@ from stateflow.pipelines.graph import NodeRows
 
 def check_source(uid: str, factory: Any) -> None:
     """Whether `factory` can be opened: a table, or a function of the SparkSession."""
-    if hasattr(factory, "streaming"):
+    if hasattr(factory, "streaming") or hasattr(factory, "declared"):
         return
     if isinstance(factory, str | PathLike):
         raise UsageError(
@@ -21,7 +21,7 @@ def check_source(uid: str, factory: Any) -> None:
         )
     if not callable(factory) or not takes(factory, 1):
         raise UsageError(
-            f"source {uid!r} cannot read {factory!r}: give it sf.delta(path), sf.files(path, format), or a function from SparkSession to a "
+            f"source {uid!r} cannot read {factory!r}: give it sf.delta(path), sf.files(path, format), sf.kafka(topic), or a function from SparkSession to a "
             "streaming DataFrame"
         )
 

@@ -186,6 +186,7 @@ def evaluation(
             master=batches.master,
             conf=batches.conf,
             scratch=scratch_parent(options),
+            bundles=flow.jars,
         )
         with _folder(scratch_parent(options)) as scratch:
             try:

@@ -153,6 +153,7 @@ class _Run:
                 master=self.request.master,
                 conf=self._conf(),
                 scratch=self.scratch,
+                bundles=self.flow.jars,
             )
         except Exception as error:
             if not self.stop.is_set():

@@ -145,7 +145,7 @@ class FlowHarness:
         target, rows = nodes[0].factory, nodes[0].rows
         if not isinstance(target, Files | DeltaTable):
             raise UsageError(
-                f"source {uid!r} is a function, which a test cannot add rows to: let a parameter choose sf.files(...) or sf.delta(...) "
+                f"source {uid!r} is a function or a topic, which a test cannot add rows to: let a parameter choose sf.files(...) or sf.delta(...) "
                 "in tests"
             )
         if rows is None:

@@ -101,7 +101,18 @@ def test_properties_in_any_case_are_for_the_table_and_not_for_its_reader() -> No
 
 
 def test_every_format_has_its_options() -> None:
-    assert set(READERS) == {"avro", "csv", "json", "orc", "parquet", "text", "delta"}
+    assert set(READERS) == {
+        "avro",
+        "csv",
+        "json",
+        "orc",
+        "parquet",
+        "text",
+        "delta",
+        "kafka",
+        "kafka avro",
+        "kafka json",
+    }
 
 
 @pytest.mark.parametrize(

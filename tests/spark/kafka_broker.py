@@ -15,7 +15,7 @@ from pathlib import Path
 import pyspark
 
 from stateflow.config.options import cache_folder
-from stateflow.spark.session.jars import Bundle, local_jars
+from stateflow.spark.session.jars import Bundle, bundle_of, local_jars
 from stateflow.spark.session.java import require_java
 from tests.composed import environment, replaced, services
 from tests.quick_java import QUICK_JAVA
@@ -26,19 +26,12 @@ BROKER = Bundle(
     (f"org.apache.kafka:kafka_2.13:{services()['kafka']['image'].rpartition(':')[2]}",),
     lacks_spark=True,  # its metrics-core is another than Spark's
 )
-_TOKENS = "org.apache.spark:spark-token-provider-kafka-0-10_2.13"
-# Not every repository has the token provider in Spark's own version; nothing here uses tokens, so an older one will do.
-_CONNECTORS = (
-    Bundle("-kafka", (f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}",), (_TOKENS,)),
-    Bundle("-kafka-tokens", (f"{_TOKENS}:4.0.0",), ("org.apache.kafka:kafka-clients",)),
-)
 _NOT_PROPERTIES = ("KAFKA_HEAP_OPTS", "KAFKA_OPTS")
 
 
 def connector_jars() -> list[str]:
     """What Spark needs to read from Kafka."""
-    found = {jar.name: str(jar) for bundle in _CONNECTORS for jar in local_jars(cache_folder(), bundle)}
-    return sorted(found.values())
+    return [str(jar) for jar in local_jars(cache_folder(), bundle_of("kafka"))]
 
 
 def properties(folder: Path, ports: dict[str, int]) -> str:

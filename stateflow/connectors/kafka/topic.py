@@ -6,10 +6,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from stateflow.connectors import UsageError, is_secret
+
+if TYPE_CHECKING:
+    from stateflow.connectors import RowType
 
 VALUES = ("json", "avro", "string", "bytes")
 KEYS = ("string", "bytes", "json", "avro")
@@ -41,6 +45,12 @@ class KafkaTopic:
     """How many messages a batch of a source takes at most."""
     options: Mapping[str, str] = field(default_factory=dict)
     """`kafka.*` are properties of the client."""
+
+    jars = "kafka"
+
+    def declared(self, uid: str, rows: RowType | None) -> Any:
+        """What a source reads, with the columns that it declares: `KafkaMessages`. A sink needs nothing of it."""
+        return import_module("stateflow.connectors.kafka.source").messages_of(uid, self, rows)
 
     @property
     def topic(self) -> str:

@@ -10,8 +10,9 @@ from stateflow.errors import UsageError
 from stateflow.names import with_options
 from stateflow.pipelines.inputs.places import between
 from stateflow.pipelines.inputs.reader_options import check_reader_options
+from stateflow.pipelines.rows.former_names import as_of_today, columns_to_read, former_names
 from stateflow.pipelines.rows.misfits import Misfits, Reading
-from stateflow.pipelines.rows.row_type import Field, RowType, quoted, row_type
+from stateflow.pipelines.rows.row_type import RowType, quoted, row_type
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -107,8 +108,9 @@ class Files:
 
     def _columns(self, rows: RowType) -> dict[str, str]:
         """The types of the columns that are read, by their names of today and their earlier names."""
-        former = {name: field.type for field, names in self._former() for name in names}
-        return {**{field.name: field.type for field in rows.fields}, **former}
+        if self.format in _BY_HEADER:
+            return {field.name: field.type for field in rows.fields}
+        return columns_to_read(rows)
 
     @property
     def _reading(self) -> Reading:
@@ -159,25 +161,10 @@ class Files:
         return next((value for each, value in self.options.items() if each.lower() == name.lower()), "")
 
     def _as_of_today(self, frame: DataFrame) -> DataFrame:
-        """Columns under the names that they have now: a file may be older than the row class, or its maker."""
-        former = {field.name: names for field, names in self._former()}
-        if self.rows is None or not former:
+        """Columns under the names that they have now."""
+        if self.rows is None or self.format in _BY_HEADER or not former_names(self.rows):
             return frame
-        columns = ((name, (name, *former.get(name, ()))) for name in self.rows.names)
-        return frame.selectExpr(
-            *(f"coalesce({', '.join(map(quoted, names))}) as {quoted(name)}" for name, names in columns)
-        )
-
-    def _former(self) -> list[tuple[Field, list[str]]]:
-        """The fields with earlier names that no column has today."""
-        if self.rows is None or self.format in _BY_HEADER:
-            return []
-        names = {name.lower() for name in self.rows.names}
-        former = (
-            (field, [alias for alias in field.aliases if alias.lower() not in names])
-            for field in self.rows.fields
-        )
-        return [(field, aliases) for field, aliases in former if aliases]
+        return frame.selectExpr(*as_of_today(self.rows))
 
     def __str__(self) -> str:
         return f"{self.format} files in {self.path}"

@@ -28,8 +28,12 @@ _BY_FORMAT = {
     "parquet": f"int96RebaseMode mergeSchema {_REBASED}",
     "text": "encoding lineSep wholetext",
 }
+_KAFKA = "failOnDataLoss groupIdPrefix maxOffsetsPerTrigger maxRecordsPerPartition maxTriggerDelay minOffsetsPerTrigger minPartitions"
 READERS: Mapping[str, frozenset[str]] = {
     **{format: frozenset(f"{_FILES} {own}".split()) for format, own in _BY_FORMAT.items()},
+    "kafka": frozenset(_KAFKA.split()),
+    "kafka avro": frozenset(f"{_KAFKA} columnNameOfCorruptRecord mode".split()),
+    "kafka json": frozenset(f"{_KAFKA} {_BY_FORMAT['json']}".split()),
     "delta": frozenset(
         [
             "maxFilesPerTrigger",

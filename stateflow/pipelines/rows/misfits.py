@@ -16,9 +16,11 @@ from stateflow.pipelines.rows.type_text import fields_of, inside_of, size_of
 _TIMES = ("timestamp", "timestamp_ltz", "timestamp_ntz")
 _DATE = r"^ *[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}([ T]00:00(:00([.]0+)?)?(Z|[+]00:00)?)? *$"
 """A day, or its midnight, as some programs write a day."""
+_IN_FILE = "concat('the file ', input_file_name(), ' has a row')"
+_OF_FILE = "; mend or move the file and run again, or "
 _ADVICE = (
-    "; mend or move the file and run again, or let such rows come in a column of their own with "
-    "options={'columnNameOfCorruptRecord': 'broken'} (docs/sources.md, bad rows)"
+    "let such rows come in a column of their own with options={'columnNameOfCorruptRecord': 'broken'} "
+    "(docs/sources.md, bad rows)"
 )
 
 
@@ -126,6 +128,12 @@ class Misfits:
     """FAILFAST fails the batch, PERMISSIVE makes nulls, and DROPMALFORMED leaves the rows out."""
     broken: str = ""
     """The column for rows that do not fit: the row as JSON, where Spark did not put its line there."""
+    row: str = ""
+    """SQL for the row as it was written, which the column gets then; empty if only its fields are left."""
+    where: str = _IN_FILE
+    """SQL for the subject of a sentence: where such a row is."""
+    advice: str = _OF_FILE
+    """What else can be done about it."""
 
     @property
     def condition(self) -> str:
@@ -148,19 +156,21 @@ class Misfits:
         sql, value = quoted(name), self.reading.value(type, quoted(name))
         if name == self.broken:
             others = ", ".join(quoted(each) for each in self.columns if each != self.broken)
-            return f"coalesce({sql}, if({' or '.join(wrong.values())}, to_json(struct({others})), null))"
+            row = self.row or f"to_json(struct({others}))"
+            return f"coalesce({sql}, if({' or '.join(wrong.values())}, {row}, null))" if wrong else sql
         if name not in wrong:
             return value
         fails = not self.broken and self.mode == "FAILFAST"
-        otherwise = f"cast({_failure(self.reading, name, type)} as {type})" if fails else "null"
+        reason = self.reading.reason(type, sql, name)
+        otherwise = f"cast({self.failure(reason)} as {type})" if fails else "null"
         return f"if({wrong[name]}, {otherwise}, {value})"
 
-
-def _failure(reading: Reading, name: str, type: str) -> str:
-    reason = reading.reason(type, quoted(name), name)
-    message = f"concat('the file ', input_file_name(), ' has a row that does not fit the row class: ', {reason}, {_text(_ADVICE)})"
-    error = f"to_json(named_struct('type', '{IncompatibleError.__name__}', 'message', {message}))"
-    return f"raise_error(concat({_text(ERROR_MARK)}, {error}))"
+    def failure(self, reason: str) -> str:
+        """SQL that fails the batch; `reason` is SQL for the misfit in words."""
+        advice = _text(self.advice + _ADVICE)
+        message = f"concat({self.where}, ' that does not fit the row class: ', {reason}, {advice})"
+        error = f"to_json(named_struct('type', '{IncompatibleError.__name__}', 'message', {message}))"
+        return f"raise_error(concat({_text(ERROR_MARK)}, {error}))"
 
 
 def _fits(sql: str, precision: int, scale: int) -> str:

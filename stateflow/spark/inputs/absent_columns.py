@@ -20,6 +20,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from stateflow.errors import IncompatibleError
 from stateflow.format.records import SourceState
+from stateflow.format.source_offsets import NOTHING
 from stateflow.pipelines.absent import Absence, absences, is_wanted, is_watched, maps_in, watched
 from stateflow.pipelines.graph import SourceNode
 from stateflow.pipelines.inputs.files import Files
@@ -150,9 +151,8 @@ class AbsentColumns:
     ) -> None:
         assert node.rows is not None
         found: dict[str, Absence] = {}
-        if isinstance(node.factory, Files):
-            path = next(iter(self._files(node, positions, location)), "")
-            names = columns_of(self.spark, node.factory, path) if path else None
+        if isinstance(node.factory, Files) or hasattr(node.factory, "recent"):
+            path, names = self._names_read(node, positions, location)
             if names is None:
                 return
             found = {absence.path: absence for absence in absences(node.rows, seen.absent, names)}
@@ -171,18 +171,38 @@ class AbsentColumns:
         for name in seen.absent:
             self._absences[node.uid, name] = found.get(name)
 
+    def _names_read(
+        self, node: SourceNode, positions: Mapping[str, SourceState], location: Path
+    ) -> tuple[str, frozenset[str] | None]:
+        """A file or topic of the batch, and the names of the fields in it; None when they cannot be told."""
+        if isinstance(node.factory, Files):
+            path = next(iter(self._files(node, positions, location)), "")
+            return path, columns_of(self.spark, node.factory, path) if path else None
+        line = positions[node.uid].lines[0] if node.uid in positions else NOTHING
+        if line == NOTHING or node.factory.format != "json":
+            return "", None
+        try:
+            texts = node.factory.recent(self.spark, line, LINES)
+        except PySparkException:
+            # Retention has removed them meanwhile, or the broker is gone: the next batch will tell.
+            return "", None
+        names = _fields_of(texts, node.rows)
+        return str(node.factory), names | _of_message(node.rows) if names else None
+
     def _count(self, node: SourceNode, name: str, rows: int) -> None:
         absence = self._absences.get((node.uid, name))
         if absence is None or node.rows is None:
             return
         count = self._rows[node.uid, name] = self._rows.get((node.uid, name), 0) + rows
         alike = f"; they have {absence.alike!r}, which {absence.owner} lacks" if absence.alike else ""
-        files = isinstance(node.factory, Files)
+        in_files = isinstance(node.factory, Files)
+        looked = in_files or hasattr(node.factory, "recent")
+        lines = "no line of their files names it" if in_files else "no message names it"
         owner = absence.owner or node.rows.name
         self.warn(
             f"source {node.uid}: column {name}",
             f"source {node.uid!r}: {count} rows have no {name!r} at all, a field of {owner}: "
-            f"{'no line of their files names it' if files else 'it is null in each of them'}{alike}; {_to_do(name, absence.alike)}",
+            f"{lines if looked else 'it is null in each of them'}{alike}; {_to_do(name, absence.alike)}",
         )
 
     def _files(self, node: SourceNode, positions: Mapping[str, SourceState], location: Path) -> list[str]:
@@ -247,6 +267,11 @@ def _fields_of(lines: Iterable[str], rows: RowType | None) -> frozenset[str] | N
         except ValueError:
             continue
     return frozenset(names) or None
+
+
+def _of_message(rows: RowType | None) -> frozenset[str]:
+    """Fields that are not in the text of a message."""
+    return frozenset(name for name in (rows.names if rows else ()) if name.startswith("kafka_"))
 
 
 def _refusal(node: SourceNode, absence: Absence, without: str, having: str) -> str:

@@ -30,6 +30,7 @@ from stateflow.spark.internals.frames import empty_frame
 from stateflow.spark.internals.plans import parts_of_union
 from stateflow.spark.internals.queries import observed_metrics
 from stateflow.spark.shuffle.exchange import LATE
+from stateflow.spark.sources.kafka_topics import check_topics
 from stateflow.spark.sources.leaves import LeafDescription, check_frame
 
 _ABSENT = ("DELTA_SCHEMA_NOT_SET", "DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST", "PATH_NOT_FOUND")
@@ -123,9 +124,13 @@ def open_source(
     """One source's frame, checked, and the streams that it consists of."""
     frame = _open_frame(spark, node)
     try:
-        return frame, check_frame(frame, exactly_once)
+        leaves = check_frame(frame, exactly_once)
     except StateflowError as error:
         raise type(error)(f"source {node.uid!r}: {error}") from error
+    for leaf in leaves:
+        if leaf.kind == "kafka":
+            check_topics(spark, node.uid, leaf)
+    return frame, leaves
 
 
 def _open_frame(spark: SparkSession, node: SourceNode) -> DataFrame:
@@ -217,14 +222,14 @@ def _never_null(node: SourceNode) -> list[Watched]:
 
 def _parsed_times(node: SourceNode) -> list[str]:
     """The fields for which JSON's reader takes a number for seconds since 1970."""
-    if node.rows is None or not isinstance(node.factory, Files) or node.factory.format != "json":
+    if node.rows is None or getattr(node.factory, "format", "") != "json":
         return []
     return [field.name for field in node.rows.fields if field.type in ("timestamp", "timestamp_ltz")][:_BITS]
 
 
 def _unless_broken(node: SourceNode) -> str:
     """The beginning of a condition that leaves out rows which Spark could not read. Such a row has only its own column."""
-    broken = node.factory.column_of_broken_rows if isinstance(node.factory, Files) else ""
+    broken = getattr(node.factory, "column_of_broken_rows", "")
     return f"{quoted(broken)} is not null or " if broken else ""
 
 

@@ -6,7 +6,7 @@ import atexit
 import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,7 +20,8 @@ from stateflow.masking import is_secret
 from stateflow.spark.internals.gateway import connect, context_runs, ignore_sigterm, started_by_spark_submit
 from stateflow.spark.internals.local_files import without_processes
 from stateflow.spark.session import class_data, compiling, lent, workers
-from stateflow.spark.session.jars import local_jars
+from stateflow.spark.session.bundles import lacking_bundles
+from stateflow.spark.session.jars import bundle_of, local_jars, packages
 from stateflow.spark.session.java import require_java
 from stateflow.spark.session.settings import (
     DELTA,
@@ -46,8 +47,11 @@ def build_session(
     conf: Mapping[str, str] = {},
     cache: Path | None = None,
     scratch: Path | None = None,
+    bundles: Sequence[str] = (),
 ) -> SparkSession:
     """A session for `app`; if one is running already, that one with the runtime settings.
+
+    `bundles` names the jars that the flow needs beside Delta's (`Graph.jars`).
 
     `master` defaults to that of the Spark installation, else to all cores of this machine. `cache` holds jars and Java; it
     defaults to the configuration's. Files that Spark leaves behind when it is killed go to a new folder in `scratch`, unless
@@ -55,12 +59,12 @@ def build_session(
     """
     _refuse_connect(conf)
     if lent.on_host():
-        return lent.build(conf)
+        return lent.build(conf, bundles)
     if context_runs():
-        return _adapted(SparkSession.builder.getOrCreate(), conf)
+        return _with_bundles(_adapted(SparkSession.builder.getOrCreate(), conf), bundles)
     if started_by_spark_submit():
-        return _submitted(app, conf)
-    return _started(app, master, conf, cache or cache_folder(), scratch)
+        return _with_bundles(_submitted(app, conf), bundles)
+    return _started(app, master, conf, cache or cache_folder(), scratch, bundles)
 
 
 def _refuse_connect(conf: Mapping[str, str]) -> None:
@@ -77,13 +81,30 @@ def _refuse_connect(conf: Mapping[str, str]) -> None:
         )
 
 
+def _with_bundles(session: SparkSession, bundles: Sequence[str]) -> SparkSession:
+    """The session, which somebody else has started. UsageError if its jars are not all that the flow needs."""
+    if lacking := lacking_bundles(session, bundles):
+        package = bundle_of(lacking[0]).packages[0]
+        raise UsageError(
+            f"the pipeline needs {package}, and this Spark has started without it: resolve it where spark-submit starts, `python -m "
+            f"stateflow.spark.session.jars {lacking[0]}`, after which Airflow's SparkSubmit takes it along, or say --packages {package} beside "
+            f"{', '.join(packages())}"
+        )
+    return session
+
+
 def running_session() -> SparkSession | None:
     """The session of this process, if it has one."""
     return SparkSession.builder.getOrCreate() if context_runs() else None
 
 
 def _started(
-    app: str, master: str | None, conf: Mapping[str, str], cache: Path, scratch: Path | None
+    app: str,
+    master: str | None,
+    conf: Mapping[str, str],
+    cache: Path,
+    scratch: Path | None,
+    bundles: Sequence[str],
 ) -> SparkSession:
     refuse_mixed_spark()
     java = require_java(cache)
@@ -112,6 +133,8 @@ def _started(
     if java_options := " ".join(filter(None, (*ours, user_options))):
         settings["spark.driver.extraJavaOptions"] = java_options
     jars = [*filter(None, [conf.get("spark.jars")]), *map(str, local_jars(cache))]
+    for name in bundles:
+        jars += map(str, local_jars(cache, bundle_of(name)))
     settings["spark.jars"] = ",".join(jars)
     extensions = [DELTA["spark.sql.extensions"], *conf.get("spark.sql.extensions", "").split(",")]
     settings["spark.sql.extensions"] = ",".join(dict.fromkeys(filter(None, extensions)))

@@ -1,7 +1,7 @@
 """Spark's extra jars (Delta): resolved once into the library's own folder, then passed to sessions as local files.
 
 Every resolution takes seconds and needs the network; a list of files does not.
-`python -m stateflow.spark.session.jars` resolves the jars that are missing.
+`python -m stateflow.spark.session.jars` resolves the jars that are missing, and those of a connector behind it: `... jars kafka`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from stateflow.config.options import cache_folder
-from stateflow.errors import StateflowError, UnavailableError
+from stateflow.errors import StateflowError, UnavailableError, UsageError
 from stateflow.private_folders import make_private
 from stateflow.spark.session.java import find_java, install_java, require_java
 from stateflow.spark.session.versions import minor, tested
 
 LOCK = Path(__file__).parent / "jars.lock"
+_OF_CONNECTORS = {"kafka": "org.apache.spark:spark-sql-kafka-0-10_2.13"}
+"""Packages that have Spark's own version."""
 
 
 def packages() -> tuple[str, ...]:
@@ -56,6 +58,19 @@ class Bundle:
     """Group and name of dependencies to leave out."""
     lacks_spark: bool = False
     """True if the program that uses them runs without Spark's own jars."""
+    lock: Path | None = None
+    """The file with the hashes of the jars."""
+
+
+def bundle_of(name: str) -> Bundle:
+    """The jars that a connector needs beside Delta's, by the name that its tables and topics say: `kafka`."""
+    lock = LOCK.with_name(f"{name}.lock")
+    return Bundle(f"-of-{name}", (f"{_OF_CONNECTORS[name]}:{version('pyspark')}",), lock=lock)
+
+
+def recorded_bundles(cache: Path) -> list[str]:
+    """Names of the bundles that are here already."""
+    return [name for name in _OF_CONNECTORS if recorded_jars(cache, bundle_of(name))]
 
 
 def local_jars(cache: Path, bundle: Bundle | None = None) -> tuple[Path, ...]:
@@ -121,8 +136,8 @@ def resolve_jars(cache: Path, bundle: Bundle | None = None) -> tuple[Path, ...]:
             raise UnavailableError(
                 f"Spark could not resolve {', '.join(bundle.packages)} ({reason}) and kept nothing: {advice}"
             )
-        if bundle == _own():
-            _refuse_others(part / "jars", names)
+        if bundle.lock is not None:
+            _refuse_others(part / "jars", names, bundle)
         # It holds the resolver's own copies of the same jars.
         shutil.rmtree(part / "cache", ignore_errors=True)
         shutil.rmtree(target, ignore_errors=True)
@@ -136,32 +151,33 @@ def resolve_jars(cache: Path, bundle: Bundle | None = None) -> tuple[Path, ...]:
     return recorded_jars(cache, bundle)
 
 
-def locked_jars() -> dict[str, str]:
+def locked_jars(bundle: Bundle | None = None) -> dict[str, str]:
     """Name and SHA-256 of every jar that the locked packages bring, for every Spark; empty for other packages than the lock's."""
-    if not set(packages()) <= set(_locked_coordinates()):
+    bundle = bundle or _own()
+    if bundle.lock is None or not set(bundle.packages) <= set(_locked_coordinates(bundle.lock)):
         return {}
-    _, _, *lines = LOCK.read_text(encoding="utf-8").splitlines()
+    _, _, *lines = bundle.lock.read_text(encoding="utf-8").splitlines()
     return {name: digest for digest, name in (line.split() for line in lines)}
 
 
-def _locked_coordinates() -> tuple[str, ...]:
+def _locked_coordinates(lock: Path = LOCK) -> tuple[str, ...]:
     """A package for each Spark."""
-    return tuple(LOCK.read_text(encoding="utf-8").splitlines()[1].removeprefix("# ").split())
+    return tuple(lock.read_text(encoding="utf-8").splitlines()[1].removeprefix("# ").split())
 
 
-def _refuse_others(folder: Path, names: Sequence[str]) -> None:
+def _refuse_others(folder: Path, names: Sequence[str], bundle: Bundle) -> None:
     """UnavailableError for a jar that is not the one which the project was tested with. They run inside every driver."""
-    locked = locked_jars()
+    locked = locked_jars() if bundle == _own() else locked_jars(bundle)
     for name in names if locked else ():
         if hashlib.sha256((folder / name).read_bytes()).hexdigest() != locked.get(name):
             raise UnavailableError(
-                f"{name}, which {' '.join(packages())} brought, is not the file that {LOCK.name} names, and nothing was kept: "
+                f"{name}, which {' '.join(bundle.packages)} brought, is not the file that {bundle.lock.name if bundle.lock else ''} names, and nothing was kept: "
                 "ask who runs the repository that it came from (spark.jars.repositories), or take another repository"
             )
 
 
 def _own() -> Bundle:
-    return Bundle("", packages())
+    return Bundle("", packages(), lock=LOCK)
 
 
 def _resolve(ivy: Path, java: Path, properties: Mapping[str, str], bundle: Bundle) -> str:
@@ -219,5 +235,9 @@ if __name__ == "__main__":
         if not find_java(folder):
             install_java(folder)
         print(f"{len(local_jars(folder))} jars in {folder / 'ivy' / 'jars'}")
+        for name in sys.argv[1:]:
+            if name not in _OF_CONNECTORS:
+                raise UsageError(f"no connector is called {name!r}: say {', '.join(_OF_CONNECTORS)}")
+            print(f"{len(local_jars(folder, bundle_of(name)))} jars in {folder / f'ivy-of-{name}' / 'jars'}")
     except StateflowError as error:
         sys.exit(f"stateflow: {error}")

@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from stateflow.errors import StateflowError
+from stateflow.spark.session.bundles import lacking_bundles
 from stateflow.spark.session.settings import RUNTIME, one_process
 
 if TYPE_CHECKING:
@@ -75,8 +76,12 @@ def master_of_host() -> str | None:
 def require_fit(master: str | None, conf: Mapping[str, str]) -> None:
     """Ends this process if the run wants what only the start of an application can set, and the host has it otherwise."""
     if _borrowed is not None and (why := _unfit(_borrowed, master, conf)):
-        (_borrowed.place / UNSERVED).write_text(why, encoding="utf-8")
-        raise SystemExit(UNSERVED_CODE)
+        _leave(_borrowed, why)
+
+
+def _leave(borrowed: _Borrowed, why: str) -> NoReturn:
+    (borrowed.place / UNSERVED).write_text(why, encoding="utf-8")
+    raise SystemExit(UNSERVED_CODE)
 
 
 def _unfit(borrowed: _Borrowed, master: str | None, conf: Mapping[str, str]) -> str:
@@ -95,10 +100,16 @@ def _of_this_run(session: SparkSession, name: str) -> bool:
     )
 
 
-def build(conf: Mapping[str, str]) -> SparkSession:
-    """The session of the run, with its settings, and the environment of its workers."""
+def build(conf: Mapping[str, str], bundles: Sequence[str] = ()) -> SparkSession:
+    """The session of the run, with its settings, and the environment of its workers. It ends this process, which has done nothing yet,
+    if the host has started without jars that the run needs."""
     assert _borrowed is not None
     session = _session(_borrowed)
+    if lacking := lacking_bundles(session, bundles):
+        _leave(
+            _borrowed,
+            f"the host has started without the jars for {lacking[0]}: start it again once they are resolved",
+        )
     context: Any = session.sparkContext
     for name, value in {**RUNTIME, **conf}.items():
         if name.startswith(_EXECUTOR):

@@ -42,7 +42,7 @@ from stateflow.savepoints.publish import publish, remove_empty, require_vacant
 from stateflow.spark.state_tables.failures import failed
 from stateflow.spark.state_tables.shards import OpenedShard
 from stateflow.spark.state_tables.table_files import TableFileWriter, empty_file
-from stateflow.spark.task.failures import marked
+from stateflow.spark.task.failures import task_error
 from stateflow.spark.task.storage import TaskStorage, task_storage
 from stateflow.spark.task.subtask import spare_the_collector
 from stateflow.state.backends.base import OpenShard
@@ -201,7 +201,7 @@ class _WriteTask:
                     # Two attempts of one partition, speculation included, must not share a name.
                     files = self._write(self.parts[number], f"{self.attempt}-{number}-{task.taskAttemptId()}")
                 except StateflowError as error:
-                    raise marked(error) from error
+                    raise task_error(error) from error
                 bodies = [msgspec.msgpack.encode(file) for file in files]
                 yield pa.record_batch([pa.array(bodies, pa.binary())], names=["written"])
 

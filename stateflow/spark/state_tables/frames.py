@@ -16,7 +16,7 @@ from stateflow.spark.state_tables.failures import library_error
 from stateflow.spark.state_tables.snapshots import SnapshotOrigin, TableSnapshot
 from stateflow.spark.state_tables.source import FORMAT, register, rows_of
 from stateflow.spark.state_tables.tables import Part, Table
-from stateflow.spark.task.failures import marked
+from stateflow.spark.task.failures import task_error
 
 _PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
@@ -63,4 +63,4 @@ class _ReadTask:
                     for part in self.parts[number : number + 1]:
                         yield from rows_of(self.table, part, self.schema, self.origin)
                 except StateflowError as error:
-                    raise marked(error) from error
+                    raise task_error(error) from error

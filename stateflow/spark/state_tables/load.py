@@ -32,7 +32,7 @@ from stateflow.spark.shuffle.numbered_tasks import to_tasks
 from stateflow.spark.state_tables.failures import failed
 from stateflow.spark.state_tables.frames import table_frame
 from stateflow.spark.state_tables.snapshots import savepoint_snapshot
-from stateflow.spark.task.failures import marked
+from stateflow.spark.task.failures import task_error
 from stateflow.spark.task.shards import TaskShards
 from stateflow.spark.task.storage import TaskStorage
 from stateflow.spark.task.subtask import spare_the_collector
@@ -157,7 +157,7 @@ class _EncodeTask:
             try:
                 keys, values = table.encode(batch)
             except StateflowError as error:
-                raise marked(type(error)(f"operator {self.uid!r}, {error}")) from error
+                raise task_error(type(error)(f"operator {self.uid!r}, {error}")) from error
             column = pa.array(keys, pa.binary())
             yield pa.record_batch(
                 [groups_of(column), column, pa.array(values, pa.binary())], names=[GROUP, "key", "value"]
@@ -217,7 +217,7 @@ class _LoadTask:
             shards.finish(0, backend, entries.next_timers, next_due(indexed), expiring)
             handles = shards.handles()
         except StateflowError as error:
-            raise marked(error) from error
+            raise task_error(error) from error
         finally:
             shards.close()
         body = msgspec.msgpack.encode(_LoadedShards(subtask, handles))

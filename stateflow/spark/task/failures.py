@@ -23,7 +23,7 @@ _CHANGED = re.compile(r"\[?DELTA_SOURCE_(TABLE_IGNORE_CHANGES|IGNORE_DELETE)\]?"
 _UNREADABLE = re.compile(r"\[FAILED_READ_FILE[\w.]*\].*? reading file (\S+?)\.(?=\s|$)")
 
 
-def marked(error: StateflowError) -> RuntimeError:
+def task_error(error: StateflowError) -> RuntimeError:
     """Carries a user-facing error through Spark, which keeps only the text of a worker's exception."""
     body = {"type": type(error).__name__, "message": str(error), "frames": user_frames(error)}
     return RuntimeError(f"{ERROR_MARK}{json.dumps(body)}")

@@ -29,7 +29,7 @@ from stateflow.operators.keyed import StreamError
 from stateflow.pipelines.processes.operator_spec import OperatorSpec
 from stateflow.spark.session.shipping import packed, unpacked
 from stateflow.spark.task.acks import WIDEST, Ack
-from stateflow.spark.task.failures import marked
+from stateflow.spark.task.failures import task_error
 from stateflow.spark.task.shards import TaskShards, Timers
 from stateflow.spark.task.state_feeds import StateFeeds, TaskFeed
 from stateflow.spark.task.storage import TaskStorage
@@ -181,9 +181,9 @@ def worker(task: Task, acks: Any) -> Callable[[Iterator[Any]], Iterator[Any]]:
             yield from Subtask(unpacked(code, user_paths), batches).run(acks)
         except StreamError as error:
             cause = error.cause
-            raise (marked(cause) if isinstance(cause, StateflowError) else cause) from cause
+            raise (task_error(cause) if isinstance(cause, StateflowError) else cause) from cause
         except StateflowError as error:
-            raise marked(error) from error
+            raise task_error(error) from error
 
     return run
 

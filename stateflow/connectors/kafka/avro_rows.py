@@ -1,0 +1,97 @@
+"""Values of Avro as columns, in Arrow batches: each message by the schema of its writer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from stateflow.connectors import StateflowError, arrow_type, task_error
+from stateflow.connectors.kafka.avro import AvroMisfit, AvroSchema
+from stateflow.connectors.kafka.columns import MESSAGE
+from stateflow.connectors.kafka.registry import SchemaRegistry
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PARSED, REASON = "_sf_parsed", "_sf_reason"
+_MAGIC = 5
+"""Bytes before a value that say its schema: a zero, and the id."""
+
+
+@dataclass(frozen=True, slots=True)
+class AvroRows:
+    """What tasks do with messages: it goes to them by value."""
+
+    columns: Mapping[str, str]
+    """Spark's types of the fields."""
+    wanted: tuple[tuple[str, ...], ...] = ()
+    """Of each field that always has a value the names of today and before: a writer's schema has one of them."""
+    registry: SchemaRegistry | None = None
+    schema: str = ""
+    """Where there is no registry."""
+
+    @property
+    def type(self) -> str:
+        """Spark's type of the column `PARSED`."""
+        inside = ",".join(f"`{name}`:{type}" for name, type in self.columns.items())
+        return f"struct<{inside}>"
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The batches with two more columns: the fields of the value, and why there are none."""
+        import pyarrow as pa
+
+        of = pa.struct([(name, arrow_type(type)) for name, type in self.columns.items()])
+        for batch in batches:
+            found = [self._row(value) for value in batch.column(MESSAGE).field("value").to_pylist()]
+            parsed = pa.array([row for row, _ in found], of)
+            reasons = pa.array([reason for _, reason in found], pa.string())
+            yield pa.RecordBatch.from_arrays(
+                [*batch.columns, parsed, reasons], [*batch.schema.names, PARSED, REASON]
+            )
+
+    def _row(self, value: bytes | None) -> tuple[Any, str | None]:
+        if value is None:
+            return None, None
+        try:
+            columns = tuple(self.columns.items())
+            if self.registry is None:
+                if misfit := _misfit(None, self.schema, columns, self.wanted):
+                    return None, misfit
+                return _given(self.schema).decode(value), None
+            if len(value) < _MAGIC or value[0] != 0:
+                return (
+                    None,
+                    "it does not begin with the id of a schema, as a writer with a registry writes it",
+                )
+            id = int.from_bytes(value[1:_MAGIC], "big")
+            schema = self.registry.schema(id)
+            if misfit := _misfit(self.registry, id, columns, self.wanted):
+                return None, misfit
+            return schema.decode(value, _MAGIC), None
+        except AvroMisfit as error:
+            return None, str(error)
+        except StateflowError as error:
+            raise task_error(error) from error
+
+
+@cache
+def _given(text: str) -> AvroSchema:
+    return AvroSchema(text)
+
+
+@cache
+def _misfit(
+    registry: SchemaRegistry | None,
+    schema: int | str,
+    columns: tuple[tuple[str, str], ...],
+    wanted: tuple[tuple[str, ...], ...],
+) -> str:
+    """Why values of a schema, told by its id or as it is, do not fit; empty if they do."""
+    found = registry.schema(int(schema)) if registry is not None else _given(str(schema))
+    try:
+        found.require(dict(columns), wanted)
+    except AvroMisfit as error:
+        return f"{error} (schema {schema})" if registry is not None else str(error)
+    return ""

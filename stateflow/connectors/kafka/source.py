@@ -1,0 +1,407 @@
+"""Messages of Kafka as rows of a row class: what a flow reads from `kafka(...)`.
+
+A message that does not fit fails the batch, as a line of a file does, or comes in a column of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stateflow.connectors import (
+    READERS,
+    Field,
+    Misfits,
+    Reading,
+    RowType,
+    UsageError,
+    as_of_today,
+    check_reader_options,
+    columns_to_read,
+    former_names,
+    quoted,
+    row_type,
+)
+from stateflow.connectors.kafka.avro import AvroMisfit, AvroSchema
+from stateflow.connectors.kafka.avro_rows import PARSED, REASON, AvroRows
+from stateflow.connectors.kafka.columns import (
+    DELETED,
+    HEADERS,
+    KEY,
+    MESSAGE,
+    PREFIX,
+    check_columns,
+    of_message,
+    sql_of,
+)
+from stateflow.connectors.kafka.registry import SchemaRegistry
+from stateflow.connectors.kafka.settings import java_settings, registry_settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from stateflow.connectors.kafka.topic import KafkaTopic
+
+BROKEN = "columnNameOfCorruptRecord"
+_TYPES = {"string": "string", "bytes": "binary"}
+"""Of a value that is not taken apart."""
+_SOURCE_OPTIONS = frozenset(name.lower() for name in READERS["kafka"])
+_STRICT = {"mode": "FAILFAST", "enableDateTimeParsingFallback": "false"}
+_TEXT = f"cast({MESSAGE}.value as string)"
+_KEY_TEXT = f"cast({MESSAGE}.key as string)"
+_PARSED_KEY, _LEFT = "_sf_key", "_sf_left"
+_WHERE = (
+    f"concat('the message at offset ', {MESSAGE}.offset, ' of topic ', {MESSAGE}.topic, ', partition ', {MESSAGE}.partition, "
+    "', has a row')"
+)
+_ADVICE = "; correct what writes the topic, and "
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaMessages:
+    """Topics with the row class of their source."""
+
+    topic: KafkaTopic
+    rows: RowType
+
+    jars = "kafka"
+
+    def streaming(self, spark: SparkSession) -> DataFrame:
+        """The messages as a stream of rows."""
+        if self.registry is not None:
+            self.registry.check()
+        reader = spark.readStream.format("kafka").options(**self._reader_options())
+        return self.parsed(reader.load())
+
+    def parsed(self, messages: DataFrame) -> DataFrame:
+        """The rows of messages as Spark's source gives them."""
+        frame = messages.selectExpr(f"struct(*) as {MESSAGE}")
+        if self.topic.value == "avro":
+            # Before anything else is beside the message, which all goes through Python.
+            avro = self._avro_rows()
+            message = frame.schema[MESSAGE].dataType.simpleString()
+            frame = frame.mapInArrow(avro, f"{MESSAGE} {message}, {PARSED} {avro.type}, {REASON} string")
+        reasons = self._reasons_of_key()
+        if self.key_format == "json":
+            frame = frame.selectExpr(
+                "*", f"{self._from_json(self._key_in_json, self._key_columns)} as {_PARSED_KEY}"
+            )
+        if self.topic.value == "json":
+            frame = frame.selectExpr("*", f"{self._from_json(_TEXT, self._columns)} as {PARSED}")
+            reasons += [*self._reasons_of_deletion(), *self._reasons_of_json()]
+        elif self.topic.value == "avro":
+            reasons += [*self._reasons_of_deletion(), (f"{REASON} is not null", REASON)]
+        elif self.topic.value == "string":
+            reasons.append((f"not is_valid_utf8({_TEXT})", "'it is no text in UTF-8'"))
+        return self._fitted(frame, reasons)
+
+    @property
+    def format(self) -> str:
+        """json, string or bytes."""
+        return self.topic.value
+
+    @property
+    def reader_options(self) -> dict[str, str]:
+        """How a value of JSON is read: the user's options, and defaults for the others."""
+        given = {
+            name: value
+            for name, value in self.topic.options.items()
+            if "." not in name and name.lower() not in _SOURCE_OPTIONS
+        }
+        own = {name.lower() for name in given}
+        return {name: value for name, value in _STRICT.items() if name.lower() not in own} | given
+
+    @property
+    def column_of_broken_rows(self) -> str:
+        """The column for messages that do not fit; empty without one."""
+        return self._option(BROKEN)
+
+    @property
+    def key_format(self) -> str:
+        """How the key is written, if the row class asks for it; else empty."""
+        field = self.rows.field(KEY)
+        if field is None:
+            return ""
+        return self.topic.key or {"binary": "bytes", "string": "string"}.get(field.type, "json")
+
+    def reads(self, place: str) -> bool:
+        """Whether a source of them would read what is written to a place."""
+        return any(place == f"kafka://{self.topic.servers}/{name}" for name in self.topic.topics)
+
+    def recent(self, spark: SparkSession, ends: str, count: int) -> list[str]:
+        """Values before these offsets, a few of each partition, as they are written."""
+        starts = {
+            topic: {partition: max(0, end - count) for partition, end in partitions.items()}
+            for topic, partitions in json.loads(ends).items()
+        }
+        options = {
+            **self._reader_options(),
+            "failOnDataLoss": "false",
+            "startingOffsets": json.dumps(starts),
+            "endingOffsets": ends,
+        }
+        options.pop("startingTimestamp", None)
+        messages = spark.read.format("kafka").options(**options).load()
+        return [
+            row[0] for row in messages.selectExpr("cast(value as string)").limit(count).collect() if row[0]
+        ]
+
+    def _reader_options(self) -> dict[str, str]:
+        topic = self.topic
+        options = {
+            name: value
+            for name, value in topic.options.items()
+            if name.lower() in _SOURCE_OPTIONS or ("." in name and not name.lower().startswith("kafka."))
+        }
+        options |= {f"kafka.{name}": value for name, value in java_settings(topic).items()}
+        options["subscribe"] = ",".join(topic.topics)
+        if self.rows.field(HEADERS) is not None:
+            options["includeHeaders"] = "true"
+        if topic.per_batch is not None:
+            options["maxOffsetsPerTrigger"] = str(topic.per_batch)
+        if isinstance(topic.since, datetime):
+            options["startingTimestamp"] = str(int(topic.since.timestamp() * 1000))
+            # Where no message is so new, it begins with the next one.
+            options["startingOffsetsByTimestampStrategy"] = "latest"
+        else:
+            options["startingOffsets"] = topic.since
+        return options
+
+    @property
+    def _values(self) -> RowType:
+        """The fields that stand in the value."""
+        broken = self.column_of_broken_rows
+        fields = (f for f in self.rows.fields if not f.name.startswith(PREFIX) and f.name != broken)
+        return RowType(self.rows.name, tuple(fields), self.rows.make, self.rows.typed)
+
+    @property
+    def _columns(self) -> dict[str, str]:
+        return columns_to_read(self._values)
+
+    @property
+    def _key_columns(self) -> dict[str, str]:
+        field = self.rows.field(KEY)
+        return {} if field is None else {"k": field.type}
+
+    @property
+    def _key_in_json(self) -> str:
+        # Spark reads objects alone, and a key may be a number.
+        return f"concat('{{\"k\":', {_KEY_TEXT}, '}}')"
+
+    @property
+    def _reading(self) -> Reading:
+        if self.topic.value == "avro":
+            return Reading(False)
+        texts = not self._option("locale")
+        return Reading(texts, dates=texts and not self._option("dateFormat"))
+
+    def _from_json(self, text: str, columns: Mapping[str, str]) -> str:
+        read = [f"{quoted(name)} {self._reading.type(type)}" for name, type in columns.items()]
+        schema = ", ".join([*read, f"{_LEFT} string"])
+        options = {
+            **{
+                name: value
+                for name, value in self.reader_options.items()
+                if name.lower() not in (BROKEN.lower(), "mode")
+            },
+            "mode": "PERMISSIVE",
+            BROKEN: _LEFT,
+        }
+        pairs = ", ".join(f"{_literal(word)}" for pair in options.items() for word in pair)
+        return f"from_json({text}, {_literal(schema)}, map({pairs}))"
+
+    def _reasons_of_key(self) -> list[tuple[str, str]]:
+        """Conditions for keys that do not fit, each with SQL for the sentence that says why."""
+        utf8 = (f"not is_valid_utf8({_KEY_TEXT})", "'its key is no text in UTF-8'")
+        if self.key_format == "string":
+            return [utf8]
+        if self.key_format == "json":
+            wrong = f"{MESSAGE}.key is not null and {_PARSED_KEY}.{_LEFT} is not null"
+            return [
+                utf8,
+                (wrong, f"concat('its key ', left({_KEY_TEXT}, 200), ' is no JSON of the declared type')"),
+            ]
+        return []
+
+    def _reasons_of_deletion(self) -> list[tuple[str, str]]:
+        if self.rows.field(DELETED) is not None:
+            return []
+        said = _literal(
+            f"it has no value, as a message that deletes a key: a field {DELETED}: bool lets such messages in"
+        )
+        return [(f"{MESSAGE}.value is null", said)]
+
+    def _reasons_of_json(self) -> list[tuple[str, str]]:
+        """The same of values. Spark itself would make nulls of them, or read a part."""
+        return [
+            (f"not is_valid_utf8({_TEXT})", "'it is no text in UTF-8'"),
+            (
+                f"not startswith(ltrim(' \\n\\r\\t', {_TEXT}), '{{')",
+                f"concat('it is no object of JSON: ', left({_TEXT}, 200))",
+            ),
+            (
+                f"{PARSED}.{_LEFT} is not null",
+                f"concat('it is no JSON, or a value in it is not of the declared type: ', left({_TEXT}, 200))",
+            ),
+        ]
+
+    def _fitted(self, frame: DataFrame, reasons: list[tuple[str, str]]) -> DataFrame:
+        broken, mode = self.column_of_broken_rows, self.reader_options["mode"].upper()
+        wrong = " or ".join(f"coalesce({condition}, false)" for condition, _ in reasons)
+        said = (
+            f"case {' '.join(f'when {condition} then {reason}' for condition, reason in reasons)} end"
+            if reasons
+            else "''"
+        )
+        columns = {**self._columns}
+        if self.key_format == "json":
+            columns[KEY] = self._key_columns["k"]
+        misfits = Misfits(
+            columns if not broken else {**columns, broken: "string"},
+            self._reading, mode, broken, row=self._row, where=_WHERE, advice=_ADVICE,
+        )  # fmt: skip
+        # The check is part of every column: Spark does not evaluate what nobody asks for.
+        otherwise = "null" if broken or mode != "FAILFAST" else misfits.failure(said)
+
+        def checked(sql: str, type: str) -> str:
+            if not wrong or (mode == "PERMISSIVE" and not broken):
+                return sql
+            return f"if({wrong}, cast({otherwise} as {type}), {sql})"
+
+        if wrong and mode == "DROPMALFORMED" and not broken:
+            frame = frame.where(f"not ({wrong})")
+        read = self._reading
+        fields = []
+        for name, type in self._columns.items():
+            text = self.topic.value in ("json", "avro")
+            sql = f"{PARSED}.{quoted(name)}" if text else f"cast({MESSAGE}.value as {type})"
+            fields.append(f"{checked(sql, read.type(type) if text else type)} as {quoted(name)}")
+        fields += [self._of_message(field, checked) for field in of_message(self.rows).values()]
+        if broken:
+            fields.append(f"if({wrong or 'false'}, {self._row}, cast(null as string)) as {quoted(broken)}")
+        frame = frame.selectExpr(MESSAGE, *fields)
+        if mode == "DROPMALFORMED" and not broken and misfits.condition:
+            frame = frame.where(f"not coalesce({misfits.condition}, false)")
+        others = [quoted(name) for name in of_message(self.rows) if name not in columns]
+        frame = frame.selectExpr(*misfits.selected, *others)
+        return frame.selectExpr(*as_of_today(self.rows))
+
+    @property
+    def _row(self) -> str:
+        """SQL for a message that does not fit, as text."""
+        text = f"base64({MESSAGE}.value)" if self.topic.value == "avro" else _TEXT
+        return f"coalesce({text}, '')"
+
+    @property
+    def registry(self) -> SchemaRegistry | None:
+        """Where the writers' schemas are; None if a file has the schema, or the value has none."""
+        if not self.topic.registry:
+            return None
+        return SchemaRegistry(
+            self.topic.registry, registry_settings(self.topic).get("basic.auth.user.info", "")
+        )
+
+    def _avro_rows(self) -> AvroRows:
+        values = self._values
+        former = {field.name: names for field, names in former_names(values)}
+        wanted = tuple(
+            (field.name, *former.get(field.name, ()))
+            for field in values.fields
+            if field.default is None and (not field.nullable or not values.typed)
+        )
+        return AvroRows(self._columns, wanted, self.registry, schema_text(self.topic))
+
+    def _of_message(self, field: Field, checked: Any) -> str:
+        if field.name != KEY:
+            return f"{sql_of(field)} as {quoted(field.name)}"
+        if self.key_format == "json":
+            type = self._reading.type(field.type)
+            return f"{checked(f'{_PARSED_KEY}.k', type)} as {KEY}"
+        return f"{checked(f'cast({MESSAGE}.key as {field.type})', field.type)} as {KEY}"
+
+    def _option(self, name: str) -> str:
+        return next((value for each, value in self.topic.options.items() if each.lower() == name.lower()), "")
+
+    def __str__(self) -> str:
+        return str(self.topic)
+
+
+def messages_of(uid: str, topic: KafkaTopic, rows: RowType | None) -> KafkaMessages:
+    """What a source reads. UsageError for a row class that no message has."""
+    where = f"source {uid!r}"
+    if topic.key == "avro":
+        raise UsageError(
+            f"{where}: a key of Avro cannot be read: say key='bytes', and take it apart in a transform"
+        )
+    schema_text(topic)
+    reader = f"kafka {topic.value}" if f"kafka {topic.value}" in READERS else "kafka"
+    check_reader_options(f"{where}, {topic}", reader, topic.options)
+    _check_limits(where, topic)
+    type = _TYPES.get(topic.value)
+    if rows is None:
+        if type is None:
+            raise UsageError(
+                f"{where}: the fields of {topic} are those of a row class: give it one, as in flow.source({uid!r}, sf.kafka(...), Order)"
+            )
+        rows = row_type(f"value {type}")
+    check_columns(where, rows)
+    made = KafkaMessages(topic, rows)
+    _check_key(where, made)
+    own = [field for field in rows.fields if not field.name.startswith(PREFIX)]
+    if type is not None and (len(own) > 1 or any(field.type != type for field in own)):
+        word = {"string": "str", "binary": "bytes"}[type]
+        raise UsageError(
+            f"{where}: a value of {topic.value!r} is one field of {word}, and {rows.name} has "
+            f"{', '.join(f'{f.name} ({f.type})' for f in own)}: declare one, such as value: {word}, beside those that begin with {PREFIX!r}"
+        )
+    broken = made.column_of_broken_rows
+    if broken and (broken, "string") not in {(field.name, field.type) for field in rows.fields}:
+        raise UsageError(
+            f"{where}: {BROKEN} is {broken!r}, and {rows.name} has no such column of text, so that messages which do not fit would be "
+            f"nulls without a word: add a field {broken}: str | None = None"
+        )
+    return made
+
+
+def schema_text(topic: KafkaTopic) -> str:
+    """The schema in the file; empty without one. UsageError where it cannot be read."""
+    if not topic.schema:
+        return ""
+    try:
+        text = Path(topic.schema).read_text(encoding="utf-8")
+        AvroSchema(text)
+    except (OSError, UnicodeDecodeError, AvroMisfit, KeyError, TypeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(
+            f"{topic}: the Avro schema {topic.schema} cannot be read ({reason}): give the path of a file of Avro's schema in JSON (.avsc)"
+        ) from None
+    return text
+
+
+def _check_limits(where: str, topic: KafkaTopic) -> None:
+    given = {name.lower() for name in topic.options}
+    if topic.per_batch is not None and "maxoffsetspertrigger" in given:
+        raise UsageError(f"{where}: per_batch and maxOffsetsPerTrigger are the same: leave one of them out")
+
+
+def _check_key(where: str, messages: KafkaMessages) -> None:
+    field, topic = messages.rows.field(KEY), messages.topic
+    if field is None and topic.key is not None:
+        raise UsageError(
+            f"{where}: key={topic.key!r} would do nothing, as {messages.rows.name} has no field {KEY}: add one, or leave it out"
+        )
+    expected = {"string": "string", "bytes": "binary"}.get(messages.key_format)
+    if field is not None and expected is not None and field.type != expected:
+        raise UsageError(
+            f"{where}: {KEY} of {messages.rows.name} is a {field.type}, and a key of {topic.key!r} is "
+            f"{'str' if expected == 'string' else 'bytes'}: declare it so, or say key='json'"
+        )
+
+
+def _literal(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"

@@ -1,0 +1,95 @@
+"""Whether the topics of a Kafka source can be read, before anything is: Spark itself would wait for minutes, and tell it in a page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+
+from pyspark.sql import SparkSession
+
+from stateflow.errors import NotFoundError, StateflowError, UnavailableError, UsageError
+from stateflow.masking import is_secret
+from stateflow.names import suggestion
+from stateflow.spark.internals.kafka_admin import PATIENCE, KafkaAdmin, KafkaRefusal, kafka_admin
+from stateflow.spark.sources.leaves import LeafDescription
+
+_PREFIX = "kafka."
+_LOGIN = {
+    "SaslAuthenticationException",
+    "SslAuthenticationException",
+    "AuthenticationException",
+    "LoginException",
+}
+_RIGHTS = {"TopicAuthorizationException", "ClusterAuthorizationException", "AuthorizationException"}
+
+
+def check_topics(spark: SparkSession, uid: str, leaf: LeafDescription) -> None:
+    """NotFoundError for a topic that is not there, UnavailableError for brokers that do not answer, UsageError for a login without rights."""
+    settings = {
+        name.removeprefix(_PREFIX): value for name, value in leaf.options.items() if name.startswith(_PREFIX)
+    }
+    servers = settings.get("bootstrap.servers", "")
+    topic = ""
+    try:
+        with kafka_admin(spark, settings) as admin:
+            for topic in topics_of(leaf.options):
+                _describe(admin, uid, topic, servers)
+            if not topic:
+                admin.topics()
+    except KafkaRefusal as refused:
+        raise refusal(uid, topic, servers, refused.classes, _hidden(str(refused), settings)) from None
+
+
+def topics_of(options: Mapping[str, str]) -> Sequence[str]:
+    """The topics that a source names; none for a pattern."""
+    if "subscribe" in options:
+        return [name.strip() for name in options["subscribe"].split(",") if name.strip()]
+    return list(json.loads(options["assign"])) if "assign" in options else []
+
+
+def refusal(uid: str, topic: str, servers: str, classes: set[str], said: str) -> StateflowError:
+    """What the client's exceptions mean, in a sentence."""
+    source = f"source {uid!r}"
+    if classes & _LOGIN:
+        return UsageError(
+            f"{source}: the Kafka brokers {servers} refuse the login: correct user, password or certificate in the connection"
+        )
+    if classes & _RIGHTS:
+        return UsageError(
+            f"{source}: the login may not read Kafka topic {topic!r} of {servers}: let somebody grant it READ and DESCRIBE"
+        )
+    if "TimeoutException" in classes:
+        return UnavailableError(
+            f"{source}: no Kafka broker answers at {servers} within {PATIENCE} s: check that it runs and that this is its address; one that wants TLS "
+            "or a login does not answer a client without (security.protocol in the connection)"
+        )
+    first = next(iter(_reasons(said)), "no reason was told")
+    return UsageError(
+        f"{source}: Kafka's client does not start with these settings ({first}): correct bootstrap, connection or options"
+    )
+
+
+def _describe(admin: KafkaAdmin, uid: str, topic: str, servers: str) -> None:
+    try:
+        admin.describe(topic)
+    except KafkaRefusal as refused:
+        if "UnknownTopicOrPartitionException" not in refused.classes:
+            raise
+        meant = suggestion(topic, admin.topics()) or ": make it, or correct its name"
+        raise NotFoundError(
+            f"source {uid!r}: there is no Kafka topic {topic!r} at {servers}{meant}"
+        ) from None
+
+
+def _reasons(said: str) -> Iterator[str]:
+    """The words of the innermost exception first."""
+    causes = [line.strip() for line in said.splitlines() if "Caused by:" in line or "Exception:" in line]
+    for line in reversed(causes):
+        yield line.removeprefix("Caused by:").strip().partition(": ")[2] or line
+
+
+def _hidden(said: str, settings: Mapping[str, str]) -> str:
+    for name, value in settings.items():
+        if is_secret(name):
+            said = said.replace(value, "***")
+    return said

@@ -1,0 +1,170 @@
+"""Values of Avro: decoded by the schema of their writer, which a registry or a file has."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import stateflow as sf
+from stateflow.connectors import NotFoundError, UnavailableError, UsageError
+from stateflow.connectors.kafka.avro import AvroMisfit, AvroSchema
+from stateflow.connectors.kafka.avro_rows import PARSED, REASON, AvroRows
+from stateflow.connectors.kafka.columns import MESSAGE
+from stateflow.connectors.kafka.registry import SchemaRegistry
+from stateflow.spark.task.failures import translated
+from tests.connectors.schema_registry import double, framed, number, registry, text
+
+
+def record(*fields: tuple[str, Any]) -> dict[str, Any]:
+    return {"type": "record", "name": "Order", "fields": [{"name": n, "type": t} for n, t in fields]}
+
+
+OLD = record(("user", "int"), ("amount", "double"))
+NEW = record(("amount", ["null", "double"]), ("user", "long"), ("note", ["null", "string"]))
+COLUMNS = {"user": "bigint", "amount": "double", "note": "string"}
+WANTED = (("user",), ("amount",))
+
+
+def rows(of: AvroRows, *values: bytes | None) -> list[tuple[Any, str | None]]:
+    messages = pa.array(
+        [{"value": value, "topic": "orders"} for value in values],
+        pa.struct([("value", pa.binary()), ("topic", pa.string())]),
+    )
+    (batch,) = of([pa.RecordBatch.from_arrays([messages], [MESSAGE])])
+    assert batch.schema.names == [MESSAGE, PARSED, REASON]
+    return list(zip(batch.column(PARSED).to_pylist(), batch.column(REASON).to_pylist(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("schema", "data", "value"),
+    [
+        ("boolean", b"\1", True),
+        ("int", number(-1), -1),
+        ("long", number(2**40), 2**40),
+        ("long", number(-(2**63)), -(2**63)),
+        ("double", double(1.5), 1.5),
+        ({"type": "float"}, b"\0\0\xc0\x3f", 1.5),
+        ("string", text("Ä"), "Ä"),
+        ("bytes", text(b"\xff"), b"\xff"),
+        (["null", "int"], number(0), None),
+        (["null", "int"], number(1) + number(7), 7),
+        ({"type": "enum", "name": "E", "symbols": ["A", "B"]}, number(1), "B"),
+        ({"type": "fixed", "name": "F", "size": 2}, b"ab", b"ab"),
+        ({"type": "array", "items": "int"}, number(2) + number(1) + number(2) + b"\0", [1, 2]),
+        # A block whose count is negative says its size, too.
+        ({"type": "array", "items": "int"}, number(-1) + number(1) + number(5) + b"\0", [5]),
+        ({"type": "map", "values": "int"}, number(1) + text("k") + number(3) + b"\0", {"k": 3}),
+        ({"type": "int", "logicalType": "date"}, number(20454), date(2026, 1, 1)),
+        ({"type": "long", "logicalType": "timestamp-millis"}, number(1500), datetime(1970, 1, 1, 0, 0, 1, 500000, UTC)),
+        ({"type": "long", "logicalType": "timestamp-micros"}, number(-1), datetime(1969, 12, 31, 23, 59, 59, 999999, UTC)),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 2}, text(b"\xff\x38"), Decimal("-2.00")),
+        (OLD, number(7) + double(2.5), {"user": 7, "amount": 2.5}),
+        (
+            {"type": "record", "name": "n.List", "fields": [{"name": "v", "type": "int"}, {"name": "next", "type": ["null", "List"]}]},
+            number(1) + number(1) + number(2) + number(0),
+            {"v": 1, "next": {"v": 2, "next": None}},
+        ),
+    ],
+)  # fmt: skip
+def test_a_value_is_decoded_by_its_schema(schema: Any, data: bytes, value: Any) -> None:
+    assert AvroSchema(json.dumps(schema)).decode(data) == value
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (number(7), "its bytes are not of this schema"),
+        (number(7) + double(1.0) + b"\0", "its bytes go on behind the end of the value"),
+        (b"", "its bytes are not of this schema"),
+    ],
+)
+def test_bytes_of_another_schema_are_told(data: bytes, reason: str) -> None:
+    with pytest.raises(AvroMisfit, match=reason):
+        AvroSchema(json.dumps(OLD)).decode(data)
+
+
+@pytest.mark.parametrize(
+    ("schema", "columns", "misfit"),
+    [
+        (
+            record(("at", "long")),
+            {"at": "timestamp"},
+            "'at' is a long in its schema, and a timestamp in the row class",
+        ),
+        (record(("user", "long")), {"user": "int"}, "'user' is a long"),
+        (record(("user", ["null", "string"])), {"user": "bigint"}, "'user' is a string"),
+        (record(("user", "double")), {"user": "bigint"}, "'user' is a double"),
+        (record(("tags", {"type": "array", "items": "int"})), {"tags": "array<string>"}, "'tags' is an int"),
+        (
+            record(("a", {"type": "bytes", "logicalType": "decimal", "precision": 20, "scale": 4})),
+            {"a": "decimal(10,2)"},
+            r"'a' is a decimal\(20,4\)",
+        ),
+        ("int", {"a": "int"}, "its schema is no record"),
+        (record(("usr", "long")), {"user": "bigint"}, "its schema has no 'user'; it has usr"),
+    ],
+)
+def test_a_schema_that_does_not_fit_the_row_class_is_told_before_a_value_is_cut(
+    schema: Any, columns: dict[str, str], misfit: str
+) -> None:
+    with pytest.raises(AvroMisfit, match=misfit):
+        AvroSchema(json.dumps(schema)).require(columns, [(name,) for name in columns])
+
+
+def test_each_message_is_read_by_the_schema_of_its_writer_which_is_asked_for_once() -> None:
+    with registry() as served:
+        served.schemas |= {3: OLD, 4: NEW, 5: record(("usr", "long"))}
+        of = AvroRows(COLUMNS, WANTED, SchemaRegistry(served.url))
+        old = framed(3, number(7) + double(2.5))
+        new = framed(4, number(0) + number(8) + number(1) + text("x"))
+        found = rows(of, old, new, None, old, framed(5, number(1)), b"{}", framed(3, b""))
+        assert found == [
+            ({"user": 7, "amount": 2.5, "note": None}, None),
+            ({"user": 8, "amount": None, "note": "x"}, None),
+            (None, None),
+            ({"user": 7, "amount": 2.5, "note": None}, None),
+            (None, "its schema has no 'user'; it has usr (schema 5)"),
+            (None, "it does not begin with the id of a schema, as a writer with a registry writes it"),
+            (None, "its bytes are not of this schema"),
+        ]
+        assert served.asked == [f"/schemas/ids/{id}" for id in (3, 4, 5)]
+
+
+def test_a_registry_that_does_not_help_is_an_error_with_the_next_step() -> None:
+    with registry("me:hunter2") as served:
+        with pytest.raises(
+            UsageError, match=r"refuses the login: correct schema\.registry\.basic\.auth"
+        ) as refused:
+            SchemaRegistry(served.url, "me:wrong1").check()
+        assert "wrong1" not in str(refused.value)
+        known = SchemaRegistry(served.url, "me:hunter2")
+        known.check()
+        assert "hunter2" not in repr(known)
+        with pytest.raises(
+            NotFoundError, match="has no /schemas/ids/9: is it the registry that the topic's writers use"
+        ):
+            known.schema(9)
+        of = AvroRows(COLUMNS, WANTED, known)
+        with pytest.raises(RuntimeError) as raised:
+            rows(of, framed(9, b""))
+        assert isinstance(translated(raised.value), NotFoundError)
+    with pytest.raises(UnavailableError, match="does not answer"):
+        known.check()
+
+
+def test_a_file_has_the_schema_where_there_is_no_registry(tmp_path: Path) -> None:
+    file = tmp_path / "order.avsc"
+    file.write_text(json.dumps(OLD))
+    of = AvroRows(COLUMNS, WANTED, schema=file.read_text())
+    assert rows(of, number(7) + double(2.5)) == [({"user": 7, "amount": 2.5, "note": None}, None)]
+    with pytest.raises(UsageError, match=r"none\.avsc cannot be read \(No such file or directory\)"):
+        sf.kafka("a", bootstrap="b:1", value="avro", schema=str(tmp_path / "none.avsc")).declared("a", None)
+    file.write_text('{"type": "record"')
+    with pytest.raises(UsageError, match=r"the Avro schema .* cannot be read"):
+        sf.kafka("a", bootstrap="b:1", value="avro", schema=str(file)).declared("a", None)

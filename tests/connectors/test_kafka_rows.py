@@ -1,0 +1,307 @@
+"""Messages of Kafka as rows: static frames that look like Spark's source, and no broker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Annotated, Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+import stateflow as sf
+from stateflow.connectors import IncompatibleError, UsageError
+from stateflow.connectors.kafka.source import KafkaMessages
+from stateflow.connectors.kafka.topic import KafkaTopic
+from stateflow.pipelines.rows.row_type import row_type
+from stateflow.spark.task.failures import translated
+from tests.connectors.schema_registry import double, framed, number, registry
+
+AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+MESSAGE = (
+    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int, "
+    "headers array<struct<key:string,value:binary>>"
+)
+
+
+@dataclass
+class Order:
+    user: int
+    amount: Decimal = Decimal(0)
+    note: str | None = None
+    tags: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Broken(Order):
+    broken: str | None = None
+    kafka_value: bytes | None = None
+    kafka_topic: str = ""
+    kafka_partition: int = 0
+    kafka_offset: int = 0
+
+
+@dataclass
+class Header:
+    key: str
+    value: bytes | None
+
+
+@dataclass
+class All:
+    kafka_value: bytes
+    kafka_headers: list[Header]
+
+
+def source(rows: Any, **given: Any) -> KafkaMessages:
+    topic: KafkaTopic = sf.kafka("orders", bootstrap="broker:9092", **given)
+    return topic.declared("orders", row_type(rows) if rows is not None else None)
+
+
+def messages(
+    spark: SparkSession, *values: bytes | None, key: bytes | None = None, headers: Any = None
+) -> DataFrame:
+    rows = [(key, value, "orders", 3, 70 + n, AT, 0, headers) for n, value in enumerate(values)]
+    return spark.createDataFrame(rows, MESSAGE)
+
+
+def read(spark: SparkSession, of: KafkaMessages, *values: bytes | None, **given: Any) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = of.parsed(messages(spark, *values, **given)).toArrow().to_pylist()
+    return found
+
+
+def refusal(spark: SparkSession, of: KafkaMessages, *values: bytes | None, **given: Any) -> str:
+    with pytest.raises(PySparkException) as raised:
+        read(spark, of, *values, **given)
+    problem = translated(raised.value)
+    assert isinstance(problem, IncompatibleError), problem
+    return str(problem)
+
+
+def test_objects_of_json_are_rows_and_what_a_row_class_does_not_ask_for_is_left_out(
+    spark: SparkSession,
+) -> None:
+    found = read(
+        spark,
+        source(Order),
+        b'{"user": 7, "amount": 1.50, "tags": ["a"], "more": {"x": 1}}',
+        b' \n{"user": 8}',
+    )
+    assert found == [
+        {"user": 7, "amount": Decimal("1.5"), "note": None, "tags": ["a"]},
+        {"user": 8, "amount": None, "note": None, "tags": None},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (
+            b"no json",
+            "it is no object of JSON: no json; correct what writes the topic, and let such rows come",
+        ),
+        (b'[{"user": 1}, {"user": 2}]', "it is no object of JSON"),
+        (b"", "it is no object of JSON"),
+        (b'{"user": "x"}', 'a value in it is not of the declared type: {"user": "x"}'),
+        (b'{"user": 1.5}', "a value in it is not of the declared type"),
+        (b'{"user": 1', "it is no JSON"),
+        (b'{"user": 1, "amount": "1,5"}', "the value 1,5 for 'amount', a decimal"),
+        (b'{"user": 1, "note": "\xff"}', "it is no text in UTF-8"),
+        (
+            None,
+            "it has no value, as a message that deletes a key: a field kafka_deleted: bool lets such messages in",
+        ),
+    ],
+)
+def test_a_message_that_does_not_fit_fails_the_batch_with_its_place(
+    spark: SparkSession, value: bytes | None, reason: str
+) -> None:
+    said = refusal(spark, source(Order), b'{"user": 1}', value)
+    assert (
+        "the message at offset 71 of topic orders, partition 3, has a row that does not fit the row class"
+        in said
+    )
+    assert reason in said
+    # Spark leaves out columns that nobody reads; the check stays.
+    with pytest.raises(PySparkException):
+        source(Order).parsed(messages(spark, value)).select(
+            "user" if b"1,5" not in (value or b"") else "amount"
+        ).collect()
+
+
+def test_such_messages_come_in_a_column_of_their_own_with_their_place(spark: SparkSession) -> None:
+    of = source(Broken, options={"columnNameOfCorruptRecord": "broken"})
+    values = (b'{"user": 1}', b"no json", b'{"user": 2, "amount": "1,5"}', b"[1]", None)
+    found = read(spark, of, *values)
+    assert [row["broken"] for row in found] == [None, "no json", '{"user": 2, "amount": "1,5"}', "[1]", ""]
+    assert [row["user"] for row in found] == [1, None, 2, None, None]
+    assert [row["kafka_offset"] for row in found] == [70, 71, 72, 73, 74]
+    assert found[1]["kafka_value"] == b"no json"
+    assert {(row["kafka_topic"], row["kafka_partition"]) for row in found} == {("orders", 3)}
+
+
+def test_the_modes_of_spark_do_what_they_do_for_files(spark: SparkSession) -> None:
+    values = (b'{"user": 1}', b"no json", b'{"user": 2, "amount": "1,5"}')
+    dropped = read(spark, source(Order, options={"mode": "DROPMALFORMED"}), *values)
+    assert [row["user"] for row in dropped] == [1]
+    nulls = read(spark, source(Order, options={"mode": "PERMISSIVE"}), *values)
+    assert [(row["user"], row["amount"]) for row in nulls] == [(1, None), (None, None), (2, None)]
+
+
+def test_what_a_message_is_beside_its_value_comes_in_fields_of_these_names(spark: SparkSession) -> None:
+    @dataclass
+    class Change:
+        user: int | None
+        topic: str | None
+        kafka_key: str | None
+        kafka_timestamp: datetime
+        kafka_deleted: bool
+        kafka_headers: dict[str, str]
+
+    of = source(Change)
+    headers = [("trace", b"1"), ("job", b"x"), ("trace", b"2")]
+    found = read(spark, of, b'{"user": 1, "topic": "mine"}', None, key=b"k", headers=headers)
+    assert found[0] == {
+        "user": 1, "topic": "mine", "kafka_key": "k", "kafka_timestamp": AT, "kafka_deleted": False,
+        "kafka_headers": [("job", "x"), ("trace", "2")],
+    }  # fmt: skip
+    assert found[1]["kafka_deleted"] is True
+    assert found[1]["user"] is None
+    assert read(spark, of, None)[0]["kafka_headers"] == []
+    every = read(spark, source(All, value="bytes"), b"v", headers=headers)[0]
+    assert every["kafka_value"] == b"v"
+    assert [(each["key"], each["value"]) for each in every["kafka_headers"]] == headers
+
+
+@pytest.mark.parametrize(
+    ("hint", "given", "key", "value"),
+    [
+        (bytes, None, b"\xff", b"\xff"),
+        (str, None, b"k", "k"),
+        (int, None, b"12", 12),
+        (str, "json", b'"k"', "k"),
+        (date, "json", b'"2026-01-02"', date(2026, 1, 2)),
+        (int, None, None, None),
+        (Order, None, b'{"user": 3}', {"user": 3, "amount": None, "note": None, "tags": None}),
+    ],
+)
+def test_a_key_is_read_as_its_field_says(
+    spark: SparkSession, hint: Any, given: str | None, key: bytes | None, value: Any
+) -> None:
+    rows = dataclass(type("Keyed", (), {"__annotations__": {"user": int, "kafka_key": hint}}))
+    assert read(spark, source(rows, key=given), b'{"user": 1}', key=key) == [{"user": 1, "kafka_key": value}]
+
+
+@pytest.mark.parametrize(
+    ("hint", "key"), [(int, b"x"), (int, b"1.5"), (int, b'1,"k":2x'), (str, b"\xff"), (date, b'"noon"')]
+)
+def test_a_key_that_does_not_fit_fails_the_batch(spark: SparkSession, hint: Any, key: bytes) -> None:
+    rows = dataclass(type("Keyed", (), {"__annotations__": {"user": int, "kafka_key": hint}}))
+    assert "at offset 70" in refusal(spark, source(rows), b'{"user": 1}', key=key)
+
+
+def test_texts_and_bytes_are_one_field(spark: SparkSession) -> None:
+    assert read(spark, source(None, value="string"), b"a", None) == [{"value": "a"}, {"value": None}]
+    assert read(spark, source(None, value="bytes"), b"\xff") == [{"value": b"\xff"}]
+    assert "it is no text in UTF-8" in refusal(spark, source(None, value="string"), b"\xff")
+
+
+def test_a_field_is_found_by_its_former_name(spark: SparkSession) -> None:
+    @dataclass
+    class Renamed:
+        client: Annotated[int, sf.field(aliases=["user"])]
+
+    assert read(spark, source(Renamed), b'{"user": 1}', b'{"client": 2}') == [{"client": 1}, {"client": 2}]
+
+
+def test_values_of_avro_are_rows_or_fail_as_those_of_json_do(spark: SparkSession) -> None:
+    @dataclass
+    class Paid:
+        user: int
+        amount: float | None
+        kafka_offset: int
+
+    @dataclass
+    class PaidOrBroken(Paid):
+        user: int | None
+        broken: str | None
+
+    with registry() as served:
+        fields = [{"name": "user", "type": "long"}, {"name": "amount", "type": ["null", "double"]}]
+        served.schemas[1] = {"type": "record", "name": "Paid", "fields": fields}
+        served.schemas[2] = {"type": "record", "name": "Paid", "fields": fields[:1]}
+        given = {"value": "avro", "registry": served.url}
+        first, second = framed(1, number(7) + number(1) + double(2.5)), framed(2, number(8))
+        assert read(spark, source(Paid, **given), first, second) == [
+            {"user": 7, "amount": 2.5, "kafka_offset": 70},
+            {"user": 8, "amount": None, "kafka_offset": 71},
+        ]
+        said = refusal(spark, source(Paid, **given), first, b"no avro")
+        assert "the message at offset 71 of topic orders" in said
+        assert "it does not begin with the id of a schema" in said
+        assert "it has no value" in refusal(spark, source(Paid, **given), None)
+        kept = source(PaidOrBroken, options={"columnNameOfCorruptRecord": "broken"}, **given)
+        found = read(spark, kept, first, b"no avro")
+        assert [(row["user"], row["broken"]) for row in found] == [(7, None), (None, "bm8gYXZybw==")]
+
+
+def of_fields(**fields: Any) -> Any:
+    return dataclass(type("Rows", (), {"__annotations__": fields}))
+
+
+@pytest.mark.parametrize(
+    ("rows", "given", "sentence"),
+    [
+        (
+            None,
+            {},
+            r"the fields of Kafka topic orders are those of a row class: give it one, as in flow.source\('orders'",
+        ),
+        (
+            of_fields(kafka_ofset=int),
+            {},
+            "a message has no 'kafka_ofset', which Rows declares: did you mean kafka_offset",
+        ),
+        (of_fields(kafka_offset=str), {}, "kafka_offset of Rows is a string, and it has to be int"),
+        (
+            of_fields(a=int, b=str),
+            {"value": "string"},
+            r"is one field of str, and Rows has a \(bigint\), b \(string\)",
+        ),
+        (
+            of_fields(a=int),
+            {"key": "string"},
+            "key='string' would do nothing, as Rows has no field kafka_key",
+        ),
+        (
+            of_fields(a=int, kafka_key=int),
+            {"key": "string"},
+            "kafka_key of Rows is a bigint, and a key of 'string' is str",
+        ),
+        (of_fields(a=int), {"options": {"mod": "x"}}, "no option 'mod'"),
+        (of_fields(a=str), {"value": "string", "options": {"mode": "FAILFAST"}}, "no option 'mode'"),
+        (
+            of_fields(a=int),
+            {"per_batch": 5, "options": {"maxOffsetsPerTrigger": 5}},
+            "are the same: leave one of them out",
+        ),
+        (
+            of_fields(a=int),
+            {"options": {"columnNameOfCorruptRecord": "broken"}},
+            "Rows has no such column of text, .* add a field broken: str | None = None",
+        ),
+    ],
+)
+def test_a_row_class_that_no_message_has_is_refused_before_spark_is_there(
+    rows: Any, given: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        source(rows, **given)
+
+
+def test_a_pipeline_does_not_read_the_topic_that_it_writes() -> None:
+    of = source(Order)
+    assert of.reads(sf.kafka("orders", bootstrap="BROKER:9092").place)
+    assert not of.reads(sf.kafka("returns", bootstrap="broker:9092").place)

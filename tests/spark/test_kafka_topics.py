@@ -1,0 +1,261 @@
+"""`sf.kafka` as a source, on a real broker: topics as rows, bounds, what is gone, and what is refused before anything is written."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stateflow.config.options import cache_folder
+from stateflow.spark.session.jars import bundle_of, local_jars
+from tests.spark.kafka_broker import Broker
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+ROOT = Path(__file__).resolve().parents[2]
+
+# A process of its own: the library brings the connector's jars when it starts Spark, and not later.
+SCRIPT = """
+import json, os, signal, sys
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import stateflow as sf
+from stateflow.config.options import load
+from stateflow.errors import StateflowError
+from stateflow.spark.runner import RunRequest, run
+from stateflow.spark.internals import kafka_admin
+from stateflow.spark.session.build import running_session
+from stateflow.spark.sources import kafka_topics
+
+# A user waits longer for a broker that is down than this test needs.
+kafka_admin.PATIENCE = kafka_topics.PATIENCE = 4
+server, folder, broker_pid = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+told = {}
+
+
+@dataclass
+class Order:
+    user: int
+    amount: float
+    kafka_topic: str
+    kafka_offset: int
+    kafka_key: str | None = None
+
+
+@dataclass
+class Misspelt:
+    user: int
+    amout: float
+
+
+@dataclass
+class Kept(Order):
+    user: int | None
+    amount: float | None
+    broken: str | None = None
+
+
+def pipeline(name, rows, *topics, **given):
+    @sf.pipeline(name)
+    def made(flow):
+        source = flow.source("events", sf.kafka(*topics, **{"bootstrap": server, **given}), rows)
+        source.append("out", sf.delta(str(folder / name)))
+
+    return made
+
+
+def ran(made, **given):
+    conf = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2", "spark.databricks.delta.snapshotPartitions": "1"}
+    options = load(code={"checkpoint_dir": str(folder / "root"), "heartbeat_interval": "1 s"}, folder=folder)
+    return run(RunRequest(made, options, master="local[2]", conf=conf, **given)).rows
+
+
+def refused(made, **given):
+    try:
+        return f"ran: {ran(made, **given)}"
+    except StateflowError as error:
+        return f"{type(error).__name__}: {error}"
+
+
+told["no topic"] = refused(pipeline("none", Order, "orders"))
+spark = running_session()
+jvm = spark._jvm
+admin_names = jvm.org.apache.kafka.clients.admin
+
+
+def settings(**more):
+    made = jvm.java.util.Properties()
+    for name, value in {"bootstrap.servers": server, **more}.items():
+        made.setProperty(name, value)
+    return made
+
+
+admin = admin_names.AdminClient.create(settings())
+one = jvm.java.util.Collections.singletonList
+kind = "org.apache.kafka.common.serialization.ByteArraySerializer"
+producer = jvm.org.apache.kafka.clients.producer.KafkaProducer(
+    settings(**{"key.serializer": kind, "value.serializer": kind, "acks": "all"})
+)
+
+
+def make_topic(name, partitions):
+    admin.createTopics(one(admin_names.NewTopic(name, partitions, 1))).all().get()
+
+
+def cut_off(topic, partition, offset):
+    # Py4J does not see a static method beside one of the same name.
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    kind = jvm.java.lang.Class.forName("org.apache.kafka.clients.admin.RecordsToDelete", True, loader)
+    static = next(m for m in kind.getMethods() if m.getName() == "beforeOffset" and m.getParameterCount() == 1)
+    arguments = spark.sparkContext._gateway.new_array(jvm.java.lang.Object, 1)
+    arguments[0] = jvm.java.lang.Long.valueOf(offset)
+    gone = jvm.java.util.HashMap()
+    gone.put(jvm.org.apache.kafka.common.TopicPartition(topic, partition), static.invoke(None, arguments))
+    admin.deleteRecords(gone).all().get()
+
+
+def produce(topic, numbers, partition=None, value=None):
+    for n in numbers:
+        at = int((BEGIN + timedelta(seconds=n)).timestamp() * 1000)
+        text = value or json.dumps({"user": n % 7, "amount": n / 2}).encode()
+        where = n % 2 if partition is None else partition
+        producer.send(jvm.org.apache.kafka.clients.producer.ProducerRecord(topic, where, at, str(n).encode(), text))
+    producer.flush()
+
+
+def written(name):
+    frame = spark.read.format("delta").load(str(folder / name))
+    return sorted([r["kafka_topic"], int(r["kafka_key"]), r["kafka_offset"], r["user"], r["amount"]] for r in frame.collect())
+
+
+make_topic("orders", 2)
+make_topic("returns", 2)
+produce("orders", range(0, 40))
+produce("returns", range(0, 10))
+both = pipeline("both", Order, "orders", "returns", per_batch=30)
+half = BEGIN + timedelta(seconds=19, milliseconds=500)
+told["rows"] = [ran(both, until=half), ran(both, until=half), ran(both)]
+told["misspelt"] = refused(pipeline("misspelt", Misspelt, "orders"))
+told["nothing of it"] = (folder / "misspelt" / "_delta_log").exists()
+
+told["latest"] = ran(pipeline("latest", Order, "orders", since="latest"))
+told["since"] = ran(pipeline("since", Order, "orders", since=BEGIN + timedelta(seconds=30)))
+told["later"] = ran(pipeline("later", Order, "orders", since=BEGIN + timedelta(days=300)))
+
+partitions = jvm.java.util.Collections.singletonMap("orders", admin_names.NewPartitions.increaseTo(3))
+admin.createPartitions(partitions).all().get()
+produce("orders", range(100, 105), partition=2)
+told["new partition"] = ran(both)
+told["written"] = written("both")
+status = sf.Job(str(folder / "root"), "both").status()
+told["positions"] = [source.position for source in status.sources]
+
+make_topic("bad", 2)
+produce("bad", [1], partition=0)
+produce("bad", [2], partition=0, value=b"no json")
+told["bad"] = refused(pipeline("bad", Order, "bad"))
+aside = pipeline("aside", Kept, "bad", options={"columnNameOfCorruptRecord": "broken"})
+told["aside"] = ran(aside)
+told["kept"] = sorted([r["kafka_offset"], r["broken"]] for r in spark.read.format("delta").load(str(folder / "aside")).collect())
+
+produce("bad", [3], partition=0)
+cut_off("bad", 0, 3)
+told["retention"] = refused(aside)
+
+told["wrong"] = refused(pipeline("both", Order, "order", "returns"))
+admin.deleteTopics(one("returns")).all().get()
+told["deleted"] = refused(both)
+make_topic("returns", 2)
+told["recreated"] = refused(both)
+
+os.kill(broker_pid, signal.SIGKILL)
+told["down"] = refused(pipeline("down", Order, "orders"))
+told["nothing of these"] = [(folder / name / "_delta_log").exists() for name in ("none", "down", "bad")]
+print(json.dumps(told))
+"""
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+    """What each run of the script said."""
+    folder = tmp_path_factory.mktemp("kafka")
+    local_jars(cache_folder(), bundle_of("kafka"))
+    script = folder / "script.py"
+    script.write_text(SCRIPT)
+    broker = Broker(folder / "kafka", 120)
+    broker.format()
+    broker.start()
+    try:
+        assert broker.process is not None
+        done = subprocess.run(
+            [sys.executable, script, broker.address, folder, str(broker.process.pid)],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+    finally:
+        broker.end()
+    assert done.returncode == 0, done.stderr[-4000:]
+    found: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def expected(topic: str, numbers: range, partition: int | None = None) -> list[list[object]]:
+    """Key, offset and value of what was produced."""
+    return [[topic, n, n // 2 if partition is None else k, n % 7, n / 2] for k, n in enumerate(numbers)]
+
+
+def test_several_topics_are_read_once_up_to_a_bound_and_with_new_partitions(told: dict[str, object]) -> None:
+    # Number n bears second n: of orders 20 are within the bound, of returns all 10.
+    assert told["rows"] == [30, 0, 20]
+    assert told["new partition"] == 5
+    rows = (
+        expected("orders", range(40))
+        + expected("orders", range(100, 105), 2)
+        + expected("returns", range(10))
+    )
+    assert told["written"] == sorted(rows)
+    assert told["positions"] == ["orders[0]@20, orders[1]@20, orders[2]@5, returns[0]@5, returns[1]@5"]
+
+
+def test_a_source_begins_where_since_says(told: dict[str, object]) -> None:
+    assert (told["latest"], told["since"], told["later"]) == (0, 10, 0)
+
+
+def test_a_message_that_does_not_fit_names_its_place_or_comes_in_a_column(told: dict[str, object]) -> None:
+    assert "IncompatibleError: the message at offset 1 of topic bad, partition 0," in str(told["bad"])
+    assert "it is no object of JSON: no json" in str(told["bad"])
+    assert (told["aside"], told["kept"]) == (2, [[0, None], [1, "no json"]])
+
+
+@pytest.mark.parametrize(
+    ("case", "sentence"),
+    [
+        ("no topic", "NotFoundError: source 'events': there is no Kafka topic 'orders' at {}: make it, or correct its name"),
+        ("wrong", "NotFoundError: source 'events': there is no Kafka topic 'order' at {}: did you mean orders?"),
+        ("misspelt", "IncompatibleError: source 'events': no row of the batch has the field 'amout' of Misspelt, and Kafka topic orders has 'amount'"),
+        ("retention", "DisagreementError: source 'events' has to go on at offset 2 of topic 'bad' partition 0, but the topic's retention"),
+        ("deleted", "NotFoundError: source 'events': there is no Kafka topic 'returns'"),
+        ("recreated", "DisagreementError: source 'events' has read topic 'returns' partition 0 up to offset 5, but it now ends at 0: "),
+        ("down", "UnavailableError: source 'events': no Kafka broker answers at {} within 4 s"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_is_refused_in_one_sentence(
+    told: dict[str, object], case: str, sentence: str
+) -> None:
+    said = str(told[case])
+    for part in sentence.split("{}"):
+        assert part in said, said
+
+
+def test_nothing_was_written_by_what_was_refused(told: dict[str, object]) -> None:
+    assert told["nothing of it"] is False
+    assert told["nothing of these"] == [False, False, False]
