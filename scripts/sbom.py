@@ -24,7 +24,7 @@ LOCKS = (
     "tests/sparks/4.1.txt",
     "stateflow/spark/session/java.lock",
 )
-JARS = "stateflow/spark/session/jars.lock"
+JARS = ("stateflow/spark/session/jars.lock", "stateflow/spark/session/kafka.lock")
 _PIN = re.compile(r"^([A-Za-z0-9._-]+)(?:\[[^]]*])?==([^\s;\\]+)")
 _HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 _JAR = re.compile(r"^([0-9a-f]{64})  (([^_]+)_(.+?)-(\d[\w.-]*)\.jar)$")
@@ -43,7 +43,7 @@ def document(root: Path = ROOT) -> dict[str, Any]:
     for lock in LOCKS:
         for name, version, hashes in packages((root / lock).read_text(encoding="utf-8")):
             _add(components, f"pkg:pypi/{name.lower()}@{version}", name, version, hashes)
-    for line in (root / JARS).read_text(encoding="utf-8").splitlines():
+    for line in (line for lock in JARS for line in (root / lock).read_text(encoding="utf-8").splitlines()):
         if jar := _JAR.match(line):
             _add(components, f"pkg:maven/{jar[3]}/{jar[4]}@{jar[5]}", jar[4], jar[5], [jar[1]])
     return {

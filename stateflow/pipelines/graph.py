@@ -206,9 +206,8 @@ class Graph:
 
     @property
     def jars(self) -> tuple[str, ...]:
-        """Names of the bundles of jars that Spark needs beside Delta's."""
-        ends = [node.factory for node in self.sources] + [node.target for node in self.sinks]
-        return tuple(sorted({str(getattr(end, "jars", "")) for end in ends} - {""}))
+        """Names of the bundles of jars that Spark needs beside Delta's, to read its sources."""
+        return tuple(sorted({str(getattr(node.factory, "jars", "")) for node in self.sources} - {""}))
 
     @property
     def operators(self) -> list[KeyedNode]:

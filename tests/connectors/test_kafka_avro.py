@@ -123,7 +123,7 @@ def test_each_message_is_read_by_the_schema_of_its_writer_which_is_asked_for_onc
         of = AvroRows(COLUMNS, WANTED, SchemaRegistry(served.url))
         old = framed(3, number(7) + double(2.5))
         new = framed(4, number(0) + number(8) + number(1) + text("x"))
-        found = rows(of, old, new, None, old, framed(5, number(1)), b"{}", framed(3, b""))
+        found = rows(of, old, new, None, old, framed(5, number(1)), b"no avro", framed(3, b""))
         assert found == [
             ({"user": 7, "amount": 2.5, "note": None}, None),
             ({"user": 8, "amount": None, "note": "x"}, None),
@@ -151,11 +151,15 @@ def test_a_registry_that_does_not_help_is_an_error_with_the_next_step() -> None:
         ):
             known.schema(9)
         of = AvroRows(COLUMNS, WANTED, known)
-        with pytest.raises(RuntimeError) as raised:
-            rows(of, framed(9, b""))
-        assert isinstance(translated(raised.value), NotFoundError)
+        ((row, reason),) = rows(of, framed(9, b""))
+        assert row is None
+        assert "has no /schemas/ids/9" in str(reason)
     with pytest.raises(UnavailableError, match="does not answer"):
         known.check()
+    # A batch that cannot be read is no reason to take its messages aside.
+    with pytest.raises(RuntimeError) as raised:
+        rows(of, framed(10, b""))
+    assert isinstance(translated(raised.value), UnavailableError)
 
 
 def test_a_file_has_the_schema_where_there_is_no_registry(tmp_path: Path) -> None:

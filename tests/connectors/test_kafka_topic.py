@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 import stateflow as sf
-from stateflow.connectors import UsageError
+from stateflow.connectors import UnavailableError, UsageError
 from stateflow.connectors.kafka.settings import (
     hidden,
     java_settings,
@@ -17,6 +18,8 @@ from stateflow.connectors.kafka.settings import (
     registry_settings,
     settings_of,
 )
+from stateflow.jobs.checking import checked
+from stateflow.spark.sources.kafka_topics import refusal
 
 BROKER = {"bootstrap": "broker:9092"}
 REGISTRY = "http://registry:8081"
@@ -166,3 +169,42 @@ def test_errors_of_others_are_shown_without_the_secrets_of_the_connection() -> N
 def test_a_time_with_a_zone_is_where_a_source_begins() -> None:
     at = datetime(2026, 1, 1, tzinfo=UTC)
     assert sf.kafka("a", **BROKER, since=at).since == at
+
+
+def test_a_flow_says_which_jars_its_sources_need_and_is_checked_without_them() -> None:
+    @dataclass
+    class Order:
+        user: int
+
+    flow = sf.Flow("orders")
+    orders = flow.source("orders", sf.kafka("orders", **BROKER), Order)
+    assert flow.jars == ("kafka",)
+    orders.append("out", sf.delta("/out"))
+    assert checked(flow, "orders", None).warnings == ()
+    plain = sf.Flow("plain")
+    plain.source("in", sf.delta("/in"))
+    assert plain.jars == ()
+
+
+@pytest.mark.parametrize(
+    ("classes", "error", "sentence"),
+    [
+        ({"SaslAuthenticationException"}, UsageError, "the Kafka brokers b:1 refuse the login: correct user, password"),
+        ({"TopicAuthorizationException"}, UsageError, "the login may not read Kafka topic 'orders' of b:1: .*READ and DESCRIBE"),
+        ({"TimeoutException"}, UnavailableError, "no Kafka broker answers at b:1 within 15 s"),
+        (
+            {"KafkaException"},
+            UsageError,
+            r"Kafka's client does not start with these settings \(No resolvable bootstrap urls",
+        ),
+    ],
+)  # fmt: skip
+def test_what_the_brokers_answer_is_one_sentence(
+    classes: set[str], error: type[Exception], sentence: str
+) -> None:
+    said = (
+        "org.apache.kafka.common.KafkaException: Failed to create new KafkaAdminClient\n\tat x\n"
+        "Caused by: org.apache.kafka.common.config.ConfigException: No resolvable bootstrap urls given in bootstrap.servers\n"
+    )
+    with pytest.raises(error, match=sentence):
+        raise refusal("orders", "orders", "b:1", classes, said)

@@ -6,12 +6,13 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from stateflow.errors import UnavailableError
+from stateflow.errors import UnavailableError, UsageError
 from stateflow.spark.session import jars, versions
 from stateflow.spark.session.versions import requirements
 
@@ -228,6 +229,61 @@ def test_the_lock_names_every_jar_of_the_versions_that_are_locked() -> None:
     assert len(locked) > 10
     assert all(name.endswith(".jar") and len(digest) == 64 for name, digest in locked.items())
     assert any(name.startswith("io.delta_delta-spark_") for name in locked)
+
+
+def test_the_jars_of_a_connector_have_a_lock_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kafka = jars.bundle_of("kafka")
+    monkeypatch.setattr(jars, "version", lambda package: "4.2.0")
+    locked = jars.locked_jars(jars.bundle_of("kafka"))
+    assert any(name.startswith("org.apache.spark_spark-sql-kafka-0-10_2.13-") for name in locked)
+    assert any(name.startswith("org.apache.kafka_kafka-clients-") for name in locked)
+    monkeypatch.setattr(jars, "version", lambda package: "4.1.4")
+    assert jars.locked_jars(jars.bundle_of("kafka")) == {}, "another Spark has other jars"
+    (tmp_path / "one.jar").write_bytes(b"another")
+    lock = tmp_path / "kafka.lock"
+    lock.write_text(f"#\n# {kafka.packages[0]}\n{'0' * 64}  one.jar\n")
+    with pytest.raises(
+        UnavailableError, match=r"^one\.jar, which .*kafka.* is not the file that kafka\.lock names"
+    ):
+        jars._refuse_others(tmp_path, ["one.jar"], jars.Bundle("-of-kafka", kafka.packages, lock=lock))
+
+
+def test_a_host_and_a_submission_have_the_jars_of_connectors_that_are_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from stateflow.spark.session import settings
+
+    kafka = jars.bundle_of("kafka")
+    here: list[str] = []
+    monkeypatch.setattr(jars, "recorded_jars", lambda cache, bundle=None: here if bundle == kafka else [])
+    assert jars.recorded_bundles(tmp_path) == []
+    here.append("kafka.jar")
+    assert jars.recorded_bundles(tmp_path) == ["kafka"]
+    monkeypatch.setattr(
+        settings, "local_jars", lambda cache, bundle=None: ["delta.jar"] if bundle is None else here
+    )
+    assert settings.submit_conf(tmp_path)["spark.jars"] == "delta.jar,kafka.jar"
+
+
+def test_a_spark_that_has_started_without_jars_is_refused_and_a_host_passes_the_run_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from stateflow.spark.session import build, lent
+
+    session: Any = object()
+    monkeypatch.setattr(build, "lacking_bundles", lambda spark, bundles: list(bundles))
+    assert build._with_bundles(session, ()) is session
+    with pytest.raises(UsageError, match=r"needs org\.apache\.spark:spark-sql-kafka.*session\.jars kafka"):
+        build._with_bundles(session, ("kafka",))
+    loan: Any = None
+    monkeypatch.setattr(lent, "_borrowed", lent._Borrowed(loan, "team", "local[2]", tmp_path, session))
+    monkeypatch.setattr(lent, "lacking_bundles", lambda spark, bundles: list(bundles))
+    with pytest.raises(SystemExit) as left:
+        lent.build({}, ("kafka",))
+    assert left.value.code == lent.UNSERVED_CODE
+    assert "has started without the jars for kafka" in (tmp_path / lent.UNSERVED).read_text()
 
 
 def test_other_versions_of_the_packages_are_not_in_the_lock(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from stateflow.connectors import StateflowError, arrow_type, task_error
+from stateflow.connectors import NotFoundError, StateflowError, arrow_type, task_error
 from stateflow.connectors.kafka.avro import AvroMisfit, AvroSchema
 from stateflow.connectors.kafka.columns import MESSAGE
 from stateflow.connectors.kafka.registry import SchemaRegistry
@@ -71,6 +71,9 @@ class AvroRows:
                 return None, misfit
             return schema.decode(value, _MAGIC), None
         except AvroMisfit as error:
+            return None, str(error)
+        except NotFoundError as error:
+            # Its bytes say a schema that nobody has registered.
             return None, str(error)
         except StateflowError as error:
             raise task_error(error) from error

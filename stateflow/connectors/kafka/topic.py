@@ -46,8 +46,6 @@ class KafkaTopic:
     options: Mapping[str, str] = field(default_factory=dict)
     """`kafka.*` are properties of the client."""
 
-    jars = "kafka"
-
     def declared(self, uid: str, rows: RowType | None) -> Any:
         """What a source reads, with the columns that it declares: `KafkaMessages`. A sink needs nothing of it."""
         return import_module("stateflow.connectors.kafka.source").messages_of(uid, self, rows)
