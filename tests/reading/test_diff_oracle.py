@@ -17,6 +17,7 @@ from stateflow.reading.diff import Differences
 from stateflow.reading.history import history_of_key
 from stateflow.reading.key_state import key_state
 from stateflow.reading.past_states import KeyOfState, PastStates
+from stateflow.state.backends import rocksdb
 from tests.long_form import BEFORE_A_RELEASE
 from tests.reading.grown import EVERY_KIND, GROUPS, GrownJob, Meaning, prefix
 
@@ -25,6 +26,12 @@ MAY_BE_MISSING = {"total", "items", "log", "waiting", "brief", "short", "chat", 
 """States of which a range was deleted, or something expired: without a look into shared files nobody knows of it."""
 Entry = tuple[str, str]
 Changes = dict[Entry, tuple[str, Any, Any]]
+
+
+@pytest.fixture(autouse=True)
+def _ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few entries a range has, it is deleted at a stroke."""
+    monkeypatch.setattr(rocksdb, "_POINT_DELETES", 0)
 
 
 def grown(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stateflow as sf
+from stateflow.spark.inputs.open_inputs import first_line
 from stateflow.spark.task.failures import translated
 
 MISFIT = """An error occurred while calling o126.collectToPython.
@@ -63,3 +64,11 @@ def test_a_table_that_others_change_is_told_with_what_to_read() -> None:
         "and a stream of its rows cannot take that: read its changes, with sf.delta(path, changes=True) and signed rows "
         "(docs/recipes/changes.md); Delta's option skipChangeCommits would leave the changes out"
     )
+
+
+def test_the_first_line_of_an_error_from_java_is_what_java_says() -> None:
+    assert first_line(Exception(MISFIT)).startswith(
+        "org.apache.spark.SparkException: [FAILED_READ_FILE.NO_HINT]"
+    )
+    assert first_line(Exception("one line\nand more")) == "one line"
+    assert first_line(KeyError()) == "KeyError"

@@ -465,4 +465,7 @@ def unioned(frames: Sequence[DataFrame]) -> DataFrame:
 
 def first_line(error: Exception) -> str:
     """The part of Spark's long messages that fits into a sentence."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    if lines[0].startswith("An error occurred while calling ") and len(lines) > 1:
+        return lines[1].removeprefix(": ")  # what Java says; the line above names an object that nobody knows
+    return lines[0]
