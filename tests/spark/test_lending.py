@@ -69,12 +69,18 @@ def sockets(spark: SparkSession) -> int:
     return found
 
 
+def listeners(spark: SparkSession) -> int:
+    """How many hear of each event of Spark."""
+    context: Any = spark.sparkContext
+    return int(context._jsc.sc().listenerBus().listeners().size())
+
+
 def test_what_a_killed_borrower_has_left_is_taken_back(spark: SparkSession, tmp_path: Path) -> None:
     mine = spark.range(7).cache()
     mine.count()
     mine.createOrReplaceTempView("of_the_host")
     partitions = spark.conf.get("spark.sql.shuffle.partitions")
-    before, open_before = cached(spark), sockets(spark)
+    before, open_before, heard_by = cached(spark), sockets(spark), listeners(spark)
     lent = Lent(spark, "killed", "default", str(tmp_path))
     session = lent._session
     child = subprocess.Popen(
@@ -95,6 +101,7 @@ def test_what_a_killed_borrower_has_left_is_taken_back(spark: SparkSession, tmp_
     port = lent.loan.port
     lent.take_back()
     assert cached(spark) == before, "what others have cached stays"
+    assert listeners(spark) == heard_by, "nobody hears of events for it any more"
     assert not list(session.streams().active()), "its queries have ended"
     until(lambda: not busy(spark), "its jobs are cancelled")
     stop_workers(spark, Path(str(spark.sparkContext.pythonExec)))

@@ -89,6 +89,8 @@ class Lent:
         for query in self._session.streams().active():
             with suppress(Exception):
                 query.stop()
+        with suppress(Exception):
+            self._forget_queries()
         self._spark.sparkContext.cancelJobsWithTag(self.run)
         with suppress(Exception):
             self._close_accumulator()
@@ -96,6 +98,17 @@ class Lent:
             self._server.shutdown()
         _release_cached(self._spark, self.run)
         self._session = self._server = None
+
+    @internal(
+        "org.apache.spark.sql.classic.StreamingQueryManager.listenerBus",
+        "org.apache.spark.scheduler.LiveListenerBus.removeListener(SparkListenerInterface)",
+        "org.apache.spark.SparkContext.listenerBus()",
+        where_missing="each run leaves the JVM a listener of all events until the host is replaced",
+    )
+    def _forget_queries(self) -> None:
+        """Takes the listener of the session's queries off the bus of Spark's events, which would hear of each event for ever."""
+        bus = _private(self._session.streams(), "listenerBus")
+        self._session.sparkContext().listenerBus().removeListener(bus)
 
     @internal(
         "org.apache.spark.api.python.Py4JServer.server()",
@@ -106,11 +119,7 @@ class Lent:
         """Closes the connection through which Spark told the borrower what its tasks have counted. Java's collector would not."""
         name = self._session.conf().get(_ACCUMULATOR, "")
         accumulator = self._server.server().getJavaServer().getGateway().getObject(name)
-        if accumulator is None:
-            return
-        field = accumulator.getClass().getDeclaredField("socket")
-        field.setAccessible(True)
-        if connection := field.get(accumulator):
+        if accumulator is not None and (connection := _private(accumulator, "socket")):
             connection.close()
 
 
@@ -126,9 +135,7 @@ def _release_cached(spark: SparkSession, run: str) -> None:
     manager = base._jsparkSession.sharedState().cacheManager()
     if manager.numCachedEntries() == 0:
         return
-    field = manager.getClass().getDeclaredField("cachedData")
-    field.setAccessible(True)
-    cached = field.get(manager).iterator()
+    cached = _private(manager, "cachedData").iterator()
     while cached.hasNext():
         relation = cached.next().cachedRepresentation().cacheBuilder()
         session = relation.cachedPlan().session()
@@ -145,13 +152,18 @@ def _release_cached(spark: SparkSession, run: str) -> None:
 def stop_workers(spark: SparkSession, program: Path) -> None:
     """Ends the workers that Spark has started by a program. Spark keeps what starts them, and uses it again for the next ones."""
     env = java_names(spark).org.apache.spark.SparkEnv.get()
-    field = env.getClass().getDeclaredField("pythonWorkers")
-    field.setAccessible(True)
-    entries = field.get(env).toList().iterator()
+    entries = _private(env, "pythonWorkers").toList().iterator()
     while entries.hasNext():
         entry = entries.next()
         if entry._1().productElement(0) == str(program):
             entry._2().stop()
+
+
+def _private(owner: Any, name: str) -> Any:
+    """A private field of an object of Java."""
+    field = owner.getClass().getDeclaredField(name)
+    field.setAccessible(True)
+    return field.get(owner)
 
 
 def _in_thread(work: Callable[[], T]) -> T:
