@@ -234,7 +234,9 @@ ROOMS: Mapping[str, Room] = {
         "format operators pipelines pipelines/inputs pipelines/rows spark/sinks spark/task",
         "__init__.py",
     ),
-    "connectors/kafka": Room("topics of Kafka, and their messages as rows", "connectors", "topic.py"),
+    "connectors/kafka": Room(
+        "topics of Kafka: their messages as rows, and rows as messages", "connectors", "topic.py"
+    ),
     "connectors/postgres": Room("rows into Postgres", "connectors", "sink.py"),
     "testing": Room(
         "operators in unit tests, without Spark, and whole pipelines, with it",

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from stateflow.connectors.extras import required
+    from stateflow.connectors.tries import trying_again
     from stateflow.errors import (
         DisagreementError,
         FencedError,
@@ -97,10 +98,12 @@ __all__ = [
     "row_type",
     "suggestion",
     "task_error",
+    "trying_again",
 ]
 
 _ROOMS = {
     "stateflow.connectors.extras": ("required",),
+    "stateflow.connectors.tries": ("trying_again",),
     "stateflow.errors": tuple(name for name in __all__ if name.endswith("Error")),
     "stateflow.format.records": ("FileRef", "Prepared"),
     "stateflow.masking": ("is_secret",),

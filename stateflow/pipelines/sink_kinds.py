@@ -310,6 +310,8 @@ MEMORY = SinkKind(
 KINDS: dict[str, SinkKind] = {kind.name: kind for kind in (DELTA_APPEND, DELTA_UPSERT, FUNCTION, MEMORY)}
 """By name in records."""
 OURS: dict[str, str] = {
+    "kafka_append": "stateflow.connectors.kafka.kinds:APPEND",
+    "kafka_upsert": "stateflow.connectors.kafka.kinds:UPSERT",
     "postgres_append": "stateflow.connectors.postgres.table:APPEND",
     "postgres_upsert": "stateflow.connectors.postgres.table:UPSERT",
 }

@@ -23,8 +23,8 @@ from stateflow.connectors import (
     Sink,
     UnavailableError,
     UsageError,
+    tries,
 )
-from stateflow.connectors.postgres import server as server_module
 from stateflow.connectors.postgres import sink as sink_module
 from stateflow.spark.sinks.delivered import delivered
 from stateflow.spark.sinks.kinds import make_sink
@@ -251,7 +251,7 @@ def test_a_server_that_is_away_is_told_so_and_waited_for(
 ) -> None:
     sink = opened(log, PAIR, create=True)
     prepared = log.prepare(sink, rows(log, PAIR, (1, "a")))
-    monkeypatch.setattr(server_module, "PAUSES", (0.01,))
+    monkeypatch.setattr(tries, "PAUSES", (0.01,))
     with variable("TEST_POSTGRES", "postgresql://airflow@127.0.0.1:9/airflow"):
         with pytest.raises(
             UnavailableError,
@@ -279,7 +279,7 @@ def test_a_connection_that_breaks_at_any_call_loses_and_doubles_nothing(
     """The server kills the session before each call of the commit, and once after the transaction is in."""
     sink = opened(log, PAIR, create=True)
     prepared = log.prepare(sink, rows(log, PAIR, (1, "a")))
-    monkeypatch.setattr(server_module, "PAUSES", (0.01, 0.01, 0.01))
+    monkeypatch.setattr(tries, "PAUSES", (0.01, 0.01, 0.01))
     broken: list[str] = []
     taken: list[int] = []
 

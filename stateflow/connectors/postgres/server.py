@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import Event
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from stateflow.connectors import UnavailableError, UsageError, required
+from stateflow.connectors import trying_again as again
 from stateflow.connectors.postgres.table import conninfo
 
 if TYPE_CHECKING:
     import psycopg
 
-PAUSES = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
-"""Seconds between tries: a server that is started anew is back after a few."""
 _SESSION = {
     "application_name": "stateflow",
     "client_encoding": "utf8",
@@ -37,7 +34,6 @@ _REFUSED = (
 """Words of libpq for what no waiting helps against."""
 
 T = TypeVar("T")
-_log = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -88,23 +84,17 @@ def trying_again(what: str, act: Callable[[], T], pause: Callable[[float], objec
     """Does something, again while what stopped it goes away by itself; `act` has to notice what an earlier try has done."""
     import psycopg
 
-    for seconds in (*PAUSES, None):
+    def once() -> T:
         try:
             return act()
-        except UnavailableError as error:
-            if seconds is None:
-                raise
-            _log.warning("%s; trying again in %s s", error, seconds)
         except psycopg.Error as error:
             if not is_passing(error):
                 raise
-            if seconds is None:
-                raise UnavailableError(
-                    f"{what} broke off: {said(error)}; run again when the server is well: nothing is lost"
-                ) from error
-            _log.warning("%s broke off: %s; trying again in %s s", what, said(error), seconds)
-        (pause or Event().wait)(seconds)
-    raise AssertionError("unreachable: the last try returns or raises")
+            raise UnavailableError(
+                f"{what} broke off: {said(error)}; run again when the server is well: nothing is lost"
+            ) from error
+
+    return again(once, pause)
 
 
 def said(error: psycopg.Error) -> str:

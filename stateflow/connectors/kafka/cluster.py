@@ -1,0 +1,356 @@
+"""A cluster, as far as a sink needs it: what a topic is, the slots, and one transaction at a time. librdkafka does the work.
+
+Everything that goes wrong here is an error of the library's: what goes away by itself is an UnavailableError.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from stateflow.connectors import (
+    IncompatibleError,
+    NotFoundError,
+    StateflowError,
+    UnavailableError,
+    UsageError,
+    required,
+)
+from stateflow.connectors.kafka import slots
+from stateflow.connectors.kafka.settings import SERVERS, hidden, settings_of
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from stateflow.connectors.kafka.topic import KafkaTopic
+
+PATIENCE = 10.0
+"""Seconds for one request."""
+LARGEST = 1_048_588
+"""Bytes of a message: what a broker takes if nobody says anything else."""
+SHORT, LONG = 60, 900
+"""Seconds of a transaction. Readers wait as long for what follows a driver that was killed, if no other run comes. LONG is what a broker allows
+at most if nobody says anything else (`transaction.max.timeout.ms`)."""
+_ROWS_PER_SECOND = 5_000
+"""A transaction has time for that many messages, a tenth of what an idle machine and a broker beside it do."""
+_JAVA_ONLY = (
+    "sasl.jaas.config",
+    "key.serializer",
+    "value.serializer",
+    "key.deserializer",
+    "value.deserializer",
+)
+_DENIED = ("TOPIC_AUTHORIZATION_FAILED", "GROUP_AUTHORIZATION_FAILED", "TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED")  # fmt: skip
+_REFUSED = ("SASL_AUTHENTICATION_FAILED", "_AUTHENTICATION", "_SSL", "_INVALID_ARG")
+_OLD = ("UNSUPPORTED_VERSION", "_UNSUPPORTED_FEATURE")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFacts:
+    """A topic as it is now."""
+
+    id: str
+    """One that is made anew has another."""
+    largest: int
+    """Bytes of a message."""
+
+
+class Cluster:
+    """The brokers of a topic."""
+
+    def __init__(self, topic: KafkaTopic) -> None:
+        self.topic = topic
+        self.what = f"Kafka topic {topic.topic}"
+        self._driver: ModuleType = required("confluent_kafka", "kafka", self.what)
+        self._operator: ModuleType = required("confluent_kafka.admin", "kafka", self.what)
+
+    def facts(self) -> TopicFacts:
+        """NotFoundError if the topic is not there, UsageError if it is not ours to write."""
+        admin = self._operator
+        names = self._driver.TopicCollection([self.topic.topic])
+        with self._errors():
+            asked = self._admin.describe_topics(
+                names, include_authorized_operations=True, request_timeout=PATIENCE
+            )
+            told = asked[self.topic.topic].result(PATIENCE * 2)
+        rights = told.authorized_operations
+        if rights is not None and admin.AclOperation.WRITE not in rights:
+            raise UsageError(
+                f"{self.what}: the user of this connection has no right to write: {self._grant('topic', self.topic.topic, 'Write')}"
+            )
+        return TopicFacts(str(told.topic_id), self._largest())
+
+    def make_slots(self) -> None:
+        """Makes the compacted topic, if it is missing."""
+        admin = self._operator
+        if slots.TOPIC not in self._topics():
+            made = admin.NewTopic(
+                slots.TOPIC, 1, config={"cleanup.policy": "compact", "segment.ms": str(24 * 3600 * 1000)}
+            )
+            with self._errors():
+                try:
+                    self._admin.create_topics([made], request_timeout=PATIENCE)[slots.TOPIC].result(
+                        PATIENCE * 2
+                    )
+                except self._driver.KafkaException as error:
+                    name = error.args[0].name()
+                    if name in _DENIED:
+                        raise UsageError(
+                            f"{self.what}: the topic {slots.TOPIC}, which keeps what came, is not there, and the user of this connection may not make "
+                            f"it: {slots.MAKE_TOPIC}, and let the user write and read it"
+                        ) from error
+                    if name != "TOPIC_ALREADY_EXISTS":
+                        raise
+        policy = self._config(slots.TOPIC).get("cleanup.policy", "compact")
+        if policy != "compact":
+            raise UsageError(
+                f"{self.what}: the topic {slots.TOPIC}, which keeps what came, has cleanup.policy={policy}, so that slots would be lost: "
+                f"kafka-configs.sh --alter --entity-type topics --entity-name {slots.TOPIC} --add-config cleanup.policy=compact"
+            )
+
+    def group_slot(self, name: str) -> str | None:
+        """What the sink's group keeps. Waits for a transaction of its own that is ending."""
+        with self._errors(), self._consumer(name) as consumer:
+            [found] = consumer.committed([self._driver.TopicPartition(slots.TOPIC, 0)], PATIENCE)
+            if found.error is not None:
+                raise self._driver.KafkaException(found.error)
+            return str(found.metadata) if found.offset >= 0 and found.metadata else None
+
+    def topic_slot(self, name: str) -> str | None:
+        """What the compacted topic keeps, once all that is in it now is decided."""
+        kafka = self._driver
+        if slots.TOPIC not in self._topics():
+            return None
+        with self._errors():
+            place = kafka.TopicPartition(slots.TOPIC, 0)
+            with self._consumer(name, **{"isolation.level": "read_uncommitted"}) as consumer:
+                end = consumer.get_watermark_offsets(place, PATIENCE)[1]
+            found = None
+            with self._consumer(
+                name, **{"enable.partition.eof": True, "auto.offset.reset": "earliest"}
+            ) as consumer:
+                consumer.assign([kafka.TopicPartition(slots.TOPIC, 0, kafka.OFFSET_BEGINNING)])
+                until = time.monotonic() + 2 * PATIENCE
+                while time.monotonic() < until:
+                    message = consumer.poll(1.0)
+                    if message is None:
+                        continue
+                    if message.error() is None:
+                        found = message.value().decode() if message.key() == name.encode() else found
+                    elif message.error().name() != "_PARTITION_EOF":
+                        raise kafka.KafkaException(message.error())
+                    elif message.offset() >= end:
+                        return found
+        raise UnavailableError(
+            f"{self.what}: the topic {slots.TOPIC} has a transaction that somebody has left open: run again; brokers end it within minutes"
+        )
+
+    @contextmanager
+    def transaction(self, name: str, rows: int, attempt: int = 0) -> Iterator[TopicTransaction]:
+        """A producer for one transaction. Whoever opened one of this name before can commit nothing any more, and what it had begun to commit
+        is decided."""
+        seconds = min(LONG, max(SHORT, rows // _ROWS_PER_SECOND * 2**attempt))
+        producer = self._producer({"transactional.id": name, "transaction.timeout.ms": seconds * 1000})
+        with self._errors():
+            producer.init_transactions(PATIENCE)
+        yield from self._producing(producer, name, seconds)
+
+    @contextmanager
+    def without_transaction(self, name: str) -> Iterator[TopicTransaction]:
+        """The same for brokers that have no transactions: what is produced can be seen at once."""
+        yield from self._producing(self._producer({"enable.idempotence": True}), name, LONG, transacts=False)
+
+    def _producing(
+        self, producer: Any, name: str, seconds: int, transacts: bool = True
+    ) -> Iterator[TopicTransaction]:
+        try:
+            with self._errors():
+                yield TopicTransaction(self, producer, name, seconds, transacts)
+        finally:
+            # What is left of a transaction that did not come to its end is aborted by whoever opens the next one, or by the brokers.
+            with suppress(self._driver.KafkaException):
+                producer.purge()
+
+    def _producer(self, more: Mapping[str, Any]) -> Any:
+        settings = {
+            # As Java's clients do, so that a key is in the same partition whoever writes it.
+            "partitioner": "murmur2_random",
+            "compression.type": "lz4",
+            "linger.ms": 20,
+            "queue.buffering.max.kbytes": 262_144,
+            "delivery.report.only.error": True,
+            **self._settings,
+            "message.max.bytes": max(self._largest(), 1_000),
+            **more,
+        }
+        with self._errors():
+            return self._driver.Producer(settings)
+
+    @contextmanager
+    def _consumer(self, group: str, **more: Any) -> Iterator[Any]:
+        settings = {
+            **self._settings,
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            **more,
+        }
+        consumer = self._driver.Consumer({**settings, "group.id": group})
+        try:
+            yield consumer
+        finally:
+            consumer.close()
+
+    def _topics(self) -> Mapping[str, Any]:
+        with self._errors():
+            found: Mapping[str, Any] = self._admin.list_topics(timeout=PATIENCE).topics
+        return found
+
+    def _largest(self) -> int:
+        return int(self._config(self.topic.topic).get("max.message.bytes", LARGEST))
+
+    def _config(self, name: str) -> dict[str, str]:
+        """What a topic is set to; nothing where nobody may ask."""
+        admin = self._operator
+        resource = admin.ConfigResource(admin.ConfigResource.Type.TOPIC, name)
+        with self._errors():
+            try:
+                told = self._admin.describe_configs([resource], request_timeout=PATIENCE)[resource].result(
+                    PATIENCE * 2
+                )
+            except self._driver.KafkaException as error:
+                if error.args[0].name() in _DENIED:
+                    return {}
+                raise
+        return {each.name: each.value for each in told.values()}
+
+    @cached_property
+    def _admin(self) -> Any:
+        with self._errors():
+            return self._operator.AdminClient(self._settings)
+
+    @cached_property
+    def _settings(self) -> dict[str, Any]:
+        given = {name: value for name, value in settings_of(self.topic).items() if name not in _JAVA_ONLY}
+        if "sasl.mechanism" in given:
+            given.setdefault("sasl.mechanisms", given.pop("sasl.mechanism"))
+        # librdkafka would tell every broken connection on stderr. What stops a run is an error here.
+        return {"log_level": 0, **given}
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Kafka's errors as the library's."""
+        try:
+            yield
+        except self._driver.KafkaException as error:
+            raise self.told(error.args[0]) from error
+        except (TimeoutError, BufferError) as error:
+            raise UnavailableError(
+                f"{self.what} cannot be reached: {self._settings[SERVERS]} did not answer; run again: nothing is lost"
+            ) from error
+
+    def told(self, error: Any) -> StateflowError:
+        """An error of Kafka's in a sentence that says what to do."""
+        name, said = error.name(), hidden(error.str(), self._settings)
+        if name in ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"):
+            return NotFoundError(
+                f"{self.what} is not there: kafka-topics.sh --create --topic {self.topic.topic} --partitions 6, or correct its name"
+            )
+        if name == "TRANSACTIONAL_ID_AUTHORIZATION_FAILED":
+            return UsageError(
+                f"{self.what}: {said}: {self._grant('transactional-id', 'stateflow-', 'Write')} --resource-pattern-type prefixed"
+            )
+        if name == "GROUP_AUTHORIZATION_FAILED":
+            return UsageError(
+                f"{self.what}: {said}: {self._grant('group', 'stateflow-', 'Read')} --resource-pattern-type prefixed"
+            )
+        if name in _DENIED:
+            return UsageError(
+                f"{self.what}: {said}: {self._grant('topic', self.topic.topic, 'Write')}, and the same for {slots.TOPIC} with Read"
+            )
+        if name in _REFUSED:
+            return UsageError(f"{self.what} cannot be reached: {said}; correct the connection")
+        if name in _OLD:
+            return UsageError(
+                f"{self.what}: its brokers have no transactions ({said}): run with delivery='at_least_once', or write to newer brokers"
+            )
+        if name in ("MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE"):
+            return IncompatibleError(f"{self.what} refuses a message: {said}; raise its max.message.bytes")
+        if name == "INVALID_TRANSACTION_TIMEOUT":
+            return UsageError(
+                f"{self.what}: the brokers allow no transaction as long as this batch may need: raise their transaction.max.timeout.ms to {LONG * 1000}, "
+                "or make smaller batches"
+            )
+        return UnavailableError(f"{self.what}: {said}; run again when the brokers are well: nothing is lost")
+
+    def _grant(self, kind: str, name: str, right: str) -> str:
+        return f"kafka-acls.sh --add --allow-principal User:NAME --operation {right} --{kind} {name}"
+
+
+class TopicTransaction:
+    """Messages that readers see all at once, with the slot that they are of."""
+
+    def __init__(self, cluster: Cluster, producer: Any, name: str, seconds: int, transacts: bool) -> None:
+        self._cluster = cluster
+        self._producer = producer
+        self._name = name
+        self._seconds = seconds
+        self._transacts = transacts
+        self._failed: list[Any] = []
+
+    def begin(self) -> None:
+        if self._transacts:
+            self._producer.begin_transaction()
+
+    def produce(
+        self, messages: Iterable[tuple[bytes | None, bytes | None]], headers: list[tuple[str, bytes]]
+    ) -> None:
+        topic, producer, produce = self._cluster.topic.topic, self._producer, self._producer.produce
+        until = time.monotonic() + self._seconds
+        for key, value in messages:
+            while True:
+                try:
+                    produce(topic, value, key, on_delivery=self._report, headers=headers)
+                    break
+                except BufferError:
+                    if time.monotonic() > until or self._failed:
+                        self._raise(f"did not take a batch within {self._seconds} s")
+                    producer.poll(0.1)
+
+    def keep(self, text: str) -> None:
+        """The slot, in both places."""
+        kafka = self._cluster._driver
+        self._producer.produce(
+            slots.TOPIC, text.encode(), self._name.encode(), partition=0, on_delivery=self._report
+        )
+        offset = kafka.TopicPartition(slots.TOPIC, 0, 0, metadata=text)
+        with self._cluster._consumer(self._name) as consumer:
+            if self._transacts:
+                self._producer.send_offsets_to_transaction(
+                    [offset], consumer.consumer_group_metadata(), self._seconds
+                )
+            else:
+                self._flush()
+                consumer.commit(offsets=[offset], asynchronous=False)
+
+    def commit(self) -> None:
+        if self._transacts:
+            self._producer.commit_transaction(self._seconds)
+
+    def _flush(self) -> None:
+        if self._producer.flush(self._seconds) or self._failed:
+            self._raise(f"did not take a batch within {self._seconds} s")
+
+    def _raise(self, otherwise: str) -> None:
+        if self._failed:
+            raise self._cluster.told(self._failed[0])
+        raise UnavailableError(
+            f"{self._cluster.what} {otherwise}; run again when the brokers are well: nothing is lost"
+        )
+
+    def _report(self, error: Any, message: Any) -> None:
+        if error is not None:
+            self._failed.append(error)

@@ -1,0 +1,105 @@
+"""Rows as messages: which columns are the key, and what bytes key and value become. Spark makes them, before a record is decided."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from stateflow.connectors import DELETE, UsageError, quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+    from stateflow.connectors.kafka.topic import KafkaTopic
+
+KEY, VALUE, SIZE = "key", "value", "size"
+"""Columns of staged messages."""
+ORDER = "order{}"
+"""Columns of them that say which message of a key is the last."""
+OVERHEAD = 300
+"""Bytes of a message beside key and value: its headers and the batch around it."""
+_JSON = {
+    # What Spark's reader takes back as it was: without these it would lose microseconds.
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss[.SSSSSS]XXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss[.SSSSSS]",
+    "timeZone": "UTC",
+    "ignoreNullFields": "false",
+}
+_TEXTS = {"string": "string", "bytes": "binary"}
+
+
+def check(
+    what: str, topic: KafkaTopic, schema: StructType, keys: Sequence[str], operation: str
+) -> tuple[list[str], list[str]]:
+    """The columns of the key and those of the value. UsageError for rows that are no such messages."""
+    names = {name.lower(): name for name in schema.names}
+    missing = [key for key in (*keys, *filter(None, [operation])) if key.lower() not in names]
+    if missing:
+        raise UsageError(f"{what}: the output has no column {missing[0]!r}; it has {', '.join(schema.names)}")
+    own = [names[key.lower()] for key in keys]
+    values = [name for name in schema.names if name != operation]
+    if topic.value in _TEXTS:
+        values = [name for name in values if name not in own]
+        _one(what, "value", topic.value, schema, values)
+    if topic.key in _TEXTS:
+        _one(what, "key", str(topic.key), schema, own)
+    return own, values
+
+
+def messages(
+    frame: DataFrame,
+    topic: KafkaTopic,
+    keys: Sequence[str],
+    values: Sequence[str],
+    operation: str,
+    order_by: Sequence[str],
+) -> DataFrame:
+    """The rows as they are staged: key, value, how many bytes they have, and by what messages of one key are ordered."""
+    value = quoted(values[0]) if topic.value in _TEXTS else _json(values)
+    if operation:
+        value = f"CASE WHEN {quoted(operation)} = '{DELETE}' THEN NULL ELSE {value} END"
+    order = [f"{quoted(name)} AS {ORDER.format(k)}" for k, name in enumerate(order_by)]
+    key = _key(frame.schema, topic, keys)
+    made = frame.selectExpr(f"CAST({key} AS BINARY) AS {KEY}", f"CAST({value} AS BINARY) AS {VALUE}", *order)
+    size = " + ".join(f"coalesce(octet_length({name}), 0)" for name in (KEY, VALUE))
+    return made.selectExpr("*", f"{size} + {OVERHEAD} AS {SIZE}")
+
+
+def newest(rows: DataFrame, order_by: Sequence[str]) -> DataFrame:
+    """Of each key the last message. Among equals the content decides, the same way every time."""
+    order = [f"{ORDER.format(k)} DESC NULLS LAST" for k in range(len(order_by))]
+    ordered = ", ".join([*order, f"{VALUE} DESC NULLS LAST"])
+    place = f"row_number() OVER (PARTITION BY {KEY} ORDER BY {ordered})"
+    return rows.selectExpr("*", f"{place} AS place").where("place = 1").drop("place")
+
+
+def _key(schema: StructType, topic: KafkaTopic, keys: Sequence[str]) -> str:
+    if not keys:
+        return "NULL"
+    is_text = len(keys) == 1 and schema[keys[0]].dataType.simpleString() in _TEXTS.values()
+    if topic.key in _TEXTS or (topic.key is None and is_text):
+        return quoted(keys[0])
+    # A key with a null in it is none: it is refused, and not written as a text with null in it.
+    absent = " OR ".join(f"{quoted(name)} IS NULL" for name in keys)
+    return f"CASE WHEN {absent} THEN NULL ELSE {_json(keys)} END"
+
+
+def _json(names: Sequence[str]) -> str:
+    options = ", ".join(f"'{name}', {_text(value)}" for name, value in _JSON.items())
+    return f"to_json(struct({', '.join(map(quoted, names))}), map({options}))"
+
+
+def _text(text: str) -> str:
+    # A session's settings decide how a quote within quotes is written. chr(39) is one in all of them.
+    return "concat('" + text.replace("'", "', chr(39), '") + "')"
+
+
+def _one(what: str, part: str, form: str, schema: StructType, names: Sequence[str]) -> None:
+    kinds: list[Any] = [schema[name].dataType.simpleString() for name in names]
+    if kinds != [_TEXTS[form]]:
+        told = ", ".join(f"{name} {kind}" for name, kind in zip(names, kinds, strict=True)) or "no column"
+        raise UsageError(
+            f"{what}: a {part} of {form} is one column of the type {_TEXTS[form]}, and here it is {told}: say {part}='json', or let transform() "
+            "make one column"
+        )

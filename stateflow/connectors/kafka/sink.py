@@ -1,0 +1,236 @@
+"""Appends to and upserts into a topic: staged messages are produced in one transaction with the slot that they are of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from stateflow.connectors import (
+    BatchFunction,
+    Committed,
+    DeliveryMode,
+    DisagreementError,
+    FileRef,
+    IncompatibleError,
+    Prepared,
+    Sink,
+    SinkKind,
+    SinkSlot,
+    Staged,
+    Stager,
+    UsageError,
+    decide,
+    decide_undecided,
+    deletion,
+    disagreement,
+    first_duplicate,
+    marked,
+    names_of,
+    trying_again,
+)
+from stateflow.connectors.kafka import messages, slots
+from stateflow.connectors.kafka.cluster import Cluster, TopicFacts
+from stateflow.connectors.kafka.kinds import APPEND, UPSERT
+from stateflow.connectors.kafka.topic import KafkaTopic
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+
+class KafkaAppend(Sink):
+    """The sink `stream.append(uid, kafka(topic))`."""
+
+    declared: ClassVar[SinkKind] = APPEND
+
+    def __init__(self, topic: KafkaTopic, options: Mapping[str, Any], delivery: DeliveryMode) -> None:
+        self.topic = topic
+        self.exactly_once = delivery == "exactly_once"
+        self.keys = names_of(options.get("keys"))
+        self.order_by = names_of(options.get("order_by"))
+        self.operation = str(options.get("operation") or "")
+        self.delete_when: str | None = options.get("delete_when")
+
+    @classmethod
+    def of(cls, target: KafkaTopic, options: Mapping[str, Any], delivery: DeliveryMode) -> KafkaAppend:
+        return cls(target, options, delivery)
+
+    def open(self, spark: SparkSession, schema: StructType) -> None:
+        self._columns(schema)
+        trying_again(lambda: _may_write(Cluster(self.topic)))
+
+    def prepare(self, frame: DataFrame, at: SinkSlot, prev: int | None, stager: Stager) -> Prepared:
+        spark, operation = frame.sparkSession, self.operation
+        keys, values = self._columns(frame.schema)
+        if self.delete_when is not None:
+            condition = deletion(f"the upsert into {self.topic}, delete_when", self.delete_when, frame.schema)
+            frame, operation = marked(frame, condition, operation)
+
+        def asked() -> TopicFacts:
+            cluster = Cluster(self.topic)
+            facts = cluster.facts()
+            kept = slots.read(at, cluster.what, cluster.group_slot, cluster.topic_slot)
+            found = kept.slot if kept is not None else None
+            if kept is not None:
+                slots.refuse_made_anew(kept.topic_id, facts.id, cluster.what, at)
+            if decide_undecided(found, prev, at.slot, at.late) == "disagree":
+                raise disagreement(at, cluster.what, found, prev)
+            return facts
+
+        facts = trying_again(asked)
+        rows = messages.messages(frame, self.topic, keys, values, operation, self.order_by)
+        staged = stager.write(rows, at, [messages.SIZE])
+        if staged.files:
+            self._refuse(staged, facts, at, deletes=bool(operation))
+            staged = self._last_of_keys(spark, staged, rows.schema, at, stager)
+        return Prepared(
+            kind=self.declared.name,
+            target=self.topic.place,
+            prev=prev,
+            payload={
+                "topic": self.topic.topic,
+                "bootstrap": self.topic.bootstrap,
+                "connection": self.topic.connection,
+                "options": dict(self.topic.options),
+                "topic_id": facts.id,
+                "exactly_once": self.exactly_once,
+            },
+            files=staged.files,
+            rows=staged.rows,
+        )
+
+    @staticmethod
+    def commit(
+        spark: SparkSession,
+        prepared: Prepared,
+        at: SinkSlot,
+        still_owner: Callable[[], None],
+        functions: Mapping[str, BatchFunction],
+        stager: Stager,
+    ) -> Committed:
+        if not prepared.files:
+            return "none"
+        attempts = count()
+        try:
+            return trying_again(lambda: _committed(prepared, at, still_owner, stager, next(attempts)))
+        except IncompatibleError as error:
+            raise DisagreementError(
+                f"record {at.slot} of {at} is decided, and {error}; then run again, or give the rows up with `stateflow abandon {at.job_name} "
+                f"{at.slot}`"
+            ) from error
+
+    @classmethod
+    def last_slot(cls, spark: SparkSession, prepared: Prepared, at: SinkSlot) -> int | None:
+        cluster = Cluster(_topic_of(prepared))
+        kept = slots.read(at, cluster.what, cluster.group_slot, cluster.topic_slot)
+        return kept.slot if kept is not None else None
+
+    def _columns(self, schema: StructType) -> tuple[list[str], list[str]]:
+        what = str(self.topic)
+        if self.delete_when is not None:
+            deletion(f"the upsert into {what}, delete_when", self.delete_when, schema)
+        for column in self.order_by:
+            if column.lower() not in map(str.lower, schema.names):
+                raise UsageError(
+                    f"the upsert into {what} names {column!r}, which is not among the columns {schema.names}"
+                )
+        return messages.check(what, self.topic, schema, self.keys, self.operation)
+
+    def _refuse(self, staged: Staged, facts: TopicFacts, at: SinkSlot, deletes: bool) -> None:
+        """IncompatibleError for messages that the topic would not take, or that would mean something else."""
+        topic, after = self.topic, "nothing was written; leave such rows out where the operator puts them out"
+        if self.keys and (absent := staged.nulls.get(messages.KEY)):
+            raise IncompatibleError(
+                f"{absent} of the rows of {at} have a null in the key {', '.join(self.keys)} of {topic}: {after}"
+            )
+        if not deletes and (absent := staged.nulls.get(messages.VALUE)):
+            raise IncompatibleError(
+                f"{absent} of the rows of {at} have a null for a value, which readers of {topic} take for a delete: {after}"
+            )
+        largest = int((staged.bounds.get(messages.SIZE) or (0, 0))[1])
+        if largest > facts.largest:
+            raise IncompatibleError(
+                f"a row of {at} becomes a message of {largest} bytes, and {topic} takes {facts.largest}: {after}, or raise its max.message.bytes"
+            )
+
+    def _last_of_keys(
+        self, spark: SparkSession, staged: Staged, schema: StructType, at: SinkSlot, stager: Stager
+    ) -> Staged:
+        """One message per key of an upsert: staged anew where a key has several."""
+        return staged
+
+
+class KafkaUpsert(KafkaAppend):
+    """The sink `stream.upsert(uid, kafka(topic), keys=[...], order_by=..., delete_when=...)`."""
+
+    declared: ClassVar[SinkKind] = UPSERT
+
+    def _last_of_keys(
+        self, spark: SparkSession, staged: Staged, schema: StructType, at: SinkSlot, stager: Stager
+    ) -> Staged:
+        duplicate = first_duplicate(spark, staged, schema, [messages.KEY], stager)
+        if duplicate is None:
+            return staged
+        if not self.order_by:
+            key = bytes(duplicate[0][0]).decode(errors="replace")
+            raise IncompatibleError(
+                f"{duplicate[1]} rows of one batch of {at} have the key {key!r}, and readers of {self.topic} keep one: give upsert an order_by, of "
+                "which the highest wins, or make one row per key; nothing was written"
+            )
+        rows = stager.read(spark, staged.files, schema)
+        return stager.write(messages.newest(rows, self.order_by), at)
+
+
+def _may_write(cluster: Cluster) -> None:
+    """Asks for all that a commit needs, of a slot that nobody has."""
+    cluster.facts()
+    cluster.make_slots()
+    cluster.group_slot(slots.name_of(SinkSlot("", "", "", 0, 0)))
+
+
+def _topic_of(prepared: Prepared) -> KafkaTopic:
+    kept = prepared.payload
+    return KafkaTopic(
+        (kept["topic"],), bootstrap=kept["bootstrap"], connection=kept["connection"], options=kept["options"]
+    )
+
+
+def _committed(
+    prepared: Prepared, at: SinkSlot, still_owner: Callable[[], None], stager: Stager, attempt: int
+) -> Committed:
+    """One try. A later one finds the slot, if this one came through after all."""
+    cluster, name = Cluster(_topic_of(prepared)), slots.name_of(at)
+    topic_id = prepared.payload["topic_id"]
+    begun = (
+        cluster.transaction(name, prepared.rows, attempt)
+        if prepared.payload["exactly_once"]
+        else cluster.without_transaction(name)
+    )
+    # Whoever opened a transaction of this sink before can commit nothing from here on: the slot that is read now stays.
+    with begun as transaction:
+        kept = slots.read(at, cluster.what, cluster.group_slot, cluster.topic_slot)
+        found = kept.slot if kept is not None else None
+        verdict = decide(found, prepared.prev, at.slot, at.late)
+        if verdict == "disagree" or (verdict == "already" and kept is not None and kept.mark != at.mark):
+            still_owner()
+            raise disagreement(at, cluster.what, found, prepared.prev)
+        if verdict == "already":
+            return "already"
+        slots.refuse_made_anew(topic_id, cluster.facts().id, cluster.what, at)
+        # Asked after the transaction was opened: a run that replaces this one opens its own after it has claimed the job.
+        still_owner()
+        transaction.begin()
+        transaction.produce(_pairs(stager, prepared.files), _headers(at))
+        transaction.keep(slots.TopicSlot(at.slot, at.mark, topic_id).text(at.job_name))
+        transaction.commit()
+    return "committed"
+
+
+def _pairs(stager: Stager, files: Sequence[FileRef]) -> Iterator[tuple[bytes | None, bytes | None]]:
+    for batch in stager.batches(files):
+        yield from zip(batch[messages.KEY].to_pylist(), batch[messages.VALUE].to_pylist(), strict=True)
+
+
+def _headers(at: SinkSlot) -> list[tuple[str, bytes]]:
+    return [("stateflow.job", at.job.encode()), ("stateflow.slot", str(at.slot).encode())]

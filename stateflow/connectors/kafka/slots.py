@@ -1,0 +1,76 @@
+"""Which slot of which job a cluster has: the messages of a slot and the slot itself are in one transaction.
+
+The slot stands in two places, and both are written in that transaction.
+
+- As the metadata of an offset that the sink's own consumer group commits. It is read at once, and shows nothing of a transaction that
+  is still open. But brokers forget the offsets of a group that nobody uses after a while (`offsets.retention.minutes`, seven days):
+  a job that rests over a holiday would find none.
+- As a message of a topic that is compacted, so that the newest of each sink stays for good. It is read where the group has no offset.
+  Reading it means reading the topic, and waiting for the open transactions of others: once per pause, and not with every batch.
+
+So a slot that is gone from both was never there, or somebody has deleted it: then a job with slots in its log stops, and says so.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from stateflow.connectors import DisagreementError, SinkSlot
+
+TOPIC = "stateflow-slots"
+"""The compacted topic. One partition has the slots of all."""
+MAKE_TOPIC = f"kafka-topics.sh --create --topic {TOPIC} --partitions 1 --config cleanup.policy=compact"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSlot:
+    """What came last from a sink."""
+
+    slot: int
+    mark: int
+    """Of the record: another log may decide another record for the same slot."""
+    topic_id: str
+    """Of the topic that got the messages: one that is made anew has another id."""
+
+    def text(self, job_name: str) -> str:
+        """As it is kept; the job's name is for people."""
+        kept = {"slot": self.slot, "mark": self.mark, "topic_id": self.topic_id, "job": job_name}
+        return json.dumps(kept, separators=(",", ":"))
+
+
+def parsed(text: str | None, what: str) -> TopicSlot | None:
+    if not text:
+        return None
+    try:
+        kept = json.loads(text)
+        return TopicSlot(int(kept["slot"]), int(kept["mark"]), str(kept["topic_id"]))
+    except (ValueError, KeyError, TypeError):
+        raise DisagreementError(
+            f"{what}: the slot of this job is {text[:100]!r}, which a newer version of stateflow or somebody else has written: run the job with "
+            "the version that wrote it, or give the sink a new uid"
+        ) from None
+
+
+def name_of(at: SinkSlot) -> str:
+    """Of the sink's consumer group, its transactions, and its slot in the compacted topic."""
+    return f"stateflow-{at.job}-{at.sink}"
+
+
+def read(
+    at: SinkSlot, what: str, group: Callable[[str], str | None], topic: Callable[[str], str | None]
+) -> TopicSlot | None:
+    """The slot, from the two places."""
+    name = name_of(at)
+    return parsed(group(name) or topic(name), what)
+
+
+def refuse_made_anew(topic_id: str, now: str, what: str, at: SinkSlot) -> None:
+    """DisagreementError for a topic that is not the one which got the last slot, or which a decided record is for."""
+    if topic_id != now:
+        raise DisagreementError(
+            f"sink and log disagree: {what} was deleted and made anew, so that messages of job {at.job_name!r} are missing: give sink {at.sink!r} a "
+            f"new uid, and it goes on with the new topic; a record that is decided for the old one is given up first, `stateflow abandon {at.job_name} "
+            f"{at.slot}`"
+        )

@@ -1,0 +1,77 @@
+"""Topics of a real broker for tests of its sinks, and what their readers see."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+
+@dataclass(frozen=True)
+class Message:
+    key: str | None
+    value: str | None
+    headers: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Topics:
+    """The topics of a broker at an address."""
+
+    address: str
+
+    def make(self, name: str, partitions: int = 2, **config: str) -> str:
+        made = NewTopic(name, partitions, 1, config={k.replace("_", "."): v for k, v in config.items()})
+        admin = self._admin
+        admin.create_topics([made])[name].result(30)
+        return name
+
+    def delete(self, name: str) -> None:
+        admin = self._admin
+        admin.delete_topics([name])[name].result(30)
+
+    def forget_group(self, name: str) -> None:
+        """What brokers do by themselves with a group that rests for seven days."""
+        admin = self._admin
+        admin.delete_consumer_groups([name])[name].result(30)
+
+    def read(self, name: str, isolation: str = "read_committed") -> list[Message]:
+        """All messages, partition after partition, as a reader that trusts transactions sees them."""
+        settings = {
+            "bootstrap.servers": self.address, "group.id": uuid.uuid4().hex, "isolation.level": isolation,
+            "enable.partition.eof": True, "enable.auto.commit": False,
+        }  # fmt: skip
+        found: dict[int, list[Message]] = {}
+        consumer = Consumer(settings)
+        try:
+            places = [
+                TopicPartition(name, number, OFFSET_BEGINNING)
+                for number in consumer.list_topics(name, 10).topics[name].partitions
+            ]
+            consumer.assign(places)
+            ended = 0
+            while ended < len(places):
+                message = consumer.poll(20)
+                assert message is not None, "the topic has an end that no reader comes to"
+                if message.error() is not None:
+                    if message.error().code() != KafkaError._PARTITION_EOF:
+                        raise KafkaException(message.error())
+                    ended += 1
+                    continue
+                headers = {key: value.decode() for key, value in message.headers() or []}
+                one = Message(_text(message.key()), _text(message.value()), headers)
+                found.setdefault(message.partition(), []).append(one)
+        finally:
+            consumer.close()
+        return [message for _, messages in sorted(found.items()) for message in messages]
+
+    @property
+    def _admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.address})
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else bytes(value).decode()

@@ -1,0 +1,327 @@
+"""Messages in a topic of a real broker: once, or not at all, with a sentence."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import random
+import re
+import time
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import stateflow as sf
+from stateflow.connectors import (
+    DisagreementError,
+    IncompatibleError,
+    NotFoundError,
+    Sink,
+    UnavailableError,
+    UsageError,
+    tries,
+)
+from stateflow.connectors.kafka.cluster import Cluster
+from stateflow.spark.sinks.delivered import delivered
+from stateflow.spark.sinks.kinds import make_sink
+from tests.connectors.kafka_committer import UNAVAILABLE, Records
+from tests.connectors.kafka_server import Topics
+from tests.spark.kafka_broker import Broker
+from tests.spark.sink_places import Log
+from tests.spark.standalone import free_port
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+PAIR = "id long, v string"
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    running = Broker(tmp_path_factory.mktemp("broker"), 300)
+    running.format()
+    running.start()
+    yield running
+    running.end()
+
+
+@pytest.fixture
+def topics(broker: Broker) -> Topics:
+    return Topics(broker.address)
+
+
+@pytest.fixture
+def topic(topics: Topics, request: pytest.FixtureRequest) -> str:
+    return topics.make(re.sub("[^A-Za-z0-9_]", "-", request.node.name)[:200])
+
+
+@pytest.fixture
+def log(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> Log:
+    return Log(spark, tmp_path, job=request.node.name)
+
+
+def opened(
+    log: Log, topics: Topics, topic: str, schema: str = PAIR, mode: str = "append", **options: Any
+) -> Sink:
+    of_topic = {name: options.pop(name) for name in ("value", "key", "options") if name in options}
+    delivery = options.pop("delivery", "exactly_once")
+    sink = make_sink("totals", mode, sf.kafka(topic, bootstrap=topics.address, **of_topic), options, delivery)
+    sink.open(log.spark, log.spark.createDataFrame([], schema).schema)
+    return sink
+
+
+def rows(log: Log, schema: str, *values: tuple[Any, ...]) -> DataFrame:
+    return log.spark.createDataFrame(list(values), schema).coalesce(1)
+
+
+def pairs(topics: Topics, topic: str) -> list[tuple[str | None, str | None]]:
+    return sorted(((m.key, m.value) for m in topics.read(topic)), key=str)
+
+
+def test_messages_of_each_slot_come_once_however_often_they_are_committed(
+    log: Log, topics: Topics, topic: str
+) -> None:
+    sink = opened(log, topics, topic)
+    first = log.prepare(sink, rows(log, PAIR, (1, "a"), (2, None)))
+    assert topics.read(topic, "read_uncommitted") == []
+    assert [log.commit(first), log.commit(first)] == ["committed", "already"]
+    assert delivered(log.spark, log.recorded(first), log.name) == {"totals": True}
+    assert log.deliver(sink, rows(log, PAIR, (3, "ü"))) == "committed"
+    assert log.deliver(sink, rows(log, PAIR)) == "none"
+    found = topics.read(topic)
+    assert sorted(str(m.value) for m in found) == [
+        '{"id":1,"v":"a"}',
+        '{"id":2,"v":null}',
+        '{"id":3,"v":"ü"}',
+    ]
+    assert {m.headers["stateflow.slot"]: m.headers["stateflow.job"] for m in found} == {
+        "1": log.job,
+        "2": log.job,
+    }
+    waiting = log.recorded(log.prepare(sink, rows(log, PAIR, (4, "d"))))
+    assert delivered(log.spark, waiting, log.name) == {"totals": False}
+
+
+def test_a_slot_that_the_brokers_forgot_is_still_known(log: Log, topics: Topics, topic: str) -> None:
+    sink = opened(log, topics, topic)
+    first = log.prepare(sink, rows(log, PAIR, (1, "a")))
+    log.commit(first)
+    topics.forget_group(f"stateflow-{log.job}-totals")
+    assert log.commit(first) == "already"
+    assert log.deliver(sink, rows(log, PAIR, (2, "b"))) == "committed"
+    assert len(topics.read(topic)) == 2
+
+
+def test_a_topic_that_was_made_anew_is_refused(log: Log, topics: Topics, topic: str) -> None:
+    sink = opened(log, topics, topic)
+    log.deliver(sink, rows(log, PAIR, (1, "a")))
+    topics.delete(topic)
+    time.sleep(1)
+    topics.make(topic)
+    with pytest.raises(
+        DisagreementError, match=f"Kafka topic {topic} was deleted and made anew, .* a new uid"
+    ):
+        log.prepare(sink, rows(log, PAIR, (2, "b")))
+
+
+def test_an_upsert_writes_the_last_of_each_key_and_tombstones_for_deletes(
+    log: Log, topics: Topics, topic: str
+) -> None:
+    schema = "id long, v string, at int, op string"
+    sink = opened(log, topics, topic, schema, "upsert", keys=["id"], order_by="at", delete_when="op = 'd'")
+    log.deliver(
+        sink,
+        rows(
+            log,
+            schema,
+            (1, "a", 1, "u"),
+            (1, "b", 2, "u"),
+            (2, "", 9, "d"),
+            (2, "late", 4, "u"),
+            (3, "y", None, "u"),
+        ),
+    )
+    assert pairs(topics, topic) == [
+        ('{"id":1}', '{"id":1,"v":"b","at":2,"op":"u"}'),
+        ('{"id":2}', None),
+        ('{"id":3}', '{"id":3,"v":"y","at":null,"op":"u"}'),
+    ]
+
+
+def test_a_key_twice_or_without_value_is_refused_before_anything_is_written(
+    log: Log, topics: Topics, topic: str
+) -> None:
+    sink = opened(log, topics, topic, mode="upsert", keys=["id", "v"])
+    with pytest.raises(
+        IncompatibleError, match=r"2 rows of one batch of .* have the key '{\"id\":1,\"v\":\"a\"}'"
+    ):
+        log.prepare(sink, rows(log, PAIR, (1, "a"), (1, "a")))
+    with pytest.raises(
+        IncompatibleError, match=r"1 of the rows of .* have a null in the key id, v of Kafka topic"
+    ):
+        log.prepare(sink, rows(log, PAIR, (1, None), (1, "a")))
+    assert topics.read(topic, "read_uncommitted") == []
+
+
+@pytest.mark.parametrize(
+    ("value", "key", "schema", "row", "message"),
+    [
+        ("json", None, "user string, n int", ("ann", 1), ("ann", '{"user":"ann","n":1}')),
+        ("json", "json", "user string, n int", ("ann", 1), ('{"user":"ann"}', '{"user":"ann","n":1}')),
+        ("string", "string", "user string, n string", ("ann", "plain"), ("ann", "plain")),
+        ("bytes", "bytes", "user binary, n binary", (b"ann", b"plain"), ("ann", "plain")),
+    ],
+)
+def test_key_and_value_are_written_as_the_topic_says(
+    log: Log, topics: Topics, topic: str, value: str, key: str | None, schema: str, row: Any, message: Any
+) -> None:
+    sink = opened(log, topics, topic, schema, value=value, key=key, keys="user")
+    log.deliver(sink, rows(log, schema, row))
+    assert pairs(topics, topic) == [message]
+
+
+def test_sparks_reader_of_json_takes_every_type_back_as_it_was(log: Log, topics: Topics, topic: str) -> None:
+    schema = (
+        "a tinyint, b smallint, c int, d bigint, e float, f double, g boolean, h string, i date, j timestamp, k timestamp_ntz, l binary, "
+        "m decimal(12,3), n struct<x: int, y: array<string>>, o map<string, int>"
+    )
+    when = datetime.datetime(2025, 3, 1, 12, 30, 5, 123456)
+    values = (
+        1, 2, 3, 4, 1.5, float("inf"), True, 'a,"b"\n\\ \t€', datetime.date(2025, 1, 2), when.replace(tzinfo=datetime.UTC), when, b"\x00\xff",
+        Decimal("12.345"), (1, ["x", None]), {"k": 1},
+    )  # fmt: skip
+    given = rows(log, schema, values, (None,) * 15)
+    log.deliver(opened(log, topics, topic, schema), given)
+    told = [str(message.value) for message in topics.read(topic)]
+    back = log.spark.read.schema(schema).json(
+        log.spark.createDataFrame([(t,) for t in told], "t string").rdd.map(lambda r: r[0])
+    )
+    assert sorted(map(str, back.collect())) == sorted(map(str, given.collect()))
+    assert set(json.loads(told[0])) == set(given.columns)
+
+
+@pytest.mark.parametrize(
+    ("options", "schema", "why"),
+    [
+        ({"value": "string"}, PAIR, "a value of string is one column of the type string, and here it is id bigint, v string"),
+        ({"key": "string", "keys": "id"}, PAIR, "a key of string is one column of the type string, and here it is id bigint"),
+        ({"keys": "user"}, PAIR, "the output has no column 'user'; it has id, v"),
+        ({"options": {"kafka.no.such.property": "1"}}, PAIR, "No such configuration property"),
+    ],
+)  # fmt: skip
+def test_rows_that_are_no_such_messages_are_refused_at_the_start(
+    log: Log, topics: Topics, topic: str, options: dict[str, Any], schema: str, why: str
+) -> None:
+    with pytest.raises(UsageError, match=why):
+        opened(log, topics, topic, schema, **options)
+
+
+def test_a_topic_that_is_not_there_is_told_with_the_command(log: Log, topics: Topics) -> None:
+    with pytest.raises(
+        NotFoundError, match=r"Kafka topic nowhere is not there: kafka-topics.sh --create --topic nowhere"
+    ):
+        opened(log, topics, "nowhere")
+
+
+def test_brokers_that_are_not_there_are_told_after_a_bounded_time(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tries, "PAUSES", (0.01,))
+    monkeypatch.setattr("stateflow.connectors.kafka.cluster.PATIENCE", 0.5)
+    with pytest.raises(UnavailableError, match=r"Kafka topic x: .*; run again when the brokers are well"):
+        opened(log, Topics(f"127.0.0.1:{free_port()}"), "x")
+
+
+def test_a_message_that_is_too_large_fails_the_batch_before_its_record(
+    log: Log, topics: Topics, topic: str
+) -> None:
+    topics.make(f"{topic}-small", max_message_bytes="2000")
+    sink = opened(log, topics, f"{topic}-small")
+    with pytest.raises(
+        IncompatibleError, match=r"becomes a message of \d+ bytes, and Kafka topic .* takes 2000: nothing was"
+    ):
+        log.prepare(sink, rows(log, PAIR, (1, "x" * 2000)))
+    assert (
+        log.deliver(sink, rows(log, PAIR, *((k, random.randbytes(700).hex()) for k in range(50))))
+        == "committed"
+    )
+    assert len(topics.read(f"{topic}-small")) == 50
+    large, log.job = topics.make(f"{topic}-large", max_message_bytes="3000000"), f"{log.job}-large"
+    log.last = None
+    assert log.deliver(opened(log, topics, large), rows(log, PAIR, (1, "x" * 2_000_000))) == "committed"
+
+
+def test_a_null_that_readers_take_for_a_delete_is_refused(log: Log, topics: Topics, topic: str) -> None:
+    sink = opened(log, topics, topic, PAIR.replace("long", "string"), value="string", keys="id")
+    with pytest.raises(
+        IncompatibleError, match=r"have a null for a value, which readers of .* take for a delete"
+    ):
+        log.prepare(sink, rows(log, "id string, v string", ("1", None)))
+
+
+def test_without_transactions_a_slot_comes_once_while_nothing_crashes(
+    log: Log, topics: Topics, topic: str
+) -> None:
+    sink = opened(log, topics, topic, delivery="at_least_once")
+    first = log.prepare(sink, rows(log, PAIR, (1, "a")))
+    assert [log.commit(first), log.commit(first)] == ["committed", "already"]
+    assert len(topics.read(topic)) == 1
+
+
+def test_who_opens_the_sinks_transaction_shuts_out_all_others(topics: Topics, topic: str) -> None:
+    first, second = (Cluster(sf.kafka(topic, bootstrap=topics.address)) for _ in range(2))
+    first.make_slots()
+
+    def write(cluster: Cluster, value: bytes, between: Callable[[], object] = lambda: None) -> None:
+        with cluster.transaction("stateflow-x", 10) as transaction:
+            transaction.begin()
+            transaction.produce([(b"1", value)], [])
+            between()
+            transaction.keep("{}")
+            transaction.commit()
+
+    with pytest.raises(UnavailableError, match="fenced"):
+        write(first, b"old", lambda: write(second, b"new"))
+    assert [message.value for message in topics.read(topic)] == ["new"]
+
+
+def test_kills_of_the_run_at_any_moment_leave_every_message_once(
+    topics: Topics, topic: str, tmp_path: Path
+) -> None:
+    records = Records(tmp_path / "root", topic, topics.address, slots=24, messages=20_000)
+    records.decide()
+    seed = random.randrange(10**6)
+    moments, kills = random.Random(seed), 0
+    while kills < 10 and records.finished < records.slots:
+        with records.carry_on() as process:
+            time.sleep(0.7 + moments.random() * 0.8)
+            assert process.poll() in (None, 0)
+            kills += process.poll() is None
+            process.kill()
+    with records.carry_on() as process:
+        assert process.wait(60) == 0
+    assert kills >= 3
+    assert sorted(str(m.value) for m in topics.read(topic)) == records.wanted, f"seed {seed}, {kills} kills"
+
+
+def test_brokers_that_are_killed_in_the_middle_of_commits_leave_every_message_once(
+    broker: Broker, topics: Topics, topic: str, tmp_path: Path
+) -> None:
+    records = Records(tmp_path / "root", topic, topics.address, slots=40, messages=1_000)
+    records.decide()
+    moments = random.Random(7)
+    for _ in range(2):
+        with records.carry_on() as process:
+            time.sleep(1.5 + moments.random())
+            broker.kill()
+            broker.start()
+            process.kill() if moments.random() < 0.5 else time.sleep(1)
+            process.kill()
+    code = UNAVAILABLE
+    while code == UNAVAILABLE:
+        with records.carry_on() as process:
+            code = process.wait(120)
+    assert code == 0
+    assert sorted(str(m.value) for m in topics.read(topic)) == records.wanted
