@@ -18,6 +18,7 @@ from stateflow.checkpoint.processes import has_ended, process_start
 from stateflow.errors import StateflowError
 from stateflow.format.layout import REPLAY_PREFIX, JobLayout, replay_owner
 from stateflow.format.records import Owner, Record, decode, encode
+from stateflow.liveness.stale_pins import release_stale
 from stateflow.storage.store import Store, create_once
 
 _log = logging.getLogger(__name__)
@@ -43,6 +44,7 @@ class Fork:
 def forked(job: JobHandle, records: Sequence[Record], owner: Owner) -> Iterator[Fork]:
     """A fork of the job. The records that it reads are kept from collection until the block ends."""
     _sweep(job.store)
+    release_stale(job.store, job.layout)
     fork = Fork(job.store, JobLayout(f"{REPLAY_PREFIX}{job.new_id()}"))
     with ExitStack() as until_the_end:
         for record in records:
