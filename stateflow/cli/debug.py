@@ -13,11 +13,11 @@ from stateflow.cli.options import (
     Conf,
     File,
     Invocation,
+    KeyText,
     OperatorName,
     Parameters,
     PipelinesJob,
     Settings,
-    argument,
     command,
     flag,
     pairs,
@@ -36,7 +36,7 @@ def debug(
     call: Invocation,
     file: File,
     operator: OperatorName,
-    key: Annotated[str, argument(metavar="KEY", help="42; of several columns a,7 or '[\"a\", 7]'.")],
+    key: KeyText,
     at: Annotated[
         str, flag("--at", metavar="N|tag:NAME|TIME|latest", help="The checkpoint that the batch made.")
     ],

@@ -53,6 +53,13 @@ def debug_of(ctx: typer.Context) -> bool:
 
 JobName = Annotated[str, argument(metavar="JOB", help="Name of the job.")]
 JobOrUrl = Annotated[str, argument(metavar="JOB|URL", help="A job, or the folder or URL of a savepoint.")]
+KeyText = Annotated[
+    str,
+    argument(
+        metavar="KEY",
+        help="42; a negative one behind --, as in -- -7; of several columns a,7 or '[\"a\", 7]'.",
+    ),
+]
 OperatorName = Annotated[str, argument(metavar="OPERATOR", help="Its uid.")]
 File = Annotated[
     str,

@@ -13,6 +13,7 @@ from stateflow.cli.options import (
     Conf,
     Invocation,
     JobName,
+    KeyText,
     OperatorName,
     Parameters,
     argument,
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from stateflow.reading.predicates import Predicate
 
 StateName = Annotated[str, argument(metavar="STATE", help="Name of the state or timer.")]
-Key = Annotated[str, argument(metavar="KEY", help="42; of several columns a,7 or '[\"a\", 7]'.")]
 MapKey = Annotated[str | None, flag("--map-key", metavar="K", help="One entry of a map state.")]
 Namespace = Annotated[
     str | None,
@@ -52,7 +52,7 @@ def history(
     job: JobName,
     operator: OperatorName,
     state: StateName,
-    key: Key,
+    key: KeyText,
     map_key: MapKey = None,
     namespace: Namespace = None,
     since: Since = "",
@@ -97,6 +97,7 @@ def history(
     notes = [f"{_counted(found)} read"]
     if found.nothing:
         notes.insert(0, found.nothing)
+    notes += _other_keys(found)
     if found.more:
         notes.append(f"there are older versions: --limit above {limit} shows them")
     if found.collected:
@@ -119,6 +120,7 @@ def history(
             "edits": found.edits,
             "look_ups": found.look_ups,
             "collected": list(found.collected),
+            "other_keys": list(found.other_keys),
             "more": found.more,
         },
         TextTable(
@@ -138,6 +140,15 @@ def history(
         *_rows_by_version(found),
         note="; ".join(notes),
     )
+
+
+def _other_keys(found: KeyHistory | FirstBad) -> list[str]:
+    if not found.other_keys:
+        return []
+    slots = ", ".join(map(str, found.other_keys[:FIRST])) + ("..." if len(found.other_keys) > FIRST else "")
+    return [
+        f"in checkpoint {slots} the operator had keys of another type, and the key was not looked up there"
+    ]
 
 
 def _counted(found: KeyHistory | FirstBad) -> str:
@@ -377,6 +388,7 @@ def bisect(
             note += f"\nstateflow diff {job} {before.slot} {record.slot} shows what changed"
             of = shlex.quote(key if key is not None else found.key_text)
             note += f"\nstateflow debug FILE:PIPELINE {operator} {of} --at {record.slot} shows why"
+    note += "".join(f"\n{line}" for line in _other_keys(found))
     note += "".join(
         f"\n{line}"
         for line in (*([found.nothing] if found.nothing else []), *_cut((said["previous"], said["value"])))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stateflow.cli.options import Invocation, JobName, OperatorName, argument, command, flag, root_of
+from stateflow.cli.options import Invocation, JobName, KeyText, OperatorName, argument, command, flag, root_of
 from stateflow.cli.output import Piece, TextTable
 from stateflow.cli.text import moment
 from stateflow.errors import UsageError
@@ -21,7 +21,7 @@ def query(
     job: JobName,
     operator: OperatorName,
     state: Annotated[str, argument(metavar="STATE", help="Name of the state or timer.")],
-    key: Annotated[str, argument(metavar="KEY", help="42; of several columns a,7 or '[\"a\", 7]'.")],
+    key: KeyText,
     checkpoint: Annotated[
         str,
         typer.Option(

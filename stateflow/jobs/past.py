@@ -110,7 +110,13 @@ def first_bad(
     records = kept_records(job, _log(job), since, until)
     context = _context(job, options)
     states = PastStates(context)
-    schema = states.reader(records[-1]).target(operator, state).schema
+    try:
+        schema = states.reader(records[-1]).target(operator, state).schema
+    except NotFoundError as error:
+        has = [r.slot for r in records if operator in r.operators and state in r.operators[operator].states]
+        raise (
+            NotFoundError(f"{error}; --until {has[-1]} searches those that have it") if has else error
+        ) from None
     if isinstance(predicate, str):
         if schema.kind == "map" and key is not None and map_key is None:
             raise UsageError(

@@ -15,7 +15,13 @@ import msgspec
 from stateflow.errors import UsageError
 from stateflow.format.records import OperatorState, Record
 from stateflow.reading.diff import ComparedSnapshot, Differences, EntryChange
-from stateflow.reading.past_states import KeyOfState, PastStates, nothing_stored, number_of_checkpoints
+from stateflow.reading.past_states import (
+    KeyOfState,
+    PastStates,
+    nothing_stored,
+    number_of_checkpoints,
+    with_other_keys,
+)
 from stateflow.reading.predicates import Predicate
 from stateflow.reading.snapshots import ReaderContext
 from stateflow.state.keys.text import text_of_key
@@ -40,6 +46,8 @@ class FirstBad:
     look_ups: int
     """Look-ups of the key, each in a record; of a search over a whole state the checkpoints that were compared."""
     scanned: bool
+    other_keys: tuple[int, ...] = ()
+    """As in a history."""
     nothing: str = ""
     """Where no look-up found anything under the key, that sentence."""
 
@@ -80,7 +88,7 @@ def first_of_key(
             try:
                 result = states.look_up(records[at], asked)
             except UsageError:
-                result = None  # the operator had another type of key then
+                result = None  # the state had no such entries then
             is_there = result is not None and result.found
             found_any = found_any or is_there
             values[at] = result.value if result is not None and is_there else None
@@ -91,6 +99,8 @@ def first_of_key(
 
     if records:
         states.target(records[-1], asked)
+    others = with_other_keys(records, records[-1], asked.operator) if records else ()
+    records = [record for record in records if record.slot not in others]
     count, scanned = len(records), scan or predicate.uses_previous
     if scanned:
         # The first kept checkpoint has none before it, so nothing is known of what came before.
@@ -114,6 +124,7 @@ def first_of_key(
         key=None,
         checkpoints=(checkpoints := number_of_checkpoints(records)),
         edits=count - checkpoints,
+        other_keys=others,
         look_ups=states.look_ups,
         scanned=scanned,
         nothing="" if found_any or not records else nothing_stored(records[-1], asked),

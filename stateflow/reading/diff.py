@@ -166,7 +166,8 @@ class Differences:
             kinds = " and ".join(str(dict(each.key)) for each in (one, other))
             if one.key != other.key:
                 raise IncompatibleError(
-                    f"operator {uid!r} has other keys in the two, {kinds}: they cannot be compared"
+                    f"operator {uid!r} has other keys in the two, {kinds}: choose other operators with --operator, or two points on one side "
+                    "of that change"
                 )
             raise IncompatibleError(
                 f"operator {uid!r} has {one.max_parallelism} key groups in one and {other.max_parallelism} in the other: export "

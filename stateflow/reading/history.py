@@ -15,7 +15,14 @@ from stateflow.errors import NotFoundError, StateflowError, UsageError
 from stateflow.format.keygroups import xxhash64
 from stateflow.format.records import Record, Shard, StateSchema
 from stateflow.reading.files.shard_files import Identity, identity
-from stateflow.reading.past_states import KeyOfState, PastStates, gone, nothing_stored, number_of_checkpoints
+from stateflow.reading.past_states import (
+    KeyOfState,
+    PastStates,
+    gone,
+    nothing_stored,
+    number_of_checkpoints,
+    with_other_keys,
+)
 from stateflow.reading.query import LookupResult
 
 What = Literal["kept", "set", "changed", "deleted", "expired", "undeclared", "not there"]
@@ -73,6 +80,8 @@ class KeyHistory:
     """Checkpoints that were collected while their state was read."""
     more: bool
     """Whether older versions were left out."""
+    other_keys: tuple[int, ...] = ()
+    """Checkpoints in which the operator had another type of key, so that the key is not looked up there."""
     nothing: str = ""
     """Why there is no version, as a sentence."""
     rows: Mapping[int, RowsOfVersion] = field(default_factory=dict)
@@ -86,9 +95,11 @@ def history_of_key(
     if not records:
         return KeyHistory((), 0, 0, 0, (), False)
     newest = _newest_with(records, states, asked)
+    others = with_other_keys(records, newest, asked.operator)
     collected: list[int] = []
     with ThreadPoolExecutor(states.readers, "stateflow-history") as pool:
-        versions = list(_versions(records, states, asked, collected, _Ahead(records, states, asked, pool)))
+        ahead = _Ahead(records, states, asked, frozenset(others), pool)
+        versions = list(_versions(records, states, asked, collected, ahead))
     shown = versions if limit is None else versions[-limit:]
     checkpoints = number_of_checkpoints(records)
     return KeyHistory(
@@ -98,6 +109,7 @@ def history_of_key(
         states.look_ups,
         tuple(collected),
         len(shown) < len(versions),
+        others,
         "" if versions else nothing_stored(newest, asked),
     )
 
@@ -119,16 +131,28 @@ class _Ahead:
     """Looks at the records before their turn, many at once: all that do not show the same as the one before them."""
 
     def __init__(
-        self, records: Sequence[Record], states: PastStates, asked: KeyOfState, pool: ThreadPoolExecutor
+        self,
+        records: Sequence[Record],
+        states: PastStates,
+        asked: KeyOfState,
+        others: frozenset[int],
+        pool: ThreadPoolExecutor,
     ) -> None:
-        self._states, self._asked = states, asked
-        self.prints = [_fingerprint(record, asked, states) for record in records]
+        self._states, self._asked, self._others = states, asked, others
+        self.prints = [
+            ("another type of key",) if record.slot in others else _fingerprint(record, asked, states)
+            for record in records
+        ]
         self._results: dict[int, Future[LookupResult | None]] = {}
         for at, record in enumerate(records):
+            if record.slot in others:
+                continue
             if not at or record.kind in _EDITS or not _same(self.prints[at - 1], self.prints[at]):
                 self._results[record.slot] = pool.submit(states.look_up, record, asked)
 
     def look_up(self, record: Record) -> LookupResult | None:
+        if record.slot in self._others:
+            return None
         result = self._results.pop(record.slot, None)
         return self._states.look_up(record, self._asked) if result is None else result.result()
 
@@ -149,7 +173,7 @@ def _versions(
         try:
             result = ahead.look_up(record)
         except UsageError:
-            result = None  # the operator had another type of key then
+            result = None  # the state had no such entries then
         except StateflowError as error:
             if not gone(error):
                 raise

@@ -106,6 +106,17 @@ def nothing_stored(record: Record, asked: KeyOfState) -> str:
     )
 
 
+def with_other_keys(records: Sequence[Record], newest: Record, operator: str) -> tuple[int, ...]:
+    """The slots whose operator has another type of key than in `newest`: there the same text names another key, if any."""
+
+    def types(record: Record) -> list[str]:
+        return [kind for _, kind in record.operators[operator].key]
+
+    return tuple(
+        record.slot for record in records if operator in record.operators and types(record) != types(newest)
+    )
+
+
 def number_of_checkpoints(records: Sequence[Record]) -> int:
     """Without restores and other edits, as the retention counts."""
     return sum(record.kind == "checkpoint" for record in records)
@@ -131,4 +142,5 @@ __all__ = [
     "gone",
     "nothing_stored",
     "number_of_checkpoints",
+    "with_other_keys",
 ]

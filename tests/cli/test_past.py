@@ -102,6 +102,12 @@ def test_a_key_that_never_was_is_told_with_how_a_key_is_written(typed: Typed, ro
     assert "has anything under key 1 and map key sku7:" in entry
 
 
+def test_a_negative_key_stands_behind_two_dashes(command: Command, root: Path, job: GrownJob) -> None:
+    said = command("history", "orders", "balance", "total", "--checkpoint-dir", root, "--", "-1")
+    assert "has anything under key -1:" in said.err
+    assert "a negative one behind --" in " ".join(command("history", "--help").out.replace("│", "").split())
+
+
 def test_restores_are_read_and_not_counted_as_the_retention_does_not(
     typed: Typed, job: GrownJob, root: Path
 ) -> None:
@@ -249,6 +255,37 @@ def test_a_function_that_fails_on_nothing_says_what_it_gets(typed: Typed, tmp_pa
     assert said.code != 0
     assert f"{file}:wrong failed: TypeError: " in said.err
     assert "; where there is nothing it gets None" in said.err
+
+
+def test_a_state_that_was_renamed_and_keys_of_another_type_are_told(typed: Typed, job: GrownJob) -> None:
+    job.schemas = {("sum" if name == "total" else name): schema for name, schema in job.schemas.items()}
+    last = put(job, u1=9)
+    gone = typed("bisect", "orders", "balance", "total", 1, "--first", "value < 0")
+    assert (
+        gone.code,
+        "its states are brief, idle, items, kept, log, sum; --until 7 searches" in gone.err,
+    ) == (3, True)
+    assert "checkpoint 5 is the first one" in typed(
+        "bisect", "orders", "balance", "total", 1, "--first", "value < 0", "--until", 7
+    ).err  # fmt: skip
+    operator, model = job.operator(), job.model
+    texts = msgspec.structs.replace(operator, key=(("user", "str"),))
+    other = job.record(texts, {})
+    job.record(operator, model)
+    said = typed("history", "orders", "balance", "sum", 1)
+    sentence = (
+        f"in checkpoint {other} the operator had keys of another type, and the key was not looked up there"
+    )
+    assert sentence in said.err
+    versions = typed("history", "orders", "balance", "sum", 1, "-o", "json").json["versions"]
+    assert [(v["checkpoint"], v["what"]) for v in versions] == [
+        (last, "set"), (other, "undeclared"), (other + 1, "set"),
+    ]  # fmt: skip
+    found = typed("bisect", "orders", "balance", "sum", 1, "--first", "value IS NULL", "--since", last)
+    assert "holds in no checkpoint" in found.err, "a key that is not looked up is not missing"
+    assert sentence in found.err
+    refused = typed("diff", "orders", last, other)
+    assert "choose other operators with --operator, or two points on one side of that change" in refused.err
 
 
 def test_values_that_are_cut_are_said_to_be(command: Command, root: Path) -> None:
