@@ -70,6 +70,10 @@ def history(
     conf: Conf = None,
 ) -> None:
     """What a state held for a key, after each kept checkpoint in which that changed."""
+    if not rows and (parameter or master or conf):
+        raise UsageError(
+            "-p, --master and --conf are for reading rows again: name their pipeline with --rows FILE:PIPELINE, or leave them out"
+        )
     asked: dict[str, Any] = {
         "map_key": map_key,
         "namespace": namespace,

@@ -323,6 +323,7 @@ def test_any_key_of_a_state_is_found_by_what_changed(typed: Typed) -> None:
         (("history", "orders", "nobody", "total", 1), "has no operator 'nobody': its operators are balance"),
         (("history", "orders", "balance", "total", "a"), "'a'"),
         (("history", "nothing", "balance", "total", 1), "there is no job 'nothing'"),
+        (("history", "orders", "balance", "total", 1, "-p", "a=b"), "name their pipeline with --rows FILE:PIPELINE, or leave them out"),
         (("history", "orders", "balance", "total", 1, "--since", 99), "keeps no checkpoint in that time: its newest one is 7"),
         (("diff", "orders", 3, 99), "has no checkpoint 99 (any more): it keeps 2, 3, 4, 5, 6, 7"),
         (("diff", "orders", 3, "tag:none"), "has no tag 'none'; its tags are: none"),
