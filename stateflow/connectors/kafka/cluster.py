@@ -105,6 +105,11 @@ class Cluster:
                         ) from error
                     if name != "TOPIC_ALREADY_EXISTS":
                         raise
+            # Brokers say for a moment that they do not know a topic which they have just made.
+            until = time.monotonic() + PATIENCE
+            while slots.TOPIC not in self._topics() and time.monotonic() < until:
+                time.sleep(0.1)
+            return
         policy = self._config(slots.TOPIC).get("cleanup.policy", "compact")
         if policy != "compact":
             raise UsageError(
