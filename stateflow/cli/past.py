@@ -337,6 +337,7 @@ def bisect(
         bool, flag("--scan", help="Look at every checkpoint: for conditions that do not stay true.")
     ] = False,
     map_key: MapKey = None,
+    namespace: Namespace = None,
     since: Since = "",
     until: Annotated[
         str, flag("--until", metavar="N|tag:NAME|TIME", help="Leave out what is newer than this checkpoint.")
@@ -349,9 +350,9 @@ def bisect(
         )
     if (key is None) != anything:
         raise UsageError("name a key, or search all keys of the state with --any, and not both")
-    if anything and map_key is not None:
+    if anything and (map_key is not None or namespace is not None):
         raise UsageError(
-            "--any looks at every entry of a map: leave out --map-key, or name a key in place of --any"
+            "--any looks at every entry of the state: leave out --map-key and --namespace, or name a key in place of --any"
         )
     found = call.job(job).bisect(
         operator,
@@ -359,6 +360,7 @@ def bisect(
         key,
         _predicate(first),
         map_key=map_key,
+        namespace=namespace,
         since=since,
         until=until,
         scan=scan,

@@ -495,6 +495,7 @@ class Job(JobHandle):
         first: str | Predicate,
         *,
         map_key: str | None = None,
+        namespace: str | None = None,
         since: str = "",
         until: str = "",
         scan: bool = False,
@@ -508,8 +509,8 @@ class Job(JobHandle):
         from stateflow.jobs import past
 
         return past.first_bad(
-            self, operator, state, key, first, options or self._options(), map_key=map_key, since=since, until=until,
-            scan=scan,
+            self, operator, state, key, first, options or self._options(), map_key=map_key, namespace=namespace,
+            since=since, until=until, scan=scan,
         )  # fmt: skip
 
     def beside(self, name: str) -> Job:

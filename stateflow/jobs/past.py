@@ -102,6 +102,7 @@ def first_bad(
     options: Options,
     *,
     map_key: str | None = None,
+    namespace: str | None = None,
     since: str = "",
     until: str = "",
     scan: bool = False,
@@ -125,7 +126,8 @@ def first_bad(
         predicate = condition(predicate, schema)
     if key is None:
         return first_of_any(records, context, operator, state, predicate)
-    return first_of_key(records, states, KeyOfState(operator, state, key, map_key), predicate, scan=scan)
+    asked = KeyOfState(operator, state, key, map_key, namespace)
+    return first_of_key(records, states, asked, predicate, scan=scan)
 
 
 def debugged(

@@ -17,7 +17,7 @@ from stateflow.format.records import Savepoint, encode
 from stateflow.state.values.serializers import serializer_for
 from stateflow.storage.roots import open_store
 from tests.cli.conftest import Command, Said
-from tests.reading.grown import LOG, TOTAL, GrownJob, full
+from tests.reading.grown import EVERY_KIND, LOG, OPEN, TOTAL, GrownJob, full
 
 _int, _str = serializer_for(int), serializer_for(str)
 PIPELINE = """
@@ -82,6 +82,18 @@ def test_a_history_has_each_checkpoint_in_which_the_key_changed(typed: Typed) ->
     shown = typed("history", "orders", "balance", "total", 3)
     assert "deleted" in shown.out
     assert "6 kept checkpoints read" in shown.err
+
+
+def test_a_namespace_is_searched_and_the_way_to_it_is_told(command: Command, root: Path) -> None:
+    windows = GrownJob(root, schemas=EVERY_KIND)
+    for value in (1, 2, -3, -4):
+        windows.batch(lambda model, value=value: {full(OPEN, 7, "noon"): _int.dumps(value)})
+    words = ("orders", "balance", "open", 7, "--checkpoint-dir", root)
+    lost = command("bisect", *words, "--first", "value < 0")
+    assert "has namespaces: name one with --namespace" in lost.err
+    named = (*words, "--namespace", "noon", "-o", "json")
+    assert command("bisect", *named, "--first", "value < 0").json["checkpoint"] == 4
+    assert [v["value"] for v in command("history", *named).json["versions"]] == [1, 2, -3, -4]
 
 
 def test_a_history_can_begin_later_and_show_less(typed: Typed) -> None:
@@ -331,7 +343,7 @@ def test_any_key_of_a_state_is_found_by_what_changed(typed: Typed) -> None:
         (("diff", "orders", 3, 4, "--state", "nothing"), "has a state 'nothing': their states are brief"),
         (("bisect", "orders", "balance", "total", 1), "say what is wrong: --first 'value < 0'"),
         (("bisect", "orders", "balance", "total", "--first", "value < 0"), "name a key, or search all keys of the state with --any"),
-        (("bisect", "orders", "balance", "items", "--any", "--map-key", "a", "--first", "value < 0"), "--any looks at every entry of a map: leave out --map-key"),
+        (("bisect", "orders", "balance", "items", "--any", "--map-key", "a", "--first", "value < 0"), "--any looks at every entry of the state: leave out --map-key"),
         (("bisect", "orders", "balance", "total", 1, "--first", "amount < 0"), "needs column 'amount', but the state has none; it has value, previous"),
         (("bisect", "orders", "balance", "total", 1, "--first", "abs(value) > 5"), "conditions have no functions: give a Python function, as FILE:FUNCTION"),
         (("bisect", "orders", "balance", "log", 1, "--first", "value < 0"), "have no columns for a condition: give a Python function"),
