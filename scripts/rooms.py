@@ -239,11 +239,11 @@ ROOMS: Mapping[str, Room] = {
     ),
     "connectors/postgres": Room("rows into Postgres", "connectors", "sink.py"),
     "testing": Room(
-        "operators in unit tests, without Spark, and whole pipelines, with it",
+        "operators in unit tests, without Spark, whole pipelines, with it, and the promises of a sink as tests",
         # `checkpoint` is the rescale of a record, which is pure: the harness of operators without keys rescales as a run does.
-        "checkpoint compatibility config format operators operators/joins pipelines pipelines/inputs "
-        "pipelines/processes pipelines/rows reading spark spark/inputs spark/session state state/backends "
-        "state/columns state/keys state/values",
+        "checkpoint compatibility config connectors format operators operators/joins pipelines pipelines/inputs "
+        "pipelines/processes pipelines/rows reading spark spark/inputs spark/session spark/sinks state "
+        "state/backends state/columns state/keys state/values storage",
     ),
     "spark/state_tables": Room(
         "state as Spark tables: the data source, canonical savepoints",

@@ -37,7 +37,13 @@ def test_every_error_is_a_stateflow_error_with_an_exit_code_of_its_own() -> None
 
 
 def test_the_testing_module_offers_the_harness() -> None:
-    assert stateflow.testing.__all__ == ["ColumnarHarness", "FlowHarness", "KeyedHarness", "PartitionHarness"]
+    assert stateflow.testing.__all__ == [
+        "ColumnarHarness",
+        "FlowHarness",
+        "KeyedHarness",
+        "PartitionHarness",
+        "SinkConformance",
+    ]
 
 
 def test_what_users_chain_is_there() -> None:

@@ -49,7 +49,10 @@ TOPICS = {
     "errors": Topic("Errors", ("errors",)),
 }
 LISTS = {
-    "stateflow.testing": ("Testing", "Operators without Spark: `from stateflow.testing import ...`."),
+    "stateflow.testing": (
+        "Testing",
+        "Operators without Spark, pipelines with it, sinks: `from stateflow.testing import ...`.",
+    ),
     "stateflow.airflow": ("Airflow", "Operators, sensors, triggers: `from stateflow.airflow import ...`."),
 }
 """Modules with a public list of their own."""

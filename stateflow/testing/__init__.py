@@ -7,7 +7,8 @@ assert harness.state(1).total.value == 2.5
 harness.advance(at + timedelta(hours=2))
 
 `ColumnarHarness` is the same for columnar operators, `PartitionHarness` for those without keys. `FlowHarness` runs a whole pipeline, and
-needs Spark for it. A harness is loaded when it is first used: a test of one class does not pay for pandas or Spark.
+needs Spark for it. `SinkConformance` has the promises of a sink as tests, for whoever writes one. Each is loaded when it is first used: a
+test of one class does not pay for pandas or Spark.
 """
 
 from importlib import import_module
@@ -15,18 +16,27 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stateflow.testing.columnar import ColumnarHarness
+    from stateflow.testing.conformance import SinkConformance
     from stateflow.testing.flow import FlowHarness
     from stateflow.testing.keyed import KeyedHarness
     from stateflow.testing.partition import PartitionHarness
 
-__all__ = ["ColumnarHarness", "FlowHarness", "KeyedHarness", "PartitionHarness"]
+__all__ = ["ColumnarHarness", "FlowHarness", "KeyedHarness", "PartitionHarness", "SinkConformance"]
+
+_ROOMS = {
+    "ColumnarHarness": "columnar",
+    "FlowHarness": "flow",
+    "KeyedHarness": "keyed",
+    "PartitionHarness": "partition",
+    "SinkConformance": "conformance",
+}
 
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
         if name not in __all__:
             raise AttributeError(f"module 'stateflow.testing' has no attribute {name!r}")
-        value = getattr(import_module(f"stateflow.testing.{name.removesuffix('Harness').lower()}"), name)
+        value = getattr(import_module(f"stateflow.testing.{_ROOMS[name]}"), name)
         globals()[name] = value
         return value
 

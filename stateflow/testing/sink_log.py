@@ -1,0 +1,84 @@
+"""Records as a run would decide them, for tests of sinks: the log of one job, as far as one of its sinks sees it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stateflow.checkpoint.writer import CommitPermit
+from stateflow.format.records import Owner, Prepared, Record, decode, encode
+from stateflow.spark.sinks.base import BatchFunction, Committed, Sink
+from stateflow.spark.sinks.kinds import commit
+from stateflow.spark.sinks.slot import SinkSlot
+from stateflow.spark.sinks.staging import Stager
+from stateflow.storage.roots import open_store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass
+class SinkLog:
+    """Decides a slot after the other, and commits what is decided as whoever finds the record does."""
+
+    spark: SparkSession
+    root: Path
+    job: str = "3f2b6c1e-1111-4a6e-9d3f-0123456789ab"
+    name: str = "orders"
+    sink: str = "totals"
+    last: int | None = None
+    """The slot last committed to the sink."""
+    slot: int = 0
+    """The slot last decided."""
+    late: tuple[int, ...] = ()
+    """Abandoned slots that may have arrived all the same."""
+    functions: Mapping[str, BatchFunction] = field(default_factory=dict)
+    still_owner: Callable[[], None] = lambda: None
+    writer: str = "w"
+    """What is unique to the record; of a copy of the log another one."""
+
+    @property
+    def stage(self) -> Stager:
+        return Stager(partial(open_store, str(self.root)), lambda: uuid.uuid4().hex)
+
+    def at(self, slot: int | None = None) -> SinkSlot:
+        number = slot or self.slot
+        return SinkSlot(self.job, self.name, self.sink, number, 1, self.late, f"{self.writer}{number}")
+
+    def prepare(self, sink: Sink, frame: DataFrame) -> Prepared:
+        """The next slot's output, as it comes back from a store."""
+        self.slot += 1
+        return self.stored(sink.prepare(frame, self.at(), self.last, self.stage))
+
+    def stored(self, prepared: Prepared) -> Prepared:
+        return self.recorded(prepared).sinks[self.sink]
+
+    def recorded(self, prepared: Prepared) -> Record:
+        record = Record(
+            kind="checkpoint",
+            job=self.job,
+            slot=self.slot,
+            epoch=1,
+            writer="w",
+            owner=Owner(run="r"),
+            sinks={self.sink: prepared},
+        )
+        return decode(encode(record), Record, "test")
+
+    def commit(self, prepared: Prepared, slot: int | None = None) -> Committed:
+        at = self.at(slot)
+        record = Record(
+            kind="checkpoint", job=self.job, slot=at.slot, epoch=1, writer="w", owner=Owner(run="r")
+        )
+        permit = CommitPermit.to_carry_out(record)
+        outcome = commit(self.spark, prepared, at, permit, self.still_owner, self.functions, self.stage)
+        if outcome != "none":
+            self.last = max(self.last or 0, at.slot)
+        return outcome
+
+    def deliver(self, sink: Sink, frame: DataFrame) -> Committed:
+        return self.commit(self.prepare(sink, frame))

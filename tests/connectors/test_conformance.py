@@ -1,0 +1,126 @@
+"""The library's sinks keep what every sink promises, and a sink that does not is found out."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import stateflow as sf
+from stateflow.connectors import Sink
+from stateflow.spark import sinks
+from stateflow.spark.sinks import function
+from stateflow.spark.sinks.memory import MemoryTable
+from stateflow.testing import SinkConformance
+
+pytestmark = pytest.mark.usefixtures("spark")
+
+
+class TestMemory(SinkConformance):
+    mode = "collect"
+    ordered = any_columns = True
+    knows_records = False
+
+    def target(self, folder: Path, name: str) -> MemoryTable:
+        return sf.memory(f"conformance {name}")
+
+    def rows(self, target: MemoryTable) -> Iterable[Mapping[str, Any]]:
+        return target.rows
+
+
+TABLES = (
+    "CREATE TABLE IF NOT EXISTS orders (id INT, slot INT, at INT, v TEXT, op TEXT)",
+    "CREATE TABLE IF NOT EXISTS deliveries (key TEXT PRIMARY KEY, slot INT, record TEXT)",
+)
+
+
+@dataclass
+class Deliver:
+    """A user's function, as docs/sinks.md has it."""
+
+    file: str
+
+    def connect(self) -> closing[sqlite3.Connection]:
+        connection = sqlite3.connect(self.file, timeout=30, isolation_level=None)
+        for table in TABLES:
+            connection.execute(table)
+        return closing(connection)
+
+    def __call__(self, frame: DataFrame, delivery: sf.Delivery) -> None:
+        rows = [tuple(row) for row in frame.toLocalIterator()]
+        with self.connect() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            found = connection.execute(
+                "SELECT slot, record FROM deliveries WHERE key = ?", (delivery.key,)
+            ).fetchone()
+            if found == (delivery.slot, delivery.record):
+                return
+            if found is not None and found[0] >= delivery.slot:
+                raise RuntimeError(f"a copy of the job? {found} is in")
+            connection.executemany("INSERT INTO orders VALUES (?, ?, ?, ?, ?)", rows)
+            mine = (delivery.key, delivery.slot, delivery.record)
+            connection.execute("REPLACE INTO deliveries VALUES (?, ?, ?)", mine)
+            connection.execute("COMMIT")
+
+
+class TestFunction(SinkConformance):
+    mode = "function"
+    any_columns = ordered = True
+    # The function above has one table of its own.
+    test_every_value_comes_back_as_it_was = None
+
+    def target(self, folder: Path, name: str) -> Deliver:
+        return Deliver(str(folder / "shop.db"))
+
+    def rows(self, target: Deliver) -> Iterable[Mapping[str, Any]]:
+        with target.connect() as connection:
+            connection.row_factory = sqlite3.Row
+            return [dict(row) for row in connection.execute("SELECT * FROM orders ORDER BY rowid")]
+
+    def code(self, sink: Sink) -> Sequence[str]:
+        return [function.__file__, __file__]
+
+
+@pytest.mark.system
+class OfDelta(SinkConformance):
+    folder: Path
+    every = 4
+    files = ("delta_table",)
+
+    @pytest.fixture(autouse=True, scope="class")
+    @classmethod
+    def _one_table(cls, tmp_path_factory: pytest.TempPathFactory) -> None:
+        cls.folder = tmp_path_factory.mktemp("tables")
+
+    def target(self, folder: Path, name: str) -> Any:
+        return sf.delta(str(self.folder / name))
+
+    def rows(self, target: Any) -> Iterable[Mapping[str, Any]]:
+        commits = len(list((Path(target.path) / "_delta_log").glob("*.json")))
+        return _rows_of(target.path, commits) if commits else []
+
+    def code(self, sink: Sink) -> Sequence[str]:
+        return [f"{Path(sinks.__file__).parent}/{name}.py" for name in self.files]
+
+
+@lru_cache(maxsize=1)
+def _rows_of(path: str, commits: int) -> list[dict[str, Any]]:
+    return SparkSession.active().read.format("delta").load(path).toArrow().to_pylist()
+
+
+class TestDeltaAppend(OfDelta):
+    files = ("delta_append", "delta_table", "delta_rewind")
+
+
+class TestDeltaUpsert(OfDelta):
+    mode = "upsert"
+    files = ("delta_upsert", "delta_rewrite", "delta_table")
+    # The same code as of appends.
+    test_the_output_goes_back_to_an_older_slot_or_says_that_it_cannot = None
