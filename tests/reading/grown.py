@@ -319,7 +319,7 @@ class GrownJob(ClaimedJob):
                         key for key in model if self.users[key] == user and key not in self.due
                     )
                     continue
-                for state in rng.sample(list(self.schemas), 7):
+                for state in rng.sample(list(self.schemas), min(7, len(self.schemas))):
                     made |= self.put(
                         model,
                         state,

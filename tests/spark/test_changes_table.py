@@ -30,7 +30,7 @@ Rows = Counter[tuple[str | None, ...]]
 
 
 class Grown(GrownJob):
-    def put(self, **totals: int | None) -> int:
+    def give(self, **totals: int | None) -> int:
         changes = {
             full(TOTAL, int(user[1:])): None if value is None else _int.dumps(value)
             for user, value in totals.items()
@@ -74,12 +74,12 @@ def row(user: int, kind: str, before: Any, after: Any) -> tuple[str | None, ...]
 
 
 def test_a_session_reads_what_changed_as_a_table(spark: SparkSession, job: Grown) -> None:
-    one, other = job.put(u1=5, u2=1, u4=4), job.put(u1=None, u2=2, u3=7)
+    one, other = job.give(u1=5, u2=1, u4=4), job.give(u1=None, u2=2, u3=7)
     expected = {row(1, "went", 5, None), row(2, "changed", 1, 2), row(3, "came", None, 7)}
     options = {"checkpoint_dir": job.root, "cache_dir": str(job.folder / "host"), "job": "orders"}
     frame = spark.read.format("stateflow").options(**options, diff=f"{one}..latest").load()
     assert frame.columns == list(TEXTS)
-    job.put(u9=9)
+    job.give(u9=9)
     assert {tuple(each) for each in frame.collect()} == expected, "the points were chosen by load()"
     found = read_state(spark, **options, diff=f"{one}..{other}").where("kind = 'changed'")
     assert [(each["key"], each["before"], each["after"]) for each in found.collect()] == [("2", "1", "2")]
@@ -110,18 +110,18 @@ def test_the_rows_are_those_of_the_command(tmp_path: Path, backend: str) -> None
 def test_a_host_that_has_nothing_still_knows_what_was_before(
     job: Grown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = job.put(**{f"u{n}": n for n in range(200)})
-    other = job.put(u1=-1)
+    one = job.give(**{f"u{n}": n for n in range(200)})
+    other = job.give(u1=-1)
     monkeypatch.setattr(LocalStore, "local_root", None)
     assert job.table(diff=f"{one}..{other}") == Counter([row(1, "changed", 1, -1)])
 
 
 def test_tags_times_savepoints_and_other_jobs_are_points(job: Grown, tmp_path: Path) -> None:
-    one = job.put(u1=5)
+    one = job.give(u1=5)
     job.tag(one, "good")
     url = str(tmp_path / "sp")
     job.save(one, url)
-    other = job.put(u1=6)
+    other = job.give(u1=6)
     expected = Counter([row(1, "changed", 5, 6)])
     at = job.at(one).at
     assert job.table(diff=f"tag:good..{other}") == expected
@@ -129,12 +129,12 @@ def test_tags_times_savepoints_and_other_jobs_are_points(job: Grown, tmp_path: P
     then = instant(at).isoformat()
     assert job.table(diff=f"{then}..latest") == expected
     copy = Grown(tmp_path / "root", "copy")
-    copy.put(u1=9)
+    copy.give(u1=9)
     assert job.table(diff="latest..latest", **{"with": "copy"}) == Counter([row(1, "changed", 6, 9)])
 
 
 def test_operator_and_state_narrow_the_table(job: Grown) -> None:
-    one = job.put(u1=1)
+    one = job.give(u1=1)
     other = job.batch(job.some(9, most=12))
     whole = job.table(diff=f"{one}..{other}")
     assert {each[1] for each in whole} > {"total"}
@@ -145,9 +145,9 @@ def test_operator_and_state_narrow_the_table(job: Grown) -> None:
 def test_what_cannot_be_told_entry_by_entry_is_logged_once(
     job: Grown, caplog: pytest.LogCaptureFixture
 ) -> None:
-    one = job.put(u1=1)
+    one = job.give(u1=1)
     job.schemas["sum"] = job.schemas.pop("total")
-    other = job.put(u1=2)
+    other = job.give(u1=2)
     with caplog.at_level(logging.WARNING):
         assert job.table(diff=f"{one}..{other}") == Counter()
     assert [each.getMessage().split(" is ")[0] for each in caplog.records] == [
@@ -186,14 +186,14 @@ def test_what_cannot_be_told_entry_by_entry_is_logged_once(
 def test_a_wrong_question_is_refused_when_the_table_is_loaded(
     job: Grown, options: dict[str, str], kind: type[StateflowError], says: str
 ) -> None:
-    job.put(u1=1)
-    job.put(u1=2)
+    job.give(u1=1)
+    job.give(u1=2)
     with pytest.raises(kind, match=says):
         job.source(**options).schema()
 
 
 def test_other_keys_are_refused_when_the_table_is_loaded(job: Grown, tmp_path: Path) -> None:
-    job.put(u1=1)
+    job.give(u1=1)
     other = Grown(tmp_path / "root", "copy")
     operator = msgspec.structs.replace(other.operator(), key=(("user", "str"),))
     other.record(operator, {})
@@ -204,11 +204,11 @@ def test_other_keys_are_refused_when_the_table_is_loaded(job: Grown, tmp_path: P
 def test_a_point_that_is_collected_while_it_is_read_is_not_taken_for_damage(job: Grown) -> None:
     job.retained = 1
     job.begin("again")
-    one = job.put(**{f"u{n}": n for n in range(50)})
-    other = job.put(u1=2)
+    one = job.give(**{f"u{n}": n for n in range(50)})
+    other = job.give(u1=2)
     reader = job.reader(diff=f"{one}..{other}")
     for _ in range(9):
-        job.put(**{f"u{n}": n + 1 for n in range(50)})
+        job.give(**{f"u{n}": n + 1 for n in range(50)})
     job.collect(retained=1)
     with pytest.raises(
         NotFoundError, match=r"checkpoint \d+ of job 'orders' was collected while it was read"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -58,8 +57,8 @@ def test_a_job_has_one_reading_of_its_storage_at_a_time(tmp_path: Path, store: M
         assert {type(ask(retained)) for retained in range(2, 40)} == {BusyError}
         assert len(catalog._roots["main"].jobs["orders"].storage) == 1
         gate.open.set()
-        storage = catalog._roots["main"].jobs["orders"].storage
-        storage[1, timedelta(0)].refresh().result(60)
+        [reading] = catalog._roots["main"].jobs["orders"].storage.values()
+        reading.refresh().result(60)
     assert asyncio.run(catalog.storage("main", "orders", 1)).retained == 1
 
 

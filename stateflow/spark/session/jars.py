@@ -229,15 +229,24 @@ def _proxy(env: Mapping[str, str]) -> dict[str, str]:
     return options
 
 
-if __name__ == "__main__":
+def _main(connectors: list[str]) -> None:
+    """Makes sure that Java and the jars are there, also those of these connectors."""
+    for name in connectors:
+        if name not in _OF_CONNECTORS:
+            raise UsageError(f"no connector is called {name!r}: say {', '.join(_OF_CONNECTORS)}")
     folder = cache_folder()
+    if not find_java(folder):
+        install_java(folder)
+    print(f"{len(local_jars(folder))} jars in {folder / 'ivy' / 'jars'}")
+    for name in connectors:
+        print(f"{len(local_jars(folder, bundle_of(name)))} jars in {folder / f'ivy-of-{name}' / 'jars'}")
+
+
+if __name__ == "__main__":
+    if {"-h", "--help"} & set(sys.argv[1:]):
+        print(f"python -m stateflow.spark.session.jars [{'|'.join(_OF_CONNECTORS)}]: {_main.__doc__}")
+        sys.exit()
     try:
-        if not find_java(folder):
-            install_java(folder)
-        print(f"{len(local_jars(folder))} jars in {folder / 'ivy' / 'jars'}")
-        for name in sys.argv[1:]:
-            if name not in _OF_CONNECTORS:
-                raise UsageError(f"no connector is called {name!r}: say {', '.join(_OF_CONNECTORS)}")
-            print(f"{len(local_jars(folder, bundle_of(name)))} jars in {folder / f'ivy-of-{name}' / 'jars'}")
+        _main(sys.argv[1:])
     except StateflowError as error:
         sys.exit(f"stateflow: {error}")
