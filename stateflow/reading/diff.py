@@ -127,6 +127,16 @@ class Differences:
         for uid in self.comparable():
             yield from _ComparedOperator(self, uid, ours[uid], theirs[uid]).changes()
 
+    def stored(self, uid: str, state: str) -> Iterator[Difference]:
+        """The entries of a state whose bytes differ, as both points have stored them. Keys have the state's id of the point before.
+        Ask with `look_up`, since nothing is left unknown then."""
+        ours, theirs = self.before.record.operators[uid], self.after.record.operators[uid]
+        self._check(uid, ours, theirs)
+        number = ours.states[state].id
+        for found in _ComparedOperator(self, uid, ours, theirs).differences():
+            if found.before != found.after and int.from_bytes(found.key[2:PREFIX_WIDTH], "big") == number:
+                yield found
+
     def comparable(self) -> list[str]:
         """The operators whose entries are compared. It notes what cannot be told entry by entry, and reads no state."""
         ours, theirs = self.before.record.operators, self.after.record.operators
@@ -232,6 +242,11 @@ class _ComparedOperator:
         ]
 
     def changes(self) -> Iterator[EntryChange]:
+        for difference in self.differences():
+            yield from self._change(difference)
+
+    def differences(self) -> Iterator[Difference]:
+        """Of all states, before it is known which of them count."""
         files = [StateFiles(each.context.store, each.context.cache) for each in self._snapshots]
         sides = [
             [ShardSide(own, shard) for shard in _shards(operator)]
@@ -241,7 +256,7 @@ class _ComparedOperator:
         for pair in islice(pairs_of_shards(*sides, share=self._same_ids), number, None, shares):
             yield from self._of_pair(pair)
 
-    def _of_pair(self, pair: ShardPair) -> Iterator[EntryChange]:
+    def _of_pair(self, pair: ShardPair) -> Iterator[Difference]:
         overdue = self._overdue(pair)
         if not any(pair.own) and not overdue:
             return
@@ -255,22 +270,17 @@ class _ComparedOperator:
             asked.unread |= {ref.path: ref for ref in away}
             if (ranges or overdue) and _MISSING not in asked.notes:
                 asked.notes.append(_MISSING)
-            yield from self._decoded(differences)
+            yield from differences
             return
         with _Look(pair, self._snapshots) as look:
             seen: set[bytes] = set()
             for difference in _looked_up(differences, look):
                 if ranges or overdue:
                     seen.add(difference.key)
-                yield from self._change(difference)
+                yield difference
             more = sorted(set(self._hidden(ranges, look)) | set(self._expiring(overdue, look)))
             unseen = (Difference(key, UNKNOWN, UNKNOWN) for key in more if key not in seen)
-            for difference in _looked_up(unseen, look):
-                yield from self._change(difference)
-
-    def _decoded(self, differences: Iterator[Difference]) -> Iterator[EntryChange]:
-        for difference in differences:
-            yield from self._change(difference)
+            yield from _looked_up(unseen, look)
 
     def _hidden(self, ranges: Sequence[Any], look: _Look) -> Iterator[bytes]:
         """Keys in ranges that one side has deleted at a stroke."""

@@ -408,6 +408,7 @@ class BatchLoop:
             storage=self.storage_of(moment.slot),
             late=late,
             input_free=input_free,
+            record_at=lambda slot: next((kept for kept in writer.log.chain if kept.slot == slot), None),
             again=self._failed_tries > 0,
         )
         return Batch(attempt, frames)
@@ -422,6 +423,8 @@ class BatchLoop:
     ) -> None:
         """Warns of what the batch showed. A misspelt field is an error before the batch is decided."""
         self._absent.check(observed, positions, self.location)
+        for about, sentence in batch.warnings.items():
+            self.warnings.add(about, sentence)
         for about, sentence in early_times(observed):
             self.warnings.add(about, sentence)
         if batch.attempt.parent is not None and not input_free:

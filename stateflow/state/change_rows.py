@@ -2,7 +2,7 @@
 
     the columns of the entry     as a table of the state has them: key, namespace, map_key, at, by
     added_slot, position         of a list: which batch appended the element, and where in it
-    state, kind                  the state's name; put, delete or expire
+    state, kind                  the state's name; put, delete, expire, restore or evolve
     before, after                typed; null where there is no entry. Missing where entries have no columns
     slot, time                   of the batch
 
@@ -27,7 +27,7 @@ from stateflow.state.backends.watched import WrittenEntries
 from stateflow.state.keys.arrow_types import ARROW, INSTANT
 from stateflow.state.tabular import COLUMNS, Key, StateTable
 
-Kind = Literal["put", "delete", "expire"]
+Kind = Literal["put", "delete", "expire", "restore", "evolve"]
 _OF_ENTRIES = tuple(name for name in COLUMNS if name not in ("key_group", "value", "stored", "expires_at"))
 _OWN = {"slot": "added_slot"}
 """Columns of a state's table that are called otherwise here."""
@@ -55,7 +55,7 @@ class ChangeRows:
         plain = msgspec.structs.replace(schema.written_anew(), ttl=None)
         # The key group is not a column here, so that their number does not matter.
         self._table = StateTable(key, 1, name, plain)
-        self._state = name
+        self._state, self.state_id = name, schema.id
         table, names = self._table.schema, self._table.names
         self._entry_columns = [*(column for column, _ in key)]
         self._value = names.get("value")
@@ -82,6 +82,16 @@ class ChangeRows:
         add("time", INSTANT)
         self.schema = pa.schema(fields)
 
+    @property
+    def entry_columns(self) -> Sequence[str]:
+        """The columns that tell the entries apart."""
+        return tuple(self.schema.names[: len(self._entry_columns)])
+
+    @property
+    def valued(self) -> bool:
+        """Whether there are columns `before` and `after`, which stand before the last two."""
+        return self._value is not None
+
     def rows(self, changes: ChangedEntries, slot: int, time: int) -> pa.RecordBatch:
         """One row per entry, which had or has a value."""
         kinds, keys, before, after = changes
@@ -91,11 +101,12 @@ class ChangeRows:
         columns = [table.column(name) for name in self._entry_columns]
         columns += [pa.repeat(self._state, len(keys)), pa.array(kinds, pa.string())]
         if self._value is not None:
-            columns += [self._column(before, keys), _there(table.column(self._value), after)]
+            columns += [self.values(before, keys), _there(table.column(self._value), after)]
         columns += [pa.repeat(slot, len(keys)), pa.repeat(pa.scalar(time, INSTANT), len(keys))]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
-    def _column(self, raws: Sequence[bytes | None], keys: Sequence[bytes]) -> Any:
+    def values(self, raws: Sequence[bytes | None], keys: Sequence[bytes]) -> Any:
+        """The column of values; null where there is none. `keys` name what is damaged."""
         there = [(key, raw) for key, raw in zip(keys, raws, strict=True) if raw is not None]
         if not there:
             return pa.nulls(len(raws), self._table.schema.field(self._value).type)

@@ -42,6 +42,8 @@ def entry(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def stored(bench: Workbench, record: Record, uid: str, state: str) -> dict[tuple[Any, ...], Any]:
     """The state that a record names, as the rows of a feed would have given it."""
+    if uid not in record.operators:
+        return {}
     operator, found = record.operators[uid], {}
     rows = ChangeRows(operator.key, state, operator.states[state])
     root = bench.folder / "root"
@@ -60,7 +62,48 @@ def stored(bench: Workbench, record: Record, uid: str, state: str) -> dict[tuple
     return found
 
 
-def test_applied_to_nothing_the_feed_is_the_state_at_every_slot(bench: Workbench) -> None:
+def test_applied_to_nothing_the_feed_is_the_state_at_every_slot(
+    bench: Workbench, fed: tuple[sf.Pipeline, Mapping[str, Any]]
+) -> None:
+    pipeline, feeds = fed
+    for batch in range(4):
+        bench.rows("visits", visits(batch))
+        if batch in (1, 3):
+            bench.run(pipeline, parallelism=2 + batch)
+    for state, feed in feeds.items():
+        is_the_state_at_every_slot(bench, "fed", state, feed)
+    assert kinds_of(feeds) == {"put", "delete"}
+
+
+def is_the_state_at_every_slot(bench: Workbench, job: str, state: str, feed: Any) -> None:
+    """Applied to nothing in the order of slots, and each row goes on from the one before it."""
+    records = {record.slot: record for record in bench.records(job)}
+    for slot, rows in feed.batches:
+        assert {row["slot"] for row in rows if row["kind"] == "put"} <= {slot}
+    by_slot: dict[int, list[Any]] = {}
+    for row in feed.rows:
+        by_slot.setdefault(row["slot"], []).append(row)
+    held: dict[tuple[Any, ...], Any] = {}
+    for slot in sorted(by_slot.keys() | records.keys()):
+        rows = by_slot.get(slot, [])
+        assert len({entry(row) for row in rows}) == len(rows)
+        for row in rows:
+            assert held.get(entry(row)) == row["before"]
+            held.pop(entry(row), None)
+            if row["kind"] not in ("delete", "expire"):
+                held[entry(row)] = row["after"]
+        if slot in records:
+            expected = stored(bench, records[slot], "everything", state)
+            assert str(sorted(held.items(), key=str)) == str(sorted(expected.items(), key=str)), (state, slot)
+
+
+def kinds_of(feeds: Mapping[str, Any]) -> set[str]:
+    return {row["kind"] for feed in feeds.values() for row in feed.rows}
+
+
+@pytest.fixture
+def fed(bench: Workbench) -> tuple[sf.Pipeline, Mapping[str, Any]]:
+    """A pipeline whose states have feeds, and what these have put out."""
     feeds = {state: sf.memory(f"feed-{state}") for state in FED}
     for feed in feeds.values():
         feed.clear()
@@ -72,27 +115,48 @@ def test_applied_to_nothing_the_feed_is_the_state_at_every_slot(bench: Workbench
         for state in FED:
             flow.state_changes("everything", state=state).collect(state, feeds[state])
 
+    return fed, feeds
+
+
+def restored(bench: Workbench, pipeline: sf.Pipeline, slot: int, **options: Any) -> None:
+    code = {
+        "checkpoint_dir": str(bench.folder / "root"),
+        "cache_dir": str(bench.folder / "cache"),
+        "scratch_dir": str(bench.folder / "scratch"),
+        "local_fsync": False,
+    }
+    job = Job(str(bench.folder / "root"), pipeline.name)
+    plan = job.restore(
+        f"checkpoint:{slot}", pipeline, options=load(code=code, env={}, folder=bench.folder), **options
+    )
+    plan.apply()
+
+
+def test_a_restore_that_leaves_the_table_alone_is_told_by_the_batch_behind_it(
+    bench: Workbench, fed: tuple[sf.Pipeline, Mapping[str, Any]]
+) -> None:
+    pipeline, feeds = fed
     for batch in range(4):
         bench.rows("visits", visits(batch))
-        if batch in (1, 3):
-            bench.run(fed, parallelism=2 + batch)
-    records = {record.slot: record for record in bench.records("fed")}
-    kinds = set()
+    bench.run(pipeline, parallelism=2, retained_checkpoints=20)
+    slots = [record.slot for record in bench.records("fed")]
+    restored(bench, pipeline, slots[2])
+    # A second one before the next batch, and other key groups in each subtask.
+    restored(bench, pipeline, slots[1], parallelism=3)
+    bench.rows("visits", visits(5))
+    bench.run(pipeline, retained_checkpoints=20)
     for state, feed in feeds.items():
-        held: dict[tuple[Any, ...], Any] = {}
-        for slot, rows in feed.batches:
-            assert len({entry(row) for row in rows}) == len(rows)
-            for row in rows:
-                kinds.add(row["kind"])
-                assert row["slot"] == slot
-                assert held.get(entry(row)) == row["before"]
-                held.pop(entry(row), None)
-                if row["kind"] == "put":
-                    held[entry(row)] = row["after"]
-            if slot in records:
-                expected = stored(bench, records[slot], "everything", state)
-                assert str(sorted(held.items(), key=str)) == str(sorted(expected.items(), key=str)), state
-    assert kinds == {"put", "delete"}
+        is_the_state_at_every_slot(bench, "fed", state, feed)
+    assert kinds_of(feeds) == {"put", "delete", "restore"}
+    # Nothing is told twice. Behind a restore to before the first batch the state is empty.
+    bench.rows("visits", visits(6))
+    bench.run(pipeline, retained_checkpoints=20)
+    for state, feed in feeds.items():
+        is_the_state_at_every_slot(bench, "fed", state, feed)
+    restored(bench, pipeline, slots[0])
+    bench.run(pipeline, retained_checkpoints=20)
+    for state, feed in feeds.items():
+        is_the_state_at_every_slot(bench, "fed", state, feed)
 
 
 def test_a_columnar_operator_and_a_second_sink_read_what_the_tasks_have_staged(bench: Workbench) -> None:
@@ -146,22 +210,12 @@ def test_a_restore_takes_the_feed_back_with_the_other_outputs(spark: SparkSessio
         bench.rows("orders", [Order(user, "a", 1.0 + user, at(number)) for user in range(3)])
         bench.run(orders, retained_checkpoints=20)
 
-    job = Job(str(bench.folder / "root"), "orders")
     for number in range(2):
         batch(number)
-    early, at_two = job.checkpoints()[-1].slot, feed()
+    early, at_two = bench.records("orders")[-1].slot, feed()
     batch(2)
     assert len(feed()) == 9
-    code = {
-        "checkpoint_dir": str(bench.folder / "root"),
-        "cache_dir": str(bench.folder / "cache"),
-        "scratch_dir": str(bench.folder / "scratch"),
-        "local_fsync": False,
-    }
-    plan = job.restore(
-        f"checkpoint:{early}", orders, options=load(code=code, env={}, folder=bench.folder), rewind_sinks=True
-    )
-    plan.apply()
+    restored(bench, orders, early, rewind_sinks=True)
     assert feed() == at_two
     bench.run(orders, retained_checkpoints=20)
     rows = feed()

@@ -35,6 +35,7 @@ from stateflow.pipelines.processes.operator_spec import DEAD_LETTERS, MAIN
 from stateflow.pipelines.ready.operators import ReadyOperator
 from stateflow.pipelines.rows.row_type import RowType, row_type
 from stateflow.spark.batches.batch_attempt import BatchAttempt
+from stateflow.spark.batches.changes_between import changes_between
 from stateflow.spark.batches.running_operator import RunningOperator, begun
 from stateflow.spark.inputs.open_inputs import SourceFrames, unioned, with_lateness
 from stateflow.spark.internals.plans import in_one_stage
@@ -62,6 +63,8 @@ class Batch:
     timings: dict[str, float] = field(default_factory=dict)
     combined: dict[str, Combined] = field(default_factory=dict)
     """Per operator that can be combined what is known of its groups."""
+    warnings: dict[str, str] = field(default_factory=dict)
+    """What a feed lacks, by the matter."""
     _frames: dict[tuple[int, str], DataFrame] = field(default_factory=dict)
     _persisted: list[DataFrame] = field(default_factory=list)
     _running: dict[str, RunningOperator] = field(default_factory=dict)
@@ -134,7 +137,18 @@ class Batch:
             rows = node.outputs[name]
             assert rows is not None
             schema: Any = StructType.fromDDL(rows.ddl)
-            self._frames[(id(node), name)] = settings.stager.read(self.attempt.spark, files, schema)
+            frame = settings.stager.read(self.attempt.spark, files, schema)
+            self._frames[(id(node), name)] = self._with_changes_between(node, name, frame)
+
+    def _with_changes_between(self, node: KeyedNode, output: str, frame: DataFrame) -> DataFrame:
+        """A feed's rows of the batch, with those of what a restore or another type has changed before it."""
+        if output not in node.feeds:
+            return frame
+        feed = self._running[node.uid].feed(output)
+        changes, lacking = changes_between(self.attempt, node, output, feed)
+        if lacking:
+            self.warnings[f"feed {node.uid} {output}"] = lacking
+        return changes.rows(self.attempt.spark, frame) if changes is not None else frame
 
     def _prepared(self, sink: SinkNode) -> Prepared:
         """The sink's rows, written where no reader sees them yet."""

@@ -44,6 +44,10 @@ class BatchSettings:
     user_paths: tuple[str, ...] = ()
 
 
+def no_record(slot: int) -> None:
+    """Of a job whose log nobody has read."""
+
+
 @dataclass(frozen=True)
 class BatchAttempt:
     """A batch that fails is tried again by another attempt."""
@@ -57,6 +61,8 @@ class BatchAttempt:
     late: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Per sink uid the abandoned slots whose output may have arrived all the same."""
     input_free: bool = False
+    record_at: Callable[[int], Record | None] = no_record
+    """The record of a slot, as long as the log has it."""
     again: bool = False
     """Whether an attempt at this batch has failed."""
 

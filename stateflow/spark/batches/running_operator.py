@@ -29,7 +29,7 @@ from stateflow.operators.combiner_choice import Combined, combines, measured
 from stateflow.operators.combining import combining_of
 from stateflow.operators.elements import check_alike
 from stateflow.operators.joins.made import runnable
-from stateflow.pipelines.graph import KeyedNode, StateFeed
+from stateflow.pipelines.graph import KeyedNode
 from stateflow.pipelines.held_back import comes_when_reached
 from stateflow.pipelines.processes.columnar import ColumnarOperator
 from stateflow.pipelines.processes.operator_spec import MAIN, OperatorSpec
@@ -129,9 +129,7 @@ class RunningOperator:
             "stage": stage,
             "staged": staged,
             "direct": direct,
-            "feeds": tuple(
-                self._feed(name, node.feeds[name]) for name in sorted(read_outputs & node.feeds.keys())
-            ),
+            "feeds": tuple(self.feed(name) for name in sorted(read_outputs & node.feeds.keys())),
             "user_paths": settings.user_paths,
         }
         if node.columnar is None:
@@ -153,8 +151,10 @@ class RunningOperator:
             **of_every_kind,
         )
 
-    def _feed(self, output: str, feed: StateFeed) -> TaskFeed:
-        node, key = self.node, tuple(zip(self.node.keyed[0].columns, self.key_types, strict=True))
+    def feed(self, output: str) -> TaskFeed:
+        """What a task needs to know of a feed."""
+        node, feed = self.node, self.node.feeds[output]
+        key = tuple(zip(node.keyed[0].columns, self.key_types, strict=True))
         for name, kind in key:
             declared = feed.rows.field(name)
             if declared is None or key_type(declared.type) != kind:

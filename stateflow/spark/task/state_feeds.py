@@ -51,7 +51,7 @@ class StateFeeds:
             (
                 feed,
                 ChangeRows(feed.key, feed.state, feed.schema),
-                *_reading(feed.schema, serializer(feed.state)),
+                *todays_values(feed.schema, serializer(feed.state)),
             )
             for feed in feeds
         ]
@@ -76,10 +76,10 @@ class StateFeeds:
 _Raws = Sequence[bytes | None]
 
 
-def _reading(
+def todays_values(
     schema: StateSchema, serializer: Serializer | None
 ) -> tuple[Callable[[_Raws], _Raws], Callable[[bytes, bytes], bool] | None]:
-    """How stored values become values of today's type, and which are equal."""
+    """How stored values become values of today's type without an expiry, and which are equal."""
     if serializer is None:
         today = todays_form(schema)
         return plain if today is None else lambda raws: plain(_each(today, raws)), None
