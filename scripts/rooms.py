@@ -218,8 +218,8 @@ ROOMS: Mapping[str, Room] = {
     "spark/batches": Room(
         "one micro-batch: operators run, outputs prepared",
         "checkpoint compatibility format operators operators/joins pipelines pipelines/processes "
-        "pipelines/ready pipelines/rows spark/inputs spark/internals spark/shuffle spark/sinks spark/task "
-        "state/backends state/values",
+        "pipelines/ready pipelines/rows reading spark/inputs spark/internals spark/session spark/shuffle spark/sinks "
+        "spark/task state state/backends state/values state/values/evolution",
         "batch.py",
     ),
     "spark": Room(

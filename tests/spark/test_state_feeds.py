@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -11,8 +12,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 import stateflow as sf
-from stateflow.config.options import load
-from stateflow.format.records import Record
+from stateflow.config.options import Options, load
+from stateflow.format.records import Owner, Record
+from stateflow.jobs.erasure import plan_erase
 from stateflow.jobs.job import Job
 from stateflow.state.backends.choice import open_backend
 from stateflow.state.backends.watched import WrittenEntries
@@ -118,18 +120,15 @@ def fed(bench: Workbench) -> tuple[sf.Pipeline, Mapping[str, Any]]:
     return fed, feeds
 
 
+def options_of(bench: Workbench) -> Options:
+    folders = {f"{name}_dir": str(bench.folder / name) for name in ("cache", "scratch")}
+    code = {"checkpoint_dir": str(bench.folder / "root"), "local_fsync": False, **folders}
+    return load(code=code, env={}, folder=bench.folder)
+
+
 def restored(bench: Workbench, pipeline: sf.Pipeline, slot: int, **options: Any) -> None:
-    code = {
-        "checkpoint_dir": str(bench.folder / "root"),
-        "cache_dir": str(bench.folder / "cache"),
-        "scratch_dir": str(bench.folder / "scratch"),
-        "local_fsync": False,
-    }
     job = Job(str(bench.folder / "root"), pipeline.name)
-    plan = job.restore(
-        f"checkpoint:{slot}", pipeline, options=load(code=code, env={}, folder=bench.folder), **options
-    )
-    plan.apply()
+    job.restore(f"checkpoint:{slot}", pipeline, options=options_of(bench), **options).apply()
 
 
 def test_a_restore_that_leaves_the_table_alone_is_told_by_the_batch_behind_it(
@@ -157,6 +156,76 @@ def test_a_restore_that_leaves_the_table_alone_is_told_by_the_batch_behind_it(
     bench.run(pipeline, retained_checkpoints=20)
     for state, feed in feeds.items():
         is_the_state_at_every_slot(bench, "fed", state, feed)
+
+
+def test_an_erased_key_is_not_told_and_the_next_run_warns(
+    bench: Workbench, fed: tuple[sf.Pipeline, Mapping[str, Any]]
+) -> None:
+    pipeline, feeds = fed
+    for batch in range(2):
+        bench.rows("visits", visits(batch))
+    bench.run(pipeline, retained_checkpoints=20)
+    plan_erase(Job(str(bench.folder / "root"), "fed"), "3", options_of(bench)).apply(Owner(run="officer"))
+    told = {state: len(feed.rows) for state, feed in feeds.items()}
+    bench.rows("visits", [visit for visit in visits(4) if visit.user != 3])
+    warnings = [
+        each for each in bench.run(pipeline, retained_checkpoints=20).warnings if "the feed of" in each
+    ]
+    assert len(warnings) == len(feeds)
+    assert "its tables (pages) still have those of the erased key" in str(warnings)
+    for state, feed in feeds.items():
+        assert all(row["user"] != 3 and row["kind"] != "restore" for row in feed.rows[told[state] :])
+    bench.rows("visits", visits(5))
+    assert not [each for each in bench.run(pipeline).warnings if "the feed of" in each], "it is said once"
+
+
+@dataclass
+class Spent:
+    amount: float = 0.0
+
+
+@dataclass
+class SpentWithCount:
+    amount: float = 0.0
+    orders: int = 7
+
+
+def test_a_type_that_changes_values_is_told_once_for_every_entry(bench: Workbench) -> None:
+    changes = sf.memory("feed-evolved")
+    changes.clear()
+
+    def declared(kind: type[Any]) -> sf.Pipeline:
+        class Sums(sf.KeyedProcess):
+            spent = sf.ValueState(kind, default=kind)
+
+            def process(self, key: Any, rows: Any, ctx: Any) -> Any:
+                spent = self.spent.value
+                spent.amount += sum(row.amount for row in rows)
+                self.spent.value = spent
+                yield from ()
+
+        @sf.pipeline("evolved")
+        def evolved(flow: sf.Flow) -> None:
+            rows = flow.source("orders", bench.source("orders", ORDER), Order)
+            rows.key_by("user").process("sums", Sums, output="user long")
+            flow.state_changes("sums").collect("changes", changes)
+
+        return evolved
+
+    bench.rows("orders", [Order(user, "a", 1.0, at(user)) for user in range(3)])
+    bench.run(declared(Spent))
+    changes.clear()
+    bench.rows("orders", [Order(1, "b", 1.0, at(60))])
+    bench.run(declared(SpentWithCount))
+    told = {(row["user"], row["kind"], str(row["before"]), str(row["after"])) for row in changes.rows}
+    old, new = "{'amount': %s, 'orders': None}", "{'amount': %s, 'orders': 7}"
+    assert {each[:2] for each in told} == {(0, "evolve"), (1, "put"), (2, "evolve")}
+    assert (0, "evolve", old % "1.0", new % "1.0") in told
+    assert len(changes.rows) == 3
+    changes.clear()
+    bench.rows("orders", [Order(2, "c", 1.0, at(120))])
+    bench.run(declared(SpentWithCount))
+    assert [(row["user"], row["kind"]) for row in changes.rows] == [(2, "put")], "nothing is told twice"
 
 
 def test_a_columnar_operator_and_a_second_sink_read_what_the_tasks_have_staged(bench: Workbench) -> None:

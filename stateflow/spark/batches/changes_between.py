@@ -191,6 +191,12 @@ def changes_between(
     told = told_until(parent, attempt.last_commits, (sink.uid for sink in sinks))
     if told is None:
         return None, ""  # a feed begins empty
+    tables = ", ".join(sink.uid for sink in sinks)
+    if parent.kind == "erase" and told < parent.slot:
+        return None, (
+            f"the feed of state {feed.state!r} of operator {node.uid!r} has no rows for erasure {parent.slot}: its tables ({tables}) still have "
+            "those of the erased key, which have to be deleted there"
+        )
     restored = is_behind(told, parent)
     base = attempt.record_at(told) if restored else parent
     lacking = _lacking(base, parent, node.uid, feed.state)
@@ -221,7 +227,7 @@ def changes_between(
     what = f"restore {parent.cut}" if restored else "the changed type"
     return None, (
         f"the feed of state {feed.state!r} of operator {node.uid!r} has no rows for {what}, since {lacking}: its tables "
-        f"({', '.join(sink.uid for sink in sinks)}) show the state as of slot {told} for every entry that no batch changes again; "
+        f"({tables}) show the state as of slot {told} for every entry that no batch changes again; "
         "`stateflow state export` has the state as it is"
     )
 

@@ -374,6 +374,22 @@ def test_a_field_that_was_removed_does_not_come_back_with_another_meaning() -> N
     assert stored_reader(state)(serializer_for(one).dumps(one(1, "x"))) == {"a": 1, "b": None}
 
 
+def test_a_default_that_a_value_got_with_a_release_is_stored_with_it() -> None:
+    one = record(("a", int))
+    two, later = record(("a", int), default("b", int, 7)), record(("a", int), default("b", int, 9))
+    inner = dict[str, list[one]], dict[str, list[two]], dict[str, list[later]]  # type: ignore[valid-type]
+    for old, new, newest, value in (
+        (one, two, later, one(1)),
+        (*inner, {"x": [one(1)]}),
+    ):
+        reads = evolved_serializer(declared_type(new), after(old, new))
+        again = reads.dumps(reads.loads(serializer_for(old).dumps(value)))
+        stored = plain_reader(schema(new))(serializer_for(new).dumps(reads.loads(again)))
+        assert str(stored).count("'b': 7") == 1, "tables show it"
+        # Another default of a later release is for values that never had the field.
+        assert "b=7" in str(serializer_for(newest).loads(serializer_for(new).dumps(reads.loads(again))))
+
+
 def test_an_alias_that_is_gone_again_is_remembered_for_values_of_its_time() -> None:
     final = make_dataclass("Final", [("total", int, field(default=0))])
     with_alias = make_dataclass("Final", [("total", Annotated[int, sf.field(aliases=["x"])])])

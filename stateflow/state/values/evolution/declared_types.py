@@ -12,6 +12,7 @@ import msgspec.inspect as shape
 from stateflow.format.records import SchemaVersion, StateSchema
 from stateflow.state.values.evolution.decision import Evolution, RefusedError, evolution
 from stateflow.state.values.evolution.evolved_columns import columns_evolution
+from stateflow.state.values.evolution.filled import filling, leaves_out
 from stateflow.state.values.evolution.migrations import (
     Migration,
     chosen,
@@ -51,6 +52,8 @@ class DeclaredType:
     closed: bool = False
     """Whether a class refuses fields that it does not know."""
     migrations: tuple[Migration, ...] = ()
+    leaves_out: bool = False
+    """Whether a value of an earlier type may come without a field that has a default."""
 
     @property
     def target(self) -> str:
@@ -69,7 +72,8 @@ def declared_type(hint: Any, migrate: Any = None) -> DeclaredType:
     if isinstance(hint, (CustomSerializer, Serializer)):
         return DeclaredType(serializer.schema, serializer=serializer, migrations=migrations)
     into = schema_of(hint, aliases=True)
-    structs = [node for node in _nodes(shape.type_info(hint), []) if isinstance(node, shape.StructType)]
+    nodes = list(_nodes(shape.type_info(hint), []))
+    structs = [node for node in nodes if isinstance(node, shape.StructType)]
     return DeclaredType(
         serializer.schema,
         into if into != serializer.schema else "",
@@ -77,6 +81,7 @@ def declared_type(hint: Any, migrate: Any = None) -> DeclaredType:
         frozenset(node.cls.__name__ for node in structs if node.tag is not None),
         any(node.forbid_unknown_fields for node in structs),
         migrations,
+        any(map(leaves_out, nodes)),
     )
 
 
@@ -178,7 +183,8 @@ def readers(declared: DeclaredType, schema: StateSchema) -> dict[int, Loads]:
             f"values may still be stored as {' and as '.join(sorted(plain_types))}, and which of them migrate= takes is not "
             "said: give a function for each, and annotate what it takes"
         )
-    return {version.number: _reader(declared, schema, version) for version in schema.versions}
+    found = {version.number: _reader(declared, schema, version) for version in schema.versions}
+    return {number: filling(reader) for number, reader in found.items()} if declared.leaves_out else found
 
 
 def _reader(declared: DeclaredType, schema: StateSchema, version: SchemaVersion) -> Loads:
