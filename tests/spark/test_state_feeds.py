@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from stateflow.config.options import Options, load
 from stateflow.format.records import Owner, Record
 from stateflow.jobs.erasure import plan_erase
 from stateflow.jobs.job import Job
+from stateflow.spark.sinks.memory import MemorySink
 from stateflow.state.backends.choice import open_backend
 from stateflow.state.backends.watched import WrittenEntries
 from stateflow.state.change_rows import ChangeRows, changed
@@ -131,8 +133,20 @@ def restored(bench: Workbench, pipeline: sf.Pipeline, slot: int, **options: Any)
     job.restore(f"checkpoint:{slot}", pipeline, options=options_of(bench), **options).apply()
 
 
+def fails_at(monkeypatch: pytest.MonkeyPatch, step: str, call: int) -> None:
+    """Once, at so many calls of a step of the sinks."""
+    calls, right = itertools.count(1), getattr(MemorySink, step)
+
+    def wrong(*given: Any) -> Any:
+        if next(calls) == call:
+            raise ConnectionError(f"an accident at {step} {call}")
+        return right(*given)
+
+    monkeypatch.setattr(MemorySink, step, staticmethod(wrong) if step == "commit" else wrong)
+
+
 def test_a_restore_that_leaves_the_table_alone_is_told_by_the_batch_behind_it(
-    bench: Workbench, fed: tuple[sf.Pipeline, Mapping[str, Any]]
+    bench: Workbench, fed: tuple[sf.Pipeline, Mapping[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline, feeds = fed
     for batch in range(4):
@@ -153,6 +167,12 @@ def test_a_restore_that_leaves_the_table_alone_is_told_by_the_batch_behind_it(
     for state, feed in feeds.items():
         is_the_state_at_every_slot(bench, "fed", state, feed)
     restored(bench, pipeline, slots[0])
+    # The batch behind it fails once before its record is decided, and once between the commits of its sinks.
+    for step in ("prepare", "commit"):
+        with monkeypatch.context() as accident:
+            fails_at(accident, step, 3)
+            with pytest.raises(Exception, match=f"an accident at {step} 3"):
+                bench.run(pipeline, retained_checkpoints=20)
     bench.run(pipeline, retained_checkpoints=20)
     for state, feed in feeds.items():
         is_the_state_at_every_slot(bench, "fed", state, feed)
