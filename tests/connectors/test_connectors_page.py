@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import re
 import shutil
 import sys
@@ -19,6 +20,7 @@ from stateflow.testing import SinkConformance
 pytestmark = pytest.mark.usefixtures("spark")
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "connectors.md"
 FOLDER = Path(tempfile.mkdtemp(prefix="stateflow-connectors-"))
+atexit.register(shutil.rmtree, FOLDER, ignore_errors=True)
 BLOCKS = re.findall(r"^```(python|toml)\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
 FILES = {text.split()[1]: text for kind, text in BLOCKS if kind == "python"}
 [PROJECT] = [tomllib.loads(text) for kind, text in BLOCKS if kind == "toml"]
@@ -43,7 +45,9 @@ TestSqlite = import_module("test_stateflow_sqlite").TestSqlite
 
 @pytest.fixture(scope="module", autouse=True)
 def _installed() -> Iterator[None]:
-    """As pip leaves the package."""
+    """As pip leaves the package; more than once, where tests of other files come in between."""
+    if str(FOLDER) not in sys.path:
+        sys.path.insert(0, str(FOLDER))
     project = PROJECT["project"]
     folder = f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
     write(f"{folder}/METADATA", f"Name: {project['name']}\nVersion: {project['version']}\n")
@@ -55,7 +59,6 @@ def _installed() -> Iterator[None]:
     offers.installed.cache_clear()
     yield
     sys.path.remove(str(FOLDER))
-    shutil.rmtree(FOLDER)
     offers.installed.cache_clear()
 
 
