@@ -32,5 +32,5 @@ VALID = """
 select id, after as tier, time as valid_from, valid_to from (
   select *, lead(time) over (partition by id order by slot) as valid_to
   from delta.`{changes}`
-) where kind = 'put'
+) where kind not in ('delete', 'expire')
 """

@@ -7,16 +7,16 @@ from collections.abc import Iterable, Mapping
 from stateflow.format.records import Record
 
 
-def told_until(parent: Record, last_commits: Mapping[str, int], sinks: Iterable[str]) -> int | None:
-    """The slot whose state the sinks of a feed show, when the next batch continues `parent`; None: they have nothing of this job.
+def told_until(parent: Record, last_commits: Mapping[str, int], sinks: Iterable[str]) -> dict[str, int]:
+    """By sink of a feed the slot whose state it shows, when the next batch continues `parent`. Without those that have nothing of this job.
 
-    It lies below `parent.cut` if a restore has put another state in place since and left the sinks alone. A restore that takes a sink
+    A slot lies below `parent.cut` if a restore has put another state in place since and left the sinks alone. A restore that takes a sink
     back counts as output of it. The record on its way counts as delivered: the batch behind it tells nothing again.
     """
-    slots = [parent.slot if uid in parent.sinks else last_commits.get(uid) for uid in sinks]
-    return max((slot for slot in slots if slot is not None), default=None)
+    slots = {uid: parent.slot if uid in parent.sinks else last_commits.get(uid) for uid in sinks}
+    return {uid: slot for uid, slot in slots.items() if slot is not None}
 
 
-def is_behind(told: int | None, parent: Record) -> bool:
-    """Whether a restore or a rescale stands between what the sinks of a feed show and the state."""
-    return told is not None and told < parent.cut
+def behind(told: Mapping[str, int], parent: Record) -> list[str]:
+    """The sinks for which a restore or a rescale stands between what they show and the state."""
+    return [uid for uid, slot in told.items() if slot < parent.cut]

@@ -203,6 +203,7 @@ def test_an_operator_whose_feed_alone_is_read_needs_no_other_sink() -> None:
         keyed.process("balance", Balance)
         feed = flow.state_changes("balance", state="total")
         feed.append("changes", sf.delta("/tmp/changes"))
-        feed.upsert("current", sf.delta("/tmp/current"), keys="user", delete_when="kind <> 'put'")
+        gone = "kind in ('delete', 'expire')"
+        feed.upsert("current", sf.delta("/tmp/current"), keys="user", delete_when=gone, order_by="slot")
 
     assert [sink.uid for sink in orders.build().sinks] == ["changes", "current"]

@@ -248,6 +248,58 @@ def test_a_type_that_changes_values_is_told_once_for_every_entry(bench: Workbenc
     assert [(row["user"], row["kind"]) for row in changes.rows] == [(2, "put")], "nothing is told twice"
 
 
+@pytest.mark.system
+def test_a_table_of_the_state_as_it_is_now_outlives_a_restore(spark: SparkSession, bench: Workbench) -> None:
+    """Also a sink that does not go back is warned of, when another table of the feed does."""
+    calls: list[Any] = []
+
+    def deliver(rows: Any, delivery: int) -> None:
+        calls.append(delivery)
+
+    def declared(beside: bool) -> sf.Pipeline:
+        @sf.pipeline("orders")
+        def orders(flow: sf.Flow) -> None:
+            rows = flow.source("orders", bench.source("orders", ORDER), Order)
+            rows.key_by("user", order_by="ts").process("sum", Sum)
+            feed = flow.state_changes("sum", state="total")
+            target = sf.delta(str(bench.folder / "current"))
+            gone = "kind in ('delete', 'expire')"
+            feed.upsert("current", target, keys="user", delete_when=gone, order_by="slot")
+            if beside:
+                feed.append("changes", sf.delta(str(bench.folder / "changes")))
+                feed.for_each_batch("calls", deliver)
+
+        return orders
+
+    def current() -> list[Any]:
+        return contents(spark, bench.folder / "current", "user", "after")
+
+    def batch(pipeline: sf.Pipeline, number: int, *users: int) -> list[str]:
+        bench.rows("orders", [Order(user, "a", 1.0 + user, at(number)) for user in users])
+        return [
+            each for each in bench.run(pipeline, retained_checkpoints=20).warnings if "the feed of" in each
+        ]
+
+    orders = declared(False)
+    batch(orders, 0, 0, 1)
+    early = bench.records("orders")[-1].slot
+    batch(orders, 1, 0, 1, 2)
+    restored(bench, orders, early)
+    (bench.folder / "orders" / "00002.json").unlink()
+    # Two rows have key 0: of the restore and of the batch. The other keys have the restore's alone.
+    assert batch(orders, 2, 0) == []
+    assert current() == [(0, 2.0), (1, 2.0)]
+    beside = declared(True)
+    assert batch(beside, 3, 0) == []
+    middle = bench.records("orders")[-1].slot
+    batch(beside, 4, 0)
+    restored(bench, beside, middle, rewind_sinks=True)
+    warned = batch(beside, 5, 1)
+    assert len(warned) == 1
+    assert "its tables (calls) show the state as of slot" in warned[0]
+    assert "others of its tables are up to date with another slot" in warned[0]
+
+
 def test_a_columnar_operator_and_a_second_sink_read_what_the_tasks_have_staged(bench: Workbench) -> None:
     out, changes, again = (sf.memory(f"columnar-{name}") for name in ("out", "changes", "again"))
     for each in (out, changes, again):

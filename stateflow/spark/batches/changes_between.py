@@ -21,7 +21,7 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from stateflow.checkpoint.feeds import is_behind, told_until
+from stateflow.checkpoint.feeds import behind, told_until
 from stateflow.errors import IncompatibleError
 from stateflow.format.encoding import GROUP_WIDTH, PREFIX_WIDTH, state_range
 from stateflow.format.records import OperatorState, Record, StateSchema
@@ -188,18 +188,23 @@ def changes_between(
     if parent is None:
         return None, ""
     sinks, operators = _behind(settings.flow, node, output)
-    told = told_until(parent, attempt.last_commits, (sink.uid for sink in sinks))
-    if told is None:
+    told_by_sink = told_until(parent, attempt.last_commits, (sink.uid for sink in sinks))
+    if not told_by_sink:
         return None, ""  # a feed begins empty
-    tables = ", ".join(sink.uid for sink in sinks)
+    told = min(told_by_sink.values())
+    late = behind(told_by_sink, parent)
+    restored = bool(late)
+    tables = ", ".join(late or told_by_sink)
     if parent.kind == "erase" and told < parent.slot:
         return None, (
             f"the feed of state {feed.state!r} of operator {node.uid!r} has no rows for erasure {parent.slot}: its tables ({tables}) still have "
             "those of the erased key, which have to be deleted there"
         )
-    restored = is_behind(told, parent)
     base = attempt.record_at(told) if restored else parent
     lacking = _lacking(base, parent, node.uid, feed.state)
+    if restored and len(set(told_by_sink.values())) > 1:
+        # All of them get the same rows, which would undo it a second time where the table has gone back.
+        lacking = "others of its tables are up to date with another slot"
     changes = None
     if base is not None and not lacking:
         changes = ChangesBetween(
@@ -224,7 +229,7 @@ def changes_between(
         return None, ""
     if not lacking:
         return changes, ""
-    what = f"restore {parent.cut}" if restored else "the changed type"
+    what = f"restore or rescale {parent.cut}" if restored else "the changed type"
     return None, (
         f"the feed of state {feed.state!r} of operator {node.uid!r} has no rows for {what}, since {lacking}: its tables "
         f"({tables}) show the state as of slot {told} for every entry that no batch changes again; "
@@ -235,7 +240,7 @@ def changes_between(
 def _lacking(base: Record | None, parent: Record, uid: str, state: str) -> str:
     """Why the two points cannot be compared; empty if they can."""
     if base is None:
-        return "the checkpoint before it is gone"
+        return "the checkpoint before it is gone (an erasure deletes it; then the rows of the erased key have to be deleted there)"
     if uid not in base.operators or state not in base.operators[uid].states:
         return "the checkpoint before it does not have the state"
     one, other = base.operators[uid], parent.operators.get(uid, base.operators[uid])
