@@ -158,7 +158,7 @@ class PostgresAppend(Sink):
             plain = ("`" + name.replace("`", "``") + "`" for name in frame.columns)
             frame = frame.selectExpr(
                 *(
-                    f"to_json({p}) as {p}" if name in nested else p
+                    f"to_json({p}, map('ignoreNullFields', 'false')) as {p}" if name in nested else p
                     for name, p in zip(frame.columns, plain, strict=True)
                 )
             )
