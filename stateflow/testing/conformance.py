@@ -404,7 +404,7 @@ class SinkConformance:
             def attempt(wrong: list[str] = wrong) -> None:
                 other = replace(life.log)
                 sink = life.made(wrong)
-                row = {name.split()[0]: None for name in wrong} | {"surplus": "x", "id": "x"}
+                row = {column.split()[0]: "x" if column.endswith(" string") else 1 for column in wrong}
                 other.prepare(sink, life.frame([row], wrong))
 
             said = life.refused(f"the columns {', '.join(wrong)}", attempt)

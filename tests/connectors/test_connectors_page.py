@@ -102,6 +102,12 @@ WRONG = {
         "an_error_at_any_line_of_commit_loses_and_doubles_nothing",
         ", though it returned, the target lacks [",
     ),
+    "takes any columns": (
+        "if wrong := [each for each, _ in columns.items() - there]:",
+        "if wrong := []:",
+        "columns_that_do_not_fit_are_refused_before_the_decision",
+        ": it took the columns ",
+    ),
     "writes the slot first": (
         "            for batch in",
         f'{SLOT}{COMMIT}            db.execute("BEGIN")\n            for batch in',
