@@ -32,7 +32,14 @@ if TYPE_CHECKING:
     from stateflow.pipelines.inputs.reader_options import READERS, check_reader_options
     from stateflow.pipelines.rows.former_names import as_of_today, columns_to_read, former_names
     from stateflow.pipelines.rows.misfits import Misfits, Reading
-    from stateflow.pipelines.rows.row_type import Field, RowType, parts_of_schema, quoted, row_type
+    from stateflow.pipelines.rows.row_type import (
+        Field,
+        RowType,
+        parts_of_schema,
+        quoted,
+        row_type,
+        text_in_sql,
+    )
     from stateflow.pipelines.rows.type_text import fields_of, inside_of
     from stateflow.pipelines.sink_kinds import SinkKind, check_upsert, names_of, require_columns
     from stateflow.spark.sinks.base import (
@@ -98,6 +105,7 @@ __all__ = [
     "row_type",
     "suggestion",
     "task_error",
+    "text_in_sql",
     "trying_again",
 ]
 
@@ -112,7 +120,14 @@ _ROOMS = {
     "stateflow.pipelines.inputs.reader_options": ("READERS", "check_reader_options"),
     "stateflow.pipelines.rows.former_names": ("as_of_today", "columns_to_read", "former_names"),
     "stateflow.pipelines.rows.misfits": ("Misfits", "Reading"),
-    "stateflow.pipelines.rows.row_type": ("Field", "RowType", "parts_of_schema", "quoted", "row_type"),
+    "stateflow.pipelines.rows.row_type": (
+        "Field",
+        "RowType",
+        "parts_of_schema",
+        "quoted",
+        "row_type",
+        "text_in_sql",
+    ),
     "stateflow.pipelines.rows.type_text": ("fields_of", "inside_of"),
     "stateflow.operators.arrow_types": ("arrow_type",),
     "stateflow.spark.task.failures": ("task_error",),

@@ -9,7 +9,7 @@ from typing import Any
 from stateflow.format.instants import days_since_epoch, micros_since_epoch
 from stateflow.format.scalars import FLOATS, INTEGERS
 from stateflow.pipelines.conditions.expression import Expression
-from stateflow.pipelines.rows.row_type import RowType, quoted
+from stateflow.pipelines.rows.row_type import RowType, quoted, text_in_sql
 
 _COMPARISONS = ("=", "<>", "<", "<=", ">", ">=")
 _COMPARED = ("bigint", "double", "string", "boolean", "date", "timestamp")
@@ -34,7 +34,7 @@ def condition_sql(condition: Expression, rows: RowType) -> str:
         case "IS NULL" if condition.arguments[0].operation == "column":
             return f"({quoted(condition.arguments[0].value)} IS NULL)"
         case "LIKE" if condition.arguments[0].operation == "column" and "\\" not in condition.value:
-            return f"({quoted(condition.arguments[0].value)} LIKE {_text(condition.value)})"
+            return f"({quoted(condition.arguments[0].value)} LIKE {text_in_sql(condition.value)})"
         case operation if operation in _COMPARISONS:
             return _compared(operation, condition.arguments, rows)
     raise NotInSparkError(condition.operation)
@@ -95,7 +95,7 @@ def literal(value: Any, kind: str) -> str:
         case Decimal() if kind.startswith("decimal") and value.is_finite():
             return f"cast('{value:f}' as {kind})"
         case str() if kind == "string":
-            return _text(value)
+            return text_in_sql(value)
         case bytes() if kind == "binary":
             return f"X'{value.hex()}'"
         case datetime() if kind == "timestamp" and value.tzinfo is not None:
@@ -103,8 +103,3 @@ def literal(value: Any, kind: str) -> str:
         case date() if kind == "date" and not isinstance(value, datetime):
             return f"date_from_unix_date({days_since_epoch(value)})"
     raise NotInSparkError(f"{value!r} as {kind}")
-
-
-def _text(text: str) -> str:
-    # By its bytes: how Spark reads quotes and backslashes depends on its settings.
-    return f"cast(X'{text.encode().hex()}' as string)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from stateflow.connectors import DELETE, UsageError, quoted
+from stateflow.connectors import DELETE, UsageError, quoted, text_in_sql
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -86,13 +86,8 @@ def _key(schema: StructType, topic: KafkaTopic, keys: Sequence[str]) -> str:
 
 
 def _json(names: Sequence[str]) -> str:
-    options = ", ".join(f"'{name}', {_text(value)}" for name, value in _JSON.items())
+    options = ", ".join(f"'{name}', {text_in_sql(value)}" for name, value in _JSON.items())
     return f"to_json(struct({', '.join(map(quoted, names))}), map({options}))"
-
-
-def _text(text: str) -> str:
-    # A session's settings decide how a quote within quotes is written. chr(39) is one in all of them.
-    return "concat('" + text.replace("'", "', chr(39), '") + "')"
 
 
 def _one(what: str, part: str, form: str, schema: StructType, names: Sequence[str]) -> None:

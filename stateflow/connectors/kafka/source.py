@@ -25,6 +25,7 @@ from stateflow.connectors import (
     former_names,
     quoted,
     row_type,
+    text_in_sql,
 )
 from stateflow.connectors.kafka.avro import AvroMisfit, AvroSchema
 from stateflow.connectors.kafka.avro_rows import PARSED, REASON, AvroRows
@@ -211,8 +212,8 @@ class KafkaMessages:
             "mode": "PERMISSIVE",
             BROKEN: _LEFT,
         }
-        pairs = ", ".join(f"{_literal(word)}" for pair in options.items() for word in pair)
-        return f"from_json({text}, {_literal(schema)}, map({pairs}))"
+        pairs = ", ".join(text_in_sql(word) for pair in options.items() for word in pair)
+        return f"from_json({text}, {text_in_sql(schema)}, map({pairs}))"
 
     def _reasons_of_key(self) -> list[tuple[str, str]]:
         """Conditions for keys that do not fit, each with SQL for the sentence that says why."""
@@ -230,7 +231,7 @@ class KafkaMessages:
     def _reasons_of_deletion(self) -> list[tuple[str, str]]:
         if self.rows.field(DELETED) is not None:
             return []
-        said = _literal(
+        said = text_in_sql(
             f"it has no value, as a message that deletes a key: a field {DELETED}: bool lets such messages in"
         )
         return [(f"{MESSAGE}.value is null", said)]
@@ -400,8 +401,3 @@ def _check_key(where: str, messages: KafkaMessages) -> None:
             f"{where}: {KEY} of {messages.rows.name} is a {field.type}, and a key of {topic.key!r} is "
             f"{'str' if expected == 'string' else 'bytes'}: declare it so, or say key='json'"
         )
-
-
-def _literal(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stateflow.errors import ERROR_MARK, IncompatibleError
-from stateflow.pipelines.rows.row_type import parts_of_schema, quoted
+from stateflow.pipelines.rows.row_type import parts_of_schema, quoted, text_in_sql
 from stateflow.pipelines.rows.type_text import fields_of, inside_of, size_of
 
 _TIMES = ("timestamp", "timestamp_ltz", "timestamp_ntz")
@@ -52,7 +52,7 @@ class Reading:
         each = f"x{depth}"
         if kind == "struct":
             values = (
-                f"{_text(name)}, {self.value(of, f'{sql}.{quoted(name)}', depth)}"
+                f"{text_in_sql(name)}, {self.value(of, f'{sql}.{quoted(name)}', depth)}"
                 for name, of in fields_of(inside)
             )
             return f"if({sql} is null, null, named_struct({', '.join(values)}))"
@@ -102,19 +102,17 @@ class Reading:
         if size := size_of(type):
             room = f"decimal({size[0]},{size[1]})"
             said = f" for {path!r}, a {room}, which has room for {size[0] - size[1]} digits before the point and {size[1]} after it"
-            return f"concat('the value ', left({sql}, 100), {_text(said)})"
+            return f"concat('the value ', left({sql}, 100), {text_in_sql(said)})"
         if self.type(type) != type:
             said = f" for {path!r}, a date, which is written like 2026-01-31, with no time of day behind it"
-            return f"concat('the value ', left({sql}, 100), {_text(said)})"
+            return f"concat('the value ', left({sql}, 100), {text_in_sql(said)})"
         if type == "date":
-            return (
-                f"concat({_text(f'{path!r} is a date in the year ')}, year({sql}), ', not one of 1 to 9999')"
-            )
+            return f"concat({text_in_sql(f'{path!r} is a date in the year ')}, year({sql}), ', not one of 1 to 9999')"
         said = " seconds since 1970: Spark takes a number for seconds, so divide milliseconds by 1000)"
         seconds = f"unix_seconds(cast({sql} as timestamp))"
         return (
-            f"concat({_text(f'{path!r} is a time in the year ')}, year({sql}), ', not one of 1 to 9999 (', {seconds}, "
-            f"{_text(said)})"
+            f"concat({text_in_sql(f'{path!r} is a time in the year ')}, year({sql}), ', not one of 1 to 9999 (', {seconds}, "
+            f"{text_in_sql(said)})"
         )
 
 
@@ -167,10 +165,10 @@ class Misfits:
 
     def failure(self, reason: str) -> str:
         """SQL that fails the batch; `reason` is SQL for the misfit in words."""
-        advice = _text(self.advice + _ADVICE)
+        advice = text_in_sql(self.advice + _ADVICE)
         message = f"concat({self.where}, ' that does not fit the row class: ', {reason}, {advice})"
         error = f"to_json(named_struct('type', '{IncompatibleError.__name__}', 'message', {message}))"
-        return f"raise_error(concat({_text(ERROR_MARK)}, {error}))"
+        return f"raise_error(concat({text_in_sql(ERROR_MARK)}, {error}))"
 
 
 def _fits(sql: str, precision: int, scale: int) -> str:
@@ -189,9 +187,3 @@ def _bounds_of_time(type: str) -> tuple[str, str]:
     word = "timestamp_ntz" if type == "timestamp_ntz" else "timestamp"
     zone = "" if type == "timestamp_ntz" else "Z"
     return f"{word}'0001-01-01 00:00:00{zone}'", f"{word}'9999-12-31 23:59:59.999999{zone}'"
-
-
-def _text(text: str) -> str:
-    """A text in Spark's SQL."""
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"

@@ -172,6 +172,11 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
+def text_in_sql(text: str) -> str:
+    """A text in Spark's SQL, by its bytes: how Spark reads quotes and backslashes depends on its settings."""
+    return f"cast(X'{text.encode().hex()}' as string)"
+
+
 def _one_name(spark: str) -> str:
     """A type as Spark writes it, who knows several names for some, also inside of maps and lists."""
     if "<" not in spark:
