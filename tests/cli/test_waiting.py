@@ -36,7 +36,7 @@ def no_session(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SparkContext, "_active_spark_context", None)
     monkeypatch.setattr(SparkContext, "_gateway", None)
     monkeypatch.setattr(session, "require_java", lambda cache: Path("/nowhere"))
-    monkeypatch.setattr(session, "local_jars", lambda cache: [])
+    monkeypatch.setattr(session, "jars_with", lambda cache, bundles: [])
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
 
 

@@ -38,7 +38,7 @@ def resolver(monkeypatch: pytest.MonkeyPatch, *outcomes: str) -> list[Mapping[st
 
     monkeypatch.setattr(jars, "_resolve", resolve)
     digest = hashlib.sha256(b"jar").hexdigest()
-    monkeypatch.setattr(jars, "locked_jars", lambda: {"a.jar": digest, "b.jar": digest})
+    monkeypatch.setattr(jars, "locked_jars", lambda bundle=None: {"a.jar": digest, "b.jar": digest})
     monkeypatch.setattr(jars, "require_java", lambda cache: cache)
     return calls
 
@@ -191,7 +191,7 @@ def test_where_no_locked_jar_fits_the_error_says_which_versions_to_install(
 ) -> None:
     resolver(monkeypatch, "unresolved dependency: not found", "unresolved dependency: not found")
     monkeypatch.setattr(jars, "packages", lambda: ("io.delta:delta-spark_4.2_2.13:9.9.9",))
-    monkeypatch.setattr(jars, "locked_jars", dict)
+    monkeypatch.setattr(jars, "locked_jars", lambda bundle=None: {})
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     # As it says now: who installed the checkout before it changed has what it said then.
     monkeypatch.setattr(versions, "requirements", lambda: requirements(project["dependencies"]))
@@ -217,7 +217,7 @@ def test_a_jar_that_the_lock_does_not_name_is_refused_and_nothing_is_kept(
 ) -> None:
     resolver(monkeypatch, "")
     whole = jars.locked_jars()
-    monkeypatch.setattr(jars, "locked_jars", lambda: {"b.jar": whole["b.jar"], **locked})
+    monkeypatch.setattr(jars, "locked_jars", lambda bundle=None: {"b.jar": whole["b.jar"], **locked})
     with pytest.raises(UnavailableError, match=r"^a\.jar, which .* is not the file that jars\.lock names"):
         jars.local_jars(tmp_path)
     assert jars.recorded_jars(tmp_path) == ()
@@ -262,7 +262,7 @@ def test_a_host_and_a_submission_have_the_jars_of_connectors_that_are_here(
     here.append("kafka.jar")
     assert jars.recorded_bundles(tmp_path) == ["kafka"]
     monkeypatch.setattr(
-        settings, "local_jars", lambda cache, bundle=None: ["delta.jar"] if bundle is None else here
+        jars, "local_jars", lambda cache, bundle=None: ["delta.jar"] if bundle is None else here
     )
     assert settings.submit_conf(tmp_path)["spark.jars"] == "delta.jar,kafka.jar"
 

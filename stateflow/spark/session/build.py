@@ -21,7 +21,7 @@ from stateflow.spark.internals.gateway import connect, context_runs, ignore_sigt
 from stateflow.spark.internals.local_files import without_processes
 from stateflow.spark.session import class_data, compiling, lent, workers
 from stateflow.spark.session.bundles import lacking_bundles
-from stateflow.spark.session.jars import bundle_of, local_jars, packages
+from stateflow.spark.session.jars import bundle_of, jars_with, packages
 from stateflow.spark.session.java import require_java
 from stateflow.spark.session.settings import (
     DELTA,
@@ -132,9 +132,7 @@ def _started(
         ours.append(f'"-Djava.io.tmpdir={temporary}"')
     if java_options := " ".join(filter(None, (*ours, user_options))):
         settings["spark.driver.extraJavaOptions"] = java_options
-    jars = [*filter(None, [conf.get("spark.jars")]), *map(str, local_jars(cache))]
-    for name in bundles:
-        jars += map(str, local_jars(cache, bundle_of(name)))
+    jars = [*filter(None, [conf.get("spark.jars")]), *map(str, jars_with(cache, bundles))]
     settings["spark.jars"] = ",".join(jars)
     extensions = [DELTA["spark.sql.extensions"], *conf.get("spark.sql.extensions", "").split(",")]
     settings["spark.sql.extensions"] = ",".join(dict.fromkeys(filter(None, extensions)))

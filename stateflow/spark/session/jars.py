@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -71,6 +71,12 @@ def bundle_of(name: str) -> Bundle:
 def recorded_bundles(cache: Path) -> list[str]:
     """Names of the bundles that are here already."""
     return [name for name in _OF_CONNECTORS if recorded_jars(cache, bundle_of(name))]
+
+
+def jars_with(cache: Path, bundles: Iterable[str]) -> list[Path]:
+    """Delta's jars, and those of these bundles."""
+    wanted = (None, *map(bundle_of, bundles))
+    return [jar for bundle in wanted for jar in local_jars(cache, bundle)]
 
 
 def local_jars(cache: Path, bundle: Bundle | None = None) -> tuple[Path, ...]:
@@ -167,11 +173,12 @@ def _locked_coordinates(lock: Path = LOCK) -> tuple[str, ...]:
 
 def _refuse_others(folder: Path, names: Sequence[str], bundle: Bundle) -> None:
     """UnavailableError for a jar that is not the one which the project was tested with. They run inside every driver."""
-    locked = locked_jars() if bundle == _own() else locked_jars(bundle)
+    assert bundle.lock is not None
+    locked = locked_jars(bundle)
     for name in names if locked else ():
         if hashlib.sha256((folder / name).read_bytes()).hexdigest() != locked.get(name):
             raise UnavailableError(
-                f"{name}, which {' '.join(bundle.packages)} brought, is not the file that {bundle.lock.name if bundle.lock else ''} names, and nothing was kept: "
+                f"{name}, which {' '.join(bundle.packages)} brought, is not the file that {bundle.lock.name} names, and nothing was kept: "
                 "ask who runs the repository that it came from (spark.jars.repositories), or take another repository"
             )
 

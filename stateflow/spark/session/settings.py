@@ -9,7 +9,7 @@ from pathlib import Path
 
 from stateflow.config.options import cache_folder
 from stateflow.masking import SECRET_NAME, SECRET_URL
-from stateflow.spark.session.jars import bundle_of, local_jars, recorded_bundles, spark_home
+from stateflow.spark.session.jars import jars_with, recorded_bundles, spark_home
 
 DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -79,7 +79,4 @@ def submit_conf(cache: Path | None = None) -> dict[str, str]:
     """The settings that spark-submit needs on its command line for a Delta pipeline: later is too late for them. Jars of connectors are
     among them where they have been resolved."""
     cache = cache or cache_folder()
-    jars = [*local_jars(cache)]
-    for name in recorded_bundles(cache):
-        jars += local_jars(cache, bundle_of(name))
-    return {**DELTA, "spark.jars": ",".join(map(str, jars))}
+    return {**DELTA, "spark.jars": ",".join(map(str, jars_with(cache, recorded_bundles(cache))))}
