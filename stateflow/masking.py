@@ -88,6 +88,16 @@ def is_secret(name: str) -> bool:
     return _SECRET_NAME.search(name) is not None
 
 
+def hidden(text: str, settings: Mapping[str, str]) -> str:
+    """A text of others, such as an error, without the values of settings that are called like secrets."""
+    secrets = {value for name, value in settings.items() if value and is_secret(name)}
+    # Java's login modules have several in one setting: user="..." password="...".
+    secrets |= {each for value in secrets for each in re.findall(r'="((?:[^"\\]|\\.)+)"', value)}
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = text.replace(secret, "***")
+    return text
+
+
 def without_secrets(text: str) -> str:
     """The text without passwords and tokens of URLs, and without values that a name in it calls secret (`?sig=...`)."""
     text = re.sub(_WEBHOOK, r"\1***", text)

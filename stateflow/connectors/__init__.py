@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         UsageError,
     )
     from stateflow.format.records import FileRef, Prepared
-    from stateflow.masking import is_secret
+    from stateflow.masking import hidden, is_secret
     from stateflow.names import suggestion
     from stateflow.operators.arrow_types import arrow_type
     from stateflow.pipelines.changes import DELETE, UPSERT
@@ -94,6 +94,7 @@ __all__ = [
     "fields_of",
     "first_duplicate",
     "former_names",
+    "hidden",
     "inside_of",
     "is_secret",
     "marked",
@@ -114,7 +115,7 @@ _ROOMS = {
     "stateflow.connectors.tries": ("trying_again",),
     "stateflow.errors": tuple(name for name in __all__ if name.endswith("Error")),
     "stateflow.format.records": ("FileRef", "Prepared"),
-    "stateflow.masking": ("is_secret",),
+    "stateflow.masking": ("hidden", "is_secret"),
     "stateflow.names": ("suggestion",),
     "stateflow.pipelines.changes": ("DELETE", "UPSERT"),
     "stateflow.pipelines.inputs.reader_options": ("READERS", "check_reader_options"),

@@ -12,13 +12,13 @@ import pytest
 import stateflow as sf
 from stateflow.connectors import UnavailableError, UsageError
 from stateflow.connectors.kafka.settings import (
-    hidden,
     java_settings,
     parsed,
     registry_settings,
     settings_of,
 )
 from stateflow.jobs.checking import checked
+from stateflow.masking import hidden
 from stateflow.spark.sources.kafka_topics import refusal
 
 BROKER = {"bootstrap": "broker:9092"}

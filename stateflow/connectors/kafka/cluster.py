@@ -18,10 +18,11 @@ from stateflow.connectors import (
     StateflowError,
     UnavailableError,
     UsageError,
+    hidden,
     required,
 )
 from stateflow.connectors.kafka import slots
-from stateflow.connectors.kafka.settings import SERVERS, hidden, settings_of
+from stateflow.connectors.kafka.settings import SERVERS, settings_of
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -82,7 +83,7 @@ class Cluster:
             raise UsageError(
                 f"{self.what}: the user of this connection has no right to write: {self._grant('topic', self.topic.topic, 'Write')}"
             )
-        return TopicFacts(str(told.topic_id), self._largest())
+        return TopicFacts(str(told.topic_id), self._largest)
 
     def make_slots(self) -> None:
         """Makes the compacted topic, if it is missing."""
@@ -189,7 +190,7 @@ class Cluster:
             "queue.buffering.max.kbytes": 262_144,
             "delivery.report.only.error": True,
             **self._settings,
-            "message.max.bytes": max(self._largest(), 1_000),
+            "message.max.bytes": max(self._largest, 1_000),
             **more,
         }
         with self._errors():
@@ -214,6 +215,7 @@ class Cluster:
             found: Mapping[str, Any] = self._admin.list_topics(timeout=PATIENCE).topics
         return found
 
+    @cached_property
     def _largest(self) -> int:
         return int(self._config(self.topic.topic).get("max.message.bytes", LARGEST))
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from stateflow.connectors import UsageError, is_secret
+from stateflow.connectors import UsageError
 from stateflow.connectors.kafka.topic import KafkaTopic
 
 SERVERS = "bootstrap.servers"
@@ -105,15 +105,6 @@ def parsed(text: str) -> dict[str, str]:
             for name, value in found.items()
         }
     return dict(_pairs(text))
-
-
-def hidden(text: str, settings: Mapping[str, str]) -> str:
-    """A text of others, such as an error, without the secrets among the settings."""
-    secrets = {value for name, value in settings.items() if is_secret(name) and len(value) > 2}
-    secrets |= {each for value in secrets for each in re.findall(r'="((?:[^"\\]|\\.)+)"', value)}
-    for secret in sorted(secrets, key=len, reverse=True):
-        text = text.replace(secret, "***")
-    return text
 
 
 def _pairs(text: str) -> Iterator[tuple[str, str]]:

@@ -131,7 +131,12 @@ class KafkaMessages:
 
     def reads(self, place: str) -> bool:
         """Whether a source of them would read what is written to a place."""
-        return any(place == f"kafka://{self.topic.servers}/{name}" for name in self.topic.topics)
+        return self.topic.holds(place)
+
+    @property
+    def beside(self) -> frozenset[str]:
+        """Names of fields that the message gives, and not the text of its value."""
+        return frozenset(of_message(self.rows))
 
     def recent(self, spark: SparkSession, ends: str, count: int) -> list[str]:
         """Values before these offsets, a few of each partition, as they are written."""

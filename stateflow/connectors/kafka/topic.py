@@ -67,7 +67,14 @@ class KafkaTopic:
     @property
     def place(self) -> str:
         """Cluster and topics."""
-        return f"kafka://{self.servers}/{','.join(sorted(self.topics))}"
+        return self._at(",".join(sorted(self.topics)))
+
+    def holds(self, place: str) -> bool:
+        """Whether it is the place of one of the topics."""
+        return any(place == self._at(name) for name in self.topics)
+
+    def _at(self, names: str) -> str:
+        return f"kafka://{self.servers}/{names}"
 
     @property
     def client_options(self) -> dict[str, str]:

@@ -26,6 +26,7 @@ from stateflow.connectors import (
     disagreement,
     first_duplicate,
     marked,
+    names_of,
 )
 from stateflow.connectors.postgres.columns import json_columns, made_type, matched, quoted
 from stateflow.connectors.postgres.relation import Relation, missing_schema, refuse_made_anew
@@ -112,9 +113,8 @@ class PostgresAppend(Sink):
 
     def __init__(self, table: PostgresTable, options: Mapping[str, Any]) -> None:
         self.table = table
-        self.keys: tuple[str, ...] = tuple(options.get("keys") or ())
-        order = options.get("order_by") or ()
-        self.order_by = (order,) if isinstance(order, str) else tuple(order)
+        self.keys = names_of(options.get("keys"))
+        self.order_by = names_of(options.get("order_by"))
         self.operation = str(options.get("operation") or "")
         self.delete_when: str | None = options.get("delete_when")
 

@@ -187,7 +187,7 @@ class AbsentColumns:
             # Retention has removed them meanwhile, or the broker is gone: the next batch will tell.
             return "", None
         names = _fields_of(texts, node.rows)
-        return str(node.factory), names | _of_message(node.rows) if names else None
+        return str(node.factory), names | node.factory.beside if names else None
 
     def _count(self, node: SourceNode, name: str, rows: int) -> None:
         absence = self._absences.get((node.uid, name))
@@ -267,11 +267,6 @@ def _fields_of(lines: Iterable[str], rows: RowType | None) -> frozenset[str] | N
         except ValueError:
             continue
     return frozenset(names) or None
-
-
-def _of_message(rows: RowType | None) -> frozenset[str]:
-    """Fields that are not in the text of a message."""
-    return frozenset(name for name in (rows.names if rows else ()) if name.startswith("kafka_"))
 
 
 def _refusal(node: SourceNode, absence: Absence, without: str, having: str) -> str:

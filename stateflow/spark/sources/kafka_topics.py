@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pyspark.sql import SparkSession
 
 from stateflow.errors import NotFoundError, StateflowError, UnavailableError, UsageError
-from stateflow.masking import is_secret
+from stateflow.masking import hidden
 from stateflow.names import suggestion
 from stateflow.spark.internals.kafka_admin import PATIENCE, KafkaAdmin, KafkaRefusal, kafka_admin
 from stateflow.spark.sources.leaves import LeafDescription
@@ -37,7 +37,7 @@ def check_topics(spark: SparkSession, uid: str, leaf: LeafDescription) -> None:
             if not topic:
                 admin.topics()
     except KafkaRefusal as refused:
-        raise refusal(uid, topic, servers, refused.classes, _hidden(str(refused), settings)) from None
+        raise refusal(uid, topic, servers, refused.classes, hidden(str(refused), settings)) from None
 
 
 def topics_of(options: Mapping[str, str]) -> Sequence[str]:
@@ -86,10 +86,3 @@ def _reasons(said: str) -> Iterator[str]:
     causes = [line.strip() for line in said.splitlines() if "Caused by:" in line or "Exception:" in line]
     for line in reversed(causes):
         yield line.removeprefix("Caused by:").strip().partition(": ")[2] or line
-
-
-def _hidden(said: str, settings: Mapping[str, str]) -> str:
-    for name, value in settings.items():
-        if is_secret(name):
-            said = said.replace(value, "***")
-    return said
