@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.generate import BatchSpec, commit
-from bench.measurement import Measurement, Plot, Results, Section, Workplace, at_most, median, seconds
+from bench.measurement import Measurement, Plot, Results, Section, Workplace, at_most, seconds, thirds
 from bench.measurement import size as bytes_
 
 SIDES = ("process",)
@@ -76,12 +76,8 @@ def section(results: Results, size: Size) -> Section:
     starts = figures["starts"][max(1, round(WARM_UP * size.runs)) :]
     durations = figures["taken"][round(WARM_UP * count) :]
 
-    def ends(values: list[float]) -> tuple[float, float]:
-        third = max(1, len(values) // 3)
-        return median(values[:third]), median(values[-third:])
-
-    objects, record = ends([s["objects"] for s in settled]), ends([s["record"] for s in settled])
-    start, batch = ends(starts), ends(durations)
+    objects, record = thirds([s["objects"] for s in settled]), thirds([s["record"] for s in settled])
+    start, batch = thirds(starts), thirds(durations)
     rows = [
         ["objects in the store", f"{objects[0]:.0f}", f"{objects[1]:.0f}"],
         ["bytes of a record", bytes_(record[0]), bytes_(record[1])],

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import start
-from bench.measurement import Measurement, Plot, Results, Section, Workplace, at_most, median, seconds
+from bench.measurement import Measurement, Plot, Results, Section, Workplace, at_most, seconds, thirds
 from bench.measurement import size as bytes_
 from bench.warm import host, shown, spent_by_host, without_master
 
@@ -76,13 +76,6 @@ def _sample(name: str) -> dict[str, Any]:
     }
 
 
-def thirds(values: list[float]) -> tuple[float, float]:
-    """The medians of the first and of the last third of what follows the warm-up."""
-    settled = values[round(WARM_UP * len(values)) :]
-    third = max(1, len(settled) // 3)
-    return median(settled[:third]), median(settled[-third:])
-
-
 def section(results: Results, size: Size) -> Section:
     figures = results.first("host")
     samples = figures["samples"]
@@ -91,18 +84,18 @@ def section(results: Results, size: Size) -> Section:
     }
     rows, targets = [], []
     for process, values in memory.items():
-        first, last = thirds(values)
+        first, last = thirds(values, WARM_UP)
         rows.append([f"memory of the {process}", bytes_(first), bytes_(last)])
         targets.append(at_most(f"memory of the {process} is flat", last / first, FLAT))
     for what in COUNTED:
-        first, last = thirds([float(sample[what]) for sample in samples])
+        first, last = thirds([float(sample[what]) for sample in samples], WARM_UP)
         rows.append([what, f"{first:.0f}", f"{last:.0f}"])
         targets.append(at_most(f"{what} are flat", last / max(first, 1), FLAT))
     for what, values in (
         ("a run", figures["walls"]),
         ("its CPU seconds on the host", [each["cpu"] for each in samples]),
     ):
-        first, last = thirds(values)
+        first, last = thirds(values, WARM_UP)
         rows.append([what, seconds(first), seconds(last)])
         targets.append(at_most(f"{what}: no more at the end", last / first, FLAT))
     text = (

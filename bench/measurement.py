@@ -121,6 +121,13 @@ def median(values: Sequence[float]) -> float:
     return statistics.median(values)
 
 
+def thirds(values: Sequence[float], warm_up: float = 0) -> tuple[float, float]:
+    """The medians of the first and of the last third of what follows this share of the values."""
+    settled = values[round(warm_up * len(values)) :]
+    third = max(1, len(settled) // 3)
+    return median(settled[:third]), median(settled[-third:])
+
+
 def seconds(value: float) -> str:
     return f"{value:.2f} s" if value >= 1 else f"{value * 1000:.0f} ms"
 

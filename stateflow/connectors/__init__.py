@@ -41,7 +41,14 @@ if TYPE_CHECKING:
         text_in_sql,
     )
     from stateflow.pipelines.rows.type_text import fields_of, inside_of
-    from stateflow.pipelines.sink_kinds import SinkKind, check_upsert, names_of, require_columns
+    from stateflow.pipelines.sink_kinds import (
+        GETS_CHANGED_KEYS,
+        GETS_NEW_ROWS,
+        SinkKind,
+        check_upsert,
+        names_of,
+        require_columns,
+    )
     from stateflow.spark.sinks.base import (
         BatchFunction,
         Committed,
@@ -59,6 +66,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DELETE",
+    "GETS_CHANGED_KEYS",
+    "GETS_NEW_ROWS",
     "READERS",
     "UPSERT",
     "BatchFunction",
@@ -132,7 +141,14 @@ _ROOMS = {
     "stateflow.pipelines.rows.type_text": ("fields_of", "inside_of"),
     "stateflow.operators.arrow_types": ("arrow_type",),
     "stateflow.spark.task.failures": ("task_error",),
-    "stateflow.pipelines.sink_kinds": ("SinkKind", "check_upsert", "names_of", "require_columns"),
+    "stateflow.pipelines.sink_kinds": (
+        "GETS_CHANGED_KEYS",
+        "GETS_NEW_ROWS",
+        "SinkKind",
+        "check_upsert",
+        "names_of",
+        "require_columns",
+    ),
     "stateflow.spark.sinks.base": (
         "BatchFunction",
         "Committed",

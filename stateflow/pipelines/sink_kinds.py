@@ -32,6 +32,11 @@ def _nowhere(target: Any) -> str:
     return ""
 
 
+GETS_NEW_ROWS = "has nothing of this job yet, and gets only rows that follow the snapshot"
+GETS_CHANGED_KEYS = "has nothing of this job yet, and gets only the keys that change after the snapshot"
+"""What a restore expects of an append and of an upsert that begin, see `SinkKind.starts`."""
+
+
 @dataclass(frozen=True, slots=True)
 class SinkKind:
     """What a kind of sink takes, and what it can do."""
@@ -267,7 +272,7 @@ DELTA_APPEND = SinkKind(
     written_by_spark=True,
     rewound_as="delta_rewind",
     cloned=True,
-    starts="has nothing of this job yet, and gets only rows that follow the snapshot",
+    starts=GETS_NEW_ROWS,
 )
 DELTA_UPSERT = SinkKind(
     name="delta_upsert",
@@ -286,8 +291,7 @@ DELTA_UPSERT = SinkKind(
     table=True,
     rewound_as="delta_rewind",
     cloned=True,
-    starts="has nothing of this job yet, and gets only the keys that change after the snapshot: the others never arrive, "
-    "unless the table is a copy that holds them",
+    starts=f"{GETS_CHANGED_KEYS}: the others never arrive, unless the table is a copy that holds them",
 )
 FUNCTION = SinkKind(
     name="function",

@@ -28,10 +28,10 @@ from stateflow.connectors import (
 from stateflow.connectors.kafka.cluster import Cluster
 from stateflow.spark.sinks.delivered import delivered
 from stateflow.spark.sinks.kinds import make_sink
+from stateflow.testing.sink_log import SinkLog
 from tests.connectors.kafka_committer import UNAVAILABLE, Records
 from tests.connectors.kafka_server import Topics
 from tests.spark.kafka_broker import Broker
-from tests.spark.sink_places import Log
 from tests.spark.standalone import free_port
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
@@ -58,12 +58,12 @@ def topic(topics: Topics, request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def log(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> Log:
-    return Log(spark, tmp_path, job=request.node.name)
+def log(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> SinkLog:
+    return SinkLog(spark, tmp_path, job=request.node.name)
 
 
 def opened(
-    log: Log, topics: Topics, topic: str, schema: str = PAIR, mode: str = "append", **options: Any
+    log: SinkLog, topics: Topics, topic: str, schema: str = PAIR, mode: str = "append", **options: Any
 ) -> Sink:
     of_topic = {name: options.pop(name) for name in ("value", "key", "options") if name in options}
     delivery = options.pop("delivery", "exactly_once")
@@ -72,7 +72,7 @@ def opened(
     return sink
 
 
-def rows(log: Log, schema: str, *values: tuple[Any, ...]) -> DataFrame:
+def rows(log: SinkLog, schema: str, *values: tuple[Any, ...]) -> DataFrame:
     return log.spark.createDataFrame(list(values), schema).coalesce(1)
 
 
@@ -81,7 +81,7 @@ def pairs(topics: Topics, topic: str) -> list[tuple[str | None, str | None]]:
 
 
 def test_messages_of_each_slot_come_once_however_often_they_are_committed(
-    log: Log, topics: Topics, topic: str
+    log: SinkLog, topics: Topics, topic: str
 ) -> None:
     sink = opened(log, topics, topic)
     first = log.prepare(sink, rows(log, PAIR, (1, "a"), (2, None)))
@@ -104,7 +104,7 @@ def test_messages_of_each_slot_come_once_however_often_they_are_committed(
     assert delivered(log.spark, waiting, log.name) == {"totals": False}
 
 
-def test_a_slot_that_the_brokers_forgot_is_still_known(log: Log, topics: Topics, topic: str) -> None:
+def test_a_slot_that_the_brokers_forgot_is_still_known(log: SinkLog, topics: Topics, topic: str) -> None:
     sink = opened(log, topics, topic)
     first = log.prepare(sink, rows(log, PAIR, (1, "a")))
     log.commit(first)
@@ -114,7 +114,7 @@ def test_a_slot_that_the_brokers_forgot_is_still_known(log: Log, topics: Topics,
     assert len(topics.read(topic)) == 2
 
 
-def test_a_topic_that_was_made_anew_is_refused(log: Log, topics: Topics, topic: str) -> None:
+def test_a_topic_that_was_made_anew_is_refused(log: SinkLog, topics: Topics, topic: str) -> None:
     sink = opened(log, topics, topic)
     log.deliver(sink, rows(log, PAIR, (1, "a")))
     topics.delete(topic)
@@ -127,7 +127,7 @@ def test_a_topic_that_was_made_anew_is_refused(log: Log, topics: Topics, topic: 
 
 
 def test_an_upsert_writes_the_last_of_each_key_and_tombstones_for_deletes(
-    log: Log, topics: Topics, topic: str
+    log: SinkLog, topics: Topics, topic: str
 ) -> None:
     schema = "id long, v string, at int, op string"
     sink = opened(log, topics, topic, schema, "upsert", keys=["id"], order_by="at", delete_when="op = 'd'")
@@ -151,7 +151,7 @@ def test_an_upsert_writes_the_last_of_each_key_and_tombstones_for_deletes(
 
 
 def test_a_key_twice_or_without_value_is_refused_before_anything_is_written(
-    log: Log, topics: Topics, topic: str
+    log: SinkLog, topics: Topics, topic: str
 ) -> None:
     sink = opened(log, topics, topic, mode="upsert", keys=["id", "v"])
     with pytest.raises(
@@ -175,14 +175,16 @@ def test_a_key_twice_or_without_value_is_refused_before_anything_is_written(
     ],
 )
 def test_key_and_value_are_written_as_the_topic_says(
-    log: Log, topics: Topics, topic: str, value: str, key: str | None, schema: str, row: Any, message: Any
+    log: SinkLog, topics: Topics, topic: str, value: str, key: str | None, schema: str, row: Any, message: Any
 ) -> None:
     sink = opened(log, topics, topic, schema, value=value, key=key, keys="user")
     log.deliver(sink, rows(log, schema, row))
     assert pairs(topics, topic) == [message]
 
 
-def test_sparks_reader_of_json_takes_every_type_back_as_it_was(log: Log, topics: Topics, topic: str) -> None:
+def test_sparks_reader_of_json_takes_every_type_back_as_it_was(
+    log: SinkLog, topics: Topics, topic: str
+) -> None:
     schema = (
         "a tinyint, b smallint, c int, d bigint, e float, f double, g boolean, h string, i date, j timestamp, k timestamp_ntz, l binary, "
         "m decimal(12,3), n struct<x: int, y: array<string>>, o map<string, int>"
@@ -212,13 +214,13 @@ def test_sparks_reader_of_json_takes_every_type_back_as_it_was(log: Log, topics:
     ],
 )  # fmt: skip
 def test_rows_that_are_no_such_messages_are_refused_at_the_start(
-    log: Log, topics: Topics, topic: str, options: dict[str, Any], schema: str, why: str
+    log: SinkLog, topics: Topics, topic: str, options: dict[str, Any], schema: str, why: str
 ) -> None:
     with pytest.raises(UsageError, match=why):
         opened(log, topics, topic, schema, **options)
 
 
-def test_a_topic_that_is_not_there_is_told_with_the_command(log: Log, topics: Topics) -> None:
+def test_a_topic_that_is_not_there_is_told_with_the_command(log: SinkLog, topics: Topics) -> None:
     with pytest.raises(
         NotFoundError, match=r"Kafka topic nowhere is not there: kafka-topics.sh --create --topic nowhere"
     ):
@@ -226,7 +228,7 @@ def test_a_topic_that_is_not_there_is_told_with_the_command(log: Log, topics: To
 
 
 def test_brokers_that_are_not_there_are_told_after_a_bounded_time(
-    log: Log, monkeypatch: pytest.MonkeyPatch
+    log: SinkLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tries, "PAUSES", (0.01,))
     monkeypatch.setattr("stateflow.connectors.kafka.cluster.PATIENCE", 0.5)
@@ -235,7 +237,7 @@ def test_brokers_that_are_not_there_are_told_after_a_bounded_time(
 
 
 def test_a_message_that_is_too_large_fails_the_batch_before_its_record(
-    log: Log, topics: Topics, topic: str
+    log: SinkLog, topics: Topics, topic: str
 ) -> None:
     topics.make(f"{topic}-small", max_message_bytes="2000")
     sink = opened(log, topics, f"{topic}-small")
@@ -253,7 +255,7 @@ def test_a_message_that_is_too_large_fails_the_batch_before_its_record(
     assert log.deliver(opened(log, topics, large), rows(log, PAIR, (1, "x" * 2_000_000))) == "committed"
 
 
-def test_a_null_that_readers_take_for_a_delete_is_refused(log: Log, topics: Topics, topic: str) -> None:
+def test_a_null_that_readers_take_for_a_delete_is_refused(log: SinkLog, topics: Topics, topic: str) -> None:
     sink = opened(log, topics, topic, PAIR.replace("long", "string"), value="string", keys="id")
     with pytest.raises(
         IncompatibleError, match=r"have a null for a value, which readers of .* take for a delete"
@@ -262,7 +264,7 @@ def test_a_null_that_readers_take_for_a_delete_is_refused(log: Log, topics: Topi
 
 
 def test_without_transactions_a_slot_comes_once_while_nothing_crashes(
-    log: Log, topics: Topics, topic: str
+    log: SinkLog, topics: Topics, topic: str
 ) -> None:
     sink = opened(log, topics, topic, delivery="at_least_once")
     first = log.prepare(sink, rows(log, PAIR, (1, "a")))

@@ -28,8 +28,8 @@ from stateflow.connectors import (
 from stateflow.connectors.postgres import sink as sink_module
 from stateflow.spark.sinks.delivered import delivered
 from stateflow.spark.sinks.kinds import make_sink
+from stateflow.testing.sink_log import SinkLog
 from tests.connectors.postgres_server import Server, server, variable
-from tests.spark.sink_places import Log
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 IN = "env:TEST_POSTGRES"
@@ -42,21 +42,26 @@ def database() -> Iterator[Server]:
 
 
 @pytest.fixture
-def log(spark: SparkSession, tmp_path: Path, database: Server) -> Log:
+def log(spark: SparkSession, tmp_path: Path, database: Server) -> SinkLog:
     database.run("DROP SCHEMA IF EXISTS shop CASCADE")
     database.run("CREATE SCHEMA shop")
-    return Log(spark, tmp_path)
+    return SinkLog(spark, tmp_path)
 
 
 def opened(
-    log: Log, schema: str, mode: str = "append", create: bool = False, table: str = "shop.t", **options: Any
+    log: SinkLog,
+    schema: str,
+    mode: str = "append",
+    create: bool = False,
+    table: str = "shop.t",
+    **options: Any,
 ) -> Sink:
     sink = make_sink("totals", mode, sf.postgres(table, connection=IN, create=create), options)
     sink.open(log.spark, log.spark.createDataFrame([], schema).schema)
     return sink
 
 
-def rows(log: Log, schema: str, *values: tuple[Any, ...]) -> DataFrame:
+def rows(log: SinkLog, schema: str, *values: tuple[Any, ...]) -> DataFrame:
     return log.spark.createDataFrame(list(values), schema).coalesce(1)
 
 
@@ -67,7 +72,7 @@ def table(database: Server, what: str = "id, v", name: str = "shop.t") -> list[t
     return database.run(f"SELECT {what} FROM {name} ORDER BY 1, 2")
 
 
-def test_rows_of_each_slot_come_once_however_often_they_are_committed(log: Log, database: Server) -> None:
+def test_rows_of_each_slot_come_once_however_often_they_are_committed(log: SinkLog, database: Server) -> None:
     sink = opened(log, PAIR, create=True)
     first = log.prepare(sink, rows(log, PAIR, (1, "a"), (2, None)))
     assert table(database) == []  # nobody sees what is not decided
@@ -82,7 +87,7 @@ def test_rows_of_each_slot_come_once_however_often_they_are_committed(log: Log, 
     }
 
 
-def test_no_record_has_the_password(log: Log, database: Server) -> None:
+def test_no_record_has_the_password(log: SinkLog, database: Server) -> None:
     prepared = log.prepare(opened(log, PAIR, create=True), rows(log, PAIR, (1, "a")))
     password = psycopg.conninfo.conninfo_to_dict(database.url)["password"]
     assert prepared.payload["connection"] == IN
@@ -90,7 +95,7 @@ def test_no_record_has_the_password(log: Log, database: Server) -> None:
     assert prepared.target == "postgres://env:TEST_POSTGRES/shop.t"
 
 
-def test_every_type_comes_back_as_it_was(log: Log, database: Server) -> None:
+def test_every_type_comes_back_as_it_was(log: SinkLog, database: Server) -> None:
     schema = (
         "a tinyint, b smallint, c int, d bigint, e float, f double, g boolean, h string, i date, j timestamp, k timestamp_ntz, l binary, "
         "m decimal(12,3), n struct<x: int, y: array<string>>, o map<string, int>"
@@ -112,7 +117,7 @@ def test_every_type_comes_back_as_it_was(log: Log, database: Server) -> None:
     assert database.run("SELECT * FROM shop.t WHERE a IS NULL") == [(None,) * 15]
 
 
-def test_an_upsert_replaces_and_deletes_by_key(log: Log, database: Server) -> None:
+def test_an_upsert_replaces_and_deletes_by_key(log: SinkLog, database: Server) -> None:
     schema = "id long, v string, at int, op string"
     database.run(
         "CREATE TABLE shop.t (id bigint PRIMARY KEY, v text, at int, op text, own text DEFAULT 'mine')"
@@ -138,7 +143,7 @@ def test_an_upsert_replaces_and_deletes_by_key(log: Log, database: Server) -> No
     assert table(database, "id, v, own") == [(1, "c", "kept"), (3, "again", "mine")]
 
 
-def test_an_upsert_makes_a_table_with_its_key(log: Log, database: Server) -> None:
+def test_an_upsert_makes_a_table_with_its_key(log: SinkLog, database: Server) -> None:
     sink = opened(log, PAIR, "upsert", create=True, keys=["id"])
     log.deliver(sink, rows(log, PAIR, (1, "a")))
     log.deliver(sink, rows(log, PAIR, (1, "b")))
@@ -146,7 +151,7 @@ def test_an_upsert_makes_a_table_with_its_key(log: Log, database: Server) -> Non
 
 
 def test_a_key_twice_or_without_value_is_refused_before_anything_is_written(
-    log: Log, database: Server
+    log: SinkLog, database: Server
 ) -> None:
     sink = opened(log, PAIR, "upsert", create=True, keys=["id"])
     with pytest.raises(
@@ -175,7 +180,7 @@ def test_a_key_twice_or_without_value_is_refused_before_anything_is_written(
     ],
 )
 def test_rows_that_the_table_refuses_are_refused_before_the_decision(
-    log: Log, database: Server, declared: str, bad: tuple[Any, ...], why: str
+    log: SinkLog, database: Server, declared: str, bad: tuple[Any, ...], why: str
 ) -> None:
     database.run("CREATE TABLE shop.other (v text PRIMARY KEY)")
     database.run(f"CREATE TABLE shop.t ({declared})")
@@ -206,7 +211,7 @@ def test_rows_that_the_table_refuses_are_refused_before_the_decision(
     ],
 )  # fmt: skip
 def test_a_table_that_does_not_fit_is_refused_at_the_start(
-    log: Log, database: Server, made: str, schema: str, error: type[Exception], why: str
+    log: SinkLog, database: Server, made: str, schema: str, error: type[Exception], why: str
 ) -> None:
     if made:
         database.run(f"CREATE {made}")
@@ -214,7 +219,7 @@ def test_a_table_that_does_not_fit_is_refused_at_the_start(
         opened(log, schema)
 
 
-def test_an_upsert_needs_an_index_that_keeps_one_row_per_key(log: Log, database: Server) -> None:
+def test_an_upsert_needs_an_index_that_keeps_one_row_per_key(log: SinkLog, database: Server) -> None:
     database.run("CREATE TABLE shop.t (id bigint, v text)")
     with pytest.raises(IncompatibleError, match="no unique index of id") as caught:
         opened(log, PAIR, "upsert", keys=["id"])
@@ -225,7 +230,7 @@ def test_an_upsert_needs_an_index_that_keeps_one_row_per_key(log: Log, database:
 
 
 def test_a_schema_that_is_missing_and_rights_that_are_missing_are_told_with_the_statement(
-    log: Log, database: Server
+    log: SinkLog, database: Server
 ) -> None:
     with pytest.raises(IncompatibleError, match='CREATE SCHEMA "nowhere" first'):
         opened(log, PAIR, create=True, table="nowhere.t")
@@ -247,7 +252,7 @@ def test_a_schema_that_is_missing_and_rights_that_are_missing_are_told_with_the_
 
 
 def test_a_server_that_is_away_is_told_so_and_waited_for(
-    log: Log, database: Server, monkeypatch: pytest.MonkeyPatch
+    log: SinkLog, database: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink = opened(log, PAIR, create=True)
     prepared = log.prepare(sink, rows(log, PAIR, (1, "a")))
@@ -274,7 +279,7 @@ def test_a_server_that_is_away_is_told_so_and_waited_for(
     "moment", ["connected", "lock_slot", "copy", "write", "take_slot", "commit", "after"]
 )
 def test_a_connection_that_breaks_at_any_call_loses_and_doubles_nothing(
-    log: Log, database: Server, monkeypatch: pytest.MonkeyPatch, moment: str
+    log: SinkLog, database: Server, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     """The server kills the session before each call of the commit, and once after the transaction is in."""
     sink = opened(log, PAIR, create=True)
@@ -318,7 +323,7 @@ def test_a_connection_that_breaks_at_any_call_loses_and_doubles_nothing(
 
 
 def test_of_two_runs_that_both_believe_to_be_the_newest_one_commits_a_slot(
-    log: Log, database: Server
+    log: SinkLog, database: Server
 ) -> None:
     sink = opened(log, PAIR, create=True)
     prepared = log.prepare(sink, rows(log, PAIR, *((k, "a") for k in range(100))))
@@ -336,7 +341,7 @@ def test_of_two_runs_that_both_believe_to_be_the_newest_one_commits_a_slot(
     assert database.run("SELECT count(*) FROM shop.t") == [(100,)]
 
 
-def test_a_zombie_with_an_older_slot_is_fenced_and_writes_nothing(log: Log, database: Server) -> None:
+def test_a_zombie_with_an_older_slot_is_fenced_and_writes_nothing(log: SinkLog, database: Server) -> None:
     sink = opened(log, PAIR, create=True)
     old = log.prepare(sink, rows(log, PAIR, (1, "a")))
     log.commit(old)
@@ -351,7 +356,7 @@ def test_a_zombie_with_an_older_slot_is_fenced_and_writes_nothing(log: Log, data
     assert table(database) == [(1, "a"), (2, "b")]
 
 
-def test_a_run_that_is_fenced_while_it_holds_the_slot_writes_nothing(log: Log, database: Server) -> None:
+def test_a_run_that_is_fenced_while_it_holds_the_slot_writes_nothing(log: SinkLog, database: Server) -> None:
     prepared = log.prepare(opened(log, PAIR, create=True), rows(log, PAIR, (1, "a")))
     asked: list[int] = []
 
@@ -366,7 +371,7 @@ def test_a_run_that_is_fenced_while_it_holds_the_slot_writes_nothing(log: Log, d
     assert table(database) == []
 
 
-def test_a_table_or_a_log_of_another_time_is_refused(log: Log, database: Server) -> None:
+def test_a_table_or_a_log_of_another_time_is_refused(log: SinkLog, database: Server) -> None:
     sink = opened(log, PAIR, create=True)
     log.deliver(sink, rows(log, PAIR, (1, "a")))
     second = log.prepare(sink, rows(log, PAIR, (2, "b")))
@@ -381,7 +386,7 @@ def test_a_table_or_a_log_of_another_time_is_refused(log: Log, database: Server)
 
 
 def test_a_table_that_was_made_anew_is_refused_with_the_statement_that_accepts_it(
-    log: Log, database: Server
+    log: SinkLog, database: Server
 ) -> None:
     sink = opened(log, PAIR, create=True)
     log.deliver(sink, rows(log, PAIR, (1, "a")))
@@ -401,7 +406,7 @@ def test_a_table_that_was_made_anew_is_refused_with_the_statement_that_accepts_i
 
 
 def test_rows_that_the_table_refuses_after_the_decision_wait_until_it_is_right(
-    log: Log, database: Server
+    log: SinkLog, database: Server
 ) -> None:
     sink = opened(log, PAIR, create=True)
     prepared = log.prepare(sink, rows(log, PAIR, (1, "a")))
@@ -416,7 +421,7 @@ def test_rows_that_the_table_refuses_after_the_decision_wait_until_it_is_right(
     assert table(database) == [(1, "a")]
 
 
-def test_names_in_capitals_and_with_quotes_are_as_in_sql(log: Log, database: Server) -> None:
+def test_names_in_capitals_and_with_quotes_are_as_in_sql(log: SinkLog, database: Server) -> None:
     database.run('CREATE TABLE shop."Odd ""t" ("Id" bigint PRIMARY KEY, v text)')
     sink = opened(log, "iD long, V string", "upsert", table='shop."Odd ""t"', keys=["ID"])
     log.deliver(sink, rows(log, "iD long, V string", (1, "a")))

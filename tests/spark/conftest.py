@@ -10,8 +10,8 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from stateflow.testing.sink_log import SinkLog
     from tests.spark.pipelines import Workbench
-    from tests.spark.sink_places import Log
 
 
 @pytest.fixture
@@ -31,8 +31,8 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def log(spark: SparkSession, tmp_path: Path) -> Log:
+def log(spark: SparkSession, tmp_path: Path) -> SinkLog:
     """A job's log, for tests of sinks."""
-    from tests.spark.sink_places import Log
+    from stateflow.testing.sink_log import SinkLog
 
-    return Log(spark, tmp_path / "root")
+    return SinkLog(spark, tmp_path / "root")

@@ -10,9 +10,6 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from stateflow.spark.internals.delta_log import Transaction
-from stateflow.testing.sink_log import SinkLog
-
-Log = SinkLog
 
 
 def contents(spark: SparkSession, path: Path | str, *columns: str) -> list[Any]:

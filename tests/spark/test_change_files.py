@@ -12,7 +12,8 @@ from pyspark.sql import SparkSession
 from stateflow.spark.sinks import delta_rewrite, delta_upsert
 from stateflow.spark.sinks.change_files import as_no_change
 from stateflow.spark.sinks.delta_upsert import DeltaUpsert
-from tests.spark.sink_places import Log, contents, versions
+from stateflow.testing.sink_log import SinkLog
+from tests.spark.sink_places import contents, versions
 from tests.spark.test_sinks_delta_rewrite import AFTER, FIRST, SECOND, made_by, opened, rows
 
 FED = {"delta.enableChangeDataFeed": "true"}
@@ -48,7 +49,7 @@ def newest(path: Path) -> int:
 
 @pytest.mark.parametrize("partition_by", [[], ["v"]])
 def test_the_feed_has_each_row_as_it_was_and_as_it_is(
-    spark: SparkSession, path: Path, log: Log, partition_by: list[str]
+    spark: SparkSession, path: Path, log: SinkLog, partition_by: list[str]
 ) -> None:
     sink = opened(spark, path, options=FED, partition_by=partition_by)
     log.deliver(sink, rows(spark, FIRST))
@@ -61,7 +62,9 @@ def test_the_feed_has_each_row_as_it_was_and_as_it_is(
     assert int(told["operationMetrics"]["numTargetChangeFilesAdded"]) > 0
 
 
-def test_a_feed_in_capitals_and_columns_under_other_names(spark: SparkSession, path: Path, log: Log) -> None:
+def test_a_feed_in_capitals_and_columns_under_other_names(
+    spark: SparkSession, path: Path, log: SinkLog
+) -> None:
     properties = "'Delta.EnableChangeDataFeed' = 'TRUE', 'delta.columnMapping.mode' = 'name'"
     made_by(spark, path, "Key long, AT long, v string", f"TBLPROPERTIES ({properties})")
     spark.sql(f"ALTER TABLE delta.`{path}` RENAME COLUMN Key TO ID")
@@ -73,7 +76,7 @@ def test_a_feed_in_capitals_and_columns_under_other_names(spark: SparkSession, p
 
 
 def test_rows_of_one_key_twice_in_the_table_go_both_and_one_comes(
-    spark: SparkSession, path: Path, log: Log
+    spark: SparkSession, path: Path, log: SinkLog
 ) -> None:
     sink = opened(spark, path, options=FED)
     spark.sql(f"INSERT INTO delta.`{path}` VALUES (1, 1, 'a'), (1, 0, 'other')")
@@ -89,7 +92,7 @@ def test_rows_of_one_key_twice_in_the_table_go_both_and_one_comes(
 
 
 def test_an_upsert_that_deletes_nothing_needs_no_column_for_it(
-    spark: SparkSession, path: Path, log: Log
+    spark: SparkSession, path: Path, log: SinkLog
 ) -> None:
     opened(spark, path, options=FED)
     sink = DeltaUpsert(opened(spark, path).table, ["id"])
@@ -102,7 +105,7 @@ def test_an_upsert_that_deletes_nothing_needs_no_column_for_it(
 
 
 def test_small_files_that_are_put_together_are_no_change(
-    spark: SparkSession, path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, path: Path, log: SinkLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink = opened(spark, path, options=FED)
     log.deliver(sink, rows(spark, FIRST[:2]))
@@ -116,7 +119,7 @@ def test_small_files_that_are_put_together_are_no_change(
 
 
 def test_small_files_that_are_put_together_with_new_rows_are_the_new_rows(
-    spark: SparkSession, path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, path: Path, log: SinkLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink = opened(spark, path, options=FED)
     log.deliver(sink, rows(spark, FIRST[:2]))
@@ -128,7 +131,7 @@ def test_small_files_that_are_put_together_with_new_rows_are_the_new_rows(
 
 
 def test_rows_that_stay_get_files_of_their_own_and_are_not_in_the_feed(
-    spark: SparkSession, path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, path: Path, log: SinkLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(delta_rewrite, "APART", 1)
     sink = opened(spark, path, options=FED)

@@ -19,7 +19,8 @@ from stateflow.spark.internals.delta_log import DeltaLog
 from stateflow.spark.sinks import delta_append
 from stateflow.spark.sinks.delta_append import DeltaAppend
 from stateflow.spark.sinks.kinds import make_sink
-from tests.spark.sink_places import Log, contents, versions
+from stateflow.testing.sink_log import SinkLog
+from tests.spark.sink_places import contents, versions
 
 
 def numbers(spark: SparkSession, *values: int) -> DataFrame:
@@ -37,7 +38,7 @@ def forget_what_is_fresh() -> None:
     delta_append._unvacuumed.clear()
 
 
-def test_rows_show_only_once_they_are_committed(spark: SparkSession, path: Path, log: Log) -> None:
+def test_rows_show_only_once_they_are_committed(spark: SparkSession, path: Path, log: SinkLog) -> None:
     sink = opened(spark, path)
     prepared = log.prepare(sink, numbers(spark, 1, 2))
     assert contents(spark, path, "n") == []
@@ -46,7 +47,7 @@ def test_rows_show_only_once_they_are_committed(spark: SparkSession, path: Path,
     assert prepared.rows == 2
 
 
-def test_a_second_commit_of_a_slot_changes_nothing(spark: SparkSession, path: Path, log: Log) -> None:
+def test_a_second_commit_of_a_slot_changes_nothing(spark: SparkSession, path: Path, log: SinkLog) -> None:
     prepared = log.prepare(opened(spark, path), numbers(spark, 1))
     assert [log.commit(prepared) for _ in range(3)] == ["committed", "already", "already"]
     assert contents(spark, path, "n") == [1]
@@ -56,7 +57,9 @@ def fenced() -> None:
     raise FencedError("epoch 2 has taken over")
 
 
-def test_a_late_commit_of_an_older_slot_changes_nothing(spark: SparkSession, path: Path, log: Log) -> None:
+def test_a_late_commit_of_an_older_slot_changes_nothing(
+    spark: SparkSession, path: Path, log: SinkLog
+) -> None:
     sink = opened(spark, path)
     first = log.prepare(sink, numbers(spark, 1))
     log.commit(first)
@@ -69,7 +72,7 @@ def test_a_late_commit_of_an_older_slot_changes_nothing(spark: SparkSession, pat
 
 @pytest.mark.parametrize("kind", ["append", "upsert"])
 def test_of_two_copies_of_a_log_only_one_gets_its_rows_in_and_the_other_hears_of_it(
-    spark: SparkSession, path: Path, log: Log, kind: str
+    spark: SparkSession, path: Path, log: SinkLog, kind: str
 ) -> None:
     sink = make_sink("totals", kind, delta(str(path)), {"keys": ("n",)} if kind == "upsert" else None)
     sink.open(spark, numbers(spark, 1).schema)
@@ -91,7 +94,7 @@ def test_of_two_copies_of_a_log_only_one_gets_its_rows_in_and_the_other_hears_of
     assert contents(spark, path, "n") == [1, 3, 4, 5]
 
 
-def test_another_run_commits_what_a_dead_one_prepared(spark: SparkSession, path: Path, log: Log) -> None:
+def test_another_run_commits_what_a_dead_one_prepared(spark: SparkSession, path: Path, log: SinkLog) -> None:
     prepared = log.prepare(opened(spark, path), numbers(spark, 1, 2, 3))
     forget_what_is_fresh()
     assert log.commit(prepared) == "committed"
@@ -99,7 +102,7 @@ def test_another_run_commits_what_a_dead_one_prepared(spark: SparkSession, path:
 
 
 def test_a_batch_that_fails_before_its_record_leaves_nothing_to_be_seen(
-    spark: SparkSession, path: Path, log: Log
+    spark: SparkSession, path: Path, log: SinkLog
 ) -> None:
     sink = opened(spark, path)
     log.prepare(sink, numbers(spark, 1, 2))
@@ -108,7 +111,7 @@ def test_a_batch_that_fails_before_its_record_leaves_nothing_to_be_seen(
     assert contents(spark, path, "n") == [3]
 
 
-def test_writers_of_their_own_may_come_in_between(spark: SparkSession, path: Path, log: Log) -> None:
+def test_writers_of_their_own_may_come_in_between(spark: SparkSession, path: Path, log: SinkLog) -> None:
     prepared = log.prepare(opened(spark, path), numbers(spark, 1))
     numbers(spark, 100).write.format("delta").mode("append").save(str(path))
     assert log.commit(prepared) == "committed"
@@ -116,7 +119,7 @@ def test_writers_of_their_own_may_come_in_between(spark: SparkSession, path: Pat
 
 
 def test_two_commits_of_one_slot_that_race_add_its_rows_once(
-    spark: SparkSession, path: Path, log: Log
+    spark: SparkSession, path: Path, log: SinkLog
 ) -> None:
     sink = opened(spark, path)
     for value in range(3):
@@ -138,7 +141,7 @@ def test_two_commits_of_one_slot_that_race_add_its_rows_once(
 
 
 def test_a_commit_that_loses_the_race_after_reading_the_slot_looks_again(
-    spark: SparkSession, path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, path: Path, log: SinkLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepared = log.prepare(opened(spark, path), numbers(spark, 1))
     plain = delta_append.current_actions
@@ -155,7 +158,7 @@ def test_a_commit_that_loses_the_race_after_reading_the_slot_looks_again(
     assert contents(spark, path, "n") == [1]
 
 
-def test_a_fenced_run_commits_nothing(spark: SparkSession, path: Path, log: Log) -> None:
+def test_a_fenced_run_commits_nothing(spark: SparkSession, path: Path, log: SinkLog) -> None:
     prepared = log.prepare(opened(spark, path), numbers(spark, 1))
 
     def fenced() -> None:
@@ -168,7 +171,7 @@ def test_a_fenced_run_commits_nothing(spark: SparkSession, path: Path, log: Log)
 
 
 def test_an_empty_batch_adds_no_version_and_keeps_the_order_of_slots(
-    spark: SparkSession, path: Path, log: Log
+    spark: SparkSession, path: Path, log: SinkLog
 ) -> None:
     sink = opened(spark, path)
     log.deliver(sink, numbers(spark, 1))
@@ -179,7 +182,9 @@ def test_an_empty_batch_adds_no_version_and_keeps_the_order_of_slots(
     assert contents(spark, path, "n") == [1, 3]
 
 
-def test_the_history_names_the_record_and_counts_its_rows(spark: SparkSession, path: Path, log: Log) -> None:
+def test_the_history_names_the_record_and_counts_its_rows(
+    spark: SparkSession, path: Path, log: SinkLog
+) -> None:
     log.deliver(opened(spark, path), numbers(spark, 1, 2, 3))
     entry = spark.sql(f"DESCRIBE HISTORY delta.`{path}`").first()
     assert entry is not None
@@ -190,7 +195,9 @@ def test_the_history_names_the_record_and_counts_its_rows(spark: SparkSession, p
     assert int(entry["operationMetrics"]["numOutputBytes"]) > 0
 
 
-def test_a_table_recreated_after_the_decision_is_refused(spark: SparkSession, path: Path, log: Log) -> None:
+def test_a_table_recreated_after_the_decision_is_refused(
+    spark: SparkSession, path: Path, log: SinkLog
+) -> None:
     prepared = log.prepare(opened(spark, path), numbers(spark, 1))
     shutil.rmtree(path)
     opened(spark, path)
@@ -200,7 +207,7 @@ def test_a_table_recreated_after_the_decision_is_refused(spark: SparkSession, pa
 
 
 def test_a_table_recreated_between_runs_is_found_before_the_decision(
-    spark: SparkSession, path: Path, log: Log
+    spark: SparkSession, path: Path, log: SinkLog
 ) -> None:
     sink = opened(spark, path)
     log.deliver(sink, numbers(spark, 1))
@@ -213,7 +220,7 @@ def test_a_table_recreated_between_runs_is_found_before_the_decision(
 
 
 def test_a_table_restored_behind_the_log_is_found_before_the_decision(
-    spark: SparkSession, path: Path, log: Log
+    spark: SparkSession, path: Path, log: SinkLog
 ) -> None:
     sink = opened(spark, path)
     log.deliver(sink, numbers(spark, 1))
@@ -228,18 +235,20 @@ def test_a_table_restored_behind_the_log_is_found_before_the_decision(
         log.prepare(sink, numbers(spark, 3))
 
 
-def test_a_job_recreated_under_an_old_name_is_not_skipped(spark: SparkSession, path: Path, log: Log) -> None:
+def test_a_job_recreated_under_an_old_name_is_not_skipped(
+    spark: SparkSession, path: Path, log: SinkLog
+) -> None:
     sink = opened(spark, path)
     for value in range(3):
         log.deliver(sink, numbers(spark, value))
-    again = Log(spark, log.root, job="77777777-2222-4a6e-9d3f-0123456789ab")
+    again = SinkLog(spark, log.root, job="77777777-2222-4a6e-9d3f-0123456789ab")
     assert again.deliver(sink, numbers(spark, 100)) == "committed"
     assert contents(spark, path, "n") == [0, 1, 2, 100]
 
 
-def test_two_jobs_with_one_sink_uid_share_a_table(spark: SparkSession, path: Path, log: Log) -> None:
+def test_two_jobs_with_one_sink_uid_share_a_table(spark: SparkSession, path: Path, log: SinkLog) -> None:
     sink = opened(spark, path)
-    other = Log(spark, log.root, job="99999999-3333-4a6e-9d3f-0123456789ab", name="refunds")
+    other = SinkLog(spark, log.root, job="99999999-3333-4a6e-9d3f-0123456789ab", name="refunds")
     mine, theirs = log.prepare(sink, numbers(spark, 1)), other.prepare(sink, numbers(spark, 2))
     assert other.commit(theirs) == "committed"
     assert log.commit(mine) == "committed"
@@ -248,7 +257,7 @@ def test_two_jobs_with_one_sink_uid_share_a_table(spark: SparkSession, path: Pat
 
 
 def test_another_path_under_one_uid_is_refused_before_the_decision(
-    spark: SparkSession, path: Path, log: Log
+    spark: SparkSession, path: Path, log: SinkLog
 ) -> None:
     log.deliver(opened(spark, path), numbers(spark, 1))
     moved = opened(spark, path.with_name("moved"))
@@ -256,7 +265,7 @@ def test_another_path_under_one_uid_is_refused_before_the_decision(
         log.prepare(moved, numbers(spark, 2))
 
 
-def test_a_uid_that_comes_back_goes_on_where_it_was(spark: SparkSession, path: Path, log: Log) -> None:
+def test_a_uid_that_comes_back_goes_on_where_it_was(spark: SparkSession, path: Path, log: SinkLog) -> None:
     sink = opened(spark, path)
     log.deliver(sink, numbers(spark, 1))
     log.slot = 7
@@ -266,7 +275,7 @@ def test_a_uid_that_comes_back_goes_on_where_it_was(spark: SparkSession, path: P
         log.prepare(sink, numbers(spark, 9))
 
 
-def test_vacuumed_data_files_are_not_committed(spark: SparkSession, path: Path, log: Log) -> None:
+def test_vacuumed_data_files_are_not_committed(spark: SparkSession, path: Path, log: SinkLog) -> None:
     sink = opened(spark, path)
     log.deliver(sink, numbers(spark, 1))
     prepared = log.prepare(sink, numbers(spark, 2))
@@ -281,7 +290,7 @@ def test_vacuumed_data_files_are_not_committed(spark: SparkSession, path: Path, 
 
 
 def test_a_column_added_after_the_decision_does_not_stop_the_commit(
-    spark: SparkSession, path: Path, log: Log
+    spark: SparkSession, path: Path, log: SinkLog
 ) -> None:
     prepared = log.prepare(opened(spark, path), numbers(spark, 1, 2))
     spark.sql(f"ALTER TABLE delta.`{path}` ADD COLUMNS (note string)")
@@ -291,7 +300,7 @@ def test_a_column_added_after_the_decision_does_not_stop_the_commit(
 
 
 def test_a_column_given_another_meaning_after_the_decision_stops_the_commit(
-    spark: SparkSession, path: Path, log: Log
+    spark: SparkSession, path: Path, log: SinkLog
 ) -> None:
     sink = opened(spark, path, "n long, m long", options={"delta.columnMapping.mode": "name"})
     prepared = log.prepare(sink, spark.createDataFrame([(1, 2)], "n long, m long"))
@@ -302,7 +311,7 @@ def test_a_column_given_another_meaning_after_the_decision_stops_the_commit(
     assert contents(spark, path) == []
 
 
-def test_a_constraint_added_after_the_decision_is_kept(spark: SparkSession, path: Path, log: Log) -> None:
+def test_a_constraint_added_after_the_decision_is_kept(spark: SparkSession, path: Path, log: SinkLog) -> None:
     sink = opened(spark, path)
     good, bad = log.prepare(sink, numbers(spark, 5)), numbers(spark, -5)
     spark.sql(f"ALTER TABLE delta.`{path}` ADD CONSTRAINT positive CHECK (n > 0)")
@@ -316,7 +325,7 @@ def test_a_constraint_added_after_the_decision_is_kept(spark: SparkSession, path
 
 
 def test_rows_that_break_a_constraint_fail_before_the_decision(
-    spark: SparkSession, path: Path, log: Log
+    spark: SparkSession, path: Path, log: SinkLog
 ) -> None:
     spark.sql(f"CREATE TABLE delta.`{path}` (n long NOT NULL, m long) USING delta")
     spark.sql(f"ALTER TABLE delta.`{path}` ADD CONSTRAINT positive CHECK (m > 0)")
@@ -340,7 +349,7 @@ def test_rows_that_break_a_constraint_fail_before_the_decision(
     ids=lambda properties: next(iter(properties)),
 )
 def test_tables_with_features_take_rows_once(
-    spark: SparkSession, path: Path, log: Log, properties: dict[str, str]
+    spark: SparkSession, path: Path, log: SinkLog, properties: dict[str, str]
 ) -> None:
     sink = opened(spark, path, options=properties)
     for value in range(2):
@@ -349,7 +358,7 @@ def test_tables_with_features_take_rows_once(
     assert contents(spark, path, "n") == [0, 1, 10, 11]
 
 
-def test_rows_deleted_by_deletion_vectors_stay_deleted(spark: SparkSession, path: Path, log: Log) -> None:
+def test_rows_deleted_by_deletion_vectors_stay_deleted(spark: SparkSession, path: Path, log: SinkLog) -> None:
     sink = opened(spark, path, options={"delta.enableDeletionVectors": "true"})
     log.deliver(sink, numbers(spark, 0, 1).coalesce(1))
     prepared = log.prepare(sink, numbers(spark, 2))
@@ -358,7 +367,7 @@ def test_rows_deleted_by_deletion_vectors_stay_deleted(spark: SparkSession, path
     assert contents(spark, path, "n") == [1, 2]
 
 
-def test_generated_columns_are_filled(spark: SparkSession, path: Path, log: Log) -> None:
+def test_generated_columns_are_filled(spark: SparkSession, path: Path, log: SinkLog) -> None:
     (
         DeltaTable.create(spark)
         .location(str(path))
@@ -384,7 +393,7 @@ def test_identity_columns_are_refused_when_the_run_starts(spark: SparkSession, p
         opened(spark, path)
 
 
-def test_partitioned_tables_are_created_and_written(spark: SparkSession, path: Path, log: Log) -> None:
+def test_partitioned_tables_are_created_and_written(spark: SparkSession, path: Path, log: SinkLog) -> None:
     sink = opened(spark, path, "day string, n long", partition_by=["day"])
     rows = spark.createDataFrame([("mon", 1), ("tue", 2), (None, 3)], "day string, n long")
     log.deliver(sink, rows)
@@ -411,7 +420,7 @@ def test_output_that_does_not_fit_is_refused_with_every_column(spark: SparkSessi
 
 @pytest.mark.system
 def test_the_refusal_prints_the_statement_that_adds_the_columns(
-    spark: SparkSession, tmp_path: Path, log: Log
+    spark: SparkSession, tmp_path: Path, log: SinkLog
 ) -> None:
     path = tmp_path / "a `quoted` table"
     # Delta's builder, with which a run creates tables, does not quote the backtick.
@@ -430,7 +439,7 @@ def test_the_refusal_prints_the_statement_that_adds_the_columns(
     assert [tuple(row) for row in rows] == [(1, None), (2, "web")]
 
 
-def test_narrower_types_are_widened_to_the_tables(spark: SparkSession, path: Path, log: Log) -> None:
+def test_narrower_types_are_widened_to_the_tables(spark: SparkSession, path: Path, log: SinkLog) -> None:
     spark.sql(f"CREATE TABLE delta.`{path}` (n long, x double) USING delta")
     sink = opened(spark, path, "N int, x float")
     log.deliver(sink, spark.createDataFrame([(1, 0.5)], "N int, x float"))
@@ -443,7 +452,7 @@ def test_another_partitioning_than_the_tables_is_refused(spark: SparkSession, pa
         opened(spark, path, "a string, b string, n long", partition_by=["b"])
 
 
-def test_the_slot_is_found_without_the_checksum_file(spark: SparkSession, path: Path, log: Log) -> None:
+def test_the_slot_is_found_without_the_checksum_file(spark: SparkSession, path: Path, log: SinkLog) -> None:
     sink = opened(spark, path)
     prepared = log.prepare(sink, numbers(spark, 1))
     log.commit(prepared)
@@ -456,7 +465,7 @@ def test_the_slot_is_found_without_the_checksum_file(spark: SparkSession, path: 
 
 
 def test_at_least_once_appends_without_transaction_versions(
-    spark: SparkSession, path: Path, log: Log
+    spark: SparkSession, path: Path, log: SinkLog
 ) -> None:
     sink = DeltaAppend(delta(str(path)), delivery="at_least_once")
     sink.open(spark, numbers(spark).schema)
@@ -473,7 +482,7 @@ def test_s3_without_a_shared_log_store_is_refused_under_exactly_once(spark: Spar
 
 
 def test_the_stage_that_computes_the_rows_writes_them_even_where_tables_ask_for_a_shuffle(
-    spark: SparkSession, path: Path, log: Log
+    spark: SparkSession, path: Path, log: SinkLog
 ) -> None:
     sink = opened(spark, path, options={"delta.autoOptimize.optimizeWrite": "true"})
     frame = spark.range(4, numPartitions=4).selectExpr("id as n")
@@ -493,7 +502,7 @@ def test_a_table_that_a_run_creates_writes_its_own_checkpoints_seldom_unless_tol
 
 @pytest.mark.parametrize("made", [True, False])
 def test_a_table_that_another_first_run_is_just_creating_is_waited_for(
-    spark: SparkSession, path: Path, log: Log, monkeypatch: pytest.MonkeyPatch, *, made: bool
+    spark: SparkSession, path: Path, log: SinkLog, monkeypatch: pytest.MonkeyPatch, *, made: bool
 ) -> None:
     execute, failures = DeltaTableBuilder.execute, [2]
 

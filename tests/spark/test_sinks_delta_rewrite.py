@@ -14,7 +14,8 @@ from stateflow.pipelines.inputs.tables import delta
 from stateflow.spark.internals.delta_log import DeltaLog, LoggedFile
 from stateflow.spark.sinks import delta_rewrite, delta_upsert
 from stateflow.spark.sinks.delta_upsert import DeltaUpsert
-from tests.spark.sink_places import Log, contents, versions, while_writing
+from stateflow.testing.sink_log import SinkLog
+from tests.spark.sink_places import contents, versions, while_writing
 
 SCHEMA = "id long, at long, v string"
 FIRST: list[tuple[Any, ...]] = [(1, 1, "a"), (2, 1, "b"), (3, 1, "c"), (4, 1, "d")]
@@ -65,7 +66,7 @@ def test_what_is_written_anew_follows_the_batch(sizes: list[int], staged: int, a
 
 @pytest.mark.parametrize("partition_by", [[], ["v"]])
 def test_a_small_table_has_its_files_written_anew_in_one_version(
-    spark: SparkSession, path: Path, log: Log, no_merge: None, partition_by: list[str]
+    spark: SparkSession, path: Path, log: SinkLog, no_merge: None, partition_by: list[str]
 ) -> None:
     sink = opened(spark, path, partition_by=partition_by)
     log.deliver(sink, rows(spark, FIRST))
@@ -81,7 +82,7 @@ def test_a_small_table_has_its_files_written_anew_in_one_version(
 
 
 def test_names_in_other_letters_and_keys_without_a_value_in_the_table(
-    spark: SparkSession, path: Path, log: Log, no_merge: None
+    spark: SparkSession, path: Path, log: SinkLog, no_merge: None
 ) -> None:
     made_by(spark, path, "At long, ID long, V string")
     spark.sql(f"INSERT INTO delta.`{path}` VALUES (7, NULL, 'kept'), (1, 1, 'a')")
@@ -90,7 +91,7 @@ def test_names_in_other_letters_and_keys_without_a_value_in_the_table(
 
 
 def test_a_renamed_column_is_read_and_written_under_its_physical_name(
-    spark: SparkSession, path: Path, log: Log, no_merge: None
+    spark: SparkSession, path: Path, log: SinkLog, no_merge: None
 ) -> None:
     made_by(spark, path, "key long, at long, v string", "TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
     spark.sql(f"INSERT INTO delta.`{path}` VALUES (1, 1, 'a')")
@@ -120,7 +121,7 @@ def test_a_renamed_column_is_read_and_written_under_its_physical_name(
 def test_what_only_delta_can_merge_is_left_to_it(
     spark: SparkSession,
     path: Path,
-    log: Log,
+    log: SinkLog,
     monkeypatch: pytest.MonkeyPatch,
     definition: str,
     properties: str,
@@ -134,7 +135,7 @@ def test_what_only_delta_can_merge_is_left_to_it(
 
 
 def test_files_that_have_a_deletion_vector_are_left_to_delta(
-    spark: SparkSession, path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, path: Path, log: SinkLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made_by(spark, path, SCHEMA, "TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
     spark.createDataFrame(FIRST, SCHEMA).coalesce(1).write.format("delta").mode("append").save(str(path))
@@ -146,7 +147,7 @@ def test_files_that_have_a_deletion_vector_are_left_to_delta(
 
 
 def test_a_table_with_much_to_write_is_left_to_delta(
-    spark: SparkSession, path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, path: Path, log: SinkLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink = opened(spark, path)
     log.deliver(sink, rows(spark, FIRST))
@@ -157,7 +158,7 @@ def test_a_table_with_much_to_write_is_left_to_delta(
 
 
 def test_what_another_writer_deletes_meanwhile_stays_deleted(
-    spark: SparkSession, path: Path, log: Log, monkeypatch: pytest.MonkeyPatch, no_merge: None
+    spark: SparkSession, path: Path, log: SinkLog, monkeypatch: pytest.MonkeyPatch, no_merge: None
 ) -> None:
     sink = opened(spark, path)
     log.deliver(sink, rows(spark, FIRST))
@@ -167,7 +168,7 @@ def test_what_another_writer_deletes_meanwhile_stays_deleted(
 
 
 def test_what_another_writer_puts_there_meanwhile_is_replaced_like_what_was_there(
-    spark: SparkSession, path: Path, log: Log, monkeypatch: pytest.MonkeyPatch, no_merge: None
+    spark: SparkSession, path: Path, log: SinkLog, monkeypatch: pytest.MonkeyPatch, no_merge: None
 ) -> None:
     sink = opened(spark, path)
     log.deliver(sink, rows(spark, FIRST))
@@ -178,10 +179,10 @@ def test_what_another_writer_puts_there_meanwhile_is_replaced_like_what_was_ther
 
 
 def test_two_jobs_that_put_a_key_into_an_empty_table_leave_one_row_of_it(
-    spark: SparkSession, path: Path, log: Log, monkeypatch: pytest.MonkeyPatch, no_merge: None
+    spark: SparkSession, path: Path, log: SinkLog, monkeypatch: pytest.MonkeyPatch, no_merge: None
 ) -> None:
     sink = opened(spark, path)
-    other = Log(spark, log.root, job="00000000-1111-4a6e-9d3f-0123456789ab", name="other")
+    other = SinkLog(spark, log.root, job="00000000-1111-4a6e-9d3f-0123456789ab", name="other")
     theirs = other.prepare(sink, rows(spark, [(1, 1, "theirs")]))
     mine = log.prepare(sink, rows(spark, [(1, 1, "mine"), (2, 1, "mine")]))
     while_writing(monkeypatch, lambda: other.commit(theirs))
@@ -190,7 +191,7 @@ def test_two_jobs_that_put_a_key_into_an_empty_table_leave_one_row_of_it(
 
 
 def test_a_constraint_that_the_table_has_got_since_stops_a_decided_record(
-    spark: SparkSession, path: Path, log: Log, no_merge: None
+    spark: SparkSession, path: Path, log: SinkLog, no_merge: None
 ) -> None:
     prepared = log.prepare(opened(spark, path), rows(spark, FIRST))
     spark.sql(f"ALTER TABLE delta.`{path}` ADD CONSTRAINT few CHECK (id < 3)")
@@ -200,7 +201,7 @@ def test_a_constraint_that_the_table_has_got_since_stops_a_decided_record(
 
 
 def test_a_list_of_files_that_does_not_add_up_is_not_believed(
-    spark: SparkSession, path: Path, log: Log
+    spark: SparkSession, path: Path, log: SinkLog
 ) -> None:
     log.deliver(opened(spark, path), rows(spark, FIRST))
     table = DeltaLog(spark, str(path))

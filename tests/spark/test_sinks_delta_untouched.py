@@ -30,7 +30,8 @@ from stateflow.spark.sinks.key_ranges import (
     may_hold,
     ranges_of,
 )
-from tests.spark.sink_places import Log, contents, while_writing
+from stateflow.testing.sink_log import SinkLog
+from tests.spark.sink_places import contents, while_writing
 
 SCHEMA = "id long, at long, v string"
 
@@ -133,7 +134,7 @@ def test_a_table_whose_keys_grow_stays_listed_and_costs_little_more_than_its_row
 
 
 def test_a_batch_of_growing_keys_rewrites_the_batch_before_it_and_nothing_else(
-    spark: SparkSession, path: Path, log: Log, apart: None
+    spark: SparkSession, path: Path, log: SinkLog, apart: None
 ) -> None:
     sink = opened(spark, path)
     model: dict[int, tuple[Any, ...]] = {}
@@ -155,7 +156,7 @@ def test_a_batch_of_growing_keys_rewrites_the_batch_before_it_and_nothing_else(
 
 
 def test_a_small_file_is_extended_until_it_is_worth_its_own(
-    spark: SparkSession, path: Path, log: Log
+    spark: SparkSession, path: Path, log: SinkLog
 ) -> None:
     sink = opened(spark, path)
     for k in range(4):
@@ -165,7 +166,7 @@ def test_a_small_file_is_extended_until_it_is_worth_its_own(
 
 @pytest.mark.parametrize(("seed", "partition_by"), [(0, []), (2, ["v"])])
 def test_random_batches_leave_what_a_table_of_all_keys_has(
-    spark: SparkSession, path: Path, log: Log, apart: None, seed: int, partition_by: list[str]
+    spark: SparkSession, path: Path, log: SinkLog, apart: None, seed: int, partition_by: list[str]
 ) -> None:
     chance = random.Random(seed)
     sink = opened(spark, path, partition_by=partition_by)
@@ -205,7 +206,7 @@ def test_random_batches_leave_what_a_table_of_all_keys_has(
 
 
 def test_small_batches_keep_a_table_of_few_files(
-    spark: SparkSession, path: Path, log: Log, apart: None, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, path: Path, log: SinkLog, apart: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     most = 3
     monkeypatch.setattr(delta_rewrite, "MOST_SMALL", most)
@@ -220,7 +221,7 @@ def test_small_batches_keep_a_table_of_few_files(
 
 
 def test_a_record_of_an_earlier_release_touches_every_file(
-    spark: SparkSession, path: Path, log: Log, apart: None
+    spark: SparkSession, path: Path, log: SinkLog, apart: None
 ) -> None:
     sink = opened(spark, path)
     log.deliver(sink, rows(spark, between(0, 10)))
@@ -236,7 +237,7 @@ def test_a_record_of_an_earlier_release_touches_every_file(
 
 
 def test_a_key_of_two_columns_is_apart_in_either(
-    spark: SparkSession, path: Path, log: Log, apart: None
+    spark: SparkSession, path: Path, log: SinkLog, apart: None
 ) -> None:
     sink = opened(spark, path, ("V", "ID"))
     log.deliver(sink, rows(spark, [(1, 1, "a"), (9, 1, "a")]))
@@ -249,7 +250,7 @@ def test_a_key_of_two_columns_is_apart_in_either(
 
 
 def test_a_row_that_another_writer_puts_elsewhere_meanwhile_stays_and_one_of_a_key_is_replaced(
-    spark: SparkSession, path: Path, log: Log, monkeypatch: pytest.MonkeyPatch, apart: None
+    spark: SparkSession, path: Path, log: SinkLog, monkeypatch: pytest.MonkeyPatch, apart: None
 ) -> None:
     sink = opened(spark, path)
     log.deliver(sink, rows(spark, between(0, 5)))
@@ -262,7 +263,7 @@ def test_a_row_that_another_writer_puts_elsewhere_meanwhile_stays_and_one_of_a_k
 
 
 def test_a_batch_that_deletes_all_of_a_file_leaves_no_empty_one(
-    spark: SparkSession, path: Path, log: Log, apart: None
+    spark: SparkSession, path: Path, log: SinkLog, apart: None
 ) -> None:
     sink = opened(spark, path)
     log.deliver(sink, rows(spark, between(0, 5)))
@@ -275,7 +276,7 @@ def test_a_batch_that_deletes_all_of_a_file_leaves_no_empty_one(
 
 
 def test_a_table_that_had_many_files_is_listed_again_once_it_is_optimized(
-    spark: SparkSession, path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, path: Path, log: SinkLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink = opened(spark, path)
     log.deliver(sink, rows(spark, between(0, 5)))
@@ -292,7 +293,7 @@ def test_a_table_that_had_many_files_is_listed_again_once_it_is_optimized(
 
 
 def test_rows_that_stay_and_that_the_next_batch_cannot_have_are_written_once(
-    spark: SparkSession, path: Path, log: Log, apart: None
+    spark: SparkSession, path: Path, log: SinkLog, apart: None
 ) -> None:
     """Keys come for longer than a batch lasts: each batch has some of those that the three before it had."""
     sink = opened(spark, path)
@@ -346,7 +347,7 @@ def test_files_of_which_one_does_not_tell_its_keys_have_no_range() -> None:
 
 
 def test_a_large_batch_of_growing_keys_writes_again_little_more_than_what_it_shares_with_the_batch_before(
-    spark: SparkSession, path: Path, log: Log, apart: None, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, path: Path, log: SinkLog, apart: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(delta_rewrite, "FROM_BYTES", 0)
     sink = opened(spark, path)
@@ -362,7 +363,7 @@ def test_a_large_batch_of_growing_keys_writes_again_little_more_than_what_it_sha
 
 
 def test_keys_that_come_again_later_than_expected_are_replaced_too(
-    spark: SparkSession, path: Path, log: Log, apart: None, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, path: Path, log: SinkLog, apart: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(delta_rewrite, "FROM_BYTES", 0)
     chance = random.Random(0)
@@ -381,7 +382,7 @@ def test_keys_that_come_again_later_than_expected_are_replaced_too(
 
 
 def test_rows_without_a_key_stay_beside_those_that_a_batch_replaces(
-    spark: SparkSession, path: Path, log: Log, apart: None
+    spark: SparkSession, path: Path, log: SinkLog, apart: None
 ) -> None:
     sink = opened(spark, path)
     theirs = spark.createDataFrame([(None, 1, "theirs"), (1, 1, "a"), (5, 1, "b"), (9, 1, "c")], SCHEMA)

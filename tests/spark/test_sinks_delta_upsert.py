@@ -17,8 +17,9 @@ from stateflow.pipelines.inputs.tables import delta
 from stateflow.spark.sinks import delta_upsert, staging
 from stateflow.spark.sinks.delta_upsert import DeltaUpsert
 from stateflow.spark.sinks.same_task import then_in_arrow
+from stateflow.testing.sink_log import SinkLog
 from tests.spark.pipelines import Workbench
-from tests.spark.sink_places import Log, contents, versions
+from tests.spark.sink_places import contents, versions
 
 SCHEMA = "id long, at long, v string"
 
@@ -36,7 +37,7 @@ def opened(
 
 
 def test_a_key_keeps_its_newest_row_and_a_second_commit_changes_nothing(
-    spark: SparkSession, path: Path, log: Log
+    spark: SparkSession, path: Path, log: SinkLog
 ) -> None:
     sink = opened(spark, path)
     log.deliver(sink, rows(spark, (1, 1, "a"), (2, 1, "b")))
@@ -54,7 +55,7 @@ def test_rows_that_tie_are_decided_the_same_way_every_time(spark: SparkSession, 
         assert [row["v"] for row in delta_upsert.newest(frame, ["id"], ["at"]).collect()] == ["h"]
 
 
-def test_a_late_commit_does_not_bring_old_values_back(spark: SparkSession, path: Path, log: Log) -> None:
+def test_a_late_commit_does_not_bring_old_values_back(spark: SparkSession, path: Path, log: SinkLog) -> None:
     sink = opened(spark, path)
     first = log.prepare(sink, rows(spark, (1, 1, "old")))
     log.commit(first)
@@ -69,7 +70,9 @@ def test_a_late_commit_does_not_bring_old_values_back(spark: SparkSession, path:
     assert contents(spark, path, "v") == ["new"]
 
 
-def test_two_merges_of_one_slot_that_race_apply_it_once(spark: SparkSession, path: Path, log: Log) -> None:
+def test_two_merges_of_one_slot_that_race_apply_it_once(
+    spark: SparkSession, path: Path, log: SinkLog
+) -> None:
     prepared = log.prepare(opened(spark, path), rows(spark, (1, 1, "a")))
     before, start = versions(path), threading.Barrier(2)
     outcomes: list[str] = []
@@ -90,7 +93,7 @@ def test_two_merges_of_one_slot_that_race_apply_it_once(spark: SparkSession, pat
 
 
 def test_duplicate_keys_without_an_order_fail_before_the_decision(
-    spark: SparkSession, path: Path, log: Log
+    spark: SparkSession, path: Path, log: SinkLog
 ) -> None:
     sink = opened(spark, path, order_by=None)
     with pytest.raises(IncompatibleError, match=r"2 rows of one batch.*have the key id=1.*order_by"):
@@ -101,7 +104,7 @@ def test_duplicate_keys_without_an_order_fail_before_the_decision(
 
 @pytest.mark.parametrize("said", ["'delta.appendOnly' = 'true'", "'delta.APPENDONLY' = 'TRUE'"])
 def test_a_table_that_only_takes_appends_is_refused_when_the_run_starts(
-    spark: SparkSession, path: Path, log: Log, said: str
+    spark: SparkSession, path: Path, log: SinkLog, said: str
 ) -> None:
     log.deliver(opened(spark, path), rows(spark, (1, 1, "a")))
     prepared = log.prepare(opened(spark, path), rows(spark, (1, 2, "b")))
@@ -117,14 +120,14 @@ def test_a_table_that_only_takes_appends_is_refused_when_the_run_starts(
     assert contents(spark, path) == [(1, 2, "b")]
 
 
-def test_null_keys_fail_before_the_decision(spark: SparkSession, path: Path, log: Log) -> None:
+def test_null_keys_fail_before_the_decision(spark: SparkSession, path: Path, log: SinkLog) -> None:
     with pytest.raises(IncompatibleError, match=r"1 of the rows .* a null in the key column 'id'"):
         log.prepare(opened(spark, path), rows(spark, (None, 1, "a"), (2, 1, "c")))
 
 
 @pytest.mark.parametrize("order_by", ["at", None])
 def test_rows_that_cannot_break_anything_cost_no_job_but_the_one_that_stages_them(
-    spark: SparkSession, path: Path, log: Log, order_by: str | None
+    spark: SparkSession, path: Path, log: SinkLog, order_by: str | None
 ) -> None:
     spark.sql(f"CREATE TABLE delta.`{path}` (id long NOT NULL, at long, v string) USING delta")
     sink, context = opened(spark, path, order_by=order_by), spark.sparkContext
@@ -173,7 +176,7 @@ def test_an_operator_whose_rows_are_upserted_runs_in_the_job_and_the_process_tha
 
 
 def test_rows_that_break_a_constraint_fail_before_the_decision(
-    spark: SparkSession, path: Path, log: Log
+    spark: SparkSession, path: Path, log: SinkLog
 ) -> None:
     spark.sql(f"CREATE TABLE delta.`{path}` (id long, at long NOT NULL, v string) USING delta")
     spark.sql(f"ALTER TABLE delta.`{path}` ADD CONSTRAINT short CHECK (length(v) < 3)")
@@ -185,14 +188,14 @@ def test_rows_that_break_a_constraint_fail_before_the_decision(
 
 
 def test_the_transaction_settings_do_not_reach_the_users_session(
-    spark: SparkSession, path: Path, log: Log
+    spark: SparkSession, path: Path, log: SinkLog
 ) -> None:
     log.deliver(opened(spark, path), rows(spark, (1, 1, "a")))
     assert spark.conf.get(delta_upsert.APP_ID, None) is None
     assert spark.conf.get(delta_upsert.VERSION, None) is None
 
 
-def test_a_recreated_table_blocks_a_decided_record(spark: SparkSession, path: Path, log: Log) -> None:
+def test_a_recreated_table_blocks_a_decided_record(spark: SparkSession, path: Path, log: SinkLog) -> None:
     prepared = log.prepare(opened(spark, path), rows(spark, (1, 1, "a")))
     shutil.rmtree(path)
     opened(spark, path)
@@ -200,14 +203,16 @@ def test_a_recreated_table_blocks_a_decided_record(spark: SparkSession, path: Pa
         log.commit(prepared)
 
 
-def test_columns_that_the_output_lacks_keep_their_values(spark: SparkSession, path: Path, log: Log) -> None:
+def test_columns_that_the_output_lacks_keep_their_values(
+    spark: SparkSession, path: Path, log: SinkLog
+) -> None:
     spark.sql(f"CREATE TABLE delta.`{path}` (id long, at long, v string, note string) USING delta")
     spark.sql(f"INSERT INTO delta.`{path}` VALUES (1, 0, 'a', 'kept')")
     log.deliver(opened(spark, path), rows(spark, (1, 1, "b"), (2, 1, "c")))
     assert contents(spark, path) == [(1, 1, "b", "kept"), (2, 1, "c", None)]
 
 
-def test_a_damaged_staged_file_is_not_merged(spark: SparkSession, path: Path, log: Log) -> None:
+def test_a_damaged_staged_file_is_not_merged(spark: SparkSession, path: Path, log: SinkLog) -> None:
     prepared = log.prepare(opened(spark, path), rows(spark, (1, 1, "a")))
     staged = log.root / prepared.files[0].path
     body = bytearray(staged.read_bytes())
@@ -219,7 +224,7 @@ def test_a_damaged_staged_file_is_not_merged(spark: SparkSession, path: Path, lo
 
 
 def test_a_row_for_which_the_condition_holds_deletes_its_key_once(
-    spark: SparkSession, path: Path, log: Log
+    spark: SparkSession, path: Path, log: SinkLog
 ) -> None:
     sink = opened(spark, path, delete_when="v = 'gone'")
     log.deliver(sink, rows(spark, (1, 1, "a"), (2, 1, "b"), (3, 1, "c"), (4, 1, None)))
@@ -232,7 +237,7 @@ def test_a_row_for_which_the_condition_holds_deletes_its_key_once(
     assert spark.read.format("delta").load(str(path)).columns == ["id", "at", "v"]
 
 
-def test_a_row_that_deletes_breaks_no_constraint(spark: SparkSession, path: Path, log: Log) -> None:
+def test_a_row_that_deletes_breaks_no_constraint(spark: SparkSession, path: Path, log: SinkLog) -> None:
     spark.sql(f"CREATE TABLE delta.`{path}` (id long, at long NOT NULL, v string) USING delta")
     sink = opened(spark, path, delete_when="v = 'gone'")
     log.deliver(sink, rows(spark, (1, 1, "a"), (2, 1, "b")))
@@ -243,7 +248,7 @@ def test_a_row_that_deletes_breaks_no_constraint(spark: SparkSession, path: Path
 
 
 def test_a_condition_deletes_beside_what_a_stream_deletes_itself(
-    spark: SparkSession, path: Path, log: Log
+    spark: SparkSession, path: Path, log: SinkLog
 ) -> None:
     schema = "id long, v string, _op string"
     sink = DeltaUpsert(delta(str(path)), ["id"], operation="_op", delete_when="v = 'gone'")
@@ -256,7 +261,7 @@ def test_a_condition_deletes_beside_what_a_stream_deletes_itself(
 
 
 def test_a_column_of_the_rows_may_have_the_name_of_the_mark(
-    spark: SparkSession, path: Path, log: Log
+    spark: SparkSession, path: Path, log: SinkLog
 ) -> None:
     frame = spark.createDataFrame([(1, "delete"), (2, "gone")], "id long, _SF_op string")
     sink = DeltaUpsert(delta(str(path)), ["id"], delete_when="_SF_op = 'gone'")

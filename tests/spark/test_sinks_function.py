@@ -16,7 +16,7 @@ from stateflow.pipelines.inputs.tables import delta
 from stateflow.spark.sinks.function import FunctionSink
 from stateflow.spark.sinks.kinds import make_sink
 from stateflow.spark.sinks.memory import MemorySink, memory
-from tests.spark.sink_places import Log
+from stateflow.testing.sink_log import SinkLog
 
 
 class Delivered:
@@ -38,11 +38,11 @@ def delivered() -> Delivered:
 
 
 @pytest.fixture
-def log(spark: SparkSession, tmp_path: Path, delivered: Delivered) -> Log:
-    return Log(spark, tmp_path / "root", functions={"totals": delivered})
+def log(spark: SparkSession, tmp_path: Path, delivered: Delivered) -> SinkLog:
+    return SinkLog(spark, tmp_path / "root", functions={"totals": delivered})
 
 
-def first(log: Log) -> Delivery:
+def first(log: SinkLog) -> Delivery:
     return Delivery(f"{log.job}/totals", 1, "orders", "totals", "w1")
 
 
@@ -51,7 +51,7 @@ def numbers(spark: SparkSession, *values: int) -> DataFrame:
 
 
 def test_the_function_sees_the_rows_and_the_delivery_after_the_decision(
-    spark: SparkSession, log: Log, delivered: Delivered
+    spark: SparkSession, log: SinkLog, delivered: Delivered
 ) -> None:
     prepared = log.prepare(FunctionSink(delivered), numbers(spark, 1, 2))
     assert delivered.calls == []
@@ -60,7 +60,7 @@ def test_the_function_sees_the_rows_and_the_delivery_after_the_decision(
 
 
 def test_a_job_that_is_made_again_has_another_key(
-    spark: SparkSession, log: Log, delivered: Delivered
+    spark: SparkSession, log: SinkLog, delivered: Delivered
 ) -> None:
     log.deliver(FunctionSink(delivered), numbers(spark, 1))
     again = replace(log, job="another", slot=0, last=None)
@@ -68,7 +68,7 @@ def test_a_job_that_is_made_again_has_another_key(
     assert [(d.key, d.slot) for d, _ in delivered.calls] == [(f"{log.job}/totals", 1), ("another/totals", 1)]
 
 
-def test_a_function_of_earlier_releases_gets_the_number_alone(spark: SparkSession, log: Log) -> None:
+def test_a_function_of_earlier_releases_gets_the_number_alone(spark: SparkSession, log: SinkLog) -> None:
     calls: list[Any] = []
 
     def deliver(frame: DataFrame, checkpoint_id: int) -> None:
@@ -80,7 +80,7 @@ def test_a_function_of_earlier_releases_gets_the_number_alone(spark: SparkSessio
 
 
 def test_a_function_that_fails_blocks_and_is_called_again_with_the_same_rows(
-    spark: SparkSession, log: Log, delivered: Delivered
+    spark: SparkSession, log: SinkLog, delivered: Delivered
 ) -> None:
     prepared = log.prepare(FunctionSink(delivered), numbers(spark, 1, 2))
     delivered.failing = True
@@ -92,7 +92,7 @@ def test_a_function_that_fails_blocks_and_is_called_again_with_the_same_rows(
 
 
 def test_a_replaced_run_that_wakes_up_does_not_call(
-    spark: SparkSession, log: Log, delivered: Delivered
+    spark: SparkSession, log: SinkLog, delivered: Delivered
 ) -> None:
     prepared = log.prepare(FunctionSink(delivered), numbers(spark, 1))
     checks = iter([None, FencedError("epoch 2 has taken over")])
@@ -108,13 +108,13 @@ def test_a_replaced_run_that_wakes_up_does_not_call(
     assert delivered.calls == []
 
 
-def test_a_batch_without_rows_calls_nobody(spark: SparkSession, log: Log, delivered: Delivered) -> None:
+def test_a_batch_without_rows_calls_nobody(spark: SparkSession, log: SinkLog, delivered: Delivered) -> None:
     assert log.deliver(FunctionSink(delivered), numbers(spark)) == "none"
     assert delivered.calls == []
 
 
 def test_leftovers_of_a_failed_attempt_are_not_delivered(
-    spark: SparkSession, log: Log, delivered: Delivered
+    spark: SparkSession, log: SinkLog, delivered: Delivered
 ) -> None:
     log.prepare(FunctionSink(delivered), numbers(spark, 1, 2))
     log.slot -= 1
@@ -124,7 +124,7 @@ def test_leftovers_of_a_failed_attempt_are_not_delivered(
 
 
 def test_a_pipeline_without_the_function_says_what_to_do(
-    spark: SparkSession, log: Log, delivered: Delivered
+    spark: SparkSession, log: SinkLog, delivered: Delivered
 ) -> None:
     prepared = log.prepare(FunctionSink(delivered), numbers(spark, 1))
     log.functions = {}
@@ -132,7 +132,7 @@ def test_a_pipeline_without_the_function_says_what_to_do(
         log.commit(prepared)
 
 
-def test_memory_keeps_a_slot_once_and_in_order(spark: SparkSession, log: Log) -> None:
+def test_memory_keeps_a_slot_once_and_in_order(spark: SparkSession, log: SinkLog) -> None:
     table = memory("once")
     table.clear()
     schema = "n long, at timestamp"

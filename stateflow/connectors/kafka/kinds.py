@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from stateflow.connectors import RowType, SinkKind, UsageError, check_upsert, require_columns
+from stateflow.connectors import (
+    GETS_CHANGED_KEYS,
+    GETS_NEW_ROWS,
+    RowType,
+    SinkKind,
+    UsageError,
+    check_upsert,
+    require_columns,
+)
 from stateflow.connectors.kafka.topic import KafkaTopic, is_kafka
 
 
@@ -61,7 +69,7 @@ APPEND = SinkKind(
     options=frozenset({"keys"}),
     check=_check_append,
     changes="refused",
-    starts="has nothing of this job yet, and gets only rows that follow the snapshot",
+    starts=GETS_NEW_ROWS,
 )
 UPSERT = SinkKind(
     name="kafka_upsert",
@@ -77,5 +85,5 @@ UPSERT = SinkKind(
     options=frozenset({"keys", "order_by", "delete_when"}),
     check=_check_upsert,
     changes="replace",
-    starts="has nothing of this job yet, and gets only the keys that change after the snapshot",
+    starts=GETS_CHANGED_KEYS,
 )

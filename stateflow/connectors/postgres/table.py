@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from stateflow.connectors import SinkKind, UsageError, check_upsert
+from stateflow.connectors import GETS_CHANGED_KEYS, GETS_NEW_ROWS, SinkKind, UsageError, check_upsert
 
 _PART = r'("(?:[^"]|"")+"|[^\W\d][\w$]*)'
 _NAME = re.compile(rf"{_PART}\.{_PART}")
@@ -136,7 +136,7 @@ APPEND = SinkKind(
     dataset="postgres",
     tells_slot=True,
     changes="refused",
-    starts="has nothing of this job yet, and gets only rows that follow the snapshot",
+    starts=GETS_NEW_ROWS,
 )
 UPSERT = SinkKind(
     name="postgres_upsert",
@@ -152,5 +152,5 @@ UPSERT = SinkKind(
     options=frozenset({"keys", "order_by", "delete_when"}),
     check=check_upsert,
     changes="replace",
-    starts="has nothing of this job yet, and gets only the keys that change after the snapshot",
+    starts=GETS_CHANGED_KEYS,
 )

@@ -187,7 +187,7 @@ def changes_between(
     parent, settings = attempt.parent, attempt.settings
     if parent is None:
         return None, ""
-    sinks, operators = _behind(settings.flow, node, output)
+    sinks, operators = _reached(settings.flow, node, output)
     told_by_sink = told_until(parent, attempt.last_commits, (sink.uid for sink in sinks))
     if not told_by_sink:
         return None, ""  # a feed begins empty
@@ -249,18 +249,18 @@ def _lacking(base: Record | None, parent: Record, uid: str, state: str) -> str:
     return ""
 
 
-def _behind(flow: Flow, node: Node, output: str) -> tuple[list[SinkNode], list[KeyedNode]]:
+def _reached(flow: Flow, node: Node, output: str) -> tuple[list[SinkNode], list[KeyedNode]]:
     """The sinks and the operators that rows of an output reach without an operator in between."""
     sinks, operators = [], []
-    reached = [reader for reader, rows in flow.consumers(node) if rows.output == output]
-    while reached:
-        at = reached.pop()
+    ahead = [reader for reader, rows in flow.consumers(node) if rows.output == output]
+    while ahead:
+        at = ahead.pop()
         if isinstance(at, SinkNode):
             sinks.append(at)
         elif isinstance(at, KeyedNode):
             operators.append(at)
         else:
-            reached += [reader for reader, _ in flow.consumers(at)]
+            ahead += [reader for reader, _ in flow.consumers(at)]
     return sinks, operators
 
 
