@@ -1,0 +1,56 @@
+"""The sinks into Postgres keep what every sink promises, on a real server whose connections break."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import psycopg
+import pytest
+
+import stateflow as sf
+import stateflow.connectors.tries as pauses_module
+from stateflow.testing import SinkConformance
+from tests.connectors.postgres_server import Server, server, variable
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(300), pytest.mark.usefixtures("spark")]
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[Server]:
+    with server() as made, variable("TEST_POSTGRES", made.url):
+        made.run("CREATE SCHEMA shop")
+        yield made
+
+
+class TestPostgresAppend(SinkConformance):
+    failure = psycopg.OperationalError
+    secrets: ClassVar[list[str]] = []
+    tables = "append"
+
+    @pytest.fixture(autouse=True)
+    def _server(self, database: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.database = database
+        password = psycopg.conninfo.conninfo_to_dict(database.url)["password"]
+        monkeypatch.setattr(type(self), "secrets", [str(password)])
+        monkeypatch.setattr(pauses_module, "PAUSES", (0.0,) * 3)
+
+    def target(self, folder: Path, name: str) -> Any:
+        return sf.postgres(f"shop.{self.tables}_{name}", connection="env:TEST_POSTGRES", create=True)
+
+    def rows(self, target: Any) -> Iterable[Mapping[str, Any]]:
+        with psycopg.connect(self.database.url, row_factory=psycopg.rows.dict_row) as connection:
+            if connection.execute("SELECT to_regclass(%s) AS t", (target.name,)).fetchone()["t"] is None:
+                return []
+            return connection.execute(f"SELECT * FROM {target.name}").fetchall()
+
+    def break_connection(self) -> None:
+        self.database.run(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'stateflow'"
+        )
+
+
+class TestPostgresUpsert(TestPostgresAppend):
+    mode = "upsert"
+    tables = "upsert"
