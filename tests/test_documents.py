@@ -7,6 +7,7 @@ import re
 import shlex
 import sqlite3
 import sys
+import tomllib
 from collections.abc import Iterator
 from contextlib import closing
 from functools import cache
@@ -310,3 +311,11 @@ def test_every_row_of_the_security_page_with_a_test_names_it_in_full() -> None:
     rows = [row for table in tables for row in table.splitlines()]
     assert rows
     assert [row for row in rows if not re.search(r"\| `[\w/]+\.py::[\w:]+`[^|]*\|$", row)] == []
+
+
+@pytest.mark.parametrize(("page", "mark"), [("README.md", "{}"), ("docs/dependencies.md", "| {} |")])
+def test_every_extra_is_named(page: str, mark: str) -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    text = (REPOSITORY / page).read_text(encoding="utf-8")
+    extras = [name for name in project["optional-dependencies"] if name != "dev"]
+    assert [name for name in extras if mark.format(f"`{name}`") not in text] == []
