@@ -231,8 +231,11 @@ ROOMS: Mapping[str, Room] = {
     ),
     "connectors": Room(
         "what a connector is written with: one list of names",
-        "format operators pipelines pipelines/inputs pipelines/rows spark/sinks spark/task",
+        "format operators pipelines pipelines/inputs pipelines/rows spark/sinks spark/task storage",
         "__init__.py",
+    ),
+    "connectors/files": Room(
+        "folders of Parquet, JSON or CSV with a log of manifests", "connectors", "manifests.py"
     ),
     "connectors/kafka": Room(
         "topics of Kafka: their messages as rows, and rows as messages", "connectors", "topic.py"

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from stateflow.connectors.extras import required
     from stateflow.connectors.tries import trying_again
     from stateflow.errors import (
+        CorruptError,
         DisagreementError,
         FencedError,
         IncompatibleError,
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from stateflow.names import suggestion
     from stateflow.operators.arrow_types import arrow_type
     from stateflow.pipelines.changes import DELETE, UPSERT
+    from stateflow.pipelines.inputs.files import Files
+    from stateflow.pipelines.inputs.places import canonical
     from stateflow.pipelines.inputs.reader_options import READERS, check_reader_options
     from stateflow.pipelines.rows.former_names import as_of_today, columns_to_read, former_names
     from stateflow.pipelines.rows.misfits import Misfits, Reading
@@ -63,6 +66,8 @@ if TYPE_CHECKING:
     from stateflow.spark.sinks.slot import SinkSlot
     from stateflow.spark.sinks.staging import Staged, Stager
     from stateflow.spark.task.failures import task_error
+    from stateflow.storage.roots import open_store
+    from stateflow.storage.store import Store, create_once
 
 __all__ = [
     "DELETE",
@@ -72,11 +77,13 @@ __all__ = [
     "UPSERT",
     "BatchFunction",
     "Committed",
+    "CorruptError",
     "DeliveryMode",
     "DisagreementError",
     "FencedError",
     "Field",
     "FileRef",
+    "Files",
     "IncompatibleError",
     "Misfits",
     "NotFoundError",
@@ -89,13 +96,16 @@ __all__ = [
     "Staged",
     "Stager",
     "StateflowError",
+    "Store",
     "UnavailableError",
     "UsageError",
     "arrow_type",
     "as_of_today",
+    "canonical",
     "check_reader_options",
     "check_upsert",
     "columns_to_read",
+    "create_once",
     "decide",
     "decide_undecided",
     "deletion",
@@ -108,6 +118,7 @@ __all__ = [
     "is_secret",
     "marked",
     "names_of",
+    "open_store",
     "parts_of_schema",
     "quoted",
     "require_columns",
@@ -127,6 +138,8 @@ _ROOMS = {
     "stateflow.masking": ("hidden", "is_secret"),
     "stateflow.names": ("suggestion",),
     "stateflow.pipelines.changes": ("DELETE", "UPSERT"),
+    "stateflow.pipelines.inputs.files": ("Files",),
+    "stateflow.pipelines.inputs.places": ("canonical",),
     "stateflow.pipelines.inputs.reader_options": ("READERS", "check_reader_options"),
     "stateflow.pipelines.rows.former_names": ("as_of_today", "columns_to_read", "former_names"),
     "stateflow.pipelines.rows.misfits": ("Misfits", "Reading"),
@@ -162,6 +175,8 @@ _ROOMS = {
     "stateflow.spark.sinks.duplicates": ("first_duplicate",),
     "stateflow.spark.sinks.slot": ("SinkSlot",),
     "stateflow.spark.sinks.staging": ("Staged", "Stager"),
+    "stateflow.storage.roots": ("open_store",),
+    "stateflow.storage.store": ("Store", "create_once"),
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 

@@ -314,6 +314,7 @@ MEMORY = SinkKind(
 KINDS: dict[str, SinkKind] = {kind.name: kind for kind in (DELTA_APPEND, DELTA_UPSERT, FUNCTION, MEMORY)}
 """By name in records."""
 OURS: dict[str, str] = {
+    "files_append": "stateflow.connectors.files.kind:APPEND",
     "kafka_append": "stateflow.connectors.kafka.kinds:APPEND",
     "kafka_upsert": "stateflow.connectors.kafka.kinds:UPSERT",
     "postgres_append": "stateflow.connectors.postgres.table:APPEND",

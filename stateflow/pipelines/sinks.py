@@ -57,14 +57,17 @@ def _refuse_same_place(uid: str, kind: SinkKind, target: Any, others: Iterable[S
                 f"sinks {other.uid!r} and {uid!r} write to one table, {kind.named(target)}: give each a {each} of its own, or union() their rows "
                 "before one sink"
             )
-        if kind.table and other.sink_kind.table and place and other.place:
-            _refuse_nested(uid, kind.named(target), place, other)
+        if place and other.place:
+            _refuse_nested(uid, kind, kind.named(target), place, other)
 
 
-def _refuse_nested(uid: str, named: str, place: str, other: SinkNode) -> None:
-    """Refuses a table in the folder of another one: VACUUM of the outer one deletes whatever its log does not name."""
-    for outer, table, inner in ((other.uid, other.place, place), (uid, place, other.place)):
-        if between(table, inner) is not None:
+def _refuse_nested(uid: str, kind: SinkKind, named: str, place: str, other: SinkNode) -> None:
+    """Refuses what is in the folder of a table: its VACUUM deletes whatever its log does not name."""
+    for outer, is_table, table, inner in (
+        (other.uid, other.sink_kind.table, other.place, place),
+        (uid, kind.table, place, other.place),
+    ):
+        if is_table and between(table, inner) is not None:
             raise UsageError(
                 f"sink {uid!r} writes to {named} and sink {other.uid!r} to {other.output}: VACUUM of the table of sink {outer!r} would delete "
                 "the files of the other one, which lies in its folder; give them folders beside each other"

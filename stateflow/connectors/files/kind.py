@@ -1,0 +1,51 @@
+"""The kind of sink that writes files into a folder, for those who know nothing of Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from stateflow.connectors import GETS_NEW_ROWS, Files, RowType, SinkKind, UsageError, canonical
+
+WRITTEN = ("parquet", "json", "csv")
+
+
+def _place(target: Files) -> str:
+    return canonical(target.path)
+
+
+def _path(target: Files) -> str:
+    return target.path
+
+
+def _check(where: str, target: Files, options: Mapping[str, Any], rows: RowType | None) -> None:
+    if target.format not in WRITTEN:
+        raise UsageError(
+            f"{where} cannot write the format {target.format!r}: say one of {', '.join(WRITTEN)}"
+        )
+    if target.per_batch is not None:
+        raise UsageError(
+            f"{where}: per_batch of {target} is for reading it and would do nothing: leave it out"
+        )
+    if target.options:
+        raise UsageError(
+            f"{where}: option {next(iter(target.options))!r} of {target} is for reading it and would do nothing: leave it out"
+        )
+
+
+APPEND = SinkKind(
+    name="files_append",
+    mode="append",
+    takes="files(path, format)",
+    accepts=lambda target: isinstance(target, Files),
+    implementation="stateflow.connectors.files.sink:FilesAppend",
+    made_by="files",
+    check=_check,
+    place=_place,
+    shown=_path,
+    dataset="file",
+    tells_slot=True,
+    changes="refused",
+    rewound_as="files_rewind",
+    starts=GETS_NEW_ROWS,
+)

@@ -1,0 +1,262 @@
+"""Appends to a folder of Parquet, JSON lines or CSV: staged rows become files with names of their slot, then a manifest says that they count."""
+
+from __future__ import annotations
+
+import io
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from stateflow.connectors import (
+    BatchFunction,
+    Committed,
+    DeliveryMode,
+    IncompatibleError,
+    Prepared,
+    Sink,
+    SinkKind,
+    SinkSlot,
+    Stager,
+    UnavailableError,
+    canonical,
+    decide,
+    decide_undecided,
+    disagreement,
+    open_store,
+    quoted,
+)
+from stateflow.connectors.files.kind import APPEND
+from stateflow.connectors.files.manifests import Folder, Manifests
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+LARGE = 128 << 20
+"""Bytes of rows in memory that make a file."""
+_TRIES = 100
+_LINE = "line"
+_AS_JSON = (
+    "map('ignoreNullFields', 'false', 'timeZone', 'UTC', 'timestampFormat', \"yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX\", "
+    "'timestampNTZFormat', \"yyyy-MM-dd'T'HH:mm:ss.SSSSSS\")"
+)
+"""Spark would leave out what is below a millisecond."""
+_NESTED = ("array<", "struct<", "map<")
+
+
+class FilesAppend(Sink):
+    """The sink `stream.append(uid, files(path, format))`."""
+
+    declared: ClassVar[SinkKind] = APPEND
+
+    def __init__(self, path: str, format: str) -> None:
+        self.path = path
+        self.format = format
+
+    @classmethod
+    def of(cls, target: Any, options: Mapping[str, Any], delivery: DeliveryMode) -> FilesAppend:
+        return cls(target.path, target.format)
+
+    def open(self, spark: SparkSession, schema: StructType) -> None:
+        if self.format == "csv":
+            for field in schema:
+                kind = field.dataType.simpleString()
+                if kind == "binary" or kind.startswith(_NESTED):
+                    raise IncompatibleError(
+                        f"column {field.name!r} is {kind}, which CSV in {self.path} cannot hold: write json or parquet, or make a text of it in transform()"
+                    )
+        self._refuse_other(_log(self.path).newest(), schema)
+
+    def prepare(self, frame: DataFrame, at: SinkSlot, prev: int | None, stager: Stager) -> Prepared:
+        folder = _log(self.path).newest()
+        self._refuse_other(folder, frame.schema)
+        slot, _ = folder.slot_of(at.app_id)
+        if decide_undecided(slot, prev, at.slot, at.late) == "disagree":
+            raise disagreement(at, _named(self.path), slot, prev)
+        columns = _columns(frame.schema)
+        if self.format == "json":
+            every = ", ".join(quoted(name) for name in frame.columns)
+            frame = frame.selectExpr(f"to_json(struct({every}), {_AS_JSON}) as {_LINE}")
+        staged = stager.write(frame, at)
+        payload = {"path": self.path, "format": self.format, "columns": columns, "exactly_once": True}
+        return Prepared(
+            kind=APPEND.name,
+            target=canonical(self.path),
+            prev=prev,
+            payload=payload,
+            files=staged.files,
+            rows=staged.rows,
+        )
+
+    @staticmethod
+    def commit(
+        spark: SparkSession,
+        prepared: Prepared,
+        at: SinkSlot,
+        still_owner: Callable[[], None],
+        functions: Mapping[str, BatchFunction],
+        stager: Stager,
+    ) -> Committed:
+        if not prepared.files:
+            return "none"
+        log, format = _log(prepared.payload["path"]), prepared.payload["format"]
+
+        def change(folder: Folder) -> dict[str, Any]:
+            # The names are those of the record: whoever commits it again writes the same files once more.
+            added = []
+            for number, (rows, body) in enumerate(_bodies(stager.batches(prepared.files), format)):
+                path = f"part-{at.slot:012d}-{at.mark & 0x7FFFFFFF:08x}-{_short(at)}-{number:04d}.{format}"
+                log.store.put(path, body)
+                added.append({"path": path, "rows": rows, "bytes": len(body)})
+            return {"columns": prepared.payload["columns"], "added": added, "removed": []}
+
+        return _committed(log, prepared, at, still_owner, change)
+
+    @classmethod
+    def last_slot(cls, spark: SparkSession, prepared: Prepared, at: SinkSlot) -> int | None:
+        return _log(prepared.payload["path"]).newest().slot_of(at.app_id)[0]
+
+    @classmethod
+    def rewind(
+        cls, spark: SparkSession, prepared: Prepared, at: SinkSlot, prev: int | None, last_slot: int | None
+    ) -> Prepared:
+        payload = {**prepared.payload, "back_to": last_slot}
+        return Prepared(kind=APPEND.rewound_as, target=prepared.target, prev=prev, payload=payload)
+
+    @staticmethod
+    def commit_rewind(
+        spark: SparkSession,
+        prepared: Prepared,
+        at: SinkSlot,
+        still_owner: Callable[[], None],
+        functions: Mapping[str, BatchFunction],
+        stager: Stager,
+    ) -> Committed:
+        log, back_to = _log(prepared.payload["path"]), prepared.payload["back_to"]
+
+        def change(folder: Folder) -> dict[str, Any]:
+            own = (file for file in folder.files if file["sink"] == at.app_id)
+            gone = [file["path"] for file in own if back_to is None or file["slot"] > back_to]
+            return {"columns": [list(column) for column in folder.columns], "added": [], "removed": gone}
+
+        outcome = _committed(log, prepared, at, still_owner, change)
+        # A manifest says that they are gone. Those who list the folder see it now.
+        for manifest in _newest_first(log):
+            if (manifest["sink"], manifest["mark"]) == (at.app_id, at.mark):
+                log.store.delete(manifest["removed"])
+                break
+        return outcome
+
+    def _refuse_other(self, folder: Folder, schema: StructType) -> None:
+        """All files of a folder have the same columns."""
+        known, ours = dict(folder.columns), dict(_columns(schema))
+        if not folder.columns or known == ours:
+            return
+        wrong = [
+            f"{name!r} is {ours.get(name, 'not put out')} and there {known.get(name, 'unknown')}"
+            for name in dict.fromkeys((*ours, *known))
+            if ours.get(name) != known.get(name)
+        ]
+        raise IncompatibleError(
+            f"the files in {self.path} have other columns: {'; '.join(wrong)}; write into a new folder, or put out the columns that are there"
+        )
+
+
+def _log(path: str) -> Manifests:
+    return Manifests(open_store(path))
+
+
+def _named(path: str) -> str:
+    return f"the folder {path}"
+
+
+def _columns(schema: StructType) -> list[tuple[str, str]]:
+    return [(field.name, field.dataType.simpleString()) for field in schema]
+
+
+def _short(at: SinkSlot) -> str:
+    """Tells the files of sinks apart that write to one folder."""
+    return uuid.uuid5(uuid.NAMESPACE_URL, at.app_id).hex[:8]
+
+
+def _committed(
+    log: Manifests,
+    prepared: Prepared,
+    at: SinkSlot,
+    still_owner: Callable[[], None],
+    change: Callable[[Folder], dict[str, Any]],
+) -> Committed:
+    """Adds the next manifest, once: one who finds the number taken looks again."""
+    made: dict[str, Any] = {}
+    for _ in range(_TRIES):
+        folder = log.newest()
+        slot, mark = folder.slot_of(at.app_id)
+        verdict = decide(slot, prepared.prev, at.slot, at.late)
+        if verdict == "disagree" or (verdict == "already" and mark != at.mark):
+            still_owner()
+            raise disagreement(at, _named(prepared.payload["path"]), slot, prepared.prev)
+        if verdict == "already":
+            log.publish(folder)
+            return "already"
+        if not made or prepared.kind == APPEND.rewound_as:
+            made = change(folder)
+        still_owner()
+        manifest = {
+            "version": 1,
+            "number": folder.number + 1,
+            "id": uuid.uuid4().hex,
+            "job": at.job_name,
+            "sink": at.app_id,
+            "slot": at.slot,
+            "mark": at.mark,
+            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            **made,
+        }
+        if log.add(manifest):
+            log.publish(folder.then(manifest))
+            return "committed"
+    raise UnavailableError(
+        f"{_TRIES} others wrote to {_named(prepared.payload['path'])} while {at} committed slot {at.slot}: run again"
+    )
+
+
+def _newest_first(log: Manifests) -> Iterator[Mapping[str, Any]]:
+    for number in range(log.newest().number, 0, -1):
+        manifest = log.manifest(number)
+        if manifest is not None:
+            yield manifest
+
+
+def _bodies(batches: Iterable[pa.RecordBatch], format: str) -> Iterator[tuple[int, bytes]]:
+    """Files of the staged rows, with the number of rows of each."""
+    import pyarrow as pa
+
+    part: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        part.append(batch)
+        size += batch.nbytes
+        if size >= LARGE:
+            yield _body(pa.Table.from_batches(part), format)
+            part, size = [], 0
+    if part:
+        yield _body(pa.Table.from_batches(part), format)
+
+
+def _body(rows: pa.Table, format: str) -> tuple[int, bytes]:
+    written = io.BytesIO()
+    if format == "parquet":
+        import pyarrow.parquet as parquet
+
+        parquet.write_table(rows, written)
+    elif format == "csv":
+        import pyarrow.csv as csv
+
+        csv.write_csv(rows, written)
+    else:
+        for line in rows.column(0).to_pylist():
+            written.write(line.encode())
+            written.write(b"\n")
+    return len(rows), written.getvalue()

@@ -1,0 +1,261 @@
+"""The sink into folders of files: what readers find, and what it refuses. The promises of all sinks are the kit's."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+
+import stateflow as sf
+from stateflow.config.options import load
+from stateflow.connectors.files.manifests import Manifests
+from stateflow.errors import CorruptError, IncompatibleError, UsageError
+from stateflow.jobs.job import Job
+from stateflow.spark.runner import RunRequest
+from stateflow.spark.runner import run as sf_run
+from stateflow.spark.sinks.kinds import make_sink
+from stateflow.storage.roots import open_store
+from stateflow.testing import SinkConformance
+from tests.test_documents import ran
+
+pytestmark = pytest.mark.usefixtures("spark")
+
+
+def latest(folder: Path) -> list[Path]:
+    """The files that count, as the page on sinks shows it."""
+    path = folder / "_latest.json"
+    return [folder / file["path"] for file in json.loads(path.read_text())["files"]] if path.exists() else []
+
+
+class TestParquet(SinkConformance):
+    failure = OSError
+
+    def target(self, folder: Path, name: str) -> Any:
+        return sf.files(str(folder / name), "parquet")
+
+    def rows(self, target: Any) -> Iterable[Mapping[str, Any]]:
+        found = latest(Path(target.path))
+        return pa.concat_tables(map(parquet.read_table, found)).to_pylist() if found else []
+
+
+class TestJson(SinkConformance):
+    failure = OSError
+    every = 3
+
+    def target(self, folder: Path, name: str) -> Any:
+        return sf.files(str(folder / name), "json")
+
+    def rows(self, target: Any) -> Iterable[Mapping[str, Any]]:
+        found = latest(Path(target.path))
+        if not found:
+            return []
+        columns = ", ".join(
+            f"`{name}` {kind}"
+            for name, kind in json.loads((Path(target.path) / "_latest.json").read_text())["columns"]
+        )
+        read = self.spark().read.schema(columns).json(list(map(str, found)))
+        return read.toArrow().to_pylist()
+
+
+@dataclass
+class Order:
+    id: int
+    note: str | None
+    at: datetime
+
+
+ROWS = [
+    {"id": 1, "note": 'says "a, b"\nand more', "at": "2025-03-01T12:30:05.123456Z"},
+    {"id": 2, "note": "", "at": "2025-03-01T12:30:06Z"},
+    {"id": 3, "note": None, "at": "1969-12-31T23:59:59.999999Z"},
+]
+
+
+class Shop:
+    """A pipeline from a folder of JSON into one of files."""
+
+    def __init__(self, folder: Path, run: Any, format: str) -> None:
+        self.input, self.output, self.run = folder / "input", folder / "output", run
+        self.input.mkdir()
+
+        @sf.pipeline("shop")
+        def shop(flow: sf.Flow) -> None:
+            orders = flow.source("orders", sf.files(str(self.input), "json"), Order)
+            orders.append("output", sf.files(str(self.output), format))
+
+        self.pipeline = shop
+
+    def add(self, name: str, rows: list[dict[str, Any]]) -> None:
+        (self.input / f"{name}.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Any:
+    def made(format: str) -> Shop:
+        def run(pipeline: Any, **options: Any) -> Any:
+            code = {"checkpoint_dir": str(tmp_path / "root"), "cache_dir": str(tmp_path / "cache"), **options}
+            return sf_run(RunRequest(pipeline, load(code=code, env={}, folder=tmp_path)))
+
+        return Shop(tmp_path, run, format)
+
+    return made
+
+
+def test_csv_is_as_the_standard_says_and_tells_an_empty_text_from_none(shop: Any) -> None:
+    made = shop("csv")
+    made.add("1", ROWS)
+    made.run(made.pipeline)
+    (file,) = latest(made.output)
+    text = file.read_text()
+    with file.open(newline="") as lines:
+        assert [row["note"] for row in csv.DictReader(lines)] == ['says "a, b"\nand more', "", ""]
+    assert text.splitlines()[0] == '"id","note","at"'
+    assert '\n2,"",' in text
+    assert "\n3,," in text
+    assert "2025-03-01 12:30:05.123456Z" in text
+
+
+@pytest.mark.parametrize("format", ["parquet", "json"])
+def test_another_pipeline_reads_the_folder_and_gets_each_row_once(
+    format: str, shop: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = shop(format)
+    made.add("1", ROWS[:2])
+    made.run(made.pipeline)
+    copied = tmp_path / "copied"
+
+    @sf.pipeline("reader")
+    def reader(flow: sf.Flow) -> None:
+        flow.source("orders", sf.files(str(made.output), format), Order).append(
+            "copied", sf.files(str(copied), "parquet")
+        )
+
+    made.run(reader)
+    made.add("2", ROWS[2:])
+    made.run(made.pipeline)
+    made.run(reader)
+    made.run(reader)
+    rows = pa.concat_tables(map(parquet.read_table, latest(copied))).sort_by("id").to_pylist()
+    assert rows == [{**row, "at": datetime.fromisoformat(row["at"])} for row in ROWS]
+    assert ran("docs/sinks.md", monkeypatch).files_of(str(made.output)) == latest(made.output)
+    # Nobody waits for a file that no manifest names.
+    names = {path.name for path in made.output.iterdir() if path.is_file()} - {"_latest.json"}
+    assert names == {path.name for path in latest(made.output)}
+
+
+def test_a_restore_takes_files_back(shop: Any, tmp_path: Path) -> None:
+    made = shop("json")
+    for number, row in enumerate(ROWS):
+        made.add(str(number), [row])
+        made.run(made.pipeline)
+    before = latest(made.output)
+    job = Job(str(tmp_path / "root"), "shop")
+    slots = [each.slot for each in job.log().checkpoints if each.sinks]
+    job.restore(f"checkpoint:{slots[0]}", made.pipeline, rewind_sinks=True).apply()
+    assert latest(made.output) == before[:1]
+    assert [path.exists() for path in before] == [True, False, False]
+    made.run(made.pipeline)
+    ids = [json.loads(line)["id"] for path in latest(made.output) for line in path.read_text().splitlines()]
+    assert sorted(ids) == [1, 2, 3]
+
+
+def test_the_list_of_all_files_is_made_anew_where_it_was_lost(shop: Any) -> None:
+    made = shop("json")
+    for number, row in enumerate(ROWS):
+        made.add(str(number), [row])
+        made.run(made.pipeline)
+        if number:
+            assert len(latest(made.output)) == number + 1
+        (made.output / "_latest.json").unlink()
+    made.add("more", ROWS[:1])
+    made.run(made.pipeline)
+    assert len(latest(made.output)) == 4
+    (made.output / "_latest.json").write_text("{")
+    with pytest.raises(
+        CorruptError, match=r"_latest.json in .* is no JSON: .*; delete it, and it is made anew"
+    ):
+        made.run(made.pipeline)
+    (made.output / "_latest.json").unlink()
+    made.run(made.pipeline)
+
+
+def test_a_slow_writer_does_not_take_the_list_back(tmp_path: Path) -> None:
+    log = Manifests(open_store(str(tmp_path)))
+
+    def manifest(number: int) -> dict[str, Any]:
+        added = [{"path": f"part-{number}", "rows": 1, "bytes": 1}]
+        return {
+            "number": number, "id": str(number), "sink": "s", "slot": number, "mark": number, "columns": [], "added": added, "removed": [],
+        }  # fmt: skip
+
+    assert log.add(manifest(1))
+    first = log.newest()
+    assert log.add(manifest(2))
+    assert not log.add({**manifest(2), "id": "other"})
+    log.publish(log.newest())
+    log.publish(first)
+    assert [file["path"] for file in json.loads((tmp_path / "_latest.json").read_text())["files"]] == [
+        "part-1",
+        "part-2",
+    ]
+
+
+def test_what_it_cannot_write_is_refused_before_spark() -> None:
+    def declared(target: Any, **how: Any) -> None:
+        @sf.pipeline("shop")
+        def shop(flow: sf.Flow) -> None:
+            orders = flow.source("orders", sf.files("in", "json"), Order)
+            getattr(orders, how.pop("mode", "append"))("output", target, **how)
+
+        shop.build({})
+
+    for target, said in (
+        (sf.files("out", "orc"), "cannot write the format 'orc': say one of parquet, json, csv"),
+        (sf.files("out", "csv", per_batch=3), "per_batch of .* would do nothing: leave it out"),
+        (sf.files("out", "csv", options={"sep": ";"}), "option 'sep' of .* would do nothing: leave it out"),
+        (sf.files("in", "json"), "source 'orders' reads in, and sink 'output' writes to in"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            declared(target)
+    with pytest.raises(UsageError, match="cannot write to"):
+        declared(sf.files("out", "csv"), mode="upsert", keys="id")
+
+
+def test_two_sinks_and_a_table_around_it_are_refused() -> None:
+    def declared(one: Any, other: Any) -> None:
+        @sf.pipeline("shop")
+        def shop(flow: sf.Flow) -> None:
+            orders = flow.source("orders", sf.files("in", "json"), Order)
+            orders.append("one", one)
+            orders.append("other", other)
+
+        shop.build({})
+
+    with pytest.raises(UsageError, match="write to one table, out"):
+        declared(sf.files("out", "csv"), sf.files("./out", "json"))
+    with pytest.raises(
+        UsageError, match="VACUUM of the table of sink 'one' would delete the files of the other one"
+    ):
+        declared(sf.delta("table"), sf.files("table/files", "json"))
+    with pytest.raises(
+        UsageError, match="VACUUM of the table of sink 'other' would delete the files of the other one"
+    ):
+        declared(sf.files("table/files", "json"), sf.delta("table"))
+    declared(sf.files("files", "json"), sf.delta("files/table"))
+
+
+def test_csv_refuses_what_it_cannot_hold(spark: Any, tmp_path: Path) -> None:
+    sink = make_sink("output", "append", sf.files(str(tmp_path / "out"), "csv"))
+    for kind in ("binary", "array<string>", "struct<x: int>", "map<string, int>"):
+        with pytest.raises(
+            IncompatibleError, match=r"column 'v' is .*, which CSV in .* cannot hold: write json or parquet"
+        ):
+            sink.open(spark, spark.createDataFrame([], f"id long, v {kind}").schema)
