@@ -52,9 +52,8 @@ def _refuse_same_place(uid: str, kind: SinkKind, target: Any, others: Iterable[S
     place = kind.place(target)
     for other in others:
         if place and other.place == place:
-            each = "path" if kind.table else "table"
             raise UsageError(
-                f"sinks {other.uid!r} and {uid!r} write to one table, {kind.named(target)}: give each a {each} of its own, or union() their rows "
+                f"sinks {other.uid!r} and {uid!r} write to one place, {kind.named(target)}: give each one of its own, or union() their rows "
                 "before one sink"
             )
         if place and other.place:

@@ -57,7 +57,7 @@ def test_a_target_that_cannot_be_written_is_refused_where_it_is_declared(
 def test_two_sinks_cannot_write_to_one_topic_however_its_brokers_are_written() -> None:
     one, other = (sf.kafka("out", bootstrap=brokers) for brokers in ("b:9092,a:9092", "A:9092, b:9092"))
     with pytest.raises(
-        UsageError, match="sinks 'out' and 'other-0' write to one table, Kafka topic out: give each"
+        UsageError, match="sinks 'out' and 'other-0' write to one place, Kafka topic out: give each"
     ):
         declared("append", one, other)
 

@@ -85,7 +85,7 @@ def test_a_pipeline_names_tables_without_the_driver_and_not_one_twice() -> None:
 
     with pytest.raises(
         UsageError,
-        match=r"sinks 'all' and 'newest' write to one table, Postgres table public\.\"orders\": give each a table",
+        match=r"sinks 'all' and 'newest' write to one place, Postgres table public\.\"orders\": give each one",
     ):
         shop.build()
 

@@ -104,7 +104,7 @@ def test_two_sinks_of_one_table_are_refused(first: str, second: str) -> None:
         orders.upsert("newest", sf.delta(second), keys="user")
 
     refused(
-        declare, r"sinks 'all' and 'newest' write to one table, .*: give each a path of its own, or union\(\)"
+        declare, r"sinks 'all' and 'newest' write to one place, .*: give each one of its own, or union\(\)"
     )
 
 

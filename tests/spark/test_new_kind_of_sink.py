@@ -126,7 +126,7 @@ def test_two_sinks_cannot_write_to_one_place_of_it(bench: Workbench) -> None:
         rows.append("one", Path("/out"))
         rows.append("two", Path("/out"))
 
-    with pytest.raises(UsageError, match="'one' and 'two' write to one table, lines:/out: give each a table"):
+    with pytest.raises(UsageError, match="'one' and 'two' write to one place, lines:/out: give each one"):
         orders.build({})
 
 

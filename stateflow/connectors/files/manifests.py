@@ -22,7 +22,7 @@ VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Folder:
+class LoggedFolder:
     """The newest that a folder's log says."""
 
     number: int
@@ -37,11 +37,11 @@ class Folder:
     def slot_of(self, sink: str) -> tuple[int | None, int | None]:
         return self.slots.get(sink, (None, None))
 
-    def then(self, manifest: Mapping[str, Any]) -> Folder:
+    def then(self, manifest: Mapping[str, Any]) -> LoggedFolder:
         """Behind one more commit."""
         gone = set(manifest["removed"])
         sink, slot = manifest["sink"], manifest["slot"]
-        return Folder(
+        return LoggedFolder(
             manifest["number"],
             {**self.slots, sink: (slot, manifest["mark"])},
             tuple((name, kind) for name, kind in manifest["columns"]),
@@ -61,7 +61,7 @@ class Folder:
         }
 
 
-EMPTY = Folder(0, {}, (), ())
+EMPTY = LoggedFolder(0, {}, (), ())
 
 
 class Manifests:
@@ -70,7 +70,7 @@ class Manifests:
     def __init__(self, store: Store) -> None:
         self.store = store
 
-    def newest(self) -> Folder:
+    def newest(self) -> LoggedFolder:
         """What the log says now. Reads `_latest.json` and what is behind it: all manifests only where that was lost."""
         folder = self._latest()
         for manifest in self.behind(folder.number):
@@ -95,7 +95,7 @@ class Manifests:
         body = json.dumps(manifest, ensure_ascii=False).encode()
         return create_once(self.store, _path(manifest["number"]), body) == body
 
-    def publish(self, folder: Folder) -> Folder:
+    def publish(self, folder: LoggedFolder) -> LoggedFolder:
         """Lets `_latest.json` say it. One who was slower, and has written what is older, finds the newer manifest and writes again."""
         while True:
             self.store.put(LATEST, json.dumps(folder.document(), ensure_ascii=False).encode())
@@ -106,7 +106,7 @@ class Manifests:
                 return folder
             folder = newer
 
-    def _latest(self) -> Folder:
+    def _latest(self) -> LoggedFolder:
         found = self._read(LATEST)
         if found is None:
             return EMPTY
@@ -115,7 +115,7 @@ class Manifests:
                 raise CorruptError(
                     f"{LATEST} in {self.store.url} has version {found['version']!r}, and this release reads {VERSION}: use the release that wrote it"
                 )
-            return Folder(
+            return LoggedFolder(
                 found["number"],
                 {sink: (slot, mark) for sink, (slot, mark) in found["slots"].items()},
                 tuple((name, kind) for name, kind in found["columns"]),

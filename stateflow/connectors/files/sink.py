@@ -27,7 +27,7 @@ from stateflow.connectors import (
     quoted,
 )
 from stateflow.connectors.files.kind import APPEND
-from stateflow.connectors.files.manifests import Folder, Manifests
+from stateflow.connectors.files.manifests import LoggedFolder, Manifests
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -103,7 +103,7 @@ class FilesAppend(Sink):
             return "none"
         log, format = _log(prepared.payload["path"]), prepared.payload["format"]
 
-        def change(folder: Folder) -> dict[str, Any]:
+        def change(folder: LoggedFolder) -> dict[str, Any]:
             # The names are those of the record: whoever commits it again writes the same files once more.
             added = []
             for number, (rows, body) in enumerate(_bodies(stager.batches(prepared.files), format)):
@@ -136,7 +136,7 @@ class FilesAppend(Sink):
     ) -> Committed:
         log, back_to = _log(prepared.payload["path"]), prepared.payload["back_to"]
 
-        def change(folder: Folder) -> dict[str, Any]:
+        def change(folder: LoggedFolder) -> dict[str, Any]:
             own = (file for file in folder.files if file["sink"] == at.app_id)
             gone = [file["path"] for file in own if back_to is None or file["slot"] > back_to]
             return {"columns": [list(column) for column in folder.columns], "added": [], "removed": gone}
@@ -149,7 +149,7 @@ class FilesAppend(Sink):
                 break
         return outcome
 
-    def _refuse_other(self, folder: Folder, schema: StructType) -> None:
+    def _refuse_other(self, folder: LoggedFolder, schema: StructType) -> None:
         """All files of a folder have the same columns."""
         known, ours = dict(folder.columns), dict(_columns(schema))
         if not folder.columns or known == ours:
@@ -186,7 +186,7 @@ def _committed(
     prepared: Prepared,
     at: SinkSlot,
     still_owner: Callable[[], None],
-    change: Callable[[Folder], dict[str, Any]],
+    change: Callable[[LoggedFolder], dict[str, Any]],
 ) -> Committed:
     """Adds the next manifest, once: one who finds the number taken looks again."""
     made: dict[str, Any] = {}
