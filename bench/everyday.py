@@ -74,6 +74,13 @@ def balances(flow: sf.Flow, *, input: str, output: str) -> None:
     by_user.process("balances", Balances).append("output", sf.delta(output))
 
 
+@sf.pipeline("everyday-two-tables")
+def two_tables(flow: sf.Flow, *, input: str, output: str) -> None:
+    by_user = _orders(flow, "orders", input).key_by("user")
+    by_user.process("balances", Balances).append("output", sf.delta(output))
+    flow.state_changes("balances", state="total").append("changes", sf.delta(f"{output}-changes"))
+
+
 @sf.pipeline("everyday-two-sources")
 def two_sources(flow: sf.Flow, *, input: str, other: str, output: str) -> None:
     both = _orders(flow, "orders", input).union(_orders(flow, "others", other))

@@ -126,6 +126,7 @@ SWITCHES: Mapping[str, Switch] = {
         )
     ),
     "own_merge": Switch((Patch(f"{_SINKS}.delta_upsert", "files_to_rewrite", _always(None)),)),
+    "driver_written": Switch((Patch(f"{_SINKS}.delta_append", "files_of", _always(None)),)),
     "key_ranges": Switch((Patch(f"{_SINKS}.delta_upsert", "key_ranges", _always(())),)),
     "same_task": Switch((Patch(f"{_SINKS}.staging", "then_in_arrow", _apart),)),
     "sorted_rows": Switch((Patch(f"{_BATCHES}.running_operator", "carried_by", _sorted_by_spark),)),

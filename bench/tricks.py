@@ -27,6 +27,7 @@ SIDES: Mapping[str, tuple[str, ...]] = {
     "upserts": (*IN_BATCHES, "own_merge", "key_ranges", "same_task", "combiner", "combiner_choice"),
     "growing": ("own_merge", "key_ranges", "same_task"),
     "two_sources": ("parts_of_union",),
+    "two_tables": ("driver_written",),
     "next_run": ("compiling", "class_data", "daemon", "local_files", "java_names", "unmeasured"),
     "sessions": ("local_files", "compiling"),
 }
@@ -37,6 +38,7 @@ NAMES = {
     "upserts": "an upsert of 100,000 keys of 400,000",
     "growing": "an upsert of 100,000 keys that grow",
     "two_sources": "10,000 rows of each of two sources",
+    "two_tables": "10,000 rows of a keyed operator to a Delta append, and its state's changes to another",
     "next_run": "the next run of a small job",
     "sessions": "10,000 rows of a keyed operator, a session for each figure",
 }
@@ -249,7 +251,7 @@ def section(results: Results, size: Size) -> Section:
 
 
 FULL = {
-    "batches": 10, "windows": 5, "upserts": 5, "growing": 5, "two_sources": 10, "next_run": 5, "sessions": 5,
+    "batches": 10, "windows": 5, "upserts": 5, "growing": 5, "two_sources": 10, "two_tables": 10, "next_run": 5, "sessions": 5,
 }  # fmt: skip
 MEASUREMENT = Measurement(
     "tricks",

@@ -6,6 +6,7 @@ from tests.rules.removal import Rule, rule
 
 _SINKS, _COMMIT = "spark/sinks/", "spark/test_sinks_commit.py"
 _APPEND, _UPSERT = f"{_SINKS}delta_append.py", f"{_SINKS}delta_upsert.py"
+_DRIVER, _WRITTEN = f"{_SINKS}driver_written.py", "spark/test_driver_written.py"
 _RANGES, _REWIND = f"{_SINKS}key_ranges.py", f"{_SINKS}delta_rewind.py"
 
 RULES: tuple[Rule, ...] = (
@@ -214,6 +215,56 @@ RULES: tuple[Rule, ...] = (
         'if files is None or any("deletionVector" in file.add for file in files):',
         "if files is None:",
         f"{_COMMIT}::test_a_file_with_a_deletion_vector_is_left_to_deltas_merge",
+    ),
+    # A file that the driver writes
+    rule(
+        "a file of the driver's makes Spark skip no row whose number is NaN",
+        _DRIVER,
+        "if not (of.is_floating(f.type) or of.is_nested(f.type))]",
+        "]",
+        f"{_WRITTEN}::test_a_file_has_nothing_of_floats_by_which_spark_would_skip_rows",
+    ),
+    rule(
+        "the greatest instant of a file lies not before its rows",
+        _DRIVER,
+        "_instant(greatest + 999)",
+        "_instant(greatest)",
+        f"{_WRITTEN}::test_bounds_are_those_that_every_reader_agrees_on",
+    ),
+    rule(
+        "the beginning of a long text is not its greatest value",
+        _DRIVER,
+        "greatest if len(greatest) <= MOST_CHARACTERS else None",
+        "greatest[:MOST_CHARACTERS]",
+        f"{_WRITTEN}::test_bounds_are_those_that_every_reader_agrees_on",
+    ),
+    rule(
+        "times before calendars agree are left to Spark",
+        _DRIVER,
+        "    if found.year < FIRST_YEAR:\n",
+        "    if False:\n",
+        f"{_WRITTEN}::test_times_that_readers_take_for_different_ones_are_left_to_spark",
+    ),
+    rule(
+        "what a column asks of its values, Spark checks",
+        _DRIVER,
+        "            and columns[field.name].nullable\n",
+        "",
+        f"{_WRITTEN}::test_what_a_table_asks_of_its_files_beyond_their_columns_spark_does",
+    ),
+    rule(
+        "what a property asks of data files, Spark does",
+        _DRIVER,
+        "        and set(own) <= PROPERTIES\n",
+        "",
+        f"{_WRITTEN}::test_what_a_table_asks_of_its_files_beyond_their_columns_spark_does",
+    ),
+    rule(
+        "rows of a partition go into its folder",
+        _DRIVER,
+        "        and not shape.partition_by\n",
+        "",
+        f"{_WRITTEN}::test_what_a_table_asks_of_its_files_beyond_their_columns_spark_does",
     ),
     # Going back
     rule(

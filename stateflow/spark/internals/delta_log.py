@@ -6,6 +6,7 @@ import json
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -163,6 +164,24 @@ class DeltaLog:
             if not files.exists(absolute) or files.getFileStatus(absolute).getLen() != add["size"]:
                 missing.append(str(add["path"]))
         return missing
+
+    @internal(f"{_DELTA}.DeltaLog.newDeltaHadoopConf()")
+    def writes_plain_parquet(self) -> bool:
+        """Whether data files are what a writer makes of itself: nobody has asked for another compression, or for encryption."""
+        codec = self.spark.conf.get("spark.sql.parquet.compression.codec", "snappy")
+        return (
+            codec == "snappy" and self._log.newDeltaHadoopConf().get("parquet.crypto.factory.class") is None
+        )
+
+    @internal(
+        f"{_DELTA}.DeltaLog.dataPath()",
+        f"{_DELTA}.DeltaLog.newDeltaHadoopConf()",
+    )
+    def put(self, file: Path) -> None:
+        """Puts a file of this host among the table's, under its own name. It is no part of the table yet."""
+        root, path = self._log.dataPath(), self._jvm.org.apache.hadoop.fs.Path
+        files = root.getFileSystem(self._log.newDeltaHadoopConf())
+        files.copyFromLocalFile(False, False, path(file.absolute().as_uri()), path(root, file.name))
 
     def commits(self) -> Iterator[LoggedCommit]:
         """From the newest version down, as far as the log reaches."""

@@ -30,8 +30,10 @@ from stateflow.spark.sinks.delta_table import (
     rows_of,
     stuck,
 )
+from stateflow.spark.sinks.driver_written import written_by_driver
 from stateflow.spark.sinks.fit import cast_to, check_fit, column_marks
 from stateflow.spark.sinks.slot import SinkSlot
+from stateflow.spark.sinks.staging import files_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -68,7 +70,11 @@ class DeltaAppend(TableSink):
         if exactly_once:
             refuse_disagreement(txn, at, str(self.table), prev)
         check_fit(frame.schema, shape, str(self.table), self.table.path)
-        actions = txn.write(cast_to(frame, shape))
+        actions, files = None, files_of(frame)
+        if files is not None:
+            actions = written_by_driver(txn, shape, frame.schema, files, stager)
+        if actions is None:
+            actions = txn.write(cast_to(frame, shape))
         adds = added(actions)
         if adds:
             _unvacuumed[adds[0]["path"]] = None

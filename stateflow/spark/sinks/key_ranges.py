@@ -43,7 +43,7 @@ _LOST = "\ufffd"
 """Statistics have it in place of bytes that are no UTF-8, which lie elsewhere among strings."""
 
 
-def bounds_of(batch: pa.RecordBatch, columns: Mapping[str, int]) -> Bounds:
+def bounds_of(batch: pa.RecordBatch | pa.Table, columns: Mapping[str, int]) -> Bounds:
     """The bounds of the columns at these places, over staged rows."""
     import pyarrow.compute as pc
 

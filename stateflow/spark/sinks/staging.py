@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from weakref import WeakKeyDictionary
 
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import FileRef, Prepared
@@ -144,7 +145,7 @@ class Stager:
 
     def __init__(self, opener: StoreOpener, new_id: Callable[[], str]) -> None:
         self.opener = opener
-        self._new_id = new_id
+        self.new_id = new_id
         self._store: Store | None = None
 
     @property
@@ -159,7 +160,9 @@ class Stager:
 
     def write(self, frame: DataFrame, at: SinkSlot, bounds_of: Sequence[str] = ()) -> Staged:
         """Writes the rows of `frame` to files, in one job whose result stage is the frame's last; `bounds_of` are names of columns."""
-        layout, token = JobLayout(at.job_name), self._new_id()
+        if files_of(frame) == ():
+            return Staged((), 0)
+        layout, token = JobLayout(at.job_name), self.new_id()
         places = {name.lower(): place for place, name in enumerate(frame.columns)}
         bounded = {name: places[name.lower()] for name in bounds_of}
         write_partition = _StageTask(
@@ -178,6 +181,11 @@ class Stager:
 
     def read(self, spark: SparkSession, refs: Sequence[FileRef], schema: StructType) -> DataFrame:
         """The rows of exactly these files, each checked against its reference."""
+        frame = self._frame(spark, refs, schema)
+        _read[frame] = tuple(refs)
+        return frame
+
+    def _frame(self, spark: SparkSession, refs: Sequence[FileRef], schema: StructType) -> DataFrame:
         if not refs:
             return empty_frame(spark, schema)
         located = [self._local(ref) for ref in refs]
@@ -207,6 +215,14 @@ class Stager:
         if ref.base:
             return _local_store(ref.base).locate(ref.path) if ref.base.startswith("file://") else None
         return self.store.locate(ref.path) if isinstance(self.store, LocalStore) else None
+
+
+_read: WeakKeyDictionary[DataFrame, tuple[FileRef, ...]] = WeakKeyDictionary()
+
+
+def files_of(frame: DataFrame) -> tuple[FileRef, ...] | None:
+    """The files whose rows a frame is, if it came from `Stager.read` and nothing was done with it since."""
+    return _read.get(frame)
 
 
 @dataclass(frozen=True, slots=True)
