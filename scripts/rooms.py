@@ -201,7 +201,7 @@ ROOMS: Mapping[str, Room] = {
     "spark/sinks": Room(
         "prepare and commit, per kind of sink",
         "checkpoint format pipelines pipelines/conditions pipelines/inputs pipelines/rows spark/internals "
-        "storage",
+        "spark/sources storage",
         "base.py",
     ),
     "spark/shuffle": Room(
@@ -251,7 +251,7 @@ ROOMS: Mapping[str, Room] = {
     "spark/state_tables": Room(
         "state as Spark tables: the data source, canonical savepoints",
         "checkpoint compatibility config format observe pipelines pipelines/inputs pipelines/rows reading "
-        "savepoints spark/inputs spark/internals spark/shuffle spark/sources spark/task state state/backends "
+        "savepoints spark/inputs spark/internals spark/shuffle spark/sinks spark/sources spark/task state state/backends "
         "state/expiry state/keys storage",
         "tables.py",
     ),
@@ -299,7 +299,7 @@ ROOMS: Mapping[str, Room] = {
     "cli": Room(
         "the `stateflow` command",
         "checkpoint config debugging format hosts jobs liveness observe packaging pipelines pipelines/ready quantities "
-        "reading replay restore savepoints serve spark spark/session spark/state_tables storage",
+        "reading replay restore savepoints serve spark spark/session spark/sinks spark/state_tables storage",
         "main.py",
     ),
     "__main__": Room("`python -m stateflow`: the command without its script", "cli"),

@@ -6,6 +6,7 @@ Any other text is the URL of a savepoint.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from stateflow.errors import NotFoundError, UsageError
 if TYPE_CHECKING:
     from stateflow.checkpoint.handle import JobHandle
     from stateflow.checkpoint.log import Log
+    from stateflow.checkpoint.statistics import HistoryLine
     from stateflow.format.records import Outcome, Pin, Record
 
 _WRITE = "write latest, 42, checkpoint:42, tag:NAME or a time such as 2026-11-20T10:00"
@@ -122,8 +124,7 @@ def slot_at(time: Time, job: JobHandle, log: Log) -> int:
     """The checkpoint that was the newest then. NotFoundError names those around it if that one was collected."""
     from stateflow.checkpoint.statistics import history  # loads the log, as below
 
-    if time.micros > job.clock():
-        raise UsageError(f"{time} has not come yet: write latest for the newest checkpoint")
+    _refuse_future(time, job)
     kept = complete_records(log)
     held = max((record.slot for record in kept if record.at <= time.micros), default=0)
     later = min((record.slot for record in kept if record.slot > held), default=0)
@@ -131,12 +132,7 @@ def slot_at(time: Time, job: JobHandle, log: Log) -> int:
     if held and (not later or present.issuperset(range(held, later))):
         return held
     # A checkpoint between the two may have been collected, and the one below it was not the state of then.
-    done = [
-        line
-        for line in history(job.store, job.layout, log=log)
-        if line.kind != "fence" and line.status != "IN_PROGRESS"
-    ]
-    then = max((line.id for line in done if line.latest_ack_timestamp <= time.micros // 1000), default=0)
+    then = slot_by(time, job, history(job.store, job.layout, log=log))
     if held and then <= held:
         return held
     around = " and ".join(f"{r.slot} of {Time(r.at)}" for r in kept if r.slot in (held, later)) or "none"
@@ -147,6 +143,18 @@ def slot_at(time: Time, job: JobHandle, log: Log) -> int:
     raise NotFoundError(
         f"at {time} the newest checkpoint of job {log.job!r} was {then}, which has been collected: next to it the job keeps {around}"
     )
+
+
+def slot_by(time: Time, job: JobHandle, lines: Iterable[HistoryLine]) -> int:
+    """The checkpoint that was the newest then, also a collected one; 0 for none."""
+    _refuse_future(time, job)
+    done = (line for line in lines if line.kind != "fence" and line.status != "IN_PROGRESS")
+    return max((line.id for line in done if line.latest_ack_timestamp <= time.micros // 1000), default=0)
+
+
+def _refuse_future(time: Time, job: JobHandle) -> None:
+    if time.micros > job.clock():
+        raise UsageError(f"{time} has not come yet: write latest for the newest checkpoint")
 
 
 def complete_records(log: Log) -> list[Record]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import timedelta
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from stateflow.format.records import Record
     from stateflow.observe.health import Health
     from stateflow.observe.status import JobStatus
+    from stateflow.spark.sinks.sink_versions import DeliveredSlot
 
 GRAPH_ROWS = 40
 MISSED_BEATS = 2
@@ -85,15 +87,26 @@ def show(
         bool,
         flag("--bytes", help="Live and expired bytes of each state, counted: it reads the whole state."),
     ] = False,
+    as_of: Annotated[
+        str,
+        flag(
+            "--as-of-slot",
+            metavar="N|tag:NAME|TIME|latest",
+            help="Which versions of the outputs belong together: what every sink had at this checkpoint.",
+        ),
+    ] = "",
 ) -> None:
     """One job: its newest checkpoint, operators, sources, sinks, and its history as a graph of timelines."""
     from stateflow.observe.health import health_of
     from stateflow.observe.status import line_document
     from stateflow.observe.timelines import audit
 
-    if schemas and sizes:
-        raise UsageError("--schemas and --bytes each print something else: leave one of them out")
+    if schemas + sizes + bool(as_of) > 1:
+        raise UsageError("--schemas, --bytes and --as-of-slot each print something else: give one of them")
     options = call.options()
+    if as_of:
+        _show_versions(call, job, job_of(options, job).versions(as_of))
+        return
     if sizes:
         _show_sizes(call, job, options)
         return
@@ -138,6 +151,27 @@ def _show_schemas(call: Invocation, job: str, head: Record | None) -> None:
                 for r in rows
             ],
         ),
+    )
+
+
+def _show_versions(call: Invocation, job: str, found: DeliveredSlot) -> None:
+    sinks = found.sinks.values()
+    read = [
+        f'spark.read.format("delta").option("versionAsOf", {sink.version}).load({json.dumps(sink.target, ensure_ascii=False)})'
+        for sink in sinks
+        if sink.version is not None
+    ]
+    lacking = [f"{sink.sink} lacks slot {slot}, which was abandoned" for sink in sinks for slot in sink.lacks]
+    call.output.answer(
+        {"job": job, "checkpoint": found.slot, "at": found.at, "sinks": [asdict(sink) for sink in sinks]},
+        TextTable(
+            ("sink", "target", "slot", "version", "no version because"),
+            [(sink.sink, sink.target, sink.slot, sink.version, sink.why) for sink in sinks],
+            right=("slot", "version"),
+        ),
+        *(["", *dict.fromkeys(read)] if read else ()),
+        *lacking,
+        note=f"checkpoint {found.slot} of {moment(found.at or None)}: these belong together",
     )
 
 

@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from stateflow.restore.planned import RestorePlan
     from stateflow.restore.together import RestoreTogether
     from stateflow.spark.runner import RunReport
+    from stateflow.spark.sinks.sink_versions import DeliveredSlot
 
 COLLECTED_RETAINED = 3
 """How many checkpoints `garbage` and `collect` keep by default, like the option `retained_checkpoints`."""
@@ -135,6 +136,15 @@ class Job(JobHandle):
             patience=round(self.heartbeat_timeout * 1e6),
             gone=heartbeat is not None and is_dead(heartbeat.process),
         )
+
+    def versions(self, as_of: str | int = "latest") -> DeliveredSlot:
+        """Which versions of the outputs belong together: what every sink had at a checkpoint, which may be collected by now.
+
+        `as_of` is a number, `tag:NAME` or a time. By default it is the newest checkpoint that every sink has.
+        """
+        from stateflow.spark.sinks.sink_versions import sink_versions
+
+        return sink_versions(self, str(as_of))
 
     def check(
         self,

@@ -16,8 +16,9 @@ from stateflow.pipelines.sink_kinds import rewindable
 from stateflow.restore.plan import SinkRestore, same_job, table_path
 from stateflow.restore.visible import quoted
 from stateflow.savepoints.origin import Origin, newest_sinks
-from stateflow.spark.internals.delta_log import LoggedCommit, logged_commit
+from stateflow.spark.internals.delta_log import LoggedCommit
 from stateflow.spark.sinks.delta_copy import TableCopy, is_copied, version_at
+from stateflow.spark.sinks.delta_versions import TableVersion, common_version
 from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.spark.sources.delta_log import log_of
 from stateflow.storage.roots import open_beside
@@ -73,7 +74,7 @@ def _versions(
     tables: Sequence[SinkRestore], theirs: Mapping[str, Prepared], origin: Origin, job: JobHandle
 ) -> dict[str, int]:
     """By path: with several sinks in one table, the version that has the outputs of all of them."""
-    versions: dict[str, int] = {}
+    versions: dict[str, list[TableVersion]] = {}
     for uid in (sink.uid for sink in tables):
         prepared = theirs[uid]
         if not rewindable(prepared):
@@ -84,9 +85,8 @@ def _versions(
         app = SinkSlot(origin.record.job, origin.job, uid, 0, 0).app_id
         source, last = table_path(prepared.target), origin.last_commits.get(uid)
         found = version_at(list(_commits(source, job)), app, last, source)
-        place = canonical(source)
-        versions[place] = max(found, versions.get(place, -1))
-    return versions
+        versions.setdefault(canonical(source), []).append(found)
+    return {place: common_version(found) for place, found in versions.items()}
 
 
 def _with_copy(
@@ -111,11 +111,4 @@ def _with_copy(
 def _commits(path: str, job: JobHandle) -> Iterator[LoggedCommit]:
     """From the newest version down, as far as the log reaches; nothing where this process cannot read it."""
     log = log_of(path, job.store, lambda url: open_beside(url, job.store, job.storage_options))
-    if log is None:
-        return
-    version = max(log.modified(), default=-1) if log.modified is not None else -1
-    while log.commit(version + 1) is not None:
-        version += 1
-    while version >= 0 and (body := log.commit(version)) is not None:
-        yield logged_commit(version, body.decode().splitlines())
-        version -= 1
+    return log.commits() if log is not None else iter(())

@@ -18,6 +18,7 @@ from stateflow.restore.planned import RestorePlan
 from stateflow.spark.internals.delta_log import DeltaLog, LoggedCommit
 from stateflow.spark.runner import RunReport, RunRequest, run
 from stateflow.spark.sinks.delta_copy import TableCopy, is_copied, version_at
+from stateflow.spark.sinks.delta_versions import TableVersion
 from tests.spark.pipelines import ORDER, Order, Sum, Workbench, at
 from tests.spark.sink_places import contents, versions
 
@@ -35,12 +36,12 @@ LOG = [commit(4), commit(3, 6), commit(2, 5), commit(1), commit(0, reshapes=True
 
 @pytest.mark.parametrize(("last", "version"), [(6, 3), (5, 2), (None, 1)])
 def test_the_version_of_a_checkpoint_is_that_of_its_last_output(last: int | None, version: int) -> None:
-    assert version_at(LOG, APP, last, "t") == version
+    assert version_at(LOG, APP, last, "t") == TableVersion(version, last)
 
 
 def test_a_job_that_has_not_written_had_what_the_table_held() -> None:
-    assert version_at(LOG, "another", None, "t") == 4
-    assert version_at([commit(0, 5)], APP, None, "t") == -1
+    assert version_at(LOG, "another", None, "t").version == 4
+    assert version_at([commit(0, 5)], APP, None, "t").version == -1
 
 
 def test_a_version_that_the_log_does_not_tell_is_refused_with_the_next_step() -> None:

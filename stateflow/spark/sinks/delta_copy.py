@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from stateflow.errors import DisagreementError, NotFoundError, UsageError
 from stateflow.spark.internals.delta_log import DeltaLog, LoggedCommit
 from stateflow.spark.sinks.delta_table import check_log_store
+from stateflow.spark.sinks.delta_versions import TableVersion, version_up_to
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,8 +28,10 @@ class TableCopy:
     target: str
 
 
-def version_at(commits: Sequence[LoggedCommit], app_id: str, last_slot: int | None, table: str) -> int:
-    """The version of a table that belongs to a checkpoint of a job; -1 for none.
+def version_at(
+    commits: Sequence[LoggedCommit], app_id: str, last_slot: int | None, table: str
+) -> TableVersion:
+    """The version of a table that belongs to a checkpoint of a job.
 
     `commits` come newest first, `last_slot` is the job's last output in the table up to the checkpoint. Pure.
     """
@@ -36,14 +39,10 @@ def version_at(commits: Sequence[LoggedCommit], app_id: str, last_slot: int | No
         raise NotFoundError(
             f"{table} is not a Delta table (any more), or its log cannot be read from here: restore without --clone-sinks"
         )
-    own = [commit for commit in commits if app_id in commit.slots]
-    if last_slot is not None:
-        for commit in own:
-            if commit.slots[app_id] == last_slot:
-                return commit.version
-    elif commits[-1].version == 0:
-        # The table's version before this job first wrote to it. That version may be the copy that the job began with.
-        return own[-1].version - 1 if own else commits[0].version
+    # Below every slot is what the table had before this job first wrote to it, such as the copy that the job began with.
+    found = version_up_to(commits, app_id, -1 if last_slot is None else last_slot)
+    if found is not None and found.slot == last_slot:
+        return found
     what = f"no commit of slot {last_slot}" if last_slot is not None else "no first commits"
     raise DisagreementError(
         f"Delta table {table} has {what} in its log any more, so which version belongs to the checkpoint is not known: fork a "

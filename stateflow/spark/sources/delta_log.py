@@ -6,7 +6,7 @@ An answer is given only when it is certain. Everything else is left to a run, or
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from stateflow.errors import NotFoundError
+from stateflow.spark.internals.delta_log import LoggedCommit, logged_commit
 from stateflow.storage.roots import local_folder
 from stateflow.storage.store import Store
 
@@ -66,12 +67,23 @@ class SourceLog:
     """A commit's file; None when there is none."""
     modified: Callable[[], Mapping[int, int]] | None = None
     """When each commit's file was written, in milliseconds; None when the store does not tell."""
+    versions: Callable[[], Iterable[int]] | None = None
+    """The versions whose commits are there; None when the store does not list them."""
     _bodies: dict[int, bytes | None] = field(default_factory=dict)
 
     def commit(self, version: int) -> bytes | None:
         if version not in self._bodies:
             self._bodies[version] = self.read(version) if version >= 0 else None
         return self._bodies[version]
+
+    def commits(self) -> Iterator[LoggedCommit]:
+        """From the newest version down, as far as the log reaches."""
+        version = max(self.versions(), default=_BEFORE) if self.versions is not None else _BEFORE
+        while self.commit(version + 1) is not None:
+            version += 1
+        while version >= 0 and (body := self.commit(version)) is not None:
+            yield logged_commit(version, body.decode().splitlines())
+            version -= 1
 
     def time_of(self, version: int) -> int | None:
         """When the commit was made, in milliseconds, as Delta tells it; None when that is not known."""
@@ -211,7 +223,10 @@ def _local(folder: Path) -> SourceLog:
             if path.stem.isdigit()
         }
 
-    return SourceLog(read, modified)
+    def versions() -> Iterator[int]:
+        return _versions(path.name for path in folder.iterdir())
+
+    return SourceLog(read, modified, versions)
 
 
 def _stored(store: Store) -> SourceLog:
@@ -221,7 +236,15 @@ def _stored(store: Store) -> SourceLog:
         except NotFoundError:
             return None
 
-    return SourceLog(read)
+    def versions() -> Iterator[int]:
+        # The names of commits begin with zeros, those of other files and folders beside them do not.
+        return _versions(entry.path for entry in store.list("0"))
+
+    return SourceLog(read, versions=versions)
+
+
+def _versions(names: Iterable[str]) -> Iterator[int]:
+    return (int(name[:-5]) for name in names if name.endswith(".json") and name[:-5].isdigit())
 
 
 def _is_plain(action: Mapping[str, Any], allowed: Set[str]) -> bool:

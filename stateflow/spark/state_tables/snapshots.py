@@ -161,6 +161,7 @@ _NAMES = (
     "pushdown",
     "diff",
     "with",
+    "versions",
     "root",
     *_OPTIONS,
 )

@@ -7,6 +7,7 @@
     key, keys             one key as text, or a JSON array of keys: only their shards are opened
     storage.<name>        settings of the object store's client, on top of the configuration's
     diff, with            the two points of a job that are compared, instead of a table: see `changes`
+    versions              which versions of the job's outputs belong together, instead of a table: see `versions`
     pushdown              true: `where` narrows what is read; for a DataFrame of one query alone, see below
 
 `load()` chooses the snapshot: a DataFrame shows the same rows however often it is used.
@@ -40,6 +41,7 @@ from stateflow.spark.state_tables.changes import ChangesReader, compared_points
 from stateflow.spark.state_tables.selection import EVERYTHING, Selection, both, of_keys
 from stateflow.spark.state_tables.snapshots import SnapshotOrigin, check_names, configured, snapshot_of
 from stateflow.spark.state_tables.tables import Part, Table, cast, narrowed
+from stateflow.spark.state_tables.versions import VersionsReader, versions_reader
 from stateflow.state.keys.text import key_of_plain, key_of_text
 
 if TYPE_CHECKING:
@@ -64,23 +66,23 @@ class StateDataSource(DataSource):
     """Spark creates, plans and reads it in processes of its own, so it takes the chosen table along."""
 
     _table: tuple[Table, list[Part], SnapshotOrigin] | None = None
-    _reader: ChangesReader | None = None
+    _reader: ChangesReader | VersionsReader | None = None
 
     @classmethod
     def name(cls) -> str:
         return FORMAT
 
     def schema(self) -> StructType:
-        return spark_schema(self._changes().schema if "diff" in self.options else self._resolve()[0].schema)
+        other = self._other_table()
+        return spark_schema((other if other is not None else self._resolve()[0]).schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        if "diff" in self.options:
-            changes = self._changes()
-            if schema != spark_schema(changes.schema):
+        if (other := self._other_table()) is not None:
+            if schema != spark_schema(other.schema):
                 raise UsageError(
-                    "a table of changes has columns of its own: read it without a schema of your own, and cast"
+                    "a table of changes or versions has columns of its own: read it without a schema of your own, and cast"
                 )
-            return changes
+            return other
         table, parts, origin = self._resolve()
         own = spark_schema(table.schema)
         if [(f.name, f.dataType) for f in schema] != [(f.name, f.dataType) for f in own]:
@@ -91,11 +93,17 @@ class StateDataSource(DataSource):
         kind = PushingReader if _yes(self.options.get("pushdown", "false")) else StateTableReader
         return kind(table, parts, arrow_schema(schema), origin)
 
-    def _changes(self) -> ChangesReader:
-        if self._reader is None:
-            settings = {name: str(value) for name, value in self.options.items()}
+    def _other_table(self) -> ChangesReader | VersionsReader | None:
+        """The reader of what is no table of state; None if the options name one."""
+        settings = {name: str(value) for name, value in self.options.items()}
+        if self._reader is None and ("diff" in settings or "versions" in settings):
             check_names(settings)
-            self._reader = ChangesReader(compared_points(settings, configured(settings)))
+            options = configured(settings)
+            self._reader = (
+                versions_reader(settings, options)
+                if "versions" in settings
+                else ChangesReader(compared_points(settings, options))
+            )
         return self._reader
 
     def _resolve(self) -> tuple[Table, list[Part], SnapshotOrigin]:
