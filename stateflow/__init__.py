@@ -222,6 +222,10 @@ if not TYPE_CHECKING:
         if name == "testing":
             return import_module("stateflow.testing")
         if name not in _ROOM_OF:
+            if not name.startswith("_"):
+                offers = import_module("stateflow.pipelines.offers")
+                if offered := offers.claims(offers.SOURCES, {}).get(name):
+                    return offers.only(offered).load()
             raise AttributeError(f"module 'stateflow' has no attribute {name!r}{_meant(name)}")
         value = getattr(import_module(_ROOM_OF[name]), name)
         globals()[name] = value

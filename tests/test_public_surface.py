@@ -43,6 +43,7 @@ def test_the_testing_module_offers_the_harness() -> None:
         "KeyedHarness",
         "PartitionHarness",
         "SinkConformance",
+        "SourceConformance",
     ]
 
 

@@ -1,4 +1,4 @@
-"""What a connector is written with: kinds of sinks for other systems, as packages of their own. docs/connectors.md shows one.
+"""What a connector is written with: sources and kinds of sinks for other systems, as packages of their own. docs/connectors.md shows both.
 
 This list is all that a connector imports of the library; the library's own do, too. A name is loaded when it is first used, so that
 a pipeline which names a target pays for no Spark.
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from stateflow.pipelines.inputs.files import Files
     from stateflow.pipelines.inputs.places import canonical
     from stateflow.pipelines.inputs.reader_options import READERS, check_reader_options
+    from stateflow.pipelines.inputs.source import Position, Source
     from stateflow.pipelines.rows.former_names import as_of_today, columns_to_read, former_names
     from stateflow.pipelines.rows.misfits import Misfits, Reading
     from stateflow.pipelines.rows.row_type import (
@@ -87,12 +88,14 @@ __all__ = [
     "IncompatibleError",
     "Misfits",
     "NotFoundError",
+    "Position",
     "Prepared",
     "Reading",
     "RowType",
     "Sink",
     "SinkKind",
     "SinkSlot",
+    "Source",
     "Staged",
     "Stager",
     "StateflowError",
@@ -141,6 +144,7 @@ _ROOMS = {
     "stateflow.pipelines.inputs.files": ("Files",),
     "stateflow.pipelines.inputs.places": ("canonical",),
     "stateflow.pipelines.inputs.reader_options": ("READERS", "check_reader_options"),
+    "stateflow.pipelines.inputs.source": ("Position", "Source"),
     "stateflow.pipelines.rows.former_names": ("as_of_today", "columns_to_read", "former_names"),
     "stateflow.pipelines.rows.misfits": ("Misfits", "Reading"),
     "stateflow.pipelines.rows.row_type": (

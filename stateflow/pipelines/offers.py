@@ -14,6 +14,9 @@ from stateflow.errors import UsageError
 SINKS = "stateflow.sinks"
 """The group of kinds of sink: the name is the kind's in records, the value its `SinkKind`."""
 
+SOURCES = "stateflow.sources"
+"""The group of sources: the name is that of `sf.NAME`, the value what makes the source of a place."""
+
 
 @dataclass(frozen=True, slots=True)
 class Offer:

@@ -7,7 +7,7 @@ assert harness.state(1).total.value == 2.5
 harness.advance(at + timedelta(hours=2))
 
 `ColumnarHarness` is the same for columnar operators, `PartitionHarness` for those without keys. `FlowHarness` runs a whole pipeline, and
-needs Spark for it. `SinkConformance` has the promises of a sink as tests, for whoever writes one. Each is loaded when it is first used: a
+needs Spark for it. `SinkConformance` and `SourceConformance` have the promises of a sink and of a source as tests, for whoever writes one. Each is loaded when it is first used: a
 test of one class does not pay for pandas or Spark.
 """
 
@@ -20,8 +20,16 @@ if TYPE_CHECKING:
     from stateflow.testing.flow import FlowHarness
     from stateflow.testing.keyed import KeyedHarness
     from stateflow.testing.partition import PartitionHarness
+    from stateflow.testing.source_conformance import SourceConformance
 
-__all__ = ["ColumnarHarness", "FlowHarness", "KeyedHarness", "PartitionHarness", "SinkConformance"]
+__all__ = [
+    "ColumnarHarness",
+    "FlowHarness",
+    "KeyedHarness",
+    "PartitionHarness",
+    "SinkConformance",
+    "SourceConformance",
+]
 
 _ROOMS = {
     "ColumnarHarness": "columnar",
@@ -29,6 +37,7 @@ _ROOMS = {
     "KeyedHarness": "keyed",
     "PartitionHarness": "partition",
     "SinkConformance": "conformance",
+    "SourceConformance": "source_conformance",
 }
 
 if not TYPE_CHECKING:

@@ -52,11 +52,11 @@ _bases = count(1000, 1000)
 _Test = TypeVar("_Test", bound=Callable[..., None])
 
 
-def _promise(test: _Test) -> _Test:
+def promise(test: _Test) -> _Test:
     """A test that says what was promised when it fails: its own first lines."""
 
     @wraps(test)
-    def promised(self: SinkConformance, tmp_path: Path) -> None:
+    def promised(self: Any, tmp_path: Path) -> None:
         try:
             test(self, tmp_path)
         except unittest.SkipTest:
@@ -124,7 +124,7 @@ class SinkConformance:
 
     # --- when rows are seen
 
-    @_promise
+    @promise
     def test_rows_are_seen_when_their_record_is_committed_and_not_before(self, tmp_path: Path) -> None:
         """prepare() makes nothing visible, for its record may never be decided; commit() makes all of it visible, by the record alone."""
         life = _Life(self, tmp_path)
@@ -136,7 +136,7 @@ class SinkConformance:
             _require(outcome == "committed", f"commit() says {outcome!r} of rows that it committed")
             life.model = after
 
-    @_promise
+    @promise
     def test_a_batch_that_fails_before_its_record_leaves_nothing(self, tmp_path: Path) -> None:
         """What a run prepared for a slot that it did not decide is never seen, though the next run prepares the same slot."""
         life = _Life(self, tmp_path)
@@ -145,7 +145,7 @@ class SinkConformance:
         life.log.slot -= 1
         life.deliver()
 
-    @_promise
+    @promise
     def test_a_batch_without_rows_and_slots_left_out_change_nothing(self, tmp_path: Path) -> None:
         """A slot may have no rows, and the log may leave numbers out: restores and fences take some."""
         life = _Life(self, tmp_path)
@@ -158,7 +158,7 @@ class SinkConformance:
 
     # --- a slot once
 
-    @_promise
+    @promise
     def test_a_record_that_is_committed_again_is_in_once(self, tmp_path: Path) -> None:
         """Whoever finds a decided record commits it, so the same record is committed again at any time: keep the slot in the transaction
         that writes the rows, and do nothing if it is there."""
@@ -171,7 +171,7 @@ class SinkConformance:
             known = outcome == "already" or life.kind.calls_function
             _require(known, f"commit() says {outcome!r} of a record that was in")
 
-    @_promise
+    @promise
     def test_of_several_who_commit_a_record_at_once_one_does(self, tmp_path: Path) -> None:
         """Two runs may both believe to be the newest, and commit one record in the same moment: the target has to choose, by a lock or a
         conflict. The other one says "already", or fails and is called again."""
@@ -188,7 +188,7 @@ class SinkConformance:
             life.expect(after, "after four commits at once")
             life.model = after
 
-    @_promise
+    @promise
     def test_a_run_that_was_replaced_writes_nothing(self, tmp_path: Path) -> None:
         """still_owner() raises FencedError in a run that was replaced: let it through, and write nothing before or after. A run that
         slept may come with an older slot: the target has a newer one by then, and nothing of the old may be written again."""
@@ -217,7 +217,7 @@ class SinkConformance:
                 break
         life.expect(after, "after the newest run's commit")
 
-    @_promise
+    @promise
     def test_another_job_has_slots_of_its_own(self, tmp_path: Path) -> None:
         """A job that is made again, also under its old name, has another UUID and begins at slot 1: what the target keeps of slots is by
         `at.job` and `at.sink`."""
@@ -231,7 +231,7 @@ class SinkConformance:
 
     # --- accidents
 
-    @_promise
+    @promise
     def test_an_accident_in_prepare_leaves_nothing_to_be_seen(self, tmp_path: Path) -> None:
         """A process may die at any line of prepare(): nothing is visible, and the next run can prepare the slot."""
         life = _Life(self, tmp_path)
@@ -247,13 +247,13 @@ class SinkConformance:
         life.log.commit(prepared)
         life.expect(after, "after the commit")
 
-    @_promise
+    @promise
     def test_a_death_at_any_line_of_commit_loses_and_doubles_nothing(self, tmp_path: Path) -> None:
         """A process may die at any line of commit(), and the next one commits the record again: the rows of a slot and the slot itself
         become visible in one step."""
         self._enumerate(_Life(self, tmp_path), _die)
 
-    @_promise
+    @promise
     def test_an_error_at_any_line_of_commit_loses_and_doubles_nothing(self, tmp_path: Path) -> None:
         """A call of the target's client may fail at any line of commit(): raise, so that the run ends and the next one tries again; or
         try again yourself. A commit() that returns has its rows in."""
@@ -263,7 +263,7 @@ class SinkConformance:
 
         self._enumerate(_Life(self, tmp_path), fail)
 
-    @_promise
+    @promise
     def test_a_connection_that_breaks_at_any_line_of_commit_loses_and_doubles_nothing(
         self, tmp_path: Path
     ) -> None:
@@ -279,7 +279,7 @@ class SinkConformance:
 
     # --- logs and targets of another time
 
-    @_promise
+    @promise
     def test_what_a_copy_of_the_log_committed_is_not_taken_for_this_record(self, tmp_path: Path) -> None:
         """Checkpoints that were put back from a copy decide another record for a slot that the target has: keep `at.record`, or
         `at.mark`, with the slot, and raise DisagreementError for a slot of another record, before the decision or at the commit."""
@@ -299,7 +299,7 @@ class SinkConformance:
         copy.slot, copy.last = 1, 1
         life.refused("checkpoints that were put back, with the target two slots ahead", life.deliver)
 
-    @_promise
+    @promise
     def test_a_target_that_lost_slots_is_refused(self, tmp_path: Path) -> None:
         """The log says which slot was last committed (`prev`). If the target says another one, it was put back or exchanged: raise
         DisagreementError (`decide`, `disagreement`), so that nobody goes on over a gap."""
@@ -309,7 +309,7 @@ class SinkConformance:
         life.log.slot = life.log.last = 4
         life.refused("a log that has committed slot 4, with slot 1 in the target", life.deliver)
 
-    @_promise
+    @promise
     def test_an_abandoned_slot_may_have_arrived_or_not(self, tmp_path: Path) -> None:
         """After `stateflow abandon` a run that was slow may deliver the abandoned slot all the same: slots in `at.late` are as right as
         `prev`, and none of them has to be there."""
@@ -325,7 +325,7 @@ class SinkConformance:
             life.deliver()
             life.log.late = ()
 
-    @_promise
+    @promise
     def test_the_target_says_which_slot_it_has(self, tmp_path: Path) -> None:
         """last_slot() is how `stateflow abandon` learns whether a record is in: the last committed slot of this job's sink, or None."""
         self._skip_unless(self._kind().tells_slot, "its target cannot be asked for its slot (tells_slot)")
@@ -337,7 +337,7 @@ class SinkConformance:
             life.log.commit(prepared)
             life.model = after
 
-    @_promise
+    @promise
     def test_the_output_goes_back_to_an_older_slot_or_says_that_it_cannot(self, tmp_path: Path) -> None:
         """`stateflow restore --rewind-sinks`: a kind that says `rewound_as` takes its target back, in a record of its own that is
         committed as any other; every other kind refuses before the decision, and leaves the target as it is."""
@@ -369,7 +369,7 @@ class SinkConformance:
 
     # --- rows and columns
 
-    @_promise
+    @promise
     def test_every_value_comes_back_as_it_was(self, tmp_path: Path) -> None:
         """Nulls, and the values at the ends of each type: what the target does not hold, `open()` has to refuse (leave the type out of
         `types` then)."""
@@ -388,7 +388,7 @@ class SinkConformance:
         ]
         _require(not wrong, "; ".join(wrong))
 
-    @_promise
+    @promise
     def test_columns_that_do_not_fit_are_refused_before_the_decision(self, tmp_path: Path) -> None:
         """A decided record that its target refuses stops the job: open() or prepare() raises, and names the column. That goes for one that
         the target lacks, and for one of another type."""
@@ -410,7 +410,7 @@ class SinkConformance:
             said = life.refused(f"the columns {', '.join(wrong)}", attempt)
             _require(column in said, f"the refusal does not name the column {column!r}: {said}")
 
-    @_promise
+    @promise
     def test_no_record_has_a_secret(self, tmp_path: Path) -> None:
         """Records are read by everybody who may read the checkpoints, and targets stand in messages and plans: keep the name of a variable or
         of a connection, and look the secret up where the driver runs."""
@@ -426,7 +426,7 @@ class SinkConformance:
             for what, text in shown.items():
                 _require(secret not in text, f"{what} has a secret")
 
-    @_promise
+    @promise
     def test_of_a_key_the_newest_row_stays_and_deletes_delete(self, tmp_path: Path) -> None:
         """An upsert keeps one row per key: of several in a batch the highest by `order_by`, and none if it deletes. Keys without a value, and
         a key twice without an order, are refused before the decision."""

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+import stateflow as sf
 from stateflow.pipelines import offers, sink_kinds
-from stateflow.testing import SinkConformance
+from stateflow.testing import SinkConformance, SourceConformance
 
 pytestmark = pytest.mark.usefixtures("spark")
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "connectors.md"
@@ -41,6 +42,7 @@ for name, text in FILES.items():
     write(name, text)
 sys.path.insert(0, str(FOLDER))
 TestSqlite = import_module("test_stateflow_sqlite").TestSqlite
+TestRows = import_module("test_stateflow_sqlite_rows").TestRows
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -66,6 +68,13 @@ def test_it_is_found_by_its_entry_point() -> None:
     kind = sink_kinds.kind_in_record("sqlite_append")
     assert kind is not None
     assert kind is import_module("stateflow_sqlite").APPEND
+
+
+def test_a_source_is_a_name_of_the_module_where_its_package_is_installed() -> None:
+    assert sf.sqlite is import_module("stateflow_sqlite_rows").Rows  # type: ignore[attr-defined]
+    assert len(FILES["stateflow_sqlite_rows.py"].splitlines()) <= 60
+    with pytest.raises(AttributeError, match="module 'stateflow' has no attribute 'sqlit'"):
+        sf.sqlit  # type: ignore[attr-defined]  # noqa: B018
 
 
 SLOT = '            db.execute("REPLACE INTO slots VALUES (?, ?, ?)", mine)\n'
@@ -117,17 +126,56 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("wrong", WRONG)
-def test_a_sink_that_is_wrong_is_found_by_the_check_that_says_why(wrong: str, tmp_path: Path) -> None:
-    right, instead, check, said = WRONG[wrong]
+PLANNED = '[id, min(id + step, last)] for id in range(start["id"], last, step)\n'
+READ = 'yield from self.ask("SELECT * FROM {} WHERE id > ? AND id <= ?", part)'
+WRONG_SOURCES = {
+    "leaves gaps": (PLANNED, PLANNED.replace("id, min", "id + 1, min"), "every_row_is_read_once", " lacks ["),
+    "overlaps": ("id > ?", "id >= ?", "every_row_is_read_once", "too often, or nobody added them"),
+    "never rests": (
+        'return {"id": newest or 0}',
+        'return {"id": max(newest or 0, start["id"] + 1)}',
+        "every_row_is_read_once",
+        "after 1000 batches there is still no end",
+    ),
+    "plans by what is there": (
+        'last, step = end["id"], self.per_task',
+        'last, step = end["id"], 30 - [*self.ask("SELECT count(*) FROM {}")][0][0]',
+        "a_plan_is_always_the_same",
+        "and then another one",
+    ),
+    "reads to the end": ("AND id <= ?", "AND ? > 0", "a_part_is_always_read_the_same", "too often"),
+    "takes what it reads": (
+        READ,
+        READ.replace("yield from", "rows = list(") + ")\n"
+        """        with closing(sqlite3.connect(self.file)) as db, db:
+            db.execute("DELETE FROM orders WHERE id > ? AND id <= ?", part)
+        yield from rows""",
+        "a_run_that_dies_between_plan_and_record_loses_and_doubles_nothing",
+        "went back",
+    ),
+    "lacks a column": (
+        "SELECT * FROM {} WHERE",
+        "SELECT id FROM {} WHERE",
+        "columns_fit_the_row_class",
+        "column 'item'",
+    ),
+}
+
+
+@pytest.mark.parametrize("wrong", [*WRONG, *WRONG_SOURCES])
+def test_what_is_wrong_is_found_by_the_check_that_says_why(wrong: str, tmp_path: Path) -> None:
+    right, instead, check, said = {**WRONG, **WRONG_SOURCES}[wrong]
     check = f"test_{check}"
-    text = FILES["stateflow_sqlite.py"]
+    file, kind = (
+        ("stateflow_sqlite.py", "TestSqlite") if wrong in WRONG else ("stateflow_sqlite_rows.py", "TestRows")
+    )
+    text = FILES[file]
     assert text.count(right) == 1
     kept = {name: sys.modules[name] for name in map(module_of, FILES)}
-    write("stateflow_sqlite.py", text.replace(right, instead))
-    write("test_stateflow_sqlite.py", FILES["test_stateflow_sqlite.py"])
+    write(file, text.replace(right, instead))
+    write(f"test_{file}", FILES[f"test_{file}"])
     try:
-        kit: SinkConformance = import_module("test_stateflow_sqlite").TestSqlite()
+        kit: SinkConformance | SourceConformance = getattr(import_module(f"test_{module_of(file)}"), kind)()
         with pytest.raises(AssertionError) as caught:
             getattr(kit, check)(tmp_path)
         assert str(caught.value).startswith(f"{check}: ")

@@ -22,8 +22,10 @@ from stateflow.pipelines.absent import Watched, is_watched, may_have_nulls, watc
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.graph import SourceNode
 from stateflow.pipelines.inputs.files import Files
+from stateflow.pipelines.inputs.source import DeclaredSource
 from stateflow.pipelines.inputs.tables import DeltaTable
 from stateflow.pipelines.rows.row_type import quoted
+from stateflow.spark.inputs.connected import stream_of
 from stateflow.spark.internals.delta_log import CHANGE_FEED, DeltaLog
 from stateflow.spark.internals.file_systems import missing
 from stateflow.spark.internals.frames import empty_frame
@@ -143,7 +145,10 @@ def _open_frame(spark: SparkSession, node: SourceNode) -> DataFrame:
             )
         if isinstance(factory, DeltaTable) and factory.reads_changes:
             _require_feed(spark, node.uid, factory.path)
-        frame = factory.streaming(spark) if hasattr(factory, "streaming") else factory(spark)
+        if isinstance(factory, DeclaredSource):
+            frame = stream_of(spark, factory)
+        else:
+            frame = factory.streaming(spark) if hasattr(factory, "streaming") else factory(spark)
     except StateflowError:
         raise
     except Exception as error:

@@ -1,0 +1,237 @@
+"""A source of a package in a run, and every sentence that says what one got wrong."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+import stateflow as sf
+from stateflow.connectors import Position, Source
+from stateflow.errors import DisagreementError, IncompatibleError, StateflowError, UsageError
+from stateflow.operators.arrow_types import arrow_schema_of
+from stateflow.pipelines.inputs.source import DeclaredSource
+from stateflow.pipelines.rows.row_type import row_type
+from tests.spark.conftest import bench  # noqa: F401
+from tests.spark.pipelines import Workbench
+from tests.spark.sink_places import contents
+
+
+@dataclass
+class Bought:
+    id: int
+    item: str
+    at: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Shop(Source):
+    """A table of SQLite whose ids grow."""
+
+    file: str
+    per_batch: int = 100
+
+    @property
+    def place(self) -> str:
+        return f"shop:{self.file}"
+
+    def __str__(self) -> str:
+        return "the shop"
+
+    def position(self, start: Position | None) -> Position:
+        if start is None:
+            return {"id": 0}
+        with closing(sqlite3.connect(self.file)) as db:
+            return {"id": db.execute("SELECT coalesce(max(id), 0) FROM bought").fetchone()[0]}
+
+    def cut(self, start: Position, end: Position) -> Position:
+        return {"id": min(start["id"] + self.per_batch, end["id"])}
+
+    def plan(self, start: Position, end: Position) -> list[Any]:
+        return [[id, min(id + 2, end["id"])] for id in range(start["id"], end["id"], 2)]
+
+    def read(self, part: Any) -> Iterator[Any]:
+        with closing(sqlite3.connect(self.file)) as db:
+            for id, item in db.execute("SELECT id, item FROM bought WHERE id > ? AND id <= ?", part):
+                yield {"id": id, "item": item, "more": 1}
+
+
+def sell(file: Path, *items: str) -> None:
+    with closing(sqlite3.connect(file)) as db, db:
+        db.execute("CREATE TABLE IF NOT EXISTS bought (id INTEGER PRIMARY KEY, item)")
+        db.executemany("INSERT INTO bought (item) VALUES (?)", [(item,) for item in items])
+
+
+def shop_of(bench: Workbench, source: Source) -> sf.Pipeline:  # noqa: F811
+    @sf.pipeline("shop")
+    def shop(flow: sf.Flow) -> None:
+        bought = flow.source("bought", source, Bought)
+        bought.append("out", sf.delta(str(bench.folder / "out")))
+
+    return shop
+
+
+@pytest.fixture(autouse=True)
+def _shipped() -> None:
+    import sys
+
+    from stateflow.spark.session.shipping import by_value
+
+    by_value([sys.modules[__name__]])
+
+
+def test_a_run_reads_each_row_once_over_batches_runs_and_restores(
+    spark: SparkSession,
+    bench: Workbench,  # noqa: F811
+) -> None:
+    file = bench.folder / "shop.db"
+    sell(file, *"abcdefg")
+    shop = shop_of(bench, Shop(str(file), per_batch=3))
+    bench.run(shop, retained_checkpoints=10)
+    assert [report.rows for report in bench.reports] == [3, 3, 1]
+    records = bench.records("shop")
+    assert [record.sources["bought"].lines for record in records][-3:] == [
+        ('{"id": 3}',), ('{"id": 6}',), ('{"id": 7}',),
+    ]  # fmt: skip
+    sell(file, *"hi")
+    bench.run(shop, retained_checkpoints=10)
+    bench.run(shop, retained_checkpoints=10)
+    assert Counter(contents(spark, bench.folder / "out", "item")) == Counter("abcdefghi")
+    # A table that was put back is refused by the run, and nothing is written.
+    with closing(sqlite3.connect(file)) as db, db:
+        db.execute("DELETE FROM bought WHERE id > 4")
+    with pytest.raises(
+        DisagreementError, match=r"source 'bought': position\(\) of the shop went back, 'id' is 4 and was 9"
+    ):
+        bench.run(shop)
+    assert len(contents(spark, bench.folder / "out", "item")) == 9
+
+
+@dataclass(frozen=True)
+class Broken(Shop):
+    def read(self, part: Any) -> Iterator[Any]:
+        yield {"id": part[1], "item": 5}
+
+
+def test_what_does_not_fit_fails_in_the_task_with_its_sentence(
+    spark: SparkSession,
+    bench: Workbench,  # noqa: F811
+) -> None:
+    file = bench.folder / "shop.db"
+    sell(file, "a")
+    with pytest.raises(
+        IncompatibleError, match="source 'bought': column 'item', which Bought declares, does not fit"
+    ):
+        bench.run(shop_of(bench, Broken(str(file))))
+    assert contents(spark, bench.folder / "out", "item") == []
+
+
+def declared(**methods: Any) -> DeclaredSource:
+    kind = type("Odd", (Shop,), {name: staticmethod(method) for name, method in methods.items()})
+    return kind("nowhere").declared("bought", row_type(Bought))  # type: ignore[no-any-return]
+
+
+SCHEMA = arrow_schema_of(row_type(Bought))
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("found", "kind", "said"),
+    [
+        ([1], UsageError, r"position\(\) of the shop gave \[1\], which is no position"),
+        ({"id": 1.5}, UsageError, "which is no position"),
+        ({3: 1}, UsageError, "which is no position"),
+        ({"id": None}, UsageError, "which is no position"),
+        ({"id": 4}, DisagreementError, "went back, 'id' is 4 and was 5"),
+        ({"other": 7}, DisagreementError, "went back, 'id' is gone"),
+        ({"id": "7"}, DisagreementError, "went back, 'id' is '7' and was 5"),
+    ],
+)
+def test_a_position_that_is_none_or_goes_back_is_refused(
+    found: Any, kind: type[Exception], said: str
+) -> None:
+    odd = declared(position=lambda start: found)
+    with pytest.raises(kind, match=f"source 'bought': .*{said}"):
+        odd.newest({"id": 5})
+
+
+def test_positions_within_positions_go_forward_too() -> None:
+    odd = declared(position=lambda start: {"parts": {"a": 2, "b": 3}, "time": "2026"})
+    assert odd.newest({"parts": {"a": 2}, "time": "2025"})["parts"] == {"a": 2, "b": 3}
+    with pytest.raises(DisagreementError, match=r"went back, 'parts.a' is 2 and was 3"):
+        odd.newest({"parts": {"a": 3}, "time": "2025"})
+
+
+def test_a_batch_ends_behind_its_beginning_and_not_beyond_what_there_is() -> None:
+    assert Shop("nowhere", 3).declared("x", row_type(Bought)).end({"id": 1}, {"id": 9}) == {"id": 4}
+    with pytest.raises(UsageError, match=r"cut\(\) of the shop ends a batch at .*, where it begins"):
+        declared(cut=lambda start, end: start).end({"id": 1}, {"id": 9})
+    with pytest.raises(UsageError, match=r"cut\(\) of the shop ends a batch beyond"):
+        declared(cut=lambda start, end: {"id": 10}).end({"id": 1}, {"id": 9})
+
+
+def test_a_plan_that_changes_or_is_no_json_is_refused() -> None:
+    plans = iter([[1], [2]])
+    with pytest.raises(UsageError, match=r"plan\(\) of the shop gave two plans"):
+        declared(plan=lambda start, end: next(plans)).parts({"id": 1}, {"id": 2}, twice=True)
+    with pytest.raises(UsageError, match=r"plan\(\) of the shop has a part that is no JSON"):
+        declared(plan=lambda start, end: [object()]).parts({"id": 1}, {"id": 2}, twice=False)
+    with pytest.raises(StateflowError, match=r"plan\(\) of the shop failed: OSError: no network"):
+        declared(plan=_fail).parts({"id": 1}, {"id": 2}, twice=False)
+
+
+def _fail(*given: Any) -> Any:
+    raise OSError("no network")
+
+
+def batch(**columns: Any) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(columns)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"id": 1}, "column 'item', .*a row has none; it has id"),
+        ({"id": "one", "item": "a"}, "column 'id', .*values that are no bigint"),
+        ({"id": 2**70, "item": "a"}, "column 'id', .*values that are no bigint"),
+        ({"id": 1, "item": "a", "at": "noon"}, "column 'at', .*values that are no timestamp"),
+        (batch(id=[1]), "column 'item', .*a record batch has none; it has id"),
+        (
+            batch(id=[1], item=[2], at=[AT]),
+            "column 'item', .*it is int64 in a record batch, and has to be string",
+        ),
+    ],
+)
+def test_rows_that_do_not_fit_the_row_class_are_refused(given: Any, said: str) -> None:
+    odd = declared(read=lambda part: [{"id": 0, "item": "z"}, given])
+    with pytest.raises(IncompatibleError, match=f"source 'bought': {said}"):
+        list(odd.batches(0, SCHEMA))
+
+
+def test_rows_come_as_dicts_or_as_batches_of_arrow_and_may_have_more() -> None:
+    arrow = batch(more=[1], item=["b"], id=[2], at=pa.array([AT], SCHEMA.field("at").type))
+    odd = declared(read=lambda part: [{"id": 1, "item": "a", "more": 1}, arrow])
+    rows = [row for each in odd.batches(0, SCHEMA) for row in each.to_pylist()]
+    assert sorted((row["id"], row["item"], row["at"]) for row in rows if row["at"] is None) == [
+        (1, "a", None)
+    ]
+    assert [row["at"] for row in rows if row["id"] == 2] == [AT]
+    with pytest.raises(UsageError, match=r"read\(\) of the shop gave a tuple: let each row be a dict"):
+        list(declared(read=lambda part: [(1, "a")]).batches(0, SCHEMA))
+
+
+def test_a_flow_gives_it_a_row_class_and_no_sink_writes_where_it_reads() -> None:
+    with pytest.raises(UsageError, match="source 'bought': the columns of the shop are those of a row class"):
+        sf.Flow("shop").source("bought", Shop("nowhere"))
+    found = Shop("nowhere").declared("bought", row_type(Bought))
+    assert found.reads("shop:nowhere")
+    assert not replace(found, source=Shop("elsewhere")).reads("shop:nowhere")
