@@ -271,6 +271,17 @@ def test_a_target_without_versions_tells_the_slot_that_it_has_by_now(lake: Lake)
     )  # fmt: skip
 
 
+def test_a_sink_of_which_no_record_tells_any_more_is_named(lake: Lake) -> None:
+    lake.batch("bills", "log", "totals")
+    lake.names = ("bills", "log")
+    lake.batch("bills")
+    lake.collect()
+    lake.batch("bills")
+    found = lake.asked().sinks
+    assert {uid: each.version for uid, each in found.items()} == {"bills": 3, "log": 1, "totals": None}
+    assert found["totals"].why == "no record that is kept says where it writes"
+
+
 def test_a_sink_says_which_batch_was_abandoned_for_it(lake: Lake) -> None:
     lake.batch("bills", "log", "totals")
     stuck = lake.batch("bills", "log", "totals", pending=("bills", "totals")).slot

@@ -128,6 +128,8 @@ class _Outputs:
                 continue
             tables.setdefault(canonical(prepared.target), {})[uid] = made
             found[uid] = SinkVersion(uid, prepared.kind, prepared.target, made.slot, None, "", lacks)
+        for uid in sorted(self.log.last_commits.keys() - found.keys()):
+            found[uid] = SinkVersion(uid, "", "", None, None, "no record that is kept says where it writes")
         for sinks in tables.values():
             version = common_version(sinks.values())
             for uid in sinks:
