@@ -18,8 +18,9 @@ from pyspark.sql import SparkSession
 
 from stateflow.checkpoint.log import read_log
 from stateflow.config.options import load
-from stateflow.errors import BusyError, FencedError, StateflowError
+from stateflow.errors import BusyError, FencedError, NotFoundError, StateflowError
 from stateflow.format.layout import JobLayout
+from stateflow.jobs.job import Job
 from stateflow.spark import runner
 from stateflow.spark.loop import BatchReport
 from stateflow.storage.roots import open_store
@@ -105,6 +106,34 @@ def test_a_batch_that_is_decided_when_the_driver_dies_is_delivered_once_by_the_n
     assert runs[1].told("batch") == []
     assert (tmp_path / "bigs" / f"{pending.slot:08d}.json").exists()
     assert examine(tmp_path, inbox.rows, upsert=True) == []
+
+
+def test_after_a_kill_between_two_commits_readers_have_the_batch_before(
+    tmp_path: Path, inbox: Inbox, runs: list[Run], spark: SparkSession
+) -> None:
+    inbox.add()
+    inbox.add()
+    # Of four sinks one has got the second batch.
+    runs.append(Run.start(Errand(str(tmp_path), at="committed:5:kill")))
+    runs[0].until(lambda run: run.told("kill"), 600, "fifth commit")
+    runs[0].wait(60)
+    job = Job(str(tmp_path / "root"), JOB)
+    half = job.log().pending[-1].slot
+    found = job.versions()
+    assert found.slot < half
+    assert {uid: each.why for uid, each in found.sinks.items() if each.why} == {
+        "bigs": "it has no versions, perhaps slot " + str(half)
+    }
+    steps, deeps = (
+        {row.id for row in found.sinks[name].read(spark).collect()} for name in ("steps", "deeps")
+    )
+    assert steps == deeps
+    assert [sum(delta_rows(tmp_path / name).values()) > len(steps) for name in ("steps", "deeps")] == [
+        True,
+        False,
+    ]
+    with pytest.raises(NotFoundError, match="not every sink has its output yet"):
+        job.versions(half)
 
 
 def test_zombies_of_every_phase_wake_up_fenced_and_deliver_nothing(
