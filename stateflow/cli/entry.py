@@ -45,7 +45,7 @@ def _carried_out(argv: Sequence[str], name: str, wait: float, *, only: bool) -> 
     if not NAME.fullmatch(name):
         return None
     try:
-        return run_on(hosts_folder(os.environ) / name, argv, os.environ, wait=wait, say=say)
+        return run_on(hosts_folder(os.environ) / name, argv, os.environ, wait=wait, only=only, say=say)
     except Refused as refusal:
         if only:
             say(f"stateflow: the host {name} does not take the run: {refusal}")

@@ -27,7 +27,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from stateflow.hosts import zygote
-from stateflow.hosts.client import BUSY, UNSERVED, USAGE, Connection, request
+from stateflow.hosts.client import BUSY, UNAVAILABLE, UNSERVED, USAGE, Connection, request
 from stateflow.hosts.places import Places
 from stateflow.hosts.settings import HostSettings, read_settings
 from stateflow.hosts.upgrades import installed
@@ -231,8 +231,14 @@ class Application:
         from stateflow.spark.internals.lending import Lent
 
         number = next(self._ids)
+        try:
+            lent = Lent(self.spark, f"stateflow-{self.number}-{number}", f"place-{place}", message["cwd"])
+        except Exception:  # whatever a JVM that dies, or is out of memory, answers with
+            traceback.print_exc()
+            with suppress(OSError):
+                connection.send({"refused": "its Spark does not answer", "exit_code": UNAVAILABLE})
+            return
         run = self.runs[number] = HostedRun(_job_in(message["argv"]), place, time.time())
-        lent = Lent(self.spark, f"stateflow-{self.number}-{number}", f"place-{place}", message["cwd"])
         events = self._events[place]
         code: int | None = None
         try:

@@ -13,6 +13,7 @@ import signal
 import socket
 import struct
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -21,9 +22,13 @@ from typing import Any
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 CURRENT = "current.json"
 """The file in a host's folder that says where it listens."""
+KEEPER = "keeper.json"
+"""The file in a host's folder that is there until its keeper was told to end."""
 UNSERVED = 120
 """The exit code of a forked run that finds that the host cannot serve it. It has done nothing by then."""
 BUSY, UNAVAILABLE, USAGE, FAILED = 8, 9, 2, 1
+RETRY = 0.2
+"""Seconds until a host is asked again that has just died."""
 _LENGTH = struct.Struct(">I")
 _MOST = 64 << 20
 _FORWARDED: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM)
@@ -134,12 +139,25 @@ def run_on(
     environ: Mapping[str, str],
     *,
     wait: float,
+    only: bool,
     say: Callable[[str], None],
 ) -> int:
-    """Carries out `stateflow ARGV` on a host, and returns its exit code. Raises Refused when the host does not begin it."""
-    code = None
+    """Carries out `stateflow ARGV` on a host, and returns its exit code. Raises Refused when the host does not begin it.
+
+    `only`: nothing else may carry it out. Then it waits also for a host whose Spark has died and is started again.
+    """
+    code, left, until = None, wait, time.monotonic() + wait
     while code is None:
-        code = _run_on(folder, request(argv, environ, wait), say)
+        try:
+            code = _run_on(folder, request(argv, environ, left), say)
+        except Refused as refusal:
+            returns = refusal.exit_code == UNAVAILABLE and (folder / KEEPER).exists()
+            if not (only and returns and left):
+                raise
+            if left == wait:
+                say(f"waiting for the host {folder.name}: {refusal}")
+            time.sleep(RETRY)
+        left = max(0.0, until - time.monotonic())
     return code
 
 
@@ -230,7 +248,8 @@ def main() -> None:
     environ = {name: value for name, value in os.environ.items() if name not in asked["added"]}
     folder = Path(asked["folder"])
     try:
-        sys.exit(run_on(folder, asked["argv"], environ, wait=float(asked["wait"]), say=say))
+        wait, only = float(asked["wait"]), bool(asked["only"])
+        sys.exit(run_on(folder, asked["argv"], environ, wait=wait, only=only, say=say))
     except Refused as refusal:
         if asked["only"]:
             say(f"stateflow: the host {folder.name} does not take the run: {refusal}")

@@ -24,17 +24,9 @@ from typing import Any
 
 from stateflow.driver.supervisor import started
 from stateflow.errors import BusyError
+from stateflow.hosts.client import CURRENT, KEEPER
 from stateflow.hosts.lease import has_lapsed
-from stateflow.hosts.settings import (
-    CURRENT,
-    KEEPER,
-    Current,
-    HostSettings,
-    KeeperProcess,
-    forget,
-    read_settings,
-    write,
-)
+from stateflow.hosts.settings import Current, HostSettings, KeeperProcess, forget, read_settings, write
 
 STOP, DRAIN = signal.SIGTERM, signal.SIGUSR1
 MOST_PAUSE = 60.0

@@ -10,10 +10,10 @@ from pathlib import Path
 import msgspec
 
 from stateflow.errors import NotFoundError, UsageError
-from stateflow.hosts.client import NAME, hosts_folder
+from stateflow.hosts.client import CURRENT, KEEPER, NAME, hosts_folder
 from stateflow.private_folders import make_private
 
-SETTINGS, CURRENT, KEEPER, LOG = "settings.json", "current.json", "keeper.json", "host.log"
+SETTINGS, LOG = "settings.json", "host.log"
 
 
 class HostSettings(msgspec.Struct, frozen=True, kw_only=True):

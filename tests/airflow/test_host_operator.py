@@ -18,7 +18,8 @@ from airflow.sdk.exceptions import AirflowException, TaskDeferred
 from stateflow.airflow import StateflowHostOperator, StateflowHostTrigger, StateflowRunOperator, WarmHost
 from stateflow.driver.supervisor import started
 from stateflow.hosts import lease, starting
-from stateflow.hosts.settings import KEEPER, HostSettings, KeeperProcess, folder_of, read_settings, write
+from stateflow.hosts.client import KEEPER
+from stateflow.hosts.settings import HostSettings, KeeperProcess, folder_of, read_settings, write
 from tests.airflow.runner import run_task
 from tests.hosts.hosting import Host, alive, eventually
 

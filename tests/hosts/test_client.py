@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from stateflow.hosts.client import BUSY, FAILED, UNAVAILABLE, Connection, Refused, ask, run_on
-from stateflow.hosts.settings import Current, write
+from stateflow.hosts.settings import Current, KeeperProcess, write
 
 
 class Side:
@@ -35,8 +36,8 @@ class Side:
 
         threading.Thread(target=serve, daemon=True).start()
 
-    def run(self, said: list[str]) -> int:
-        return run_on(self.folder, ["run", "a.py"], {"A": "1"}, wait=1.5, say=said.append)
+    def run(self, said: list[str], *, only: bool = False) -> int:
+        return run_on(self.folder, ["run", "a.py"], {"A": "1"}, wait=1.5, only=only, say=said.append)
 
 
 @pytest.fixture
@@ -48,12 +49,8 @@ def answering(*messages: dict[str, object]) -> Callable[[Connection], None]:
     def answer(connection: Connection) -> None:
         asked, files = connection.receive(most_files=3)
         assert asked is not None
-        assert (asked["argv"], asked["environ"], asked["wait"], len(files)) == (
-            ["run", "a.py"],
-            {"A": "1"},
-            1.5,
-            3,
-        )
+        assert (asked["argv"], asked["environ"], len(files)) == (["run", "a.py"], {"A": "1"}, 3)
+        assert 0 < asked["wait"] <= 1.5
         for message in messages:
             connection.send(message)
 
@@ -85,6 +82,37 @@ def test_a_run_that_has_not_begun_is_refused(
     with pytest.raises(Refused) as refused:
         Side(short, answer).run([])
     assert refused.value.exit_code == code
+
+
+def test_a_run_that_only_the_host_may_carry_out_waits_for_one_that_is_started_again(short: Path) -> None:
+    said: list[str] = []
+    host = Side(short, answering(), answering({"started": 1}, {"exit": 0}))
+    write(host.folder, "keeper.json", KeeperProcess(1, ""))
+    assert host.run(said, only=True) == 0
+    assert said == ["waiting for the host team: it ended before it began the run"]
+
+
+@pytest.mark.parametrize(
+    ("only", "keeper"), [(False, True), (True, False)], ids=["another driver may", "it was told to end"]
+)
+def test_nobody_waits_for_a_host_that_need_not_or_will_not_come(
+    short: Path, only: bool, keeper: bool
+) -> None:
+    host = Side(short, answering(), answering({"started": 1}, {"exit": 0}))
+    if keeper:
+        write(host.folder, "keeper.json", KeeperProcess(1, ""))
+    with pytest.raises(Refused, match="ended before it began"):
+        host.run([], only=only)
+
+
+def test_waiting_for_a_host_ends_with_the_time_for_it(short: Path) -> None:
+    host = Side(short)
+    write(host.folder, "keeper.json", KeeperProcess(1, ""))
+    began = time.monotonic()
+    with pytest.raises(Refused) as refused:
+        host.run([], only=True)
+    assert refused.value.exit_code == UNAVAILABLE
+    assert 1.5 <= time.monotonic() - began < 5
 
 
 def test_a_host_that_dies_in_the_middle_fails_the_run_and_starts_no_second_one(short: Path) -> None:

@@ -40,10 +40,10 @@ def test_a_killed_part_takes_its_runs_along_and_the_next_application_carries_on(
         client.communicate(timeout=60)
         assert client.returncode != 0
         eventually(lambda: not any(alive(pid) for pid in (run, *processes.values())), "nothing of it is left")
-        replaced(made, before["number"])
         go.touch()
-        ran = made.run(project)
+        ran = made.run(project, "--host-wait", "2 minutes")
         assert ran.returncode == 0, ran.stderr
+        assert made.shown()["number"] != before["number"]
         give(project)
         assert made.run(project).returncode == 0
         assert "2.0" in made.stateflow("query", "victim", "total", "total", "a3").stdout
