@@ -46,8 +46,8 @@ OF_SPARKS_OWN = ("AWS_", "AZURE_", "GOOGLE_", "HADOOP_", "SPARK_")
 ADDRESS = 100
 """Bytes that the address of a socket may have on every system."""
 CHANGED = "the library, or a package beside it, was changed since it started"
-WARMING_RUNS = 2
-"""The first begins a job, the second carries on."""
+WARMING_RUNS = (("warming", "in", "table"), ("warming", "in", "table"), ("warming_delta", "table", "out"))
+"""A pipeline, its input and its output. The first run begins a job, the second carries on, the third begins another kind."""
 _WARMING = Path(__file__).parent / "warming.py"
 _SHIM = Path(__file__).parent / "worker_shim.py"
 _ALLOWED = ("SPARK_HOME", "SPARK_ENV_LOADED", "SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE")
@@ -60,7 +60,10 @@ class HostedRun:
     job: str
     place: int
     since: float
+    client: Connection
     pid: int = 0
+    told: bool = False
+    """Whether its client has told it to end."""
 
 
 class Application:
@@ -80,6 +83,9 @@ class Application:
         """Why it is to be replaced; empty while it is not."""
         self.replaced = False
         """Whether another application takes the runs of this host now."""
+        self._stopping = False
+        self._moving = False
+        """Whether runs that are stopped begin again on the application that has replaced this one."""
         self._outdated = False
         self._installed = installed()
         self._environ = dict(os.environ)
@@ -123,15 +129,16 @@ class Application:
             self._warm_up()
 
     def _warm_up(self) -> None:
-        """Carries out a small pipeline: whatever Spark does for the first time takes it seconds."""
+        """Carries out small pipelines: whatever Spark does for the first time takes it seconds."""
         folder = self.folder / "warming"
         (folder / "in").mkdir(parents=True)
-        words = [f"{_WARMING}:warming", "-p", f"input={folder / 'in'}", "-p", f"output={folder / 'out'}"]
-        words += ["--checkpoint-dir", str(folder / "checkpoints"), "--option", "progress=false"]
-        asked = request(["run", *words], self._environ, wait=0.0) | {"cwd": str(folder)}
+        self.served = -len(WARMING_RUNS)  # nobody's runs use it up
         null = os.open(os.devnull, os.O_RDWR)
-        for number in range(WARMING_RUNS):
-            (folder / "in" / f"{number}.json").write_text('{"key": "a", "value": 1.0}\n', encoding="utf-8")
+        for number, (pipeline, source, target) in enumerate(WARMING_RUNS):
+            (folder / "in" / f"{number}.json").write_text('{"key": "a", "seen": 1}\n', encoding="utf-8")
+            words = [f"{_WARMING}:{pipeline}", "-p", f"input={folder / source}", "-p", f"output={folder / target}"]  # fmt: skip
+            words += ["--checkpoint-dir", str(folder / "checkpoints"), "--option", "progress=false"]
+            asked = request(["run", *words], self._environ, wait=0.0) | {"cwd": str(folder)}
             ours, theirs = map(Connection, socket.socketpair())
             asking = threading.Thread(target=self._run, args=[theirs, asked, [null, null, 2]], daemon=True)
             asking.start()
@@ -238,7 +245,7 @@ class Application:
             with suppress(OSError):
                 connection.send({"refused": "its Spark does not answer", "exit_code": UNAVAILABLE})
             return
-        run = self.runs[number] = HostedRun(_job_in(message["argv"]), place, time.time())
+        run = self.runs[number] = HostedRun(_job_in(message["argv"]), place, time.time(), connection)
         events = self._events[place]
         code: int | None = None
         try:
@@ -257,14 +264,16 @@ class Application:
             )
             run.pid = events.get()["started"]
             connection.send({"started": run.pid})
-            code = self._follow(connection, place, run.pid)
+            if self._stopping:
+                self._stop(run)
+            code = self._follow(run)
         except OSError:
             code = self._kill(place, run.pid) if run.pid else None
         finally:
             # Whoever waits for the run waits no longer than for the run. The place is free when all is taken back.
             if code is not None:
                 with suppress(OSError):
-                    connection.send(self._said(code, place))
+                    connection.send(self._said(code, run))
                     connection.sock.shutdown(socket.SHUT_RDWR)
             del self.runs[number]
             self.served += 1
@@ -283,22 +292,22 @@ class Application:
         self._tell_zygote({"do": "end", "place": place})
         self._clear(place)
 
-    def _follow(self, connection: Connection, place: int, pid: int) -> int:
+    def _follow(self, run: HostedRun) -> int:
         """The exit code of a run. What its client says goes to it; when the client is gone, the run is killed."""
-        events = self._events[place]
         done = threading.Event()
 
         def listen() -> None:
             while True:
-                message, _ = connection.receive()
+                message, _ = run.client.receive()
                 if message is None:
                     if not done.is_set():
-                        self._tell_zygote({"do": "end", "place": place})
+                        self._tell_zygote({"do": "end", "place": run.place})
                     return
-                self._tell_zygote({"do": "signal", "place": place, "pid": pid, "number": message["signal"]})
+                run.told = True
+                self._signal(run, message["signal"])
 
         threading.Thread(target=listen, daemon=True).start()
-        code: int = events.get()["code"]
+        code: int = self._events[run.place].get()["code"]
         done.set()
         return code
 
@@ -307,10 +316,15 @@ class Application:
         code: int = self._events[place].get()["code"]
         return code
 
-    def _said(self, code: int, place: int) -> dict[str, Any]:
+    def _signal(self, run: HostedRun, number: int) -> None:
+        self._tell_zygote({"do": "signal", "place": run.place, "pid": run.pid, "number": number})
+
+    def _said(self, code: int, run: HostedRun) -> dict[str, Any]:
         """A run that was killed has a signal's number; a shell adds 128 to it."""
+        if self._moving and not run.told and code in (0, -signal.SIGTERM):
+            return {"again": True}
         if code == UNSERVED:
-            why = self.folder / f"place-{place}" / "unserved"
+            why = self.folder / f"place-{run.place}" / "unserved"
             with suppress(OSError):
                 return {"refused": why.read_text(encoding="utf-8"), "exit_code": USAGE}
         return {"exit": code if code >= 0 else 128 - code}
@@ -343,13 +357,18 @@ class Application:
                 return f"the variable {name} is another one than when the host was started, and Spark reads it at its start"
         return ""
 
-    def stop_runs(self) -> None:
-        """Each run ends after its batch."""
+    def stop_runs(self, *, moving: bool) -> None:
+        """Each run ends after its batch. `moving`: it begins again on the application that has replaced this one."""
+        self._stopping, self._moving = True, moving
         for run in list(self.runs.values()):
             if run.pid:
-                self._tell_zygote(
-                    {"do": "signal", "place": run.place, "pid": run.pid, "number": int(signal.SIGTERM)}
-                )
+                self._stop(run)
+
+    def _stop(self, run: HostedRun) -> None:
+        why = "its Spark is replaced, and the run goes on there" if self._moving else "it stops"
+        with suppress(OSError):
+            run.client.send({"stops": why})
+        self._signal(run, signal.SIGTERM)
 
     def recycle(self, why: str) -> None:
         """Asks the keeper for a replacement. Until it is ready, this one goes on."""
@@ -434,6 +453,8 @@ LASTING = (
     "-XX:G1PeriodicGCInterval=30000",
     "-XX:MinHeapFreeRatio=10",
     "-XX:MaxHeapFreeRatio=30",
+    # It collects garbage more often before it takes more: with runs in a row it is never idle, and gave nothing back.
+    "-XX:GCTimeRatio=2",
 )
 """Options of Java for an application that stays."""
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
@@ -508,6 +529,6 @@ def serve(folder: Path, number: int, command: zygote.Command) -> NoReturn:
     for line in sys.stdin:
         application.replaced = application.replaced or line.strip() == "replaced"
         application.places.drain()
-        if line.strip() == "stop":
-            application.stop_runs()
+        if line.strip() in ("stop", "move"):
+            application.stop_runs(moving=line.strip() == "move")
     application.end("the host is gone")

@@ -150,6 +150,7 @@ def run_on(
     while code is None:
         try:
             code = _run_on(folder, request(argv, environ, left), say)
+            left, until = wait, time.monotonic() + wait
         except Refused as refusal:
             returns = refusal.exit_code == UNAVAILABLE and (folder / KEEPER).exists()
             if not (only and returns and left):
@@ -157,12 +158,13 @@ def run_on(
             if left == wait:
                 say(f"waiting for the host {folder.name}: {refusal}")
             time.sleep(RETRY)
-        left = max(0.0, until - time.monotonic())
+            left = max(0.0, until - time.monotonic())
     return code
 
 
 def _run_on(folder: Path, asked: Mapping[str, Any], say: Callable[[str], None]) -> int | None:
-    """The exit code; None when another Spark application has taken over the host's name meanwhile, and is to be asked."""
+    """The exit code; None when another Spark application has taken over the host's name, and is to be asked: before the run began, or
+    after a batch of a run that had not come to its end."""
     connection = connect(folder)
     before: dict[int, Any] = {}
 
@@ -189,6 +191,8 @@ def _run_on(folder: Path, asked: Mapping[str, Any], say: Callable[[str], None]) 
                 raise Refused(str(message["refused"]), int(message["exit_code"]))
             if "again" in message:
                 return None
+            if "stops" in message:
+                say(f"the host {folder.name} ends the run after its batch: {message['stops']}")
             if "waits" in message:
                 say(f"waiting for the host {folder.name}: {message['waits']}")
             elif "started" in message:

@@ -11,10 +11,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 LIFELINE = -1
 """The end of a pipe whose other end only the zygote has: it closes when the zygote is gone."""
+FIRST_TO_GO = "500"
+"""How much sooner the kernel takes a fork when memory is short: Spark and the zygote are everybody's."""
 
 
 def become_run(
@@ -22,6 +25,7 @@ def become_run(
 ) -> None:
     """Gives the arguments of a message to `command`, in a process as its sender could have started."""
     os.setsid()
+    _go_first()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     _take_files(files)
@@ -48,7 +52,10 @@ def become_run(
     finally:
         _flush()
     import atexit
+    import multiprocessing
 
+    for left in multiprocessing.active_children():
+        left.kill()  # or Python would wait for it now
     atexit._run_exitfuncs()
     _flush()
     # Threads and processes that the pipeline has left do not keep it alive, and Python's own end takes a tenth of a second.
@@ -57,6 +64,7 @@ def become_run(
 
 def become_workers(variables: Mapping[bytes, bytes], files: Sequence[int]) -> None:
     """Forks Python workers as Spark asks, until Spark closes standard input. What they print goes where their run's errors go."""
+    _go_first()
     answer = os.dup(files[1])
     os.set_inheritable(answer, True)
     _take_files([files[0], files[2], files[2]])
@@ -70,6 +78,11 @@ def become_workers(variables: Mapping[bytes, bytes], files: Sequence[int]) -> No
     from stateflow.spark.internals.workers import fork_workers
 
     fork_workers(answer)
+
+
+def _go_first() -> None:
+    with suppress(OSError):  # only Linux has it
+        Path("/proc/self/oom_score_adj").write_text(FIRST_TO_GO, encoding="ascii")
 
 
 def _take_files(files: Sequence[int]) -> None:

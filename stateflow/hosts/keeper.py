@@ -2,7 +2,8 @@
 
 A replacement takes the name when it is ready; the old one then drains, so that no run waits for the change. At SIGUSR1, and when
 its lease is over, the keeper ends when all runs have ended by themselves; at SIGTERM each run ends after its batch; at a second
-SIGTERM all ends at once.
+SIGTERM all ends at once. A run that does not end by itself, such as a continuous one, ends after its batch when an application has
+drained for long enough; if a replacement is there, it begins again on that one.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ class _Application:
     processes: dict[str, int] = field(default_factory=dict)
     ready: bool = False
     draining_since: float = 0.0
+    stopping_since: float = 0.0
+    replaced: bool = False
 
 
 class Keeper:
@@ -81,11 +84,7 @@ class Keeper:
             ):
                 self._start()
             for each in list(self._applications.values()):
-                if each.draining_since and time.time() - each.draining_since > self.settings.drain_timeout:
-                    self.log(
-                        f"application {each.number} did not drain in {self.settings.drain_timeout:.0f} s: it is ended"
-                    )
-                    self._end(each)
+                self._hurry(each, time.time() - self.settings.drain_timeout)
 
     @property
     def _starting(self) -> _Application | None:
@@ -140,8 +139,25 @@ class Keeper:
             self._drain(application)
 
     def _drain(self, application: _Application, how: str = "drain") -> None:
-        application.draining_since = application.draining_since or time.time()
+        """`how`: "drain" and "replaced" let runs end by themselves, "stop" and "move" after their batch."""
+        now = time.time()
+        application.draining_since = application.draining_since or now
+        application.replaced = application.replaced or how == "replaced"
+        if how in ("stop", "move"):
+            application.stopping_since = application.stopping_since or now
         self._tell(application, how)
+
+    def _hurry(self, application: _Application, long_ago: float) -> None:
+        """Stops the runs of an application that drains since before then, and ends it if it stops since before then."""
+        number, limit = application.number, self.settings.drain_timeout
+        if 0 < application.stopping_since < long_ago:
+            self.log(f"application {number} did not stop in {limit:.0f} s: it is ended with its runs")
+            self._end(application)
+        elif not application.stopping_since and 0 < application.draining_since < long_ago:
+            self.log(
+                f"application {number} did not drain in {limit:.0f} s: each of its runs ends after its batch"
+            )
+            self._drain(application, "move" if application.replaced and not self._ending else "stop")
 
     def _tell(self, application: _Application, what: str) -> None:
         assert application.process.stdin is not None

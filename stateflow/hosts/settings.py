@@ -29,7 +29,7 @@ class HostSettings(msgspec.Struct, frozen=True, kw_only=True):
     recycle_growth: float = 1.0
     """Growth of its memory since it was warm, as a part of what it was, after which it does so."""
     drain_timeout: float = 600.0
-    """Seconds that the runs of a replaced application have to end by themselves."""
+    """Seconds that the runs of an application that drains have to end by themselves, and then to end their batch."""
     lease: float = 0.0
     """Seconds after which the host drains if nobody has renewed its lease; 0: it stays until it is told to end."""
 

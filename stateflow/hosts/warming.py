@@ -1,4 +1,4 @@
-"""The pipeline that a host runs before it takes runs: what Spark does for the first time takes seconds."""
+"""The pipelines that a host runs before it takes runs: what Spark does for the first time takes seconds."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -19,6 +19,16 @@ class SeenBefore(sf.KeyedProcess[Any, Any, Any]):
 @sf.pipeline("warming")
 def warming(flow: Any, *, input: str, output: str) -> None:
     """From files to a Delta table, in the host's own folder, which is removed."""
-    rows = flow.source("rows", sf.files(input, "json"), "key string, value double")
+    _count(flow, sf.files(input, "json"), output)
+
+
+@sf.pipeline("warming_delta")
+def warming_delta(flow: Any, *, input: str, output: str) -> None:
+    """From that table to another one."""
+    _count(flow, sf.delta(input), output)
+
+
+def _count(flow: Any, input: Any, output: str) -> None:
+    rows = flow.source("rows", input, "key string, seen long")
     counted = rows.key_by("key").process("count", SeenBefore, output="key string, seen long")
     counted.append("counts", sf.delta(output))

@@ -22,13 +22,24 @@ for line in sys.stdin:
     if line.strip() in ("drain", "stop"):
         sys.exit(0)
 """
+STAYING = """
+import json, os, sys
+number = int(sys.argv[2])
+ready = {"ready": "nowhere", "processes": {}}
+for said in (ready, {"recycle": "it is used up"}) if number == 1 and os.environ.get("REPLACED") else (ready,):
+    print(json.dumps(said), flush=True)
+with open(sys.argv[1] + f"/heard-{number}", "a") as heard:
+    for line in sys.stdin:
+        print(line.strip(), file=heard, flush=True)
+"""
+"""One whose runs do not end by themselves."""
 KEEP = "import sys; from pathlib import Path; from stateflow.hosts.keeper import keep; sys.exit(keep(Path(sys.argv[1]), [sys.executable, '-c', sys.argv[2]]))"
 
 
-def kept(folder: Path, settings: HostSettings) -> subprocess.Popen[str]:
+def kept(folder: Path, settings: HostSettings, application: str = APPLICATION) -> subprocess.Popen[str]:
     starting.prepare(folder, settings)
     process = subprocess.Popen(
-        [sys.executable, "-c", KEEP, str(folder), APPLICATION], stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", KEEP, str(folder), application], stderr=subprocess.PIPE, text=True
     )
     eventually((folder / "current.json").exists, "its application takes runs")
     return process
@@ -72,3 +83,29 @@ def test_a_killed_keeper_is_told_from_one_that_has_ended(folder: Path) -> None:
     keeper.kill()
     keeper.communicate()
     assert starting.has_died(folder)
+
+
+def heard(folder: Path, number: int) -> list[str]:
+    return (folder / f"heard-{number}").read_text(encoding="utf-8").split()
+
+
+def test_runs_that_do_not_end_are_told_to_end_their_batch_before_a_drained_host_ends(folder: Path) -> None:
+    keeper = kept(folder, HostSettings(drain_timeout=0.5), STAYING)
+    starting.drain(folder)
+    _, said = keeper.communicate(timeout=60)
+    assert heard(folder, 1) == ["drain", "stop"]
+    assert "application 1 did not drain in 0 s: each of its runs ends after its batch" in said
+    assert "application 1 did not stop in 0 s: it is ended with its runs" in said
+
+
+def test_runs_that_do_not_end_move_to_the_application_that_has_replaced_theirs(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REPLACED", "yes")
+    keeper = kept(folder, HostSettings(drain_timeout=0.5), STAYING)
+    eventually(lambda: "move" in heard(folder, 1), "they are told to move")
+    assert heard(folder, 1) == ["replaced", "move"]
+    assert heard(folder, 2) == []
+    keeper.terminate()
+    keeper.communicate(timeout=60)
+    assert heard(folder, 2) == ["stop"]

@@ -16,6 +16,8 @@ import pytest
 from tests.hosts.hosting import Host, alive, eventually, give, host
 
 LEAKY = """
+import multiprocessing
+import subprocess
 import threading
 
 class Leaky(Total):
@@ -27,10 +29,11 @@ os.chdir("/")
 os.environ["LEAKED"] = "yes"
 sys.path.insert(0, "/leaked")
 threading.Thread(target=time.sleep, args=[600]).start()
-MEMO = bytearray(64 << 20)
-import subprocess
+MEMO = b"x" * (256 << 20)
 CHILD = subprocess.Popen(["sleep", "600"])
-open(os.path.join(os.path.dirname(__file__), "child"), "w").write(str(CHILD.pid))
+FORK = multiprocessing.get_context("fork").Process(target=time.sleep, args=[600], daemon=False)
+FORK.start()
+open(os.path.join(os.path.dirname(__file__), "children"), "w").write(f"{os.getpid()} {CHILD.pid} {FORK.pid}")
 """
 SLOW = """
 class Slow(Total):
@@ -103,11 +106,13 @@ def test_what_workers_print_is_in_the_log_of_their_run(warm: Host) -> None:
 
 def test_a_run_that_leaks_harms_no_other(warm: Host) -> None:
     leaky = warm.project("leaky", body=LEAKY, operator="Leaky")
+    zygote = warm.shown()["memory"]["zygote"]
     # The pipeline changes the working folder while it loads: its paths mean another folder from there on.
     words = ["-p", f"input={leaky / 'in'}", "-p", f"output={leaky / 'out'}"]
     assert warm.run(leaky, *words).returncode == 0
-    child = int((leaky / "child").read_text(encoding="utf-8"))
-    eventually(lambda: not alive(child), "the process that the run has left is ended")
+    left = [int(pid) for pid in (leaky / "children").read_text(encoding="utf-8").split()]
+    eventually(lambda: not any(map(alive, left)), "the run is ended, and the processes that it has left")
+    assert warm.shown()["memory"]["zygote"] < zygote + (64 << 20)
     body = "assert 'LEAKED' not in os.environ and '/leaked' not in sys.path and os.getcwd() != '/'\n"
     clean = "class Clean(Total):\n    def process(self, account, rows, ctx):\n        assert 'LEAKED' not in os.environ\n        yield account, 1.0\n"
     ran = warm.run(warm.project("clean", body=body + clean, operator="Clean"))
@@ -148,6 +153,8 @@ def test_settings_and_views_of_a_run_are_its_own(warm: Host) -> None:
         "        spark = frame.sparkSession\n"
         "        assert spark.conf.get('spark.sql.shuffle.partitions') == '{own}'\n"
         "        assert not spark.catalog.tableExists('known')\n"
+        "        assert spark.conf.get('spark.sql.session.timeZone') == 'UTC'\n"
+        "        assert spark._jsparkSession.sharedState().cacheManager().isEmpty()\n"
         "        spark.range(1).createOrReplaceTempView('known')\n"
         "        spark.conf.set('spark.sql.session.timeZone', 'Asia/Tokyo')\n"
         "        spark.range(5).cache().count()\n"
@@ -157,6 +164,23 @@ def test_settings_and_views_of_a_run_are_its_own(warm: Host) -> None:
         project = warm.project(name, more=more.format(own=own))
         ran = warm.run(project, "--conf", f"spark.sql.shuffle.partitions={own}")
         assert ran.returncode == 0, ran.stderr
+
+
+def test_where_memory_is_short_the_kernel_takes_a_run_before_what_all_runs_share(warm: Host) -> None:
+    def readiness(pid: int) -> int:
+        return int(Path(f"/proc/{pid}/oom_score_adj").read_text(encoding="ascii"))
+
+    project, begun, go = slow(warm, "hungry")
+    worker = f"open({str(begun)!r}, 'w').write(str(os.getpid()))"
+    file = project / "pipeline.py"
+    file.write_text(file.read_text(encoding="utf-8").replace(f'open({str(begun)!r}, "a").write("x")', worker))
+    client = warm.started("run", "pipeline.py", "--host", "tests", "--host-only", cwd=project)
+    forked = eventually(lambda: begun.exists() and begun.read_text(encoding="ascii"), "the batch runs")
+    shared = [readiness(pid) for pid in warm.shown()["processes"].values()]
+    assert min(readiness(running(warm, "pipeline.py")), readiness(int(forked))) > max(shared)
+    go.touch()
+    client.communicate(timeout=60)
+    assert client.returncode == 0
 
 
 def test_sigterm_ends_a_run_after_its_batch_and_a_second_signal_at_once(warm: Host) -> None:
