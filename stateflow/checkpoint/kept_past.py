@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from stateflow.checkpoint.log import Log
 from stateflow.checkpoint.pins import list_pins, read_with_pins
-from stateflow.checkpoint.retention import BY_RULE, RETAINED, YOUNG, Retention, roots
+from stateflow.checkpoint.names import complete_records
+from stateflow.checkpoint.retention import BY_RULE, RETAINED, YOUNG, Retention, announced_by, roots
 from stateflow.format.layout import JobLayout, slot_of
 from stateflow.format.records import Micros, Pin, Record
 from stateflow.format.references import job_files
@@ -42,7 +43,10 @@ class KeptPast:
     rule_bytes: int
     """What only the parts of the rule keep, all together."""
     going: tuple[int, ...]
+    going_edits: tuple[int, ...]
+    """Restores, rescales and erasures that go."""
     going_bytes: int
+    """Of both."""
 
     @property
     def staying(self) -> frozenset[int]:
@@ -60,6 +64,10 @@ def kept_past(
 ) -> KeptPast:
     """`record_sizes`: the bytes of each record's own objects, by slot: small state travels in them."""
     reasons = roots(log, pins, retention)
+    edits = [record.slot for record in complete_records(log) if record.kind != "checkpoint"]
+    # No retention counts them: they stay while they lie above the oldest checkpoint that the next record announces to keep.
+    floor = announced_by(log, "fence", retention).floor
+    reasons |= {slot: EDITS for slot in edits if slot not in reasons and slot >= floor}
     groups: dict[str, list[int]] = {NEWEST: [], YOUNG: [], **{str(part): [] for part in retention.rule.parts}}
     counted = {record.slot for record in log.chain if record.kind == "checkpoint"}
     for slot, reason in sorted(reasons.items()):
@@ -68,7 +76,8 @@ def kept_past(
             slot
         )
     records = {record.slot: record for record in log.chain}
-    going = {record.slot: record for record in log.checkpoints if record.slot not in reasons}
+    going = tuple(record.slot for record in log.checkpoints if record.slot not in reasons)
+    going_edits = tuple(slot for slot in edits if slot not in reasons)
 
     def only(chosen: Iterable[int], others: Iterable[int]) -> int:
         return _bytes(_records(records, chosen), record_sizes, without=job_files(_records(records, others)))
@@ -83,8 +92,9 @@ def kept_past(
             for name, slots in groups.items()
         ),
         rule_bytes=only(parts, reasons.keys() - set(parts)),
-        going=tuple(going),
-        going_bytes=only(going, reasons),
+        going=going,
+        going_edits=going_edits,
+        going_bytes=only((*going, *going_edits), reasons),
     )
 
 

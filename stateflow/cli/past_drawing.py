@@ -34,7 +34,7 @@ def drawing(past: KeptPast, retention: Retention) -> TextTable:
             continue
         cells = line(past, reach[group.name]) if group.name in reach else ""
         rows.append((words.get(group.name, group.name), cells, len(group.slots), size(group.bytes)))
-    rows.append(("goes", _since(past), len(past.going), size(past.going_bytes)))
+    rows.append(("goes", _going(past), len(past.going), size(past.going_bytes)))
     return TextTable(
         ("part", "past", "checkpoints", "only they hold"), rows, right=("checkpoints", "only they hold")
     )
@@ -75,6 +75,7 @@ def document(past: KeptPast, retention: Retention) -> dict[str, Any]:
         "rule_bytes": past.rule_bytes,
         "parts": [_group(group, most) for group in past.groups],
         "going": past.going,
+        "going_edits": past.going_edits,
         "going_bytes": past.going_bytes,
         "times": {slot: moment(at) for slot, at in past.times.items()},
     }
@@ -89,6 +90,9 @@ def _group(group: KeptGroup, most: dict[str, int | None]) -> dict[str, Any]:
     }
 
 
-def _since(past: KeptPast) -> str:
+def _going(past: KeptPast) -> str:
     times = [past.times[slot] for slot in past.going]
-    return f"from {moment(min(times))} to {moment(max(times))}" if times else ""
+    said = [f"from {moment(min(times))} to {moment(max(times))}"] if times else []
+    if past.going_edits:
+        said.append(several(len(past.going_edits), "restore or other edit", "restores and other edits"))
+    return ", and ".join(said)

@@ -80,6 +80,26 @@ def test_what_is_explained_is_what_the_rule_does_then(command: Command, root: Pa
     assert told["rule_bytes"] == by_rule["bytes"]
 
 
+def test_restores_are_counted_as_a_history_counts_them(command: Command, root: Path, job: PastJob) -> None:
+    early = job.restore(kept(job)[3])
+    job.grow(range(30, 34))
+    late = job.restore(kept(job)[-2])
+    job.grow(range(40, 42))
+    job.beat(ended=True)
+    history = command("history", "orders", "balance", "total", 1, "-o", "json", "--checkpoint-dir", root).json
+    gc = ("gc", "orders", "--retained", "3", "--explain", "--checkpoint-dir", root)
+    told = command(*gc, "-o", "json").json
+    staying = {part["part"]: part["checkpoints"] for part in told["parts"]}
+    assert (staying.pop("edits"), told["going_edits"]) == ([late], [early])
+    assert sum(map(len, staying.values())) + len(told["going"]) == history["checkpoints"]
+    assert history["edits"] == 2
+    assert "1 restore or other edit" in command(*gc).out
+    job.claim("next", 3)
+    job.writer.collect(Retention(3), orphans=True)
+    left = {record.slot for record in job.log().chain if record.carries_state}
+    assert left == {*staying["newest"], late}, "what is explained is what a collection leaves"
+
+
 def test_a_person_sees_lines_of_time_and_what_they_cost(command: Command, root: Path, job: PastJob) -> None:
     shown = command(
         "gc", "orders", "--retained", "2", "--retention", "daily for 2999 weeks, weekly for 3000 weeks", "--explain",
@@ -114,6 +134,7 @@ def test_a_line_shows_what_stays_what_goes_and_where_nothing_is() -> None:
         groups=(),
         rule_bytes=0,
         going=(2, 4),
+        going_edits=(),
         going_bytes=0,
     )
     assert line(past, CELLS * MINUTE) == "o#" + "." * (CELLS - 4) + "##"
