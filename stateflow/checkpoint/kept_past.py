@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from stateflow.checkpoint.log import Log
-from stateflow.checkpoint.pins import list_pins, read_with_pins
 from stateflow.checkpoint.names import complete_records
+from stateflow.checkpoint.pins import list_pins, read_with_pins
 from stateflow.checkpoint.retention import BY_RULE, RETAINED, YOUNG, Retention, announced_by, roots
 from stateflow.format.layout import JobLayout, slot_of
 from stateflow.format.records import Micros, Pin, Record

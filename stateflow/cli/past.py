@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -316,9 +316,14 @@ def _differences(counts: Any, shown: Any) -> list[Piece]:
 
 def _row(change: EntryChange) -> tuple[str, ...]:
     made = change.json
-    entry = ", ".join(_short(made[name]) for name in ("namespace", "part") if made[name] is not None)
+    entry = _entry(made)
     before, after = ("" if made[name] is None else _short(made[name]) for name in ("before", "after"))
     return made["key"], entry, change.kind, before, after
+
+
+def _entry(made: Mapping[str, Any]) -> str:
+    """What tells the entries of a key apart."""
+    return ", ".join(_short(made[name]) for name in ("namespace", "part") if made[name] is not None)
 
 
 @command
@@ -374,14 +379,15 @@ def bisect(
         if not found.scanned:
             note += ": --scan looks at every one"
     else:
+        text = key if key is not None else found.key_text
+        entry = _entry(said) if found.entry is not None else ""
         shown = [
             TextTable(
-                ("checkpoint", "time", "key", "value"),
+                ("checkpoint", "time", "key", *(["entry"] if entry else []), "value"),
                 [
-                    (each.slot, moment(each.at), text, _short(value))
+                    (each.slot, moment(each.at), text, *([entry] if entry else []), _short(value))
                     for each, value in ((before, said["previous"]), (record, said["value"]))
                     if each is not None
-                    for text in (key if key is not None else found.key_text,)
                 ],
             )
         ]
@@ -392,7 +398,7 @@ def bisect(
             note += "; a search by halves: --scan finds an earlier one if the condition did not stay true"
         if before is not None:
             note += f"\nstateflow diff {job} {before.slot} {record.slot} shows what changed"
-            of = shlex.quote(key if key is not None else found.key_text)
+            of = shlex.quote(text)
             note += f"\nstateflow debug FILE:PIPELINE {operator} {of} --at {record.slot} shows why"
     note += "".join(f"\n{line}" for line in _other_keys(found))
     note += "".join(
@@ -404,7 +410,7 @@ def bisect(
             "job": job,
             "operator": operator,
             "state": state,
-            "key": key if key is not None or record is None else found.key_text,
+            "key": key,
             "first": first,
             **said,
         },

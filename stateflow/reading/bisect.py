@@ -24,6 +24,7 @@ from stateflow.reading.past_states import (
 )
 from stateflow.reading.predicates import Predicate
 from stateflow.reading.snapshots import ReaderContext
+from stateflow.reading.stored_entries import EntryName
 from stateflow.state.keys.text import text_of_key
 from stateflow.state.values.plain import jsonable
 
@@ -38,8 +39,8 @@ class FirstBad:
     value: Any
     previous: Any
     """As `query` shows them."""
-    key: Any
-    """Of a search over a whole state: the key that was found."""
+    entry: EntryName | None
+    """Of a search over a whole state: whose entry was found, and which."""
     checkpoints: int
     edits: int
     """As in a history: restores, rescales and erasures are looked at, and not counted as checkpoints."""
@@ -54,7 +55,7 @@ class FirstBad:
     @property
     def key_text(self) -> str:
         """The key as the command line writes it."""
-        return "" if self.record is None else text_of_key(self.key)
+        return "" if self.entry is None else text_of_key(self.entry.key)
 
     @property
     def json(self) -> dict[str, Any]:
@@ -66,6 +67,7 @@ class FirstBad:
             "value": jsonable(self.value),
             "before": before.slot if before else None,
             "previous": jsonable(self.previous),
+            **({} if self.entry is None else {"key": self.key_text, **self.entry.json}),
             "look_ups": self.look_ups,
             "checkpoints": self.checkpoints,
             "edits": self.edits,
@@ -121,7 +123,7 @@ def first_of_key(
         before=records[found - 1] if there and found else None,
         value=values.get(found) if there else None,
         previous=values.get(found - 1) if there and found else None,
-        key=None,
+        entry=None,
         checkpoints=(checkpoints := number_of_checkpoints(records)),
         edits=count - checkpoints,
         other_keys=others,
@@ -134,30 +136,38 @@ def first_of_key(
 def first_of_any(
     records: Sequence[Record], context: ReaderContext, operator: str, state: str, predicate: Predicate
 ) -> FirstBad:
-    """Over all keys of a state: the whole state of the first record, then what each further record changed."""
-    compared, count = 0, number_of_checkpoints(records)
-    edits = len(records) - count
+    """Over all keys of a state: the whole state of the first record, then what each further record changed. Of an entry that went
+    the value is None."""
+    others = with_other_keys(records, records[-1], operator)
+    records = [record for record in records if record.slot not in others]
+    compared = 0
+
+    def answer(at: int | None, change: EntryChange | None) -> FirstBad:
+        count = number_of_checkpoints(records)
+        return FirstBad(
+            record=None if at is None else records[at],
+            before=records[at - 1] if at else None,
+            value=change.after if change else None,
+            previous=change.before if change else None,
+            entry=EntryName(change.key, change.namespace, change.part) if change else None,
+            checkpoints=count,
+            edits=len(records) - count,
+            look_ups=compared,
+            scanned=True,
+            other_keys=others,
+        )
+
     for at, record in enumerate(records):
         if record.operators.get(operator) is None or state not in record.operators[operator].states:
             continue
-        before = records[at - 1] if at else _emptied(record)
+        if not at and predicate.uses_previous:
+            continue  # nobody knows what came before
         compared += 1
+        before = records[at - 1] if at else _emptied(record)
         for change in _changes(before, record, context, operator, state):
-            if change.after is None or (not at and predicate.uses_previous):
-                continue
             if predicate.holds(change.after, change.before):
-                return FirstBad(
-                    record,
-                    records[at - 1] if at else None,
-                    change.after,
-                    change.before,
-                    change.key,
-                    count,
-                    edits,
-                    compared,
-                    scanned=True,
-                )
-    return FirstBad(None, None, None, None, None, count, edits, compared, scanned=True)
+                return answer(at, change)
+    return answer(None, None)
 
 
 def _changes(

@@ -38,7 +38,7 @@ from stateflow.reading.files.differences import (
 from stateflow.reading.files.shard_files import StateFiles
 from stateflow.reading.opened_shard import opened_shard
 from stateflow.reading.snapshots import ReaderContext
-from stateflow.reading.stored_entries import StateEntries, states_by_id
+from stateflow.reading.stored_entries import EntryName, StateEntries, states_by_id
 from stateflow.savepoints.format import resolved
 from stateflow.state.backends.base import Backend
 from stateflow.state.keys.text import text_of_key
@@ -88,8 +88,7 @@ class EntryChange:
             "state": self.state,
             "kind": self.kind,
             "key": text_of_key(self.key),
-            "namespace": None if self.namespace is None else text_of_key(self.namespace),
-            "part": jsonable(self.part),
+            **EntryName(self.key, self.namespace, self.part).json,
             "before": jsonable(self.before),
             "after": jsonable(self.after),
         }
@@ -146,13 +145,19 @@ class Differences:
                 raise NotFoundError(
                     f"neither of the two has an operator {wanted!r}: their operators are {known}"
                 )
-        if self.states and not any(
-            self._wanted(name) for o in (*ours.values(), *theirs.values()) for name in o.states
-        ):
-            known = ", ".join(sorted({name for o in (*ours.values(), *theirs.values()) for name in o.states}))
-            raise NotFoundError(
-                f"neither of the two has a state {self.states[0]!r}: their states are {known or 'none'}"
-            )
+        names = {
+            name
+            for side in (ours, theirs)
+            for uid, operator in side.items()
+            if not self.operators or uid in self.operators
+            for name in (*operator.states, *operator.operator_states)
+        }
+        for state in self.states:
+            if state not in names:
+                of = f" of {', '.join(self.operators)}" if self.operators else ""
+                raise NotFoundError(
+                    f"neither of the two has a state {state!r}{of}: their states are {', '.join(sorted(names)) or 'none'}"
+                )
         keyed = []
         for uid in sorted({*ours, *theirs}):
             if self.operators and uid not in self.operators:

@@ -11,6 +11,8 @@ from stateflow.format.instants import instant
 from stateflow.format.records import OperatorState
 from stateflow.reading.query import Target
 from stateflow.state.keys.codec import KeyCodec
+from stateflow.state.keys.text import text_of_key
+from stateflow.state.values.plain import jsonable
 from stateflow.state.values.serializers import Serializer
 
 _expiry = Serializer.expiry
@@ -24,6 +26,14 @@ class EntryName:
     namespace: Any = None
     part: Any = None
     """The key of a map's entry, the place in a list, the columns that tell entries apart; None where a key has one entry."""
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """What tells the entries of a key apart, as a document."""
+        return {
+            "namespace": None if self.namespace is None else text_of_key(self.namespace),
+            "part": jsonable(self.part),
+        }
 
 
 class StateEntries:

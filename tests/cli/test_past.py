@@ -326,6 +326,34 @@ def test_any_key_of_a_state_is_found_by_what_changed(typed: Typed) -> None:
     assert (answer["checkpoint"], answer["key"]) == (5, "3")
     nothing = typed("bisect", "orders", "balance", "total", "--any", "--first", "value = 44")
     assert "value = 44 holds in no checkpoint" in nothing.err
+    gone = typed(
+        "bisect", "orders", "balance", "total", "--any", "--first", "value IS NULL", "-o", "json"
+    ).json
+    assert (gone["checkpoint"], gone["key"], gone["value"], gone["previous"]) == (6, "3", None, 4)
+
+
+def test_of_several_entries_of_a_key_the_one_that_was_found_is_named(command: Command, root: Path) -> None:
+    job = GrownJob(root, schemas=EVERY_KIND)
+    for number in (1, 9):
+        job.batch(lambda model, number=number: job.put(model, "items", 1, number, "sku7"))  # type: ignore[misc]
+        job.batch(lambda model, number=number: job.put(model, "open", 1, number, "", "noon"))  # type: ignore[misc]
+    place = ("--any", "--first", "value > 5", "--checkpoint-dir", root)
+    for state, entry in (
+        ("items", {"namespace": None, "part": "sku7"}),
+        ("open", {"namespace": "noon", "part": None}),
+    ):
+        found = command("bisect", "orders", "balance", state, *place, "-o", "json").json
+        assert found | entry == found
+        shown = command("bisect", "orders", "balance", state, *place).out
+        assert next(iter(filter(None, entry.values()))) in shown
+
+
+def test_any_key_is_not_looked_for_where_keys_had_another_type(typed: Typed, job: GrownJob) -> None:
+    operator, model = job.operator(), job.model
+    other = job.record(msgspec.structs.replace(operator, key=(("user", "str"),)), {})
+    job.record(operator, model)
+    said = typed("bisect", "orders", "balance", "total", "--any", "--first", "value = 44")
+    assert f"in checkpoint {other} the operator had keys of another type" in said.err, said.err
 
 
 @pytest.mark.parametrize(
@@ -341,6 +369,8 @@ def test_any_key_of_a_state_is_found_by_what_changed(typed: Typed) -> None:
         (("diff", "orders", 3, "tag:none"), "has no tag 'none'; its tags are: none"),
         (("diff", "orders", 3, 4, "--all", "x.csv"), "end it in .parquet or .jsonl"),
         (("diff", "orders", 3, 4, "--state", "nothing"), "has a state 'nothing': their states are brief"),
+        (("diff", "orders", 3, 4, "--state", "total", "--state", "totl"), "has a state 'totl': their states are brief"),
+        (("diff", "orders", 3, 4, "--operator", "balance", "--state", "totl"), "has a state 'totl' of balance: their states are brief"),
         (("bisect", "orders", "balance", "total", 1), "say what is wrong: --first 'value < 0'"),
         (("bisect", "orders", "balance", "total", "--first", "value < 0"), "name a key, or search all keys of the state with --any"),
         (("bisect", "orders", "balance", "items", "--any", "--map-key", "a", "--first", "value < 0"), "--any looks at every entry of the state: leave out --map-key"),
