@@ -8,7 +8,14 @@ from datetime import UTC, datetime
 import pytest
 
 from stateflow.spark.internals.sources import MicroBatchStream
-from stateflow.spark.sources.kafka import end_lines_of, line_of, missing_offsets, next_end, parse
+from stateflow.spark.sources.kafka import (
+    end_lines_of,
+    line_of,
+    missing_between,
+    missing_offsets,
+    next_end,
+    parse,
+)
 
 A, B, C = ("orders", 0), ("orders", 1), ("orders", 10)
 
@@ -55,6 +62,27 @@ def test_a_partition_that_is_already_behind_the_bound_does_not_go_back() -> None
 )
 def test_what_a_topic_no_longer_has_is_named(recorded: dict[tuple[str, int], int], words: str) -> None:
     said = missing_offsets(recorded, {A: 3}, {A: 9})
+    assert bool(said) == bool(words)
+    assert re.search(words, said)
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "words"),
+    [
+        ({A: 3, B: 0}, {A: 9, B: 0}, ""),
+        ({A: 3, B: 0}, {A: 9, B: 2}, "offset 0 of topic 'orders' partition 1, .* before offset 1"),
+        ({A: 3}, {A: 9, B: 2}, "offset 0 of topic 'orders' partition 1, .* before offset 1"),
+        ({A: 1}, {A: 1}, ""),
+        ({A: 3, C: 2}, {A: 4, C: 2}, ""),
+        ({A: 3, C: 2}, {A: 4, C: 3}, "partition 10 up to offset 2, but it is gone"),
+        ({A: 3}, {A: 10}, "partition 0 up to offset 10, but it now ends at 9"),
+    ],
+    ids=["no other", "some", "some of a new partition", "nothing read", "a partition not read", "one read", "recreated"],
+)  # fmt: skip
+def test_of_what_a_topic_has_lost_only_that_counts_which_a_batch_read(
+    begin: dict[tuple[str, int], int], end: dict[tuple[str, int], int], words: str
+) -> None:
+    said = missing_between(begin, end, {A: 3, B: 1}, {A: 9, B: 2})
     assert bool(said) == bool(words)
     assert re.search(words, said)
 

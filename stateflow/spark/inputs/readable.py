@@ -124,11 +124,9 @@ def _lost_of_kafka(
 ) -> Iterator[tuple[int, str]]:
     earliest, latest = map(kafka.parse, stream.kafka_range())
     for batch, begin, end in moved:
-        for line in (begin, end):
-            why = "" if line == NOTHING else kafka.missing_offsets(kafka.parse(line), earliest, latest)
-            if why:
-                yield batch.slot, why
-                break
+        begins = {} if begin == NOTHING else kafka.parse(begin)
+        if why := kafka.missing_between(begins, kafka.parse(end), earliest, latest):
+            yield batch.slot, why
 
 
 def _lost_of_files(

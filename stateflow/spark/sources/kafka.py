@@ -88,6 +88,16 @@ def missing_offsets(recorded: Partitions, earliest: Partitions, latest: Partitio
     return ""
 
 
+def missing_between(begin: Partitions, end: Partitions, earliest: Partitions, latest: Partitions) -> str:
+    """What is gone of the records from `begin` to `end`, in words. A partition of which there are none may have lost any other."""
+    read = {
+        partition: begin.get(partition, 0) for partition, to in end.items() if to > begin.get(partition, 0)
+    }
+    return missing_offsets(read, earliest, latest) or missing_offsets(
+        {partition: end[partition] for partition in read}, earliest, latest
+    )
+
+
 def _offsets_after(stream: MicroBatchStream, until: datetime) -> dict[tuple[str, int], int]:
     if until.tzinfo is None:
         raise UsageError(
