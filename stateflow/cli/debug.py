@@ -77,7 +77,7 @@ def debug(
     The code gets the state that the key had before, the rows that it got, and the clock, chance and watermark of the batch. Its
     rows and state are shown beside what the checkpoint holds. Nothing is published.
     """
-    from stateflow.debugging.written_test import Expectation, refuse_existing, write_test
+    from stateflow.debugging.written_test import Expectation, refuse_file, write_test
     from stateflow.jobs.job import Job
     from stateflow.jobs.running import debug_loaded
     from stateflow.pipelines.loading import load_pipeline
@@ -89,7 +89,7 @@ def debug(
     if expect and expect_value is not None:
         raise UsageError("say what is right once: with --expect or with --expect-value")
     if test is not None:
-        refuse_existing(test)
+        refuse_file(test)
     expectation = Expectation(state, expect, expect_value)
     options = call.options(option)
     loaded = load_pipeline(file, Path.cwd())

@@ -65,14 +65,17 @@ def _json(text: str) -> Any:
         ) from None
 
 
-def refuse_existing(file: Path) -> None:
+def refuse_file(file: Path) -> None:
+    """UsageError for a file that is there, or that pytest would not take."""
+    if file.suffix != ".py":
+        raise UsageError(f"--test {file} is no file of Python: end it in .py, as in tests/test_42.py")
     if file.exists():
         raise UsageError(f"{file} is there already: name another file, or remove it")
 
 
 def write_test(trial: Trial, loaded: LoadedPipeline, file: Path, expectation: Expectation) -> str:
     """Writes the file, runs it, and says what this code makes of it."""
-    refuse_existing(file)
+    refuse_file(file)
     expectation = expectation.of(trial.past.node.uid, trial.past.record)
     text = _Test(trial, loaded, file, expectation).text()
     file.parent.mkdir(parents=True, exist_ok=True)

@@ -154,6 +154,12 @@ def test_what_a_test_is_to_assert_is_checked_before_spark_starts(
     ):  # fmt: skip
         said = typed(*debug, *arguments)
         assert (said.code, why in said.err) == (2, True), said.err
+    for name, why in (
+        ("test_1.txt", "is no file of Python: end it in .py"),
+        (file, "is there already: name another file"),
+    ):
+        said = typed("debug", f"{file}:orders", "balance", 1, "--at", 5, "--test", tmp_path / name)
+        assert (said.code, why in said.err) == (2, True), said.err
 
 
 def test_what_expired_is_told_from_what_was_deleted(command: Command, root: Path) -> None:
