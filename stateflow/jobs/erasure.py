@@ -39,6 +39,7 @@ from stateflow.format.records import OperatorState, Owner, Pin, Record, Shard
 from stateflow.liveness.heart import Heart
 from stateflow.liveness.stale_pins import stale
 from stateflow.reading.query import key_from_text
+from stateflow.replay.fork import sweep as sweep_forks
 from stateflow.replay.reports import forget as forget_replays
 from stateflow.savepoints.format import list_savepoints, unfinished
 from stateflow.spark.carry_out import Sinks
@@ -209,6 +210,7 @@ class _Erasure:
             edited = self._edit(heart.begin)
         report = self._collect(edited.slot, max(1, round(patience / LOOK_AGAIN)))
         forget_replays(job.store, job.layout)
+        sweep_forks(job.store)
         self._forget()
         return Erased(edited.slot, self.entries, report, _savepoints(job))
 

@@ -16,6 +16,7 @@ from stateflow.checkpoint.control import (
     RunOutcome,
     newest_heartbeat,
 )
+from stateflow.errors import NotFoundError
 from stateflow.pipelines.bounds import parse_bounds
 from stateflow.pipelines.parameters import required_parameters
 from stateflow.quantities import time_text
@@ -152,7 +153,23 @@ def replay_loaded(
             report, keep, at=job.clock(), owner=owner or job.owner(), max_changed=max_changed
         )
         reports.keep(job.store, job.layout, kept)
+        _refuse_erased(job, report, keep)
     return report
+
+
+def _refuse_erased(job: Job, report: ReplayReport, name: str) -> None:
+    """An erasure deletes the reports that it finds, and this one may have come later. So it is kept first, and the log read then."""
+    from stateflow.replay import reports
+
+    erased = [
+        record.slot for record in job.log().chain if record.kind == "erase" and record.slot > report.last
+    ]
+    if erased:
+        reports.forget(job.store, job.layout, name)
+        raise NotFoundError(
+            f"record {erased[-1]} of job {job.name!r} has erased a key while its batches up to {report.last} ran again, so report "
+            f"{name!r} is not kept: replay batches that ran since"
+        )
 
 
 def debug_loaded(

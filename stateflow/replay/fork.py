@@ -43,7 +43,7 @@ class Fork:
 @contextmanager
 def forked(job: JobHandle, records: Sequence[Record], owner: Owner) -> Iterator[Fork]:
     """A fork of the job. The records that it reads are kept from collection until the block ends."""
-    _sweep(job.store)
+    sweep(job.store)
     release_stale(job.store, job.layout)
     fork = Fork(job.store, JobLayout(f"{REPLAY_PREFIX}{job.new_id()}"))
     with ExitStack() as until_the_end:
@@ -65,7 +65,7 @@ def _remove(store: Store, layout: JobLayout) -> None:
     store.delete([last])
 
 
-def _sweep(store: Store) -> None:
+def sweep(store: Store) -> None:
     """Removes the forks of replays that died on this host."""
     here = this_process()
     for name in store.folders(""):

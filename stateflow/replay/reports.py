@@ -81,8 +81,11 @@ def kept_reports(store: Store, layout: JobLayout) -> list[KeptReport]:
     return sorted(found, key=lambda report: (report.at, report.name), reverse=True)
 
 
-def forget(store: Store, layout: JobLayout) -> None:
-    store.delete([entry.path for entry in store.list(layout.replays)])
+def forget(store: Store, layout: JobLayout, name: str = "") -> None:
+    """The report of this name; without one, all."""
+    store.delete(
+        [layout.replay_report(name)] if name else [entry.path for entry in store.list(layout.replays)]
+    )
 
 
 def name_of(words: str, key: str) -> str:

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 
 from stateflow.checkpoint.pins import list_pins
+from stateflow.config.options import load
+from stateflow.jobs.erasure import plan_erase
 from stateflow.jobs.job import Job
 from stateflow.replay.fork import forked
 from tests.jobs.made import made_job
@@ -34,4 +36,15 @@ def test_what_a_killed_replay_left_the_next_one_takes_away(tmp_path: Path) -> No
         assert set(job.store.folders("")) == {"orders", fork.name}
         assert fork.name not in left
         assert list_pins(job.store, job.layout) == []
+    assert job.store.folders("") == ["orders"]
+
+
+def test_an_erasure_takes_away_what_a_killed_replay_left(tmp_path: Path) -> None:
+    made_job(tmp_path)
+    subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False)
+    job = Job(str(tmp_path), "orders")
+    assert len(job.store.folders("")) == 2
+
+    plan_erase(job, "1", load(env={}, folder=tmp_path)).apply(job.owner("erase"))
+
     assert job.store.folders("") == ["orders"]

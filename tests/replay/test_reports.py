@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from stateflow.cli.main import app
 from stateflow.config.options import load
+from stateflow.errors import NotFoundError
 from stateflow.format.records import Owner, encode
 from stateflow.jobs import running
 from stateflow.jobs.described_replay import described_report
@@ -123,6 +124,28 @@ def test_a_report_that_takes_the_place_of_another_says_so(
     assert notes("other") == []
     (note,) = notes("it")
     assert note.startswith("the report takes the place of the one kept as 'it' on 20")
+
+
+def test_a_report_that_is_kept_after_an_erasure_of_its_batches_goes_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = made_job(tmp_path)
+    job, loaded = Job(str(tmp_path), "orders"), cast("LoadedPipeline", SimpleNamespace(pipeline=None))
+    last = made.log().checkpoints[-1].slot
+    reports.keep(job.store, job.layout, kept("older"))
+    erase = ["state", "erase", "orders", "1", "--checkpoint-dir", str(tmp_path), "--yes"]
+
+    def replay(*arguments: object, **request: object) -> ReplayReport:
+        assert CliRunner().invoke(app, erase).exit_code == 0
+        return ReplayReport("orders", "orders", 1, last)
+
+    monkeypatch.setattr(Job, "replay", replay)
+    monkeypatch.setattr(running, "_shipped", lambda *arguments: {})
+    with pytest.raises(
+        NotFoundError, match=r"has erased a key while its batches up to \d+ ran again, so report 'it' is"
+    ):
+        running.replay_loaded(loaded, job, "1", "2", {}, options=load(env={}, folder=tmp_path), keep="it")
+    assert reports.kept_reports(job.store, job.layout) == []
 
 
 def test_an_erasure_takes_the_reports_along(tmp_path: Path) -> None:
