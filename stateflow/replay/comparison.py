@@ -7,7 +7,7 @@ from typing import Any
 
 from stateflow.quantities import several
 from stateflow.replay.rows import RowChange, RowChanges
-from stateflow.replay.states import OTHER_KEYS, StateChanges
+from stateflow.replay.states import OTHER_KEYS, OTHER_NAMESPACES, StateChanges
 
 SHOWN = 20
 """Changes of a sink or a state that are kept for people."""
@@ -154,7 +154,7 @@ class ReplayReport:
                     f"max_changed={max_changed:g} lets {int(sink.before * max_changed):,} pass"
                 )
         for state in self.states:
-            if state.note == OTHER_KEYS:
+            if state.note in (OTHER_KEYS, OTHER_NAMESPACES):
                 return f"the state of operator {state.operator!r} cannot be compared: {state.note}"
             if state.changed > max_changed * max(state.keys, 1):
                 return (

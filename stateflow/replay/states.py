@@ -1,20 +1,28 @@
-"""Keyed state of two checkpoints, compared key by key. Shards that consist of the same files are not read."""
+"""Keyed state of two checkpoints, compared key by key. Shards that consist of the same files are not read.
+
+`reading/diff.py` compares entry by entry, and of two shards it reads only the files that differ. So it does not know how many keys
+there are, of which a limit on a replay allows a share to differ, nor what else a key has, which a report shows. A replay reads its
+shards as a whole anyway to count the keys, and has seen by then which of them differ: on top of a diff this would be more code.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
-from stateflow.format.encoding import PREFIX_WIDTH, TIME_WIDTH, prefix
+from stateflow.format.encoding import NAMESPACE, PREFIX_WIDTH, TIME_WIDTH, prefix
 from stateflow.format.records import OperatorState, Shard
-from stateflow.reading.query import StateReader, Target
+from stateflow.reading.query import LookupResult, StateReader, Target
 from stateflow.replay.rows import DIFFERENT, GONE, NEW
+from stateflow.state.keys.text import text_of_key
 from stateflow.state.values.plain import jsonable
 
 SHOWN = 100
 """Entries of a list or a map that a change shows."""
 OTHER_KEYS = "its key has other types than before"
+OTHER_NAMESPACES = "its namespaces have other types than before"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +32,7 @@ class KeyChange:
     kind: str
     """gone, new, different"""
     key: Any
+    """With its namespace in brackets, if it has one."""
     before: Any
     after: Any
 
@@ -35,7 +44,7 @@ class StateChanges:
     operator: str
     state: str
     keys: int = 0
-    """Keys that were looked at: those of shards with other files than before."""
+    """Keys that were looked at, each in each of its namespaces: those of shards with other files than before."""
     counts: dict[str, int] = field(default_factory=dict)
     changes: tuple[KeyChange, ...] = ()
     """The first ones."""
@@ -65,6 +74,8 @@ def state_changes(before: StateReader, after: StateReader, most: int) -> Iterato
         for name in sorted(operator.states):
             if name not in old.states:
                 yield StateChanges(uid, name, note="the state is new")
+            elif old.states[name].namespace != operator.states[name].namespace:
+                yield StateChanges(uid, name, note=OTHER_NAMESPACES)
             else:
                 yield _compared(before, after, uid, name, most)
         for name, elements in sorted(operator.operator_states.items()):
@@ -81,45 +92,58 @@ def _compared(before: StateReader, after: StateReader, uid: str, name: str, most
     counts: dict[str, int] = {}
     changes: list[KeyChange] = []
     keys = 0
-    for key, raw_kind in _keys(before, after, uid, name):
+    for key, namespace, is_same in _keys(before, after, uid, name):
         keys += 1
-        if raw_kind is None:
+        if is_same:
             continue
-        old = before.look_up(uid, name, key, limit=SHOWN)
-        new = after.look_up(uid, name, key, limit=SHOWN)
-        if old.found == new.found and (old.json == new.json and not (old.more or new.more)):
+        old = before.look_up(uid, name, key, namespace=namespace, limit=None)
+        new = after.look_up(uid, name, key, namespace=namespace, limit=None)
+        if old.found == new.found and old.json == new.json:
             continue  # the same value, stored in another way; or expired in both
         kind = DIFFERENT if old.found and new.found else GONE if old.found else NEW
         counts[kind] = counts.get(kind, 0) + 1
         if len(changes) < most:
-            changes.append(
-                KeyChange(
-                    kind, jsonable(key), old.json if old.found else None, new.json if new.found else None
-                )
-            )
+            shown = jsonable(key) if namespace is None else f"{text_of_key(key)}[{text_of_key(namespace)}]"
+            changes.append(KeyChange(kind, shown, _beginning(old), _beginning(new)))
     return StateChanges(uid, name, keys, counts, tuple(changes))
 
 
-def _keys(before: StateReader, after: StateReader, uid: str, name: str) -> Iterator[tuple[Any, str | None]]:
-    """Each key with entries on a side, and whether these differ."""
+def _beginning(result: LookupResult) -> Any:
+    """What a change shows of it."""
+    if not result.found:
+        return None
+    shown = result.json
+    if isinstance(shown, dict) and result.what == "map":
+        return dict(islice(shown.items(), SHOWN))
+    return shown[:SHOWN] if isinstance(shown, list) and result.what == "list" else shown
+
+
+def _keys(before: StateReader, after: StateReader, uid: str, name: str) -> Iterator[tuple[Any, Any, bool]]:
+    """Each key with entries on a side, in each of its namespaces, and whether both sides have the same bytes."""
     old, new = before.target(uid, name), after.target(uid, name)
     groups = _groups_to_read(before.record.operators[uid], after.record.operators[uid])
     for group in groups:
         ours = _by_key(before, old, group)
         theirs = _by_key(after, new, group)
-        for key in dict.fromkeys([*ours, *theirs]):
-            one, other = ours.get(key), theirs.get(key)
-            kind = None if one == other else GONE if other is None else NEW if one is None else DIFFERENT
-            yield old.codec.decode(key, 0)[0], kind
+        for place in dict.fromkeys([*ours, *theirs]):
+            key, end = old.codec.decode(place, 0)
+            yield key, _namespace(old, place, end)[0], ours.get(place) == theirs.get(place)
+
+
+def _namespace(target: Target, stored: bytes, at: int) -> tuple[Any, int]:
+    """The namespace that stands behind a key, if one does, and where it ends."""
+    if target.namespace_codec is None or stored[at : at + 1] != NAMESPACE:
+        return None, at
+    return target.namespace_codec.decode(stored, at + 1)
 
 
 def _by_key(reader: StateReader, target: Target, group: int) -> dict[bytes, list[tuple[bytes, bytes]]]:
-    """The entries of a key group by their key."""
+    """The entries of a key group by their key and namespace."""
     begin = PREFIX_WIDTH + (TIME_WIDTH if target.schema.timed else 0)
     found: dict[bytes, list[tuple[bytes, bytes]]] = {}
     ends = prefix(group, target.state_id), prefix(group, target.state_id + 1)
     for full, raw in reader.entries(target.operator, group, *ends):
-        end = target.codec.decode(full, begin)[1]
+        end = _namespace(target, full, target.codec.decode(full, begin)[1])[1]
         found.setdefault(full[begin:end], []).append((full[PREFIX_WIDTH:begin] + full[end:], raw))
     return found
 
