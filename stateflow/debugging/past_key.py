@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from stateflow.errors import NotFoundError, UsageError
@@ -96,7 +96,7 @@ def past_key(batches: PastBatches, uid: str, text: str) -> Iterator[PastKey]:
             record=record,
             moment=moment_of(record, step.before, parameters),
             rows=read_rows(past, step, node, key),
-            before=replace(then, entries=()) if before is None else _state(states, before, record, uid, key),
+            before=then.unborn if before is None else _state(states, before, record, uid, key),
             then=then,
             parameters=batches.texts(record),
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -61,6 +61,11 @@ class KeyState:
     entries: Entries
     now: int
     watermark: int | None
+
+    @property
+    def unborn(self) -> KeyState:
+        """The same declarations before anything was stored, for this key or without a key."""
+        return replace(self, entries=(), operator=msgspec.structs.replace(self.operator, operator_states={}))
 
     @cached_property
     def _reader(self) -> StateReader:

@@ -56,12 +56,13 @@ class Limited(sf.KeyedProcess):
 
     def process(self, key, rows, ctx):
         for row in rows:
-            self.spent.value += row.amount
+            self.spent.value += row.amount * self.limit.get("times", 0.0)
         yield {"user": key, "over": self.spent.value > self.limit.get("all", 0.0)}
 
     def process_broadcast(self, name, rows, ctx):
         for row in rows:
             self.limit["all"] = row.most
+            self.limit["times"] = self.limit.get("times", 0.0) + 1.0
 
 
 class Net(sf.ConnectedProcess):
@@ -191,6 +192,16 @@ def test_the_same_code_gives_the_same_and_the_written_test_passes(shop: Shop, op
     assert [len(rows) for rows in said.json["rows"]] == ([1, 1] if operator in ("net", "paid") else [1])
 
 
+def test_before_the_first_batch_there_was_no_broadcast_state_either(shop: Shop) -> None:
+    said = shop.typed(
+        "debug", shop.folder / "shop.py:shop", "limited", 1, "--at", shop.slots[0], "--no-stop", "-o", "json"
+    )
+
+    assert said.code == 0, said.err
+    assert said.json["same"], said.json
+    assert said.json["recorded"] == {"spent": 10.0}
+
+
 def test_a_history_shows_the_rows_of_delta_tables_of_both_sides(shop: Shop) -> None:
     said = shop.typed(
         "history", "shop", "net", "total", 1, "--rows", shop.folder / "shop.py:shop", "-o", "json"
@@ -217,6 +228,6 @@ def test_a_process_of_its_own_says_the_same(shop: Shop) -> None:
     assert "rows in" in ran.stdout
     assert f"this code gives the same as what checkpoint {shop.slots[1]} holds for key 1" in ran.stderr
     assert (
-        "wrote test_typed.py, which fails with this code: value < 0 does not hold: spent of key 1 is 21.0"
+        "wrote test_typed.py, which fails with this code: value < 0 does not hold: spent of key 1 is 32.0"
         in ran.stderr
     )
