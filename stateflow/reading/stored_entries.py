@@ -28,6 +28,12 @@ class EntryName:
     """The key of a map's entry, the place in a list, the columns that tell entries apart; None where a key has one entry."""
 
     @property
+    def text(self) -> str:
+        """The key, with its namespace in brackets."""
+        within = "" if self.namespace is None else f"[{text_of_key(self.namespace)}]"
+        return f"{text_of_key(self.key)}{within}"
+
+    @property
     def json(self) -> dict[str, Any]:
         """What tells the entries of a key apart, as a document."""
         return {

@@ -15,8 +15,8 @@ from typing import Any
 from stateflow.format.encoding import NAMESPACE, PREFIX_WIDTH, TIME_WIDTH, prefix
 from stateflow.format.records import OperatorState, Shard
 from stateflow.reading.query import LookupResult, StateReader, Target
+from stateflow.reading.stored_entries import EntryName
 from stateflow.replay.rows import DIFFERENT, GONE, NEW
-from stateflow.state.keys.text import text_of_key
 from stateflow.state.values.plain import jsonable
 
 SHOWN = 100
@@ -103,7 +103,7 @@ def _compared(before: StateReader, after: StateReader, uid: str, name: str, most
         kind = DIFFERENT if old.found and new.found else GONE if old.found else NEW
         counts[kind] = counts.get(kind, 0) + 1
         if len(changes) < most:
-            shown = jsonable(key) if namespace is None else f"{text_of_key(key)}[{text_of_key(namespace)}]"
+            shown = jsonable(key) if namespace is None else EntryName(key, namespace).text
             changes.append(KeyChange(kind, shown, _beginning(old), _beginning(new)))
     return StateChanges(uid, name, keys, counts, tuple(changes))
 
