@@ -17,10 +17,11 @@ from stateflow.checkpoint.names import Elsewhere, Slot, Time, complete_records, 
 from stateflow.checkpoint.pins import pinned
 from stateflow.config.options import Options
 from stateflow.errors import NotFoundError, UsageError
-from stateflow.format.records import Record
+from stateflow.format.records import OperatorState, Record
 from stateflow.reading.bisect import FirstBad, first_of_any, first_of_key
 from stateflow.reading.diff import ComparedSnapshot, Differences, compared_savepoint, no_point
 from stateflow.reading.history import KeyHistory, history_of_key
+from stateflow.reading.key_state import last_changes
 from stateflow.reading.past_states import DISK_READERS, READERS, KeyOfState, PastStates
 from stateflow.reading.predicates import Predicate, condition
 from stateflow.reading.snapshots import ReaderContext, reader_context
@@ -126,7 +127,7 @@ def first_bad(
         predicate = condition(predicate, schema)
     if key is None:
         return first_of_any(records, context, operator, state, predicate)
-    asked = KeyOfState(operator, state, key, map_key, namespace)
+    asked = KeyOfState(operator, state, key, map_key, namespace, limit=None)
     return first_of_key(records, states, asked, predicate, scan=scan)
 
 
@@ -160,8 +161,7 @@ def debugged(
     batches = PastBatches(job, pipeline, span(log, slot, slot), log, options, parameters, **request)
     with past_key(batches, operator, key) as past:
         if past.is_untouched:
-            states = tuple(past.then.operator.states)
-            raise NotFoundError(_untouched(job, log, operator, states, key, slot, options))
+            raise NotFoundError(_untouched(job, log, past.then.operator, operator, key, slot, options))
         return tried(past) if run is None else tried(past, run)
 
 
@@ -170,24 +170,20 @@ MOST_NAMED = 5
 
 
 def _untouched(
-    job: JobHandle, log: Log, operator: str, states: Sequence[str], key: str, slot: int, options: Options
+    job: JobHandle, log: Log, operator: OperatorState, uid: str, key: str, slot: int, options: Options
 ) -> str:
-    records, past = kept_records(job, log), PastStates(_context(job, options))
-    slots = {
-        version.slot
-        for state in states
-        for version in history_of_key(records, past, KeyOfState(operator, state, key)).versions
-        if version.what != "kept"
-    }
-    newest = sorted(slots)[-MOST_NAMED:]
+    past = PastStates(_context(job, options))
+    newest = last_changes(kept_records(job, log), past.reader, uid, key, MOST_NAMED)
     known = (
         f"kept checkpoints that changed it are {', '.join(map(str, newest))}"
         if newest
         else "no kept checkpoint changed it"
     )
-    asked = f"stateflow history {job.name} {operator} {states[0]} {shlex.quote(key)}" if newest else ""
-    look = f"; `{asked}` shows its values" if newest else ""
-    return f"the batch of checkpoint {slot} had no rows of key {key} for operator {operator!r}, and left its state alone: {known}{look}"
+    # What a state with namespaces holds is in one of them, and which is not known here.
+    state = next((name for name, schema in operator.states.items() if not schema.namespace), "")
+    asked = f"stateflow history {job.name} {uid} {state} {shlex.quote(key)}"
+    look = f"; `{asked}` shows its values" if newest and state else ""
+    return f"the batch of checkpoint {slot} had no rows of key {key} for operator {uid!r}, and left its state alone: {known}{look}"
 
 
 @contextmanager

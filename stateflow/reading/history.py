@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from stateflow.errors import NotFoundError, StateflowError, UsageError
@@ -240,6 +240,10 @@ def _what(
         return "set"
     assert held is not None
     same = (held.value, held.more) == (result.value, result.more)
+    if same and held.more:
+        # The same beginning: what is behind it may have changed.
+        whole = replace(asked, limit=None)
+        same = states.look_up(before[0], whole) == states.look_up(record, whole)
     return None if same and record.kind not in _EDITS else "changed" if not same else None
 
 

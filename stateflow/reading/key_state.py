@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +23,8 @@ from stateflow.format.encoding import (
 )
 from stateflow.format.keygroups import xxhash64
 from stateflow.format.records import FileRef, OperatorState, Owner, Record, Shard
-from stateflow.reading.query import LookupResult, StateReader, Target
+from stateflow.reading.past_states import with_other_keys
+from stateflow.reading.query import LookupResult, StateReader, Target, key_from_text
 from stateflow.reading.stored_entries import StateEntries
 from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.keys.text import text_of_key
@@ -135,6 +136,29 @@ def key_state(reader: StateReader, uid: str, key: Any, *, now: int, watermark: i
     targets = [reader.target(uid, state) for state in operator.states]
     entries = sorted(entry for target in targets for entry in _entries(reader, target, key))
     return KeyState(uid, operator, key, entries, now, watermark)
+
+
+def last_changes(
+    records: Sequence[Record], reader: Callable[[Record], StateReader], uid: str, text: str, most: int
+) -> list[int]:
+    """The newest of these checkpoints, which ascend, that changed anything of a key in the operator."""
+    found: list[int] = []
+    later: tuple[Record, Entries] | None = None
+    newest = next((record for record in reversed(records) if uid in record.operators), None)
+    others = () if newest is None else with_other_keys(records, newest, uid)
+    for record in reversed(records):
+        operator = record.operators.get(uid)
+        if operator is None or record.slot in others or len(found) == most:
+            continue
+        if later is not None and later[0].operators[uid].shards == operator.shards:
+            entries = later[1]
+        else:
+            key = key_from_text(operator, text)
+            entries = key_state(reader(record), uid, key, now=record.now, watermark=record.watermark).entries
+        if later is not None and later[1] != entries:
+            found.append(later[0].slot)
+        later = record, entries
+    return found[::-1]
 
 
 def unknown_operator(record: Record, uid: str) -> str:

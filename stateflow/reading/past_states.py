@@ -35,7 +35,7 @@ class KeyOfState:
     key: str
     map_key: str | None = None
     namespace: str | None = None
-    limit: int = LIMIT
+    limit: int | None = LIMIT
 
 
 @dataclass

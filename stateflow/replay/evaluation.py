@@ -179,8 +179,8 @@ def evaluation(
         allow_non_restored_state=batches.allow_non_restored_state,
         checkpoints=[record.slot for record in batches.log.checkpoints],
     )
-    records = [*([before] if before else []), *(step.record for step in steps)]
-    with forked(job, records, job.owner(purpose)) as fork:
+    records = {each.slot: each for step in steps for each in (step.before, step.record) if each is not None}
+    with forked(job, list(records.values()), job.owner(purpose)) as fork:
         spark = build_session(
             f"stateflow {purpose} {job.name}",
             master=batches.master,

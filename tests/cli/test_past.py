@@ -320,6 +320,27 @@ def test_values_that_are_cut_are_said_to_be(command: Command, root: Path) -> Non
     assert [len(version["value"][0]) for version in whole] == [91, 91]
 
 
+def test_what_changes_behind_the_entries_that_are_shown_is_a_change(
+    command: Command, root: Path, tmp_path: Path
+) -> None:
+    job = GrownJob(root)
+    for batch in range(3):
+        entries = {
+            full(LOG, 1) + list_position(batch, n): _str.dumps("x") for n in range(3 if batch else 1000)
+        }
+        job.batch(lambda model, entries=entries: entries)  # type: ignore[misc]
+    place = ("--checkpoint-dir", root, "-o", "json")
+    said = command("history", "orders", "balance", "log", 1, *place).json["versions"]
+    assert [(v["checkpoint"], v["what"], v["more"]) for v in said] == [
+        (2, "kept", False),
+        (3, "changed", True),
+        (4, "changed", True),
+    ]
+    (tmp_path / "checks.py").write_text("def long(value):\n    return len(value) > 1005\n")
+    first = f"{tmp_path / 'checks.py'}:long"
+    assert command("bisect", "orders", "balance", "log", 1, "--first", first, *place).json["checkpoint"] == 4
+
+
 def test_of_the_oldest_checkpoint_nobody_knows_what_was_before(typed: Typed, tmp_path: Path) -> None:
     (tmp_path / "checks.py").write_text("def new(value, previous):\n    return previous is None\n")
     said = typed("bisect", "orders", "balance", "total", 1, "--first", f"{tmp_path / 'checks.py'}:new")

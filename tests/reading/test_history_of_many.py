@@ -14,11 +14,12 @@ from stateflow.errors import NotFoundError
 from stateflow.format.records import FileRef
 from stateflow.jobs.job import Job
 from stateflow.reading.history import history_of_key
+from stateflow.reading.key_state import last_changes
 from stateflow.reading.past_states import KeyOfState, PastStates
 from stateflow.state.values.serializers import serializer_for
 from stateflow.storage.cache import FileCache
 from stateflow.storage.local import LocalStore
-from tests.reading.grown import TOTAL, GrownJob, full
+from tests.reading.grown import EVERY_KIND, TOTAL, GrownJob, full
 
 _int = serializer_for(int)
 ASKED = KeyOfState("balance", "total", "1")
@@ -65,6 +66,19 @@ def versions(job: GrownJob, host: Path) -> list[tuple[int, str, Any]]:
     found = history_of_key(records, PastStates(job.context(host)), ASKED)
     assert found.checkpoints == 24
     return [(version.slot, version.what, version.value) for version in found.versions]
+
+
+def test_the_newest_changes_of_a_key_are_those_of_any_state_and_namespace(tmp_path: Path) -> None:
+    job = GrownJob(tmp_path / "root", schemas=EVERY_KIND)
+    for number in range(4):
+        job.batch(lambda model, number=number: job.put(model, "open", 7, number, "", "noon"))  # type: ignore[misc]
+    job.batch(lambda model: job.put(model, "total", 8, 1))
+    job.rescale(3)
+    records, states = list(job.log().checkpoints), PastStates(job.context(tmp_path / "host"))
+    assert last_changes(records, states.reader, "balance", "7", 5) == [3, 4, 5]
+    assert last_changes(records, states.reader, "balance", "7", 2) == [4, 5]
+    assert last_changes(records, states.reader, "balance", "8", 5) == [6]
+    assert last_changes(records, states.reader, "balance", "9", 5) == []
 
 
 def test_a_store_over_a_network_is_asked_for_many_files_at_once_and_for_each_once(
