@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -149,10 +149,13 @@ def history(
 def _other_keys(found: KeyHistory | FirstBad) -> list[str]:
     if not found.other_keys:
         return []
-    slots = ", ".join(map(str, found.other_keys[:FIRST])) + ("..." if len(found.other_keys) > FIRST else "")
     return [
-        f"in checkpoint {slots} the operator had keys of another type, and the key was not looked up there"
+        f"in checkpoint {_slots(found.other_keys)} the operator had keys of another type, and the key was not looked up there"
     ]
+
+
+def _slots(of: Sequence[int]) -> str:
+    return ", ".join(map(str, of[:FIRST])) + ("..." if len(of) > FIRST else "")
 
 
 def _counted(found: KeyHistory | FirstBad) -> str:
@@ -400,6 +403,9 @@ def bisect(
             note += f"\nstateflow diff {job} {before.slot} {record.slot} shows what changed"
             of = shlex.quote(text)
             note += f"\nstateflow debug FILE:PIPELINE {operator} {of} --at {record.slot} shows why"
+    if found.other_types:
+        slots = _slots(found.other_types)
+        note += f"\nin checkpoint {slots} the state had another type, which the condition does not fit, and it was not looked at there"
     note += "".join(f"\n{line}" for line in _other_keys(found))
     note += "".join(
         f"\n{line}"

@@ -138,7 +138,7 @@ def pieces(report: ReplayReport) -> Iterator[Piece]:
     """The report as text."""
     live = f"; they took {report.live_seconds:.1f} s then" if report.live_seconds else ""
     yield (
-        f"{several(report.batches, 'batch', 'batches')} of {report.rows:,} rows ran again in {report.seconds:.1f} s, from checkpoint {report.first} to "
+        f"{several(report.batches, 'batch', 'batches')} of {several(report.rows, 'row')} ran again in {report.seconds:.1f} s, from checkpoint {report.first} to "
         f"{report.last} of job {report.job}{live}"
     )
     yield from report.notes

@@ -17,7 +17,7 @@ from stateflow.checkpoint.names import Elsewhere, Slot, Time, complete_records, 
 from stateflow.checkpoint.pins import pinned
 from stateflow.config.options import Options
 from stateflow.errors import NotFoundError, UsageError
-from stateflow.format.records import OperatorState, Record
+from stateflow.format.records import OperatorState, Record, StateSchema
 from stateflow.reading.bisect import FirstBad, first_of_any, first_of_key
 from stateflow.reading.diff import ComparedSnapshot, Differences, compared_savepoint, no_point
 from stateflow.reading.history import KeyHistory, history_of_key
@@ -124,11 +124,46 @@ def first_bad(
             raise UsageError(
                 f"state {state!r} of operator {operator!r} is a map: name the entry with --map-key, or give a Python function"
             )
+        unfit = _without_columns(predicate, records, operator, state)
+        records = [record for record in records if record.slot not in unfit]
         predicate = condition(predicate, schema)
+    else:
+        unfit = ()
     if key is None:
-        return first_of_any(records, context, operator, state, predicate)
-    asked = KeyOfState(operator, state, key, map_key, namespace, limit=None)
-    return first_of_key(records, states, asked, predicate, scan=scan)
+        found = first_of_any(records, context, operator, state, predicate)
+    else:
+        asked = KeyOfState(operator, state, key, map_key, namespace, limit=None)
+        found = first_of_key(records, states, asked, predicate, scan=scan)
+    return replace(found, other_types=unfit)
+
+
+def _without_columns(text: str, records: Sequence[Record], operator: str, state: str) -> tuple[int, ...]:
+    """The records whose type of the state lacks what a condition needs: there it would quietly be of nothing."""
+    types: dict[tuple[str, str], bool] = {}
+    for record in records:
+        if (schema := _schema(record, operator, state)) is not None and (
+            schema.kind,
+            schema.value,
+        ) not in types:
+            try:
+                condition(text, schema)
+                types[schema.kind, schema.value] = True
+            except UsageError:
+                types[schema.kind, schema.value] = False
+    # A condition that does not even fit the newest type is refused, in words of its own.
+    newest = _schema(records[-1], operator, state)
+    if newest is None or not types[newest.kind, newest.value]:
+        return ()
+    return tuple(
+        record.slot
+        for record in records
+        if (schema := _schema(record, operator, state)) is not None and not types[schema.kind, schema.value]
+    )
+
+
+def _schema(record: Record, operator: str, state: str) -> StateSchema | None:
+    owner = record.operators.get(operator)
+    return owner.states.get(state) if owner else None
 
 
 def debugged(

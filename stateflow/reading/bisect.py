@@ -49,6 +49,8 @@ class FirstBad:
     scanned: bool
     other_keys: tuple[int, ...] = ()
     """As in a history."""
+    other_types: tuple[int, ...] = ()
+    """Checkpoints in which the type of the state lacks what the condition needs; they are not looked at."""
     nothing: str = ""
     """Where no look-up found anything under the key, that sentence."""
 

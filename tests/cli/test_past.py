@@ -306,6 +306,25 @@ def test_a_state_that_was_renamed_and_keys_of_another_type_are_told(typed: Typed
     assert "choose other operators with --operator, or two points on one side of that change" in refused.err
 
 
+def test_where_a_state_had_a_type_that_the_condition_does_not_fit_is_told(
+    typed: Typed, job: GrownJob
+) -> None:
+    job.schemas = {
+        **job.schemas,
+        "total": msgspec.structs.replace(job.schemas["total"], value="str", versions=()),
+    }
+    last = job.batch(lambda model: {full(TOTAL, 1): _str.dumps("lost"), full(TOTAL, 2): _str.dumps("a")})
+    for key in (("1",), ("--any",)):
+        said = typed("bisect", "orders", "balance", "total", *key, "--first", "value = 'lost'")
+        assert f"checkpoint {last} is the first one" in said.err
+        assert (
+            "in checkpoint 2, 3, 4, 5, 6, 7 the state had another type, which the condition does not fit"
+            in said.err
+        )
+    refused = typed("bisect", "orders", "balance", "total", 1, "--first", "value < 0")
+    assert (refused.code, "does not take string and number" in refused.err) == (2, True), refused.err
+
+
 def test_values_that_are_cut_are_said_to_be(command: Command, root: Path) -> None:
     job = GrownJob(root)
     for number in range(2):
