@@ -86,7 +86,7 @@ class CommandOutput(ABC):
 
     def log(self, text: str, *, end: str = "\n") -> None:
         """A line on stderr: progress, a warning, or another problem."""
-        self._err.print(text, end=end, markup=False, soft_wrap=True)
+        self._err.print(harmless(text), end=end, markup=False, soft_wrap=True)
 
     @property
     def interactive(self) -> bool:
@@ -148,9 +148,9 @@ class ConsoleOutput(CommandOutput):
         for piece in pieces:
             match piece:
                 case str():
-                    self._out.print(piece, markup=False, soft_wrap=True)
+                    self._out.print(harmless(piece), markup=False, soft_wrap=True)
                 case Heading(text):
-                    self._out.print(f"\n[bold]{escape(text)}[/]")
+                    self._out.print(f"\n[bold]{_cell(text)}[/]")
                 case Facts(pairs):
                     self._out.print(_facts(pairs))
                 case TextTable():
@@ -165,7 +165,7 @@ class ConsoleOutput(CommandOutput):
             text = f"{type(error).__name__}: {error} (not expected: --debug shows where)"
         if frames := frames_beside(error):
             self.log(f"in the pipeline's own code:\n{frames}")
-        self._err.print(f"[bold red]stateflow:[/] {escape(text)}", soft_wrap=True)
+        self._err.print(f"[bold red]stateflow:[/] {_cell(text)}", soft_wrap=True)
 
 
 class JsonOutput(CommandOutput):
@@ -214,7 +214,7 @@ def _table(table: TextTable) -> rich.table.Table:
     made = rich.table.Table(header_style="bold", box=None, pad_edge=False)
     numbers = set(table.right)
     for name in table.columns:
-        made.add_column(name, justify="right" if name in numbers else "left", overflow="fold")
+        made.add_column(_cell(name), justify="right" if name in numbers else "left", overflow="fold")
     for first, *rest in table.rows:
         colour = table.colours.get(str(first))
         shown = [_cell(cell) for cell in (first, *rest)]

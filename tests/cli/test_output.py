@@ -48,6 +48,19 @@ def test_a_person_reads_the_pieces_on_stdout_and_the_note_on_stderr(capsys: Capt
     assert said.err == "go on\n"
 
 
+def test_nothing_that_comes_from_data_reaches_the_terminal_as_a_command(capsys: Captured) -> None:
+    """Keys, values and names of columns are somebody else's, and stand in notes, headings and errors, too."""
+    sly = "\x1b]0;owned\x07\x9b2J[red]"
+    output = ConsoleOutput()
+    output.answer({}, sly, Heading(sly), Facts([("name", sly)]), TextTable((sly,), [(sly,)]), note=sly)
+    output.log(sly)
+    output.error(BusyError(sly), 8)
+    said = capsys.readouterr()
+    assert not {"\x1b", "\x07", "\x9b"} & set(said.out + said.err)
+    assert (said.out.count("owned"), said.err.count("owned")) == (5, 3)
+    assert (said.out.count("[red]"), said.err.count("[red]")) == (5, 3)
+
+
 def test_a_verdict_has_its_colour_on_a_terminal(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
