@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from stateflow.debugging.past_key import key_of, operator_of, read_rows
 from stateflow.debugging.trial import plain
-from stateflow.errors import StateflowError
+from stateflow.errors import NotFoundError, StateflowError, UnavailableError
 from stateflow.format.records import Record
 from stateflow.pipelines.graph import KeyedNode
 from stateflow.pipelines.held_back import before_and
@@ -39,8 +39,15 @@ def rows_of_versions(
     flow, parameters = batches.built(batches.steps[-1].record)
     node = operator_of(flow, uid)
     sinks = {sink.uid: CapturedSink(sink) for sink in flow.sinks}
-    with evaluation(batches, flow, parameters, sinks, "history") as past:
-        return {slot: _rows(past, step, node, text) for slot, step in steps.items()}
+    try:
+        with evaluation(batches, flow, parameters, sinks, "history") as past:
+            return {slot: _rows(past, step, node, text) for slot, step in steps.items()}
+    except (NotFoundError, UnavailableError) as error:
+        # A source is gone as a whole. The values are known all the same.
+        return {
+            slot: RowsOfVersion(why=step if isinstance(step, str) else str(error))
+            for slot, step in steps.items()
+        }
 
 
 def _rows(past: Evaluation, step: Step | str, node: KeyedNode, text: str) -> RowsOfVersion:
