@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,9 +71,24 @@ def pipeline(name, rows, *topics, **given):
     return made
 
 
-def ran(made, **given):
+class Balance(sf.KeyedProcess):
+    total = sf.ValueState(float, default=0.0)
+
+    def process(self, key, rows, ctx):
+        self.total.value += sum(row.amount for row in rows)
+        yield {"user": key, "total": self.total.value}
+
+
+@sf.pipeline("wallet")
+def wallet(flow):
+    rows = flow.source("pays", sf.kafka("pays", bootstrap=server), Order)
+    paid = rows.key_by("user", order_by="kafka_offset").process("balance", Balance, output="user long, total double")
+    paid.append("paid", sf.delta(str(folder / "paid")))
+
+
+def ran(made, retained=3, **given):
     conf = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2", "spark.databricks.delta.snapshotPartitions": "1"}
-    options = load(code={"checkpoint_dir": str(folder / "root"), "heartbeat_interval": "1 s"}, folder=folder)
+    options = load(code={"checkpoint_dir": str(folder / "root"), "heartbeat_interval": "1 s", "retained_checkpoints": retained}, folder=folder)
     return run(RunRequest(made, options, master="local[2]", conf=conf, **given)).rows
 
 
@@ -174,6 +190,40 @@ produce("bad", [3], partition=0)
 cut_off("bad", 0, 3)
 told["retention"] = refused(aside)
 
+make_topic("pays", 2)
+produce("pays", [1, 8], partition=0)
+produce("pays", [3], partition=1)
+ran(wallet, retained=9)
+for n in (15, 22):
+    produce("pays", [n], partition=0)
+    ran(wallet, retained=9)
+produce("pays", [2], partition=1)
+paid = sf.Job(str(folder / "root"), "wallet")
+batches = [record.slot for record in paid.checkpoints() if record.statistics.get("processed_rows")]
+
+
+def rows_of_1():
+    found = paid.history_of("balance", "total", "1", rows=wallet, master="local[2]").rows
+    return [rows.why or [row["kafka_offset"] for row in rows.inputs[0]] for _, rows in sorted(found.items())]
+
+
+def replayed(first):
+    try:
+        return paid.replay(wallet, first, batches[-1], master="local[2]").is_same
+    except StateflowError as error:
+        return f"{type(error).__name__}: {error}"
+
+
+told["past"] = [rows_of_1(), replayed(batches[0])]
+told["debugged"] = paid.debug(wallet, "balance", "1", batches[-1], master="local[2]").is_same
+# Of these batches only the first one has read from partition 1.
+cut_off("pays", 1, 1)
+told["past of one partition"] = [rows_of_1(), replayed(batches[1])]
+cut_off("pays", 0, 2)
+told["past that is gone"] = [rows_of_1(), replayed(batches[0]), replayed(batches[1])]
+admin.deleteTopics(one("pays")).all().get()
+told["past without its topic"] = [rows_of_1(), replayed(batches[-1])]
+
 told["wrong"] = refused(pipeline("both", Order, "order", "returns"))
 admin.deleteTopics(one("returns")).all().get()
 told["deleted"] = refused(both)
@@ -235,6 +285,24 @@ def test_several_topics_are_read_once_up_to_a_bound_and_with_new_partitions(told
 
 def test_its_last_batch_is_read_again_for_a_replay(told: dict[str, object]) -> None:
     assert told["replay"] == [5, True]
+
+
+def test_rows_of_a_key_are_read_again_and_what_retention_deleted_is_said(told: dict[str, Any]) -> None:
+    lost = "the input of checkpoint 3 cannot be read again: source 'pays' has to go on at offset 0 of topic 'pays' partition"
+    gone = "but the topic's retention has removed everything before offset"
+    assert (told["past"], told["debugged"]) == ([[[0, 1], [2], [3]], True], True)
+    (first, *others), same = told["past of one partition"]
+    assert (others, same) == ([[2], [3]], True)
+    assert first.startswith(f"{lost} 1, {gone} 1")
+    (first, *others), refused, same = told["past that is gone"]
+    assert (others, same) == ([[2], [3]], True)
+    assert first.startswith(f"{lost} 0, {gone} 2")
+    assert refused.startswith(
+        f"DisagreementError: {lost} 0, {gone} 2; the input from checkpoint 5 on is still there"
+    )
+    rows, refused = told["past without its topic"]
+    assert len(rows) == 3, "the values are still shown"
+    assert all("there is no Kafka topic 'pays'" in why for why in (*rows, refused))
 
 
 def test_a_password_of_the_connection_is_in_no_record_and_no_plan(told: dict[str, object]) -> None:
