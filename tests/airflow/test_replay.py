@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from stateflow.airflow import InProcess, SparkSubmit, StateflowReplayOperator
@@ -216,6 +217,16 @@ def test_what_is_no_share_is_refused_when_the_dag_is_parsed() -> None:
             (TypeError, ValueError), match=r"max_changed=.* has to be a number from 0 to 1, such as 0\.01"
         ):
             task(StateflowReplayOperator, pipeline=PIPELINE, max_changed=wrong)
+
+
+def test_a_job_that_is_called_like_its_pipeline_need_not_be_named(method: Method) -> None:
+    with DAG("shadows", schedule=None):
+        made = StateflowReplayOperator(task_id="it", pipeline=PIPELINE, launcher=method)
+    assert made.job == "orders"
+    with pytest.raises(
+        ValueError, match="names no pipeline after its file: write FILE:PIPELINE, or give job="
+    ):
+        task(StateflowReplayOperator, pipeline="orders.py", job="")
 
 
 def test_the_launcher_is_chosen_as_for_a_run() -> None:

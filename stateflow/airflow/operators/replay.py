@@ -57,7 +57,8 @@ class StateflowReplayOperator(DriverOperator):
         allow_non_restored_state: Annotated[Flag, "state without an operator may be dropped"] = False,
         **kwargs: Any,
     ) -> None:
-        super().__init__(job=job or name_of(pipeline), **kwargs)
+        job = job or name_of(pipeline)
+        super().__init__(job=job, **kwargs)
         self.accept(locals())
 
     def execute(self, context: Context) -> dict[str, Any]:
