@@ -21,6 +21,7 @@ from stateflow.errors import DisagreementError, IncompatibleError, StateflowErro
 from stateflow.operators.arrow_types import arrow_schema_of
 from stateflow.pipelines.inputs.source import DeclaredSource
 from stateflow.pipelines.rows.row_type import row_type
+from stateflow.spark.inputs import connected
 from tests.spark.conftest import bench  # noqa: F401
 from tests.spark.pipelines import Workbench
 from tests.spark.sink_places import contents
@@ -89,6 +90,18 @@ def _shipped() -> None:
     by_value([sys.modules[__name__]])
 
 
+needs_4_2 = pytest.mark.skipif(
+    connected.SupportsTriggerAvailableNow is None, reason="before Spark 4.2 no source of a package is read"
+)
+
+
+def test_an_older_spark_is_refused_with_the_version_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connected, "SupportsTriggerAvailableNow", None)
+    with pytest.raises(UsageError, match=r"source 'bought': .* needs Spark 4\.2"):
+        connected.stream_of(None, Shop("nowhere").declared("bought", row_type(Bought)))  # type: ignore[arg-type]
+
+
+@needs_4_2
 def test_a_run_reads_each_row_once_over_batches_runs_and_restores(
     spark: SparkSession,
     bench: Workbench,  # noqa: F811
@@ -122,6 +135,7 @@ class Broken(Shop):
         yield {"id": part[1], "item": 5}
 
 
+@needs_4_2
 def test_what_does_not_fit_fails_in_the_task_with_its_sentence(
     spark: SparkSession,
     bench: Workbench,  # noqa: F811
