@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from stateflow.pipelines.inputs.files import Files
     from stateflow.pipelines.inputs.places import canonical
     from stateflow.pipelines.inputs.reader_options import READERS, check_reader_options
+    from stateflow.pipelines.inputs.recent_texts import RecentTexts
     from stateflow.pipelines.inputs.source import Position, Source
     from stateflow.pipelines.rows.former_names import as_of_today, columns_to_read, former_names
     from stateflow.pipelines.rows.misfits import Misfits, Reading
@@ -91,6 +92,7 @@ __all__ = [
     "Position",
     "Prepared",
     "Reading",
+    "RecentTexts",
     "RowType",
     "Sink",
     "SinkKind",
@@ -144,6 +146,7 @@ _ROOMS = {
     "stateflow.pipelines.inputs.files": ("Files",),
     "stateflow.pipelines.inputs.places": ("canonical",),
     "stateflow.pipelines.inputs.reader_options": ("READERS", "check_reader_options"),
+    "stateflow.pipelines.inputs.recent_texts": ("RecentTexts",),
     "stateflow.pipelines.inputs.source": ("Position", "Source"),
     "stateflow.pipelines.rows.former_names": ("as_of_today", "columns_to_read", "former_names"),
     "stateflow.pipelines.rows.misfits": ("Misfits", "Reading"),

@@ -17,6 +17,7 @@ from stateflow.connectors import (
     Field,
     Misfits,
     Reading,
+    RecentTexts,
     RowType,
     UsageError,
     as_of_today,
@@ -63,7 +64,7 @@ _ADVICE = "; correct what writes the topic, and "
 
 
 @dataclass(frozen=True, slots=True)
-class KafkaMessages:
+class KafkaMessages(RecentTexts):
     """Topics with the row class of their source."""
 
     topic: KafkaTopic
@@ -101,11 +102,6 @@ class KafkaMessages:
         return self._fitted(frame, reasons)
 
     @property
-    def format(self) -> str:
-        """json, string or bytes."""
-        return self.topic.value
-
-    @property
     def reader_options(self) -> dict[str, str]:
         """How a value of JSON is read: the user's options, and defaults for the others."""
         given = {
@@ -138,17 +134,19 @@ class KafkaMessages:
         """Names of fields that the message gives, and not the text of its value."""
         return frozenset(of_message(self.rows))
 
-    def recent(self, spark: SparkSession, ends: str, count: int) -> list[str]:
+    def recent(self, spark: SparkSession, position: str, count: int) -> list[str]:
         """Values before these offsets, a few of each partition, as they are written."""
+        if self.topic.value != "json":
+            return []
         starts = {
             topic: {partition: max(0, end - count) for partition, end in partitions.items()}
-            for topic, partitions in json.loads(ends).items()
+            for topic, partitions in json.loads(position).items()
         }
         options = {
             **self._reader_options(),
             "failOnDataLoss": "false",
             "startingOffsets": json.dumps(starts),
-            "endingOffsets": ends,
+            "endingOffsets": position,
         }
         options.pop("startingTimestamp", None)
         messages = spark.read.format("kafka").options(**options).load()

@@ -24,6 +24,7 @@ from stateflow.format.source_offsets import NOTHING
 from stateflow.pipelines.absent import Absence, absences, is_wanted, is_watched, maps_in, watched
 from stateflow.pipelines.graph import SourceNode
 from stateflow.pipelines.inputs.files import Files
+from stateflow.pipelines.inputs.recent_texts import RecentTexts
 from stateflow.pipelines.rows.row_type import RowType, quoted
 from stateflow.spark.internals.file_systems import path_of_url
 from stateflow.spark.internals.scratch_folder import files_between, log_folder
@@ -151,7 +152,7 @@ class AbsentColumns:
     ) -> None:
         assert node.rows is not None
         found: dict[str, Absence] = {}
-        if isinstance(node.factory, Files) or hasattr(node.factory, "recent"):
+        if isinstance(node.factory, Files | RecentTexts):
             path, names = self._names_read(node, positions, location)
             if names is None:
                 return
@@ -179,7 +180,7 @@ class AbsentColumns:
             path = next(iter(self._files(node, positions, location)), "")
             return path, columns_of(self.spark, node.factory, path) if path else None
         line = positions[node.uid].lines[0] if node.uid in positions else NOTHING
-        if line == NOTHING or node.factory.format != "json":
+        if line == NOTHING:
             return "", None
         try:
             texts = node.factory.recent(self.spark, line, LINES)
@@ -195,9 +196,10 @@ class AbsentColumns:
             return
         count = self._rows[node.uid, name] = self._rows.get((node.uid, name), 0) + rows
         alike = f"; they have {absence.alike!r}, which {absence.owner} lacks" if absence.alike else ""
-        in_files = isinstance(node.factory, Files)
-        looked = in_files or hasattr(node.factory, "recent")
-        lines = "no line of their files names it" if in_files else "no message names it"
+        looked = isinstance(node.factory, Files | RecentTexts)
+        lines = (
+            "no line of their files names it" if isinstance(node.factory, Files) else "no message names it"
+        )
         owner = absence.owner or node.rows.name
         self.warn(
             f"source {node.uid}: column {name}",

@@ -1,0 +1,25 @@
+"""What a source may offer beside its rows: the texts that were written to it last."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class RecentTexts(ABC):
+    """A source whose last rows can be looked at as they were written, such as topics. A run whose rows lack a value everywhere looks for a
+    field that is misspelt."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def recent(self, spark: SparkSession, position: str, count: int) -> list[str]:
+        """About so many objects of JSON that were written before a position of the source; none where they are written otherwise."""
+
+    @property
+    def beside(self) -> frozenset[str]:
+        """Names of fields that do not stand in these texts."""
+        return frozenset()
