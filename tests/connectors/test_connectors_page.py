@@ -105,6 +105,18 @@ WRONG = {
         "what_a_copy_of_the_log_committed_is_not_taken_for_this_record",
         "it took a record whose slot the target has of a copy",
     ),
+    "refuses only what is decided": (
+        'if decide_undecided(slot, prev, at.slot, at.late) == "disagree":',
+        "if False:",
+        "a_target_that_lost_slots_is_refused",
+        "it took a log that has committed slot 4",
+    ),
+    "never asks who owns the job": (
+        "                still_owner()\n",
+        "",
+        "a_run_that_was_replaced_writes_nothing",
+        "DisagreementError: sink and log disagree",
+    ),
     "swallows an error": (
         COMMIT,
         SWALLOWED,
