@@ -163,7 +163,7 @@ class BatchLoop:
         parent = self.writer.parent
         now = self._now()
         beginnings = {
-            uid: SourceState(lines=s.lines, files=s.files, kind=s.kind, active=now)
+            uid: SourceState(lines=s.lines, files=s.files, kind=s.kind, active=now, topic_ids=s.topic_ids)
             for uid, s in sources.items()
         }
         record = Draft.continuing(
@@ -537,6 +537,7 @@ class BatchLoop:
             self.inputs.layout,
             parent.sources if parent else {},
             self._save_log_entry,
+            self.inputs.topic_ids,
         )
 
     def _save_log_entry(self, name: str, path: Path) -> FileRef:

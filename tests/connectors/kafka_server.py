@@ -23,6 +23,10 @@ class Topics:
 
     address: str
 
+    @property
+    def names(self) -> set[str]:
+        return set(self._admin.list_topics(timeout=30).topics)
+
     def make(self, name: str, partitions: int = 2, **config: str) -> str:
         made = NewTopic(name, partitions, 1, config={k.replace("_", "."): v for k, v in config.items()})
         admin = self._admin
@@ -42,7 +46,7 @@ class Topics:
         """All messages, partition after partition, as a reader that trusts transactions sees them."""
         settings = {
             "bootstrap.servers": self.address, "group.id": uuid.uuid4().hex, "isolation.level": isolation,
-            "enable.partition.eof": True, "enable.auto.commit": False,
+            "enable.partition.eof": True, "enable.auto.commit": False, "fetch.wait.max.ms": 10,
         }  # fmt: skip
         found: dict[int, list[Message]] = {}
         consumer = Consumer(settings)

@@ -229,6 +229,10 @@ admin.deleteTopics(one("returns")).all().get()
 told["deleted"] = refused(both)
 make_topic("returns", 2)
 told["recreated"] = refused(both)
+produce("returns", range(200, 220))
+told["as long"] = refused(both)
+accepting = pipeline("both", Order, "orders", "returns", per_batch=30, options={"failOnDataLoss": "false"})
+told["accepted"] = [ran(accepting), ran(both)]
 
 os.kill(broker_pid, signal.SIGKILL)
 told["down"] = refused(pipeline("down", Order, "orders"))
@@ -328,6 +332,7 @@ def test_a_message_that_does_not_fit_names_its_place_or_comes_in_a_column(told: 
         ("retention", "DisagreementError: source 'events' has to go on at offset 2 of topic 'bad' partition 0, but the topic's retention"),
         ("deleted", "NotFoundError: source 'events': there is no Kafka topic 'returns'"),
         ("recreated", "DisagreementError: source 'events' has read topic 'returns' partition 0 up to offset 5, but it now ends at 0: "),
+        ("as long", "DisagreementError: source 'events' has read a topic 'returns' that is gone: the one of this name was made anew"),
         ("down", "UnavailableError: source 'events': no Kafka broker answers at {} within 4 s"),
     ],
 )  # fmt: skip
@@ -337,6 +342,11 @@ def test_what_cannot_be_read_is_refused_in_one_sentence(
     said = str(told[case])
     for part in sentence.split("{}"):
         assert part in said, said
+
+
+def test_a_run_that_accepts_a_topic_made_anew_goes_on_with_it(told: dict[str, object]) -> None:
+    # Twenty records are in the new topic, of which ten lie behind the recorded offsets.
+    assert told["accepted"] == [10, 0]
 
 
 def test_nothing_was_written_by_what_was_refused(told: dict[str, object]) -> None:

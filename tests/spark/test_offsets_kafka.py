@@ -7,8 +7,10 @@ from datetime import UTC, datetime
 
 import pytest
 
+from stateflow.errors import DisagreementError
 from stateflow.spark.internals.sources import MicroBatchStream
 from stateflow.spark.sources.kafka import (
+    check_same_topics,
     end_lines_of,
     line_of,
     missing_between,
@@ -99,6 +101,12 @@ class Broker(MicroBatchStream):
 
     def planned_end(self, start: str) -> str:
         return line_of({A: parse(start)[A] + 4})
+
+
+def test_a_topic_with_another_id_is_another_one_and_an_older_record_knows_no_id() -> None:
+    check_same_topics("events", {"orders": None, "returns": "a"}, {"orders": "x", "returns": "a"})
+    with pytest.raises(DisagreementError, match="source 'events' has read a topic 'returns' that is gone"):
+        check_same_topics("events", {"orders": "x", "returns": "a"}, {"orders": "x", "returns": "b"})
 
 
 def test_a_bounded_run_ends_before_the_first_later_record_in_batches_of_the_rate_limit() -> None:

@@ -32,8 +32,8 @@ from stateflow.spark.internals.frames import empty_frame
 from stateflow.spark.internals.plans import parts_of_union
 from stateflow.spark.internals.queries import observed_metrics
 from stateflow.spark.shuffle.exchange import LATE
-from stateflow.spark.sources.kafka_topics import check_topics
-from stateflow.spark.sources.leaves import LeafDescription, check_frame
+from stateflow.spark.sources.kafka_topics import ids_of_topics
+from stateflow.spark.sources.leaves import LeafDescription, check_frame, leaves_of, topic_ids_of
 
 _ABSENT = ("DELTA_SCHEMA_NOT_SET", "DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST", "PATH_NOT_FOUND")
 """Error conditions of Spark and Delta for a source that points to nothing."""
@@ -74,6 +74,11 @@ class OpenInputs:
     layout: tuple[SourceLeaves, ...]
     leaves: tuple[LeafDescription, ...]
 
+    @property
+    def topic_ids(self) -> dict[str, dict[str, str]]:
+        """By source, for its record, the ids of the topics of Kafka that it reads."""
+        return {uid: topic_ids_of(own) for uid, own in leaves_of(self.layout, self.leaves).items()}
+
     def split(self, batch: DataFrame) -> SourceFrames:
         """The rows of each source in a batch."""
         if len(self.nodes) == 1:
@@ -111,13 +116,18 @@ def open_inputs(spark: SparkSession, flow: Flow, *, exactly_once: bool) -> OpenI
     """Opens every source and checks its frame."""
     frames: dict[str, DataFrame] = {}
     layout: list[SourceLeaves] = []
+    opened: list[LeafDescription] = []
     for node in flow.sources:
         frame, leaves = open_source(spark, node, exactly_once=exactly_once)
         layout.append(SourceLeaves(node.uid, len(leaves), tuple(leaf.kind for leaf in leaves)))
         frames[node.uid] = frame
+        opened += leaves
     nodes = tuple(flow.sources)
     stream = _unioned([(node, _observed(node, frames[node.uid])) for node in nodes])
-    return OpenInputs(nodes, frames, stream, tuple(layout), tuple(check_frame(stream, exactly_once)))
+    # The streams of the union are other objects, in the same order.
+    streams = zip(check_frame(stream, exactly_once), opened, strict=True)
+    leaves_read = tuple(replace(leaf, topic_ids=own.topic_ids) for leaf, own in streams)
+    return OpenInputs(nodes, frames, stream, tuple(layout), leaves_read)
 
 
 def open_source(
@@ -129,10 +139,10 @@ def open_source(
         leaves = check_frame(frame, exactly_once)
     except StateflowError as error:
         raise type(error)(f"source {node.uid!r}: {error}") from error
-    for leaf in leaves:
-        if leaf.kind == "kafka":
-            check_topics(spark, node.uid, leaf)
-    return frame, leaves
+    return frame, [
+        replace(leaf, topic_ids=ids_of_topics(spark, node.uid, leaf)) if leaf.kind == "kafka" else leaf
+        for leaf in leaves
+    ]
 
 
 def _open_frame(spark: SparkSession, node: SourceNode) -> DataFrame:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from stateflow.errors import IncompatibleError, UsageError
 from stateflow.format.records import FileRef, SourceState
@@ -36,6 +37,7 @@ def capture(
     layout: Sequence[SourceLeaves],
     previous: Mapping[str, SourceState],
     save: Save,
+    topic_ids: Mapping[str, dict[str, str]] = MappingProxyType({}),
 ) -> dict[str, SourceState]:
     """The position of every source at the end of batch `batch_id`. Call it inside the batch.
 
@@ -58,6 +60,7 @@ def capture(
             kind=kinds_of(lines),
             event_time=before.event_time,
             active=before.active,
+            topic_ids=topic_ids.get(uid, {}),
         )
         first_leaf += len(lines)
     return captured

@@ -14,6 +14,8 @@ from stateflow.spark.internals.java_names import java_names
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_NO_ID = "A" * 22
+"""Zeros, as Kafka writes an id."""
 PATIENCE = 15
 """Seconds that a broker has to answer in."""
 
@@ -33,10 +35,12 @@ class KafkaAdmin:
         self._names = java_names(spark)
         self._client = client
 
-    def describe(self, topic: str) -> None:
-        """Asks for a topic."""
+    def topic_id(self, topic: str) -> str:
+        """What the brokers call a topic; empty if they are older than such ids."""
         one = self._names.java.util.Collections.singletonList(topic)
-        _asked(lambda: self._client.describeTopics(one).topicNameValues().get(topic).get())
+        told = _asked(lambda: self._client.describeTopics(one).topicNameValues().get(topic).get())
+        found = str(told.topicId())
+        return "" if found == _NO_ID else found
 
     def topics(self) -> Sequence[str]:
         """The names of those that may be seen."""

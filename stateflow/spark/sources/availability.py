@@ -18,7 +18,7 @@ from stateflow.spark.internals.scratch_folder import files_between, log_folder
 from stateflow.spark.sources.delta import check_offset, pending_files
 from stateflow.spark.sources.delta_offset import DeltaOffset
 from stateflow.spark.sources.file_log import Fetch, restore_entries
-from stateflow.spark.sources.kafka import check_kafka
+from stateflow.spark.sources.kafka import check_kafka, check_same_topics
 from stateflow.spark.sources.leaves import LeafDescription, leaves_of
 from stateflow.spark.sources.positions import delta_source, open_stream
 
@@ -45,6 +45,9 @@ def check_available(
             if leaf.kind == "delta":
                 _check_delta(spark, leaf, scratch / f"{uid}-{number}", uid, line)
             elif leaf.kind == "kafka" and leaf.reads_micro_batches and _must_not_lose(leaf):
+                check_same_topics(
+                    uid, {t: recorded.topic_ids.get(f"{number}/{t}") for t in leaf.topic_ids}, leaf.topic_ids
+                )
                 stream = open_stream(spark, leaf, scratch / f"{uid}-{number}")
                 try:
                     check_kafka(stream, uid, line)

@@ -69,6 +69,18 @@ def check_kafka(stream: MicroBatchStream, uid: str, line: str) -> None:
         )
 
 
+def check_same_topics(uid: str, recorded: Mapping[str, str | None], now: Mapping[str, str]) -> None:
+    """DisagreementError for a topic that was made anew, and may have other messages at the recorded offsets. Records of former versions, and
+    older brokers, know no ids."""
+    for topic, id in sorted(now.items()):
+        if recorded.get(topic) not in (None, id):
+            raise DisagreementError(
+                f"source {uid!r} has read a topic {topic!r} that is gone: the one of this name was made anew (it has another id), and has other messages "
+                "at the same offsets; give the source a new uid to read it from its beginning, or, where it is a copy with the same offsets, run "
+                "once with the source's option failOnDataLoss=false"
+            )
+
+
 def missing_offsets(recorded: Partitions, earliest: Partitions, latest: Partitions) -> str:
     """What a reader at `recorded` would miss, in words; empty when it misses nothing."""
     for (topic, partition), offset in sorted(recorded.items()):

@@ -23,8 +23,8 @@ _LOGIN = {
 _RIGHTS = {"TopicAuthorizationException", "ClusterAuthorizationException", "AuthorizationException"}
 
 
-def check_topics(spark: SparkSession, uid: str, leaf: LeafDescription) -> None:
-    """NotFoundError for a topic that is not there, UnavailableError for brokers that do not answer, UsageError for a login without rights."""
+def ids_of_topics(spark: SparkSession, uid: str, leaf: LeafDescription) -> dict[str, str]:
+    """By name the ids of the topics that a stream names. NotFoundError for a topic that is not there, UnavailableError for brokers that do not answer, UsageError for a login without rights."""
     settings = {
         name.removeprefix(_PREFIX): value for name, value in leaf.options.items() if name.startswith(_PREFIX)
     }
@@ -32,10 +32,12 @@ def check_topics(spark: SparkSession, uid: str, leaf: LeafDescription) -> None:
     topic = ""
     try:
         with kafka_admin(spark, settings) as admin:
+            ids = {}
             for topic in topics_of(leaf.options):
-                _describe(admin, uid, topic, servers)
+                ids[topic] = _id_of(admin, uid, topic, servers)
             if not topic:
                 admin.topics()
+            return {topic: each for topic, each in ids.items() if each}
     except KafkaRefusal as refused:
         raise refusal(uid, topic, servers, refused.classes, hidden(str(refused), settings)) from None
 
@@ -69,9 +71,9 @@ def refusal(uid: str, topic: str, servers: str, classes: set[str], said: str) ->
     )
 
 
-def _describe(admin: KafkaAdmin, uid: str, topic: str, servers: str) -> None:
+def _id_of(admin: KafkaAdmin, uid: str, topic: str, servers: str) -> str:
     try:
-        admin.describe(topic)
+        return admin.topic_id(topic)
     except KafkaRefusal as refused:
         if "UnknownTopicOrPartitionException" not in refused.classes:
             raise

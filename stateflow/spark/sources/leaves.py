@@ -52,6 +52,8 @@ class LeafDescription:
     options: Mapping[str, str]
     """The source's options, with lower-case names."""
     relation: StreamRelation = field(repr=False, compare=False)
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    """By name the ids of the topics of Kafka that it names, where brokers tell them."""
 
     @property
     def reads_micro_batches(self) -> bool:
@@ -100,6 +102,13 @@ def leaves_of(
         )
     rest = iter(leaves)
     return {source.uid: [next(rest) for _ in range(source.leaves)] for source in layout}
+
+
+def topic_ids_of(leaves: Sequence[LeafDescription]) -> dict[str, str]:
+    """Those of one source, as a record keeps them."""
+    return {
+        f"{number}/{topic}": id for number, leaf in enumerate(leaves) for topic, id in leaf.topic_ids.items()
+    }
 
 
 def _described(relation: StreamRelation) -> LeafDescription:

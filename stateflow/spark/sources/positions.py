@@ -23,7 +23,7 @@ from stateflow.spark.sources.delta import end_offsets, start_offset
 from stateflow.spark.sources.delta_offset import DeltaOffset
 from stateflow.spark.sources.files import end_lines_until
 from stateflow.spark.sources.kafka import end_lines_of
-from stateflow.spark.sources.leaves import LeafDescription, leaves_of
+from stateflow.spark.sources.leaves import LeafDescription, leaves_of, topic_ids_of
 from stateflow.storage.file_urls import hadoop_path
 
 Bound = int | datetime
@@ -57,7 +57,9 @@ def resolve_initial(
         lines = tuple(line for line in found if line is not None)
         if len(lines) < len(found):
             continue  # there is nothing to begin with before the bound
-        resolved[uid] = SourceState(lines=lines, kind=kinds_of(lines) or own[0].kind)
+        resolved[uid] = SourceState(
+            lines=lines, kind=kinds_of(lines) or own[0].kind, topic_ids=topic_ids_of(own)
+        )
     return resolved
 
 
