@@ -47,6 +47,7 @@ class Topics:
         settings = {
             "bootstrap.servers": self.address, "group.id": uuid.uuid4().hex, "isolation.level": isolation,
             "enable.partition.eof": True, "enable.auto.commit": False, "fetch.wait.max.ms": 10,
+            "enable.sparse.connections": False,
         }  # fmt: skip
         found: dict[int, list[Message]] = {}
         consumer = Consumer(settings)

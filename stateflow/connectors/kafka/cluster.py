@@ -33,6 +33,8 @@ PATIENCE = 10.0
 """Seconds for one request."""
 LARGEST = 1_048_588
 """Bytes of a message: what a broker takes if nobody says anything else."""
+_SHORTLY = 50
+"""Milliseconds that a broker may wait for more before it says that this was all."""
 SHORT, LONG = 60, 900
 """Seconds of a transaction. Readers wait as long for what follows a driver that was killed, if no other run comes. LONG is what a broker allows
 at most if nobody says anything else (`transaction.max.timeout.ms`)."""
@@ -134,12 +136,17 @@ class Cluster:
         with self._errors():
             place = kafka.TopicPartition(slots.TOPIC, 0)
             with self._consumer(name, **{"isolation.level": "read_uncommitted"}) as consumer:
-                end = consumer.get_watermark_offsets(place, PATIENCE)[1]
+                begin, end = consumer.get_watermark_offsets(place, PATIENCE)
             found = None
             with self._consumer(
-                name, **{"enable.partition.eof": True, "auto.offset.reset": "earliest"}
+                name,
+                **{
+                    "enable.partition.eof": True,
+                    "auto.offset.reset": "earliest",
+                    "fetch.wait.max.ms": _SHORTLY,
+                },
             ) as consumer:
-                consumer.assign([kafka.TopicPartition(slots.TOPIC, 0, kafka.OFFSET_BEGINNING)])
+                consumer.assign([kafka.TopicPartition(slots.TOPIC, 0, begin)])
                 until = time.monotonic() + 2 * PATIENCE
                 while time.monotonic() < until:
                     message = consumer.poll(1.0)
@@ -175,7 +182,13 @@ class Cluster:
     ) -> Iterator[TopicTransaction]:
         try:
             with self._errors():
-                yield TopicTransaction(self, producer, name, seconds, transacts)
+                try:
+                    yield TopicTransaction(self, producer, name, seconds, transacts)
+                except self._driver.KafkaException as error:
+                    if transacts and error.args[0].name() == "_FATAL":
+                        # Every call fails from here on, and this one says why: mostly, that another run has opened a transaction.
+                        producer.abort_transaction(PATIENCE)
+                    raise
         finally:
             # What is left of a transaction that did not come to its end is aborted by whoever opens the next one, or by the brokers.
             with suppress(self._driver.KafkaException):
@@ -244,8 +257,9 @@ class Cluster:
         given = {name: value for name, value in settings_of(self.topic).items() if name not in _JAVA_ONLY}
         if "sasl.mechanism" in given:
             given.setdefault("sasl.mechanisms", given.pop("sasl.mechanism"))
-        # librdkafka would tell every broken connection on stderr. What stops a run is an error here.
-        return {"log_level": 0, **given}
+        # librdkafka would tell every broken connection on stderr. What stops a run is an error here. Clients live for one question or one
+        # transaction: one that connects only when it has to waits up to half a second, by a timer of its own, before it opens a transaction.
+        return {"log_level": 0, "enable.sparse.connections": False, **given}
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

@@ -45,14 +45,14 @@ def check_available(
             if leaf.kind == "delta":
                 _check_delta(spark, leaf, scratch / f"{uid}-{number}", uid, line)
             elif leaf.kind == "kafka" and leaf.reads_micro_batches and _must_not_lose(leaf):
-                check_same_topics(
-                    uid, {t: recorded.topic_ids.get(f"{number}/{t}") for t in leaf.topic_ids}, leaf.topic_ids
-                )
                 stream = open_stream(spark, leaf, scratch / f"{uid}-{number}")
                 try:
                     check_kafka(stream, uid, line)
                 finally:
                     stream.stop()
+                check_same_topics(
+                    uid, {t: recorded.topic_ids.get(f"{number}/{t}") for t in leaf.topic_ids}, leaf.topic_ids
+                )
 
 
 def check_rewindable(
