@@ -272,6 +272,15 @@ def test_without_transactions_a_slot_comes_once_while_nothing_crashes(
     assert len(topics.read(topic)) == 1
 
 
+def test_a_batch_that_fills_the_producers_queue_to_the_last_message_is_sent_in_one_try(
+    log: SinkLog, topics: Topics, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Ten wait, half of them go, five fill the queue again: then the slot finds no room.
+    sink = opened(log, topics, topic, options={"kafka.queue.buffering.max.messages": "10"})
+    assert log.deliver(sink, rows(log, PAIR, *((k, "v") for k in range(15)))) == "committed"
+    assert (len(topics.read(topic)), caplog.text) == (15, "")
+
+
 def test_who_opens_the_sinks_transaction_shuts_out_all_others(topics: Topics, topic: str) -> None:
     first, second = (Cluster(sf.kafka(topic, bootstrap=topics.address)) for _ in range(2))
     first.make_slots()

@@ -33,6 +33,10 @@ PATIENCE = 10.0
 """Seconds for one request."""
 LARGEST = 1_048_588
 """Bytes of a message: what a broker takes if nobody says anything else."""
+_BY_KEY = -1
+"""For librdkafka, a partition that its partitioner chooses."""
+_WAITING = 500_000
+"""Messages that librdkafka has at once. It needs some hundred bytes for each."""
 _SHORTLY = 50
 """Milliseconds that a broker may wait for more before it says that this was all."""
 SHORT, LONG = 60, 900
@@ -200,6 +204,7 @@ class Cluster:
             "partitioner": "murmur2_random",
             "compression.type": "lz4",
             "linger.ms": 20,
+            "queue.buffering.max.messages": _WAITING,
             "queue.buffering.max.kbytes": 262_144,
             "delivery.report.only.error": True,
             **self._settings,
@@ -327,26 +332,38 @@ class TopicTransaction:
             self._producer.begin_transaction()
 
     def produce(
-        self, messages: Iterable[tuple[bytes | None, bytes | None]], headers: list[tuple[str, bytes]]
+        self,
+        messages: Iterable[tuple[bytes | None, bytes | None]],
+        headers: list[tuple[str, bytes]],
+        topic: str = "",
+        partition: int = _BY_KEY,
     ) -> None:
-        topic, producer, produce = self._cluster.topic.topic, self._producer, self._producer.produce
+        """Pairs of a key and a value, into the sink's own topic if no other is given."""
+        topic = topic or self._cluster.topic.topic
+        produce, report = self._producer.produce, self._report
         until = time.monotonic() + self._seconds
         for key, value in messages:
             while True:
                 try:
-                    produce(topic, value, key, on_delivery=self._report, headers=headers)
+                    produce(topic, value, key, partition, on_delivery=report, headers=headers)
                     break
                 except BufferError:
-                    if time.monotonic() > until or self._failed:
-                        self._raise(f"did not take a batch within {self._seconds} s")
-                    producer.poll(0.1)
+                    self._await_half(until)
+
+    def _await_half(self, until: float) -> None:
+        """Until half of what waits is out. Each time that this thread asks for it, it holds up the one that sends."""
+        half = len(self._producer) // 2
+        while True:
+            if time.monotonic() > until or self._failed:
+                self._raise(f"did not take a batch within {self._seconds} s")
+            self._producer.poll(0.1)
+            if len(self._producer) <= half:
+                return
 
     def keep(self, text: str) -> None:
         """The slot, in both places."""
         kafka = self._cluster._driver
-        self._producer.produce(
-            slots.TOPIC, text.encode(), self._name.encode(), partition=0, on_delivery=self._report
-        )
+        self.produce([(self._name.encode(), text.encode())], [], slots.TOPIC, 0)
         offset = kafka.TopicPartition(slots.TOPIC, 0, 0, metadata=text)
         with self._cluster._consumer(self._name) as consumer:
             if self._transacts:
