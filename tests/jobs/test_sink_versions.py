@@ -175,6 +175,20 @@ def test_a_batch_that_some_sinks_do_not_have_yet_is_in_no_answer(lake: Lake) -> 
         lake.found(half + 1)
 
 
+def test_no_more_of_a_table_s_log_is_read_than_it_takes(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    slots = [lake.batch("bills", "log", "totals").slot for _ in range(6)]
+    opened: list[int] = []
+    commit_of = SourceLog.commit
+    monkeypatch.setattr(
+        SourceLog, "commit", lambda log, version: opened.append(version) or commit_of(log, version)
+    )
+    lake.found()
+    assert set(opened) == {7, 6}  # the one after the newest, which is not there, and the newest
+    opened.clear()
+    lake.found(slots[3])
+    assert min(opened) == 4
+
+
 def test_tags_times_and_collected_checkpoints_can_be_asked_for(lake: Lake) -> None:
     slots = [lake.batch("bills", "log", "totals").slot for _ in range(5)]
     lake.job.tag(slots[1], "month")

@@ -112,7 +112,7 @@ class _Outputs:
 
     def __init__(self, job: JobHandle, log: Log, lines: Sequence[HistoryLine]) -> None:
         self.job, self.log, self.lines = job, log, lines
-        self._commits: dict[str, list[LoggedCommit] | None] = {}
+        self._commits: dict[str, _Commits] = {}
 
     def at(self, slot: int) -> DeliveredSlot:
         content = self.log.slots.get(slot)
@@ -152,14 +152,14 @@ class _Outputs:
         if prepared.payload.get("exactly_once") is False:
             return "it is written at least once, so that the table does not say which slots it has"
         commits = self._commits_of(prepared.target)
-        if not commits:
+        if next(iter(commits), None) is None:
             return "there is no table (any more), or its log cannot be read from here"
         identity = self.log.identity
         assert identity is not None
         app_id = SinkSlot(identity.uuid, self.job.name, uid, slot, 0).app_id
         made = version_up_to(commits, app_id, slot)
         if made is None:
-            return f"the table's log begins at version {commits[-1].version}, after slot {slot}"
+            return f"the table's log begins at version {commits.read[-1].version}, after slot {slot}"
         if known and (made.slot or 0) < (expected or 0):
             return f"the table has no commit of slot {expected} in its log, which the job's log has: was it recreated or restored?"
         if not known and made.slot is None and self._has_written(uid, slot):
@@ -177,12 +177,26 @@ class _Outputs:
     def _has_written(self, uid: str, slot: int) -> bool:
         return any(line.id <= slot and line.sinks.get(uid) in ("committed", "already") for line in self.lines)
 
-    def _commits_of(self, path: str) -> list[LoggedCommit] | None:
+    def _commits_of(self, path: str) -> _Commits:
         if path not in self._commits:
             job = self.job
             log = log_of(path, job.store, lambda url: open_beside(url, job.store, job.storage_options))
-            self._commits[path] = list(log.commits()) if log is not None else None
+            self._commits[path] = _Commits(log.commits() if log is not None else iter(()))
         return self._commits[path]
+
+
+class _Commits:
+    """The commits of a table, newest first, read when somebody comes to them, and once: a log may have many."""
+
+    def __init__(self, more: Iterator[LoggedCommit]) -> None:
+        self.read: list[LoggedCommit] = []
+        self._more = more
+
+    def __iter__(self) -> Iterator[LoggedCommit]:
+        yield from self.read
+        for commit in self._more:
+            self.read.append(commit)
+            yield commit
 
 
 def _prepared_by(log: Log, slot: int) -> dict[str, Prepared]:
