@@ -16,6 +16,7 @@ from stateflow.format.records import (
     Owner,
     Prepared,
     Record,
+    ShownState,
     SourceState,
 )
 
@@ -44,6 +45,7 @@ class Draft(msgspec.Struct, frozen=True):
     sources: dict[str, SourceState] = {}
     operators: dict[Name, OperatorState] = {}
     sinks: dict[str, Prepared] = {}
+    feeds: tuple[ShownState, ...] = ()
     statistics: dict[str, Any] = {}
     versions: dict[str, str] = {}
     parameters: dict[str, str] = {}

@@ -1,22 +1,72 @@
-"""Which record a feed's table is up to date with: it tells whether the state has changed since without a batch. Pure."""
+"""Which state each table of a feed shows. The rows of a feed up to a slot are the state at that slot: a table that shows an earlier
+state than the next batch continues lacks rows, which that batch writes. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
-from stateflow.format.records import Record
+import msgspec
 
+from stateflow.format.records import Record, ShownState
 
-def told_until(parent: Record, last_commits: Mapping[str, int], sinks: Iterable[str]) -> dict[str, int]:
-    """By sink of a feed the slot whose state it shows, when the next batch continues `parent`. Without those that have nothing of this job.
-
-    A slot lies below `parent.cut` if a restore has put another state in place since and left the sinks alone. A restore that takes a sink
-    back counts as output of it. The record on its way counts as delivered: the batch behind it tells nothing again.
-    """
-    slots = {uid: parent.slot if uid in parent.sinks else last_commits.get(uid) for uid in sinks}
-    return {uid: slot for uid, slot in slots.items() if slot is not None}
+Shown = tuple[ShownState, ...]
 
 
-def behind(told: Mapping[str, int], parent: Record) -> list[str]:
-    """The sinks for which a restore or a rescale stands between what they show and the state."""
-    return [uid for uid, slot in told.items() if slot < parent.cut]
+def shown_after(record: Record, outcomes: Mapping[str, str], before: Shown) -> Shown:
+    """What the tables show after `record` ended with `outcomes`. A batch whose output was given up is not shown."""
+    # What a restore takes back shows what it showed then, and nothing else.
+    gone_back = set(record.sinks) if record.kind == "restore" else set()
+    shown = {each.name: each for each in before if each.sink not in gone_back}
+    shown |= {each.name: each for each in record.feeds if outcomes.get(each.sink) != "abandoned"}
+    return tuple(_of_the_same_state(each, record) for each in shown.values())
+
+
+def shown_by_copies(sinks: Iterable[str], origin: Record, shown: Shown, slot: int) -> Shown:
+    """Of a fork in `slot`, whose sinks begin with copies of tables: these show what the tables showed at `origin`."""
+    sinks = set(sinks)
+    return tuple(
+        msgspec.structs.replace(each, slot=slot if each.slot == origin.slot else 0)
+        for each in shown
+        if each.sink in sinks
+    )
+
+
+def _of_the_same_state(shown: ShownState, record: Record) -> ShownState:
+    """An edit takes the state of a record over: a table that shows that one shows the edit's, too."""
+    edits = record.kind not in ("checkpoint", "fence")
+    if edits and record.based_on and shown.slot == record.based_on:
+        return msgspec.structs.replace(shown, slot=record.slot)
+    return shown
+
+
+@dataclass(frozen=True)
+class Lag:
+    """What the tables of a feed lack, before a batch that continues `parent`."""
+
+    late: tuple[str, ...] = ()
+    """Sinks whose tables show another state."""
+    since: int | None = None
+    """The slot of that state, the earliest if there are several."""
+    new: tuple[str, ...] = ()
+    """Sinks whose tables show nothing of the state."""
+    why: str = ""
+    """Why the batch cannot write the rows; empty if it can."""
+
+    @property
+    def lacks(self) -> bool:
+        return bool(self.late or self.new)
+
+
+def lag(shown: Mapping[str, ShownState | None], delivered: Iterable[str], parent: Record, holds: bool) -> Lag:
+    """`shown`: by sink of the feed what its table shows. `delivered`: the sinks that have output of the job. `holds`: whether
+    the parent has entries of the state."""
+    late = {uid: each.slot for uid, each in shown.items() if each is not None and each.slot != parent.slot}
+    new = [uid for uid, each in shown.items() if each is None and holds]
+    why = ""
+    # All tables of a feed get the same rows, so that one would get them twice.
+    if len(late) + len(new) < len(shown) or (late and new) or len(set(late.values())) > 1:
+        why = "others of its tables are up to date with another slot"
+    if other := sorted(set(new) & set(delivered)):
+        why = f"sink {other[0]!r} has delivered rows before of which is not known what they show"
+    return Lag(tuple(late), min(late.values(), default=None), tuple(new), why if late or new else "")

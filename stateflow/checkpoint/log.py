@@ -16,7 +16,7 @@ import msgspec
 
 from stateflow.errors import CorruptError, IncompatibleError, NotFoundError, UsageError
 from stateflow.format.layout import LAST_EPOCH, JobLayout, epoch_of, slot_of
-from stateflow.format.records import EpochClaim, JobIdentity, Outcome, Record, decode
+from stateflow.format.records import EpochClaim, JobIdentity, Outcome, Record, ShownState, decode
 from stateflow.format.references import as_read
 from stateflow.storage.store import Entry, Store
 
@@ -163,6 +163,12 @@ class Log:
         """By sink uid: the slots that were abandoned since. A fenced run may still deliver their output."""
         outcome = self._last_outcome
         return dict(outcome.late) if outcome else {}
+
+    @property
+    def feeds(self) -> tuple[ShownState, ...]:
+        """What the tables of feeds show."""
+        outcome = self._last_outcome
+        return outcome.feeds if outcome else ()
 
     @property
     def _last_outcome(self) -> Outcome | None:

@@ -11,12 +11,13 @@ import msgspec
 
 from stateflow.checkpoint.collection import CollectionReport, DisposeSavepoint, collect
 from stateflow.checkpoint.draft import Draft
+from stateflow.checkpoint.feeds import shown_after
 from stateflow.checkpoint.log import BodyCache, Log, SlotContent, assemble, read_epochs
 from stateflow.checkpoint.recovery import commits_after, continued, late_after, link_to
 from stateflow.checkpoint.retention import Retention, announced_by
 from stateflow.errors import CorruptError, FencedError, IncompatibleError, StateflowError, UsageError
 from stateflow.format.layout import LAST_EPOCH, JobLayout
-from stateflow.format.records import Outcome, Owner, Record, decode, encode
+from stateflow.format.records import Outcome, Owner, Record, ShownState, decode, encode
 from stateflow.format.references import as_stored
 from stateflow.storage.store import Store, create_once
 
@@ -112,6 +113,15 @@ class Writer:
     @property
     def last_commits(self) -> Mapping[str, int]:
         return self._log.last_commits
+
+    @property
+    def feeds(self) -> tuple[ShownState, ...]:
+        """What the tables of feeds show once the record on its way is carried out, too."""
+        with self._changing:
+            permit, log = self._open, self._log
+        if permit is None:
+            return log.feeds
+        return shown_after(permit.record, dict.fromkeys(permit.record.sinks, "committed"), log.feeds)
 
     @property
     def late(self) -> Mapping[str, tuple[int, ...]]:
@@ -304,6 +314,7 @@ def complete_record(
         at=at,
         owner=owner,
         last_commits=commits_after(record, outcomes, log.last_commits),
+        feeds=shown_after(record, outcomes, log.feeds),
         late=late_after(record, outcomes, log.late),
         statistics=statistics,
     )

@@ -200,6 +200,7 @@ def erase(
 
     options = call.options(option)
     plan = plan_erase(job_of(options, job), key, options, operator=operator, empty=empty or ())
+    tables = list(dict.fromkeys(each.target for each in plan.feeds))
     body: dict[str, Any] = {
         "job": job,
         "key": key,
@@ -210,6 +211,7 @@ def erase(
         "rewritten_bytes": plan.rewritten_bytes,
         "emptied": list(plan.emptied),
         "unreached": list(plan.unreached),
+        "feeds": tables,
         "erased": False,
     }
     call.output.say(
@@ -222,6 +224,7 @@ def erase(
                 ("savepoints that may hold it", ", ".join(plan.savepoints) or "none in this root"),
                 ("operator state that is emptied", ", ".join(plan.emptied) or "none"),
                 ("operator state that stays", ", ".join(plan.unreached) or "none"),
+                ("tables of feeds that keep its rows", ", ".join(tables) or "none"),
             ]
         )
     )
@@ -235,4 +238,8 @@ def erase(
     ]
     if made := sorted(set(done.savepoints) - set(plan.savepoints)):
         lines.append(f"made meanwhile, and may hold it: {', '.join(made)}")
+    if tables:
+        lines.append(
+            f"its rows are still in the tables of its feeds, and have to be deleted there: {', '.join(tables)}"
+        )
     call.output.answer({**body, **new}, *lines)

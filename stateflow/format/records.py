@@ -295,6 +295,24 @@ class Link(msgspec.Struct, frozen=True):
     writer: str
 
 
+class ShownState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A state that a feed's table shows: the feed's rows in it, applied in order, are the state of a record."""
+
+    sink: str
+    operator: Name
+    state: Name
+    slot: Count
+    """Of that record; 0 if it is one of another job."""
+    target: str
+    """As in `Prepared`."""
+    erased: bool = False
+    """Whether it still has rows of a key that was erased since."""
+
+    @property
+    def name(self) -> tuple[str, str, str]:
+        return self.sink, self.operator, self.state
+
+
 Kind = Literal["checkpoint", "fence", "restore", "rescale", "erase"]
 
 
@@ -328,6 +346,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     sources: dict[str, SourceState] = {}
     operators: dict[Name, OperatorState] = {}
     sinks: dict[str, Prepared] = {}
+    feeds: tuple[ShownState, ...] = ()
+    """What tables of feeds show once this record is carried out. Of the others the record changes nothing."""
     statistics: dict[str, Any] = {}
     versions: dict[str, str] = {}
     parameters: dict[str, str] = {}
@@ -369,6 +389,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Per sink uid the highest slot whose output it has: the next record's `prev`."""
     late: dict[str, tuple[Count, ...]] = {}
     """Per sink uid the abandoned slots that may have arrived since: the next record's `late`. Not rows behind the watermark."""
+    feeds: tuple[ShownState, ...] = ()
+    """What the tables of all feeds show."""
     statistics: dict[str, Any] = {}
 
 

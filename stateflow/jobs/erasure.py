@@ -35,7 +35,7 @@ from stateflow.errors import BusyError, NotFoundError, StateflowError, UsageErro
 from stateflow.format.encoding import group_range, split, split_timer
 from stateflow.format.expiry_blocks import block, decode_progress, encode_progress, is_block, keys_of
 from stateflow.format.keygroups import key_group
-from stateflow.format.records import OperatorState, Owner, Pin, Record, Shard
+from stateflow.format.records import OperatorState, Owner, Pin, Record, Shard, ShownState
 from stateflow.liveness.heart import Heart
 from stateflow.liveness.stale_pins import stale
 from stateflow.reading.query import key_from_text
@@ -81,6 +81,8 @@ class ErasePlan:
     """Operator states, as `UID.STATE`, whose elements all go."""
     unreached: tuple[str, ...] = ()
     """Operator states with elements that stay, whatever is in them."""
+    feeds: tuple[ShownState, ...] = ()
+    """Tables of feeds of these operators: they keep the rows of the key."""
 
     def apply(self, owner: Owner, *, takeover: bool = False) -> Erased:
         return _Erasure(self, owner, takeover).run()
@@ -144,6 +146,7 @@ def plan_erase(
         rewritten_bytes=_bytes_to_rewrite(head, keys, head.cut),
         emptied=tuple(sorted(empty)),
         unreached=tuple(sorted(elements.difference(empty))),
+        feeds=tuple(each for each in log.feeds if each.operator in keys),
     )
 
 
@@ -293,7 +296,10 @@ class _Erasure:
             scratch=scratch_parent(self.options),
             needs_copy=lambda ref: bool(ref.base),
         )
-        return Draft.continuing("erase", own)
+        feeds = (each for each in writer.feeds if each.operator in self.plan.keys)
+        return Draft.continuing(
+            "erase", own, feeds=tuple(msgspec.structs.replace(each, erased=True) for each in feeds)
+        )
 
     def _without(self, operator: OperatorState, key: object, writer: Writer, cut: int) -> OperatorState:
         group = group_of(operator, key)

@@ -126,12 +126,11 @@ class Differences:
         for uid in self.comparable():
             yield from _ComparedOperator(self, uid, ours[uid], theirs[uid]).changes()
 
-    def stored(self, uid: str, state: str) -> Iterator[Difference]:
-        """The entries of a state whose bytes differ, as both points have stored them. Keys have the state's id of the point before.
-        Ask with `look_up`, since nothing is left unknown then."""
+    def stored(self, uid: str, number: int) -> Iterator[Difference]:
+        """The entries of a state, by its id, whose bytes differ, as both points have stored them. Ask with `look_up`, since nothing is
+        left unknown then."""
         ours, theirs = self.before.record.operators[uid], self.after.record.operators[uid]
         self._check(uid, ours, theirs)
-        number = ours.states[state].id
         for found in _ComparedOperator(self, uid, ours, theirs).differences():
             if found.before != found.after and int.from_bytes(found.key[2:PREFIX_WIDTH], "big") == number:
                 yield found

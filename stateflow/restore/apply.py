@@ -20,6 +20,7 @@ import msgspec
 from stateflow.checkpoint.copying import copy_files
 from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.edit import Edited, edit
+from stateflow.checkpoint.feeds import shown_by_copies
 from stateflow.checkpoint.handle import JobHandle
 from stateflow.checkpoint.idempotency import history_line_of, release_others
 from stateflow.checkpoint.log import Log, read_log
@@ -216,13 +217,18 @@ class RestoreRun:
             }
         own = origin.owner is not None and same_job(origin.owner, self.job)
         self._copy_tables()
+        rewinds = self._rewinds(writer) if request.rewind_sinks else {}
         return Draft(
             "restore",
             # 0 is no slot: the state comes from another job or a savepoint.
             based_on=origin.record.slot if own else 0,
             sources=sources,
             operators={uid: msgspec.structs.replace(o, hosts=()) for uid, o in operators.items()},
-            sinks=self._rewinds(writer) if request.rewind_sinks else {},
+            sinks=rewinds,
+            feeds=(
+                *(each for each in origin.feeds if each.sink in rewinds),
+                *shown_by_copies(self._copied, origin.record, origin.feeds, writer.next_slot),
+            ),
             timeline=writer.next_timeline,
             watermark=watermark,
             now=snapshot.now,
@@ -319,6 +325,10 @@ class RestoreRun:
         """Before the decision: a fork that is there has its tables."""
         for copy in copies_of(self.plan.sinks):
             copy_table(self.spark, copy)
+
+    @property
+    def _copied(self) -> list[str]:
+        return [sink.uid for sink in self.plan.sinks if sink.copy_version is not None]
 
     def _rewinds(self, writer: Writer) -> dict[str, Prepared]:
         newest = newest_sinks(read_log(writer.store, writer.layout))

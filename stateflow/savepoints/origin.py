@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from stateflow.checkpoint.log import Log
 from stateflow.checkpoint.names import Elsewhere, Name, Slot, Tag, parse, require_checkpoint, slot_of
 from stateflow.errors import UsageError
-from stateflow.format.records import Prepared, Record, Savepoint
+from stateflow.format.records import Prepared, Record, Savepoint, ShownState
 from stateflow.savepoints.format import read_savepoint, resolved
 from stateflow.storage.roots import open_store
 
@@ -30,6 +30,8 @@ class Origin:
     """The same job as a handle, when the snapshot is one of its checkpoints."""
     last_commits: Mapping[str, int] = field(default_factory=dict)
     """By sink uid: the slot of the last output that the sink had at the snapshot."""
+    feeds: tuple[ShownState, ...] = ()
+    """What the tables of feeds showed at the snapshot."""
     targets: Mapping[str, str] = field(default_factory=dict)
     """By sink uid: where the job writes."""
     savepoint: Savepoint | None = None
@@ -79,6 +81,7 @@ def _checkpoint(name: Name, job: JobHandle) -> Origin:
         job=job.name,
         owner=job,
         last_commits=outcome.last_commits,
+        feeds=outcome.feeds,
         targets={uid: prepared.target for uid, prepared in newest.items()},
     )
 

@@ -2,7 +2,7 @@
 
     the columns of the entry     as a table of the state has them: key, namespace, map_key, at, by
     added_slot, position         of a list: which batch appended the element, and where in it
-    state, kind                  the state's name; put, delete, expire, restore or evolve
+    state, kind                  the state's name; put, delete, expire, restore, snapshot or evolve
     before, after                typed; null where there is no entry. Missing where entries have no columns
     slot, time                   of the batch
 
@@ -27,7 +27,7 @@ from stateflow.state.backends.watched import WrittenEntries
 from stateflow.state.keys.arrow_types import ARROW, INSTANT
 from stateflow.state.tabular import COLUMNS, Key, StateTable
 
-Kind = Literal["put", "delete", "expire", "restore", "evolve"]
+Kind = Literal["put", "delete", "expire", "restore", "snapshot", "evolve"]
 _OF_ENTRIES = tuple(name for name in COLUMNS if name not in ("key_group", "value", "stored", "expires_at"))
 _OWN = {"slot": "added_slot"}
 """Columns of a state's table that are called otherwise here."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from stateflow.errors import UsageError
-from stateflow.format.records import OperatorState, Prepared
+from stateflow.format.records import OperatorState, Prepared, ShownState
 from stateflow.operators.combiner_choice import Combined, as_note
 from stateflow.pipelines.graph import (
     KeyedNode,
@@ -35,7 +35,7 @@ from stateflow.pipelines.processes.operator_spec import DEAD_LETTERS, MAIN
 from stateflow.pipelines.ready.operators import ReadyOperator
 from stateflow.pipelines.rows.row_type import RowType, row_type
 from stateflow.spark.batches.batch_attempt import BatchAttempt
-from stateflow.spark.batches.changes_between import changes_between
+from stateflow.spark.batches.changes_between import changes_between, readers_of
 from stateflow.spark.batches.running_operator import RunningOperator, begun
 from stateflow.spark.inputs.open_inputs import SourceFrames, unioned, with_lateness
 from stateflow.spark.internals.plans import in_one_stage
@@ -146,9 +146,19 @@ class Batch:
             return frame
         feed = self._running[node.uid].feed(output)
         changes, lacking = changes_between(self.attempt, node, output, feed)
-        if lacking:
-            self.warnings[f"feed {node.uid} {output}"] = lacking
+        for number, sentence in enumerate(lacking):
+            self.warnings[f"feed {node.uid} {output} {number}"] = sentence
         return changes.rows(self.attempt.spark, frame) if changes is not None else frame
+
+    def shown(self, prepared: Mapping[str, Prepared]) -> tuple[ShownState, ...]:
+        """What the tables of feeds show once they have the batch's rows."""
+        flow, slot = self.attempt.settings.flow, self.attempt.moment.slot
+        return tuple(
+            ShownState(sink.uid, node.uid, feed.state, slot, prepared[sink.uid].target)
+            for node in flow.operators
+            for output, feed in node.feeds.items()
+            for sink in readers_of(flow, node, output)[0]
+        )
 
     def _prepared(self, sink: SinkNode) -> Prepared:
         """The sink's rows, written where no reader sees them yet."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from pyspark.sql import SparkSession
 
-from stateflow.format.records import OperatorState, Record
+from stateflow.format.records import OperatorState, Record, ShownState
 from stateflow.operators.combiner_choice import Combined, noted
 from stateflow.operators.context import Moment
 from stateflow.pipelines.flow import Flow
@@ -58,6 +58,8 @@ class BatchAttempt:
     parent: Record | None
     last_commits: Mapping[str, int]
     storage: TaskStorage
+    feeds: tuple[ShownState, ...] = ()
+    """What the tables of feeds show before it."""
     late: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Per sink uid the abandoned slots whose output may have arrived all the same."""
     input_free: bool = False

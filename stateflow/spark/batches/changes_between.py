@@ -1,9 +1,11 @@
-"""Rows of a feed for what changed between two batches: a restore has put another state in place, or the state has another type.
+"""Rows of a feed for what its table lacks before a batch, and for values that are others as today's type.
 
-The first batch behind it writes them, beside its own rows. So the rows up to a slot are the state at that slot, also then.
+The batch writes them beside its own rows. So the rows up to a slot are the state at that slot, whatever came before.
 
-    restore   in the slot of the restore: the entries that the state of the last rows and the restored one differ in; `delete` if the
-              restored one lacks them. Of the files only those are read that the two do not share
+    restore   in the slot of the record that the batch continues: the entries in which the state that the table shows and that of the
+              record differ, if a restore stands between the two; `delete` if the record lacks them. Of the files only those are read
+              that the two do not share
+    snapshot  the same where no restore does: the feed was out of the pipeline for a while, or begins now, when all entries are read
     evolve    in the slot of the batch: the entries whose value, as the columns of today show it, is another as today's type. All
               entries are read for it, once. Those that the batch writes have rows already
 """
@@ -15,16 +17,16 @@ from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from stateflow.checkpoint.feeds import behind, told_until
+from stateflow.checkpoint.feeds import Lag, lag
 from stateflow.errors import IncompatibleError
 from stateflow.format.encoding import GROUP_WIDTH, PREFIX_WIDTH, state_range
-from stateflow.format.records import OperatorState, Record, StateSchema
+from stateflow.format.records import OperatorState, Record, ShownState, StateSchema
 from stateflow.operators.binding import type_of
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.graph import KeyedNode, Node, SinkNode
@@ -56,12 +58,14 @@ class ChangesBetween:
 
     feed: TaskFeed
     uid: str
-    told: Record
-    """What the feed's rows show."""
+    shown: Record | None
+    """Whose state the feed's tables show; None: they show nothing yet."""
+    then: StateSchema | None
+    """The state's schema there, which may have another name and number."""
     parent: Record
     """What the batch continues."""
-    restored: bool
-    """Whether a restore or a rescale stands between the two."""
+    gap: Kind | None
+    """What rows for the difference between the two are called; None if there is none."""
     slot: int
     now: int
     storage: TaskStorage
@@ -72,22 +76,17 @@ class ChangesBetween:
 
     @property
     def evolved(self) -> bool:
-        return self._holds_state and self._then.value != self.feed.schema.value
+        return self._now is not None and self.then is not None and self.then.value != self.feed.schema.value
 
     @property
-    def _holds_state(self) -> bool:
-        """False if the restored state is from before this one was declared, or before the operator's first batch."""
-        operator = self.parent.operators.get(self.uid)
-        return operator is not None and self.feed.state in operator.states
-
-    @property
-    def _then(self) -> StateSchema:
-        return self.told.operators[self.uid].states[self.feed.state]
+    def _now(self) -> StateSchema | None:
+        """None if the parent is from before the state was declared, or before the operator's first batch."""
+        return recorded_state(self.parent, self.uid, self.feed.schema)
 
     def rows(self, spark: SparkSession, frame: DataFrame) -> DataFrame:
         """The feed's rows of the batch, `frame`, and those of what was between."""
-        if self.restored:
-            frame = frame.unionByName(self._frame(spark, frame, "restore"))
+        if self.gap is not None:
+            frame = frame.unionByName(self._frame(spark, frame, self.gap))
         if self.evolved:
             # One row per entry and slot: the batch's own says the value as today's type, and so does that of a restore.
             entry = self._now_rows.entry_columns
@@ -99,47 +98,55 @@ class ChangesBetween:
         return frame
 
     def _frame(self, spark: SparkSession, like: DataFrame, kind: Kind) -> DataFrame:
-        operator = self.parent.operators.get(self.uid) or self.told.operators[self.uid]
+        records = [record for record in (self.parent, self.shown) if record is not None]
+        operator = next(record.operators[self.uid] for record in records if self.uid in record.operators)
         shares = sum(map(len, operator.shards))
         code, paths = packed(self), self.user_paths
 
         def run(batches: Iterator[Any]) -> Iterator[Any]:
             task: ChangesBetween = unpacked(code, paths)
-            make = task.restored_rows if kind == "restore" else task.evolved_rows
+            make = task.evolved_rows if kind == "evolve" else task.rows_between
             for batch in batches:
                 for share in batch.column(0).to_pylist():
                     yield from make(share, shares)
 
         return spark.range(0, shares, 1, shares).mapInArrow(run, like.schema)
 
-    def restored_rows(self, share: int, shares: int) -> Iterator[pa.RecordBatch]:
+    def rows_between(self, share: int, shares: int) -> Iterator[pa.RecordBatch]:
         """Of every so many-th pair of shards."""
-        context, state = self._context(), self.feed.state
-        if self._holds_state:
+        context, part = self._context(), (share, shares)
+        found: Iterator[Change]
+        assert self.gap is not None
+        if self.then is None or self.shown is None:
+            found = ((key, None, raw) for key, raw in self._entries(self.parent, self.feed.schema, part))
+        elif self._now is None:
+            found = ((key, raw, None) for key, raw in self._entries(self.shown, self.then, part))
+        else:
             asked = Differences(
-                ComparedSnapshot("", self.told, context),
+                ComparedSnapshot("", self.shown, context),
                 ComparedSnapshot("", self.parent, context),
                 look_up=True,
-                share=(share, shares),
+                share=part,
             )
-            found = ((each.key, each.before, each.after) for each in asked.stored(self.uid, state))
-        else:
-            entries = _stored_entries(context, self.told.operators[self.uid], self._then.id, (share, shares))
-            found = ((key, raw, None) for key, raw in entries)
-        yield from self._made("restore", self.parent.cut, found)
+            found = ((each.key, each.before, each.after) for each in asked.stored(self.uid, self.then.id))
+        yield from self._made(self.gap, self.parent.slot, found)
 
     def evolved_rows(self, share: int, shares: int) -> Iterator[pa.RecordBatch]:
         """Of every so many-th shard."""
-        operator = self.parent.operators[self.uid]
-        number = operator.states[self.feed.state].id
-        entries = _stored_entries(self._context(), operator, number, (share, shares))
+        entries = self._entries(self.parent, self.feed.schema, (share, shares))
         yield from self._made("evolve", self.slot, ((key, raw, raw) for key, raw in entries))
+
+    def _entries(
+        self, record: Record, schema: StateSchema, share: tuple[int, int]
+    ) -> Iterator[tuple[bytes, bytes]]:
+        return _stored_entries(self._context(), record.operators[self.uid], schema.id, share)
 
     def _made(self, kind: Kind, slot: int, found: Iterator[Change]) -> Iterator[pa.RecordBatch]:
         """`found` has the bytes as they are stored at both points."""
         todays = todays_values(self.feed.schema, self._serializer())[0]
-        now, then = self._now_rows, ChangeRows(self.feed.key, self.feed.state, self._then)
-        thens = partial(_thens_values, self._then)
+        schema = self.then or self.feed.schema
+        now, then = self._now_rows, ChangeRows(self.feed.key, self.feed.state, schema)
+        thens = partial(_thens_values, schema)
         while part := list(islice(found, ROWS)):
             there = [change for change in part if change[2] is not None]
             if there:
@@ -182,74 +189,141 @@ class ChangesBetween:
 
 def changes_between(
     attempt: BatchAttempt, node: KeyedNode, output: str, feed: TaskFeed
-) -> tuple[ChangesBetween | None, str]:
-    """What the feed lacks, if it lacks something; and a sentence if it goes on lacking it."""
+) -> tuple[ChangesBetween | None, list[str]]:
+    """What the feed lacks, if it lacks something; and sentences on what it goes on lacking."""
     parent, settings = attempt.parent, attempt.settings
     if parent is None:
-        return None, ""
-    sinks, operators = _reached(settings.flow, node, output)
-    told_by_sink = told_until(parent, attempt.last_commits, (sink.uid for sink in sinks))
-    if not told_by_sink:
-        return None, ""  # a feed begins empty
-    told = min(told_by_sink.values())
-    late = behind(told_by_sink, parent)
-    restored = bool(late)
-    tables = ", ".join(late or told_by_sink)
-    if parent.kind == "erase" and told < parent.slot:
-        return None, (
-            f"the feed of state {feed.state!r} of operator {node.uid!r} has no rows for erasure {parent.slot}: its tables ({tables}) still have "
-            "those of the erased key, which have to be deleted there"
+        return None, []
+    sinks, operators = readers_of(settings.flow, node, output)
+    shown = {sink.uid: _shown_by(attempt, sink, node, feed) for sink in sinks}
+    erased = [uid for uid, each in shown.items() if each is not None and each.erased]
+    lacking = [_of_erased_keys(node, feed, erased, parent)] if erased else []
+    delivered = {*attempt.last_commits, *parent.sinks}
+    behind = lag(shown, delivered, parent, _has_entries(parent, node, feed))
+    base: Record | None = parent
+    then, gap = None, cast("Kind | None", None)
+    why = behind.why
+    if behind.lacks:
+        base = None if behind.since is None else attempt.record_at(behind.since)
+        gap = "restore" if behind.since is not None and behind.since < parent.cut else "snapshot"
+        if operators and not why:
+            # Their own state is of the same checkpoint: they would count it a second time.
+            why = f"operator {operators[0].uid!r} reads it, which may have them"
+        if behind.since is not None:
+            name = next(each.state for each in shown.values() if each is not None)
+            then, reason = _comparable(base, name, parent, node, feed)
+            why = why or reason
+    elif recorded_state(parent, node.uid, feed.schema) is None:
+        return None, lacking  # the state begins
+    else:
+        then = recorded_state(parent, node.uid, feed.schema)
+    if why:
+        return None, [*lacking, _of_missing_rows(node, feed, behind, gap, parent, why)]
+    changes = ChangesBetween(
+        feed,
+        node.uid,
+        _only(base, node.uid) if base is not None else None,
+        then,
+        _only(parent, node.uid),
+        gap,
+        attempt.moment.slot,
+        attempt.moment.now,
+        attempt.storage,
+        settings.open_shard,
+        node.process_type if node.columnar is None else None,
+        settings.user_paths,
+    )
+    return (changes if gap is not None or changes.evolved else None), lacking
+
+
+def _shown_by(attempt: BatchAttempt, sink: SinkNode, node: KeyedNode, feed: TaskFeed) -> ShownState | None:
+    """What the sink's table shows of the state, which may have had another name, as may the sink."""
+    uids = {each.uid for each in attempt.settings.flow.sinks}
+    ours = [
+        each
+        for each in attempt.feeds
+        if each.operator == node.uid and _is_same(attempt.parent, each, feed)
+        if each.sink == sink.uid or (each.sink not in uids and sink.place and sink.sink_kind.is_at(sink.target, each.target))
+    ]  # fmt: skip
+    return max(ours, key=lambda each: each.slot, default=None)
+
+
+def _is_same(parent: Record | None, shown: ShownState, feed: TaskFeed) -> bool:
+    operator = parent.operators.get(shown.operator) if parent is not None else None
+    recorded = operator.states.get(shown.state) if operator is not None else None
+    return shown.state == feed.state if recorded is None else recorded.id == feed.schema.id
+
+
+def _has_entries(record: Record, node: KeyedNode, feed: TaskFeed) -> bool:
+    if recorded_state(record, node.uid, feed.schema) is None:
+        return False
+    return any(True for _ in record.operators[node.uid].files)
+
+
+def recorded_state(record: Record, uid: str, schema: StateSchema) -> StateSchema | None:
+    """The same state in a record: its name may be another one there, its number is not."""
+    operator = record.operators.get(uid)
+    states = operator.states.values() if operator is not None else ()
+    return next((state for state in states if state.id == schema.id), None)
+
+
+def _comparable(
+    base: Record | None, name: str, parent: Record, node: KeyedNode, feed: TaskFeed
+) -> tuple[StateSchema | None, str]:
+    """The state's schema in `base`, where it is called `name`, and why the two points cannot be compared; empty if they can."""
+    if base is None:
+        gone = "the checkpoint of what they show is gone"
+        return (
+            None,
+            f"{gone} (an erasure deletes it; then the rows of the erased key have to be deleted there)",
         )
-    base = attempt.record_at(told) if restored else parent
-    lacking = _lacking(base, parent, node.uid, feed.state)
-    if restored and len(set(told_by_sink.values())) > 1:
-        # All of them get the same rows, which would undo it a second time where the table has gone back.
-        lacking = "others of its tables are up to date with another slot"
-    changes = None
-    if base is not None and not lacking:
-        changes = ChangesBetween(
-            feed,
-            node.uid,
-            _only(base, node.uid),
-            _only(parent, node.uid),
-            restored,
-            attempt.moment.slot,
-            attempt.moment.now,
-            attempt.storage,
-            settings.open_shard,
-            node.process_type if node.columnar is None else None,
-            settings.user_paths,
+    one = base.operators.get(node.uid)
+    if one is None or name not in one.states:
+        return None, f"checkpoint {base.slot} does not have the state"
+    then, now, other = (
+        one.states[name],
+        recorded_state(parent, node.uid, feed.schema),
+        parent.operators.get(node.uid, one),
+    )
+    if (one.key, one.max_parallelism) != (other.key, other.max_parallelism):
+        return then, "the operator has another key or other key groups now"
+    numbers = {
+        then.id == feed.schema.id,
+        *(one.states[each].id == other.states[each].id for each in one.states.keys() & other.states.keys()),
+    }
+    if now is not None and other.states.get(name) != now and numbers != {True}:
+        return then, "the state has another name and another number now"
+    return then, ""
+
+
+def _of_missing_rows(
+    node: KeyedNode, feed: TaskFeed, behind: Lag, gap: Kind | None, parent: Record, why: str
+) -> str:
+    what = "restore" if gap == "restore" else "the changes up to slot" if behind.late else "the state of slot"
+    tables = []
+    if behind.late:
+        names = ", ".join(behind.late)
+        tables.append(
+            f"({names}) show the state as of slot {behind.since} for every entry that no batch changes again"
         )
-        if not changes.restored and not changes.evolved:
-            return None, ""
-        if operators:
-            # Their own state has gone back with the job: they would undo it a second time.
-            lacking = f"operator {operators[0].uid!r} reads it, whose state is of the same checkpoint"
-    elif not restored:
-        return None, ""
-    if not lacking:
-        return changes, ""
-    what = f"restore or rescale {parent.cut}" if restored else "the changed type"
-    return None, (
-        f"the feed of state {feed.state!r} of operator {node.uid!r} has no rows for {what}, since {lacking}: its tables "
-        f"({tables}) show the state as of slot {told} for every entry that no batch changes again; "
-        "`stateflow state export` has the state as it is"
+    if behind.new:
+        tables.append(
+            f"({', '.join(behind.new)}) show the entries that batches change from now on, and no others"
+        )
+    return (
+        f"the feed of state {feed.state!r} of operator {node.uid!r} has no rows for {what} {parent.cut if gap == 'restore' else parent.slot}, "
+        f"since {why}: its tables {', '.join(tables)}; `stateflow state export` has the state as it is"
     )
 
 
-def _lacking(base: Record | None, parent: Record, uid: str, state: str) -> str:
-    """Why the two points cannot be compared; empty if they can."""
-    if base is None:
-        return "the checkpoint before it is gone (an erasure deletes it; then the rows of the erased key have to be deleted there)"
-    if uid not in base.operators or state not in base.operators[uid].states:
-        return "the checkpoint before it does not have the state"
-    one, other = base.operators[uid], parent.operators.get(uid, base.operators[uid])
-    if (one.key, one.max_parallelism) != (other.key, other.max_parallelism):
-        return "the operator has another key or other key groups now"
-    return ""
+def _of_erased_keys(node: KeyedNode, feed: TaskFeed, tables: Sequence[str], parent: Record) -> str:
+    return (
+        f"the feed of state {feed.state!r} of operator {node.uid!r} has no rows for erasure {parent.slot}: its tables "
+        f"({', '.join(tables)}) still have those of the erased key, which have to be deleted there"
+    )
 
 
-def _reached(flow: Flow, node: Node, output: str) -> tuple[list[SinkNode], list[KeyedNode]]:
+def readers_of(flow: Flow, node: Node, output: str) -> tuple[list[SinkNode], list[KeyedNode]]:
     """The sinks and the operators that rows of an output reach without an operator in between."""
     sinks, operators = [], []
     ahead = [reader for reader, rows in flow.consumers(node) if rows.output == output]
