@@ -58,9 +58,16 @@ class Lag:
         return bool(self.late or self.new)
 
 
-def lag(shown: Mapping[str, ShownState | None], delivered: Iterable[str], parent: Record, holds: bool) -> Lag:
-    """`shown`: by sink of the feed what its table shows. `delivered`: the sinks that have output of the job. `holds`: whether
-    the parent has entries of the state."""
+def lag(
+    shown: Mapping[str, ShownState | None],
+    delivered: Iterable[str],
+    abandoned: Mapping[str, tuple[int, ...]],
+    parent: Record,
+    *,
+    holds: bool,
+) -> Lag:
+    """`shown`: by sink of the feed what its table shows. `delivered`: the sinks that have output of the job. `abandoned`: by
+    sink the slots that may have arrived all the same. `holds`: whether the parent has entries of the state."""
     late = {uid: each.slot for uid, each in shown.items() if each is not None and each.slot != parent.slot}
     new = [uid for uid, each in shown.items() if each is None and holds]
     why = ""
@@ -69,4 +76,6 @@ def lag(shown: Mapping[str, ShownState | None], delivered: Iterable[str], parent
         why = "others of its tables are up to date with another slot"
     if other := sorted(set(new) & set(delivered)):
         why = f"sink {other[0]!r} has delivered rows before of which is not known what they show"
+    if unclear := sorted(slot for uid in late for slot in abandoned.get(uid, ()) if slot > late[uid]):
+        why = f"the output of slot {unclear[0]} was given up, and may have arrived all the same"
     return Lag(tuple(late), min(late.values(), default=None), tuple(new), why if late or new else "")

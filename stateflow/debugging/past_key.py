@@ -117,6 +117,6 @@ def read_rows(past: Evaluation, step: Step, node: KeyedNode, key: Any) -> KeyRow
     """The rows of the key in the batch of a step, which goes on from the record before it."""
 
     def use(frames: SourceFrames) -> KeyRows:
-        return rows_of_key(Batch(past.attempt(step.record, step.before), SourceFrames(frames)), node, key)
+        return rows_of_key(Batch(past.attempt(step, step.before), SourceFrames(frames)), node, key)
 
     return past.read(step, use)

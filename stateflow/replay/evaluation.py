@@ -14,7 +14,7 @@ from stateflow.checkpoint.handle import JobHandle
 from stateflow.checkpoint.log import Log
 from stateflow.compatibility.flows import check_flow
 from stateflow.config.options import Options, scratch_parent
-from stateflow.format.records import FileRef, Record
+from stateflow.format.records import FileRef, Outcome, Record
 from stateflow.operators.context import Moment
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.parameters import known_parameters
@@ -86,6 +86,7 @@ class Evaluation:
     scratch: Path
     sinks: Mapping[str, Sink]
     user_paths: Sequence[str]
+    log: Log
     answers: Sequence[RecordedAnswers] = ()
     own: Stager = field(init=False)
     settings: BatchSettings = field(init=False)
@@ -135,18 +136,26 @@ class Evaluation:
         batch = SlotInput.of(step.record, step.before)
         return reread(self.spark, self.inputs, batch, self.scratch, self.fetch, use)
 
-    def attempt(self, record: Record, parent: Record | None) -> BatchAttempt:
-        """An attempt at the batch of a record, on the state of `parent`."""
+    def attempt(self, step: Step, parent: Record | None) -> BatchAttempt:
+        """An attempt at the batch of a step, on the state of `parent`."""
+        record, outcome = step.record, _outcome_of(self.log, step.before)
         return BatchAttempt(
             spark=self.spark,
             settings=self.settings,
             moment=moment_of(record, parent, self.parameters),
             parent=parent,
-            last_commits={},
+            # Feeds lack what they lacked then.
+            last_commits=outcome.last_commits if outcome else {},
+            feeds=outcome.feeds if outcome else (),
+            record_at=lambda slot: next((kept for kept in self.log.chain if kept.slot == slot), None),
             # Its epoch is that of the run then: what a run does at its first batch, it does again.
             storage=self.storage(record.epoch, record.slot),
             input_free=bool(record.statistics.get("input_free")),
         )
+
+
+def _outcome_of(log: Log, record: Record | None) -> Outcome | None:
+    return log.slots[record.slot].outcome if record is not None and record.slot in log.slots else None
 
 
 def moment_of(record: Record, parent: Record | None, parameters: Mapping[str, Any]) -> Moment:
@@ -179,7 +188,16 @@ def evaluation(
         allow_non_restored_state=batches.allow_non_restored_state,
         checkpoints=[record.slot for record in batches.log.checkpoints],
     )
-    records = {each.slot: each for step in steps for each in (step.before, step.record) if each is not None}
+    # A feed lacks what its table lacked then, since the checkpoint that this shows.
+    shown = {
+        each.slot
+        for step in steps
+        if (outcome := _outcome_of(batches.log, step.before)) is not None
+        for each in outcome.feeds
+    }
+    bases = (record for record in batches.log.chain if record.slot in shown)
+    read = (*bases, *(each for step in steps for each in (step.before, step.record) if each is not None))
+    records = {each.slot: each for each in read}
     with forked(job, list(records.values()), job.owner(purpose)) as fork:
         spark = build_session(
             f"stateflow {purpose} {job.name}",
@@ -193,7 +211,16 @@ def evaluation(
                 inputs = open_inputs(spark, flow, exactly_once=True)
                 Outline(spark, flow, inputs).check(before)
                 made = Evaluation(
-                    flow, parameters, options, spark, inputs, fork, scratch, sinks, batches.user_paths
+                    flow,
+                    parameters,
+                    options,
+                    spark,
+                    inputs,
+                    fork,
+                    scratch,
+                    sinks,
+                    batches.user_paths,
+                    batches.log,
                 )
                 made.answers = with_recorded_answers(flow, made.storage(0, 0), open_reader(options))
                 yield made

@@ -173,7 +173,7 @@ class _Batches:
     def _evaluated(
         self, step: Step, parent: Record | None, frames: SourceFrames
     ) -> tuple[Batch, dict[str, Prepared]]:
-        batch = Batch(self.past.attempt(step.record, parent), SourceFrames(frames))
+        batch = Batch(self.past.attempt(step, parent), SourceFrames(frames))
         return batch, batch.run()
 
     # -- what was put out

@@ -20,7 +20,7 @@ from stateflow.checkpoint.writer import Writer
 from stateflow.compatibility.flows import check_flow
 from stateflow.compatibility.states import begin_to_sweep, indexes, resolve_states, state_ids
 from stateflow.format.encoding import prefix, split
-from stateflow.format.records import FileRef, OperatorState, Record, Shard, SourceState
+from stateflow.format.records import FileRef, OperatorState, Record, Shard, ShownState, SourceState
 from stateflow.operators.context import Moment
 from stateflow.operators.keyed import KeyedEngine
 from stateflow.pipelines.processes.operator_spec import OperatorSpec
@@ -30,7 +30,7 @@ from tests.in_memory import IN_MEMORY
 from tests.jobs.files import stored
 from tests.operators.expiring import BACKENDS, GROUPS, SECOND, chunk_of, full_key
 from tests.operators.releases import flow_of
-from tests.protocol.scenario import World, offset_of, prepared
+from tests.protocol.scenario import FEED, World, fed, offset_of, prepared
 
 KEYS = 3
 ONCE = 100
@@ -182,7 +182,9 @@ class ReleasedWorld(World):
             sinks={
                 "left": prepared("left", prev, number, (staged,)),
                 "right": prepared("right", prev, number, ()),
+                FEED: fed(writer, number),
             },
+            feeds=(ShownState(FEED, "op", "n", slot, FEED),),
         )
 
     def _computed(self, writer: Writer, number: int, folder: Path) -> OperatorState:

@@ -2,7 +2,8 @@
 
 The source is the natural numbers, one per batch. Each batch writes a state file and a staged file, decides
 its record, gives the number to two sinks and completes. So after any accident each sink must hold 0, 1, 2...
-without a gap or a repetition, as many as the head's offset says.
+without a gap or a repetition, as many as the head's offset says. A third one has the feed of the state, so that a batch also
+gives it what it lacks.
 """
 
 from __future__ import annotations
@@ -16,18 +17,20 @@ from msgspec import structs
 
 from stateflow.checkpoint.abandon import abandon
 from stateflow.checkpoint.draft import Draft
+from stateflow.checkpoint.feeds import lag
 from stateflow.checkpoint.log import Log
 from stateflow.checkpoint.pins import tags
 from stateflow.checkpoint.verification import verify
 from stateflow.checkpoint.writer import CommitPermit, Writer
 from stateflow.errors import DisagreementError, StateflowError
-from stateflow.format.records import FileRef, Prepared, Record, SourceState
+from stateflow.format.records import FileRef, Prepared, Record, ShownState, SourceState
 from stateflow.format.references import job_files
 from stateflow.storage.store import Store
 from tests.jobs.fake import FakeJob
 from tests.jobs.files import one_shard, stored
 
 SINKS = ("left", "right")
+FEED = "feed"
 
 
 @dataclass
@@ -75,7 +78,7 @@ class World(FakeJob):
 
     def __init__(self, store: Store, job: str = "orders") -> None:
         super().__init__(store, job)
-        self.sinks = {uid: Sink() for uid in SINKS}
+        self.sinks = {uid: Sink() for uid in (*SINKS, FEED)}
         self.step: Step | None = None
         self.kept_files = 3
         """A batch names its own state file and those of the two batches before it."""
@@ -119,7 +122,9 @@ class World(FakeJob):
             sinks={
                 "left": prepared("left", prev, offset, (staged,)),
                 "right": prepared("right", prev, offset, ()),
+                FEED: fed(writer, offset),
             },
+            feeds=(ShownState(FEED, "count", "n", slot, FEED),),
         )
 
     def rewind(self, target: Record) -> Record:
@@ -154,6 +159,30 @@ def prepared(uid: str, prev: Mapping[str, int], offset: int, files: tuple[FileRe
     )
 
 
+def fed(writer: Writer, offset: int) -> Prepared:
+    """The rows of the feed: the number; before it -1 - n if the state has become n without one."""
+    found = prepared(FEED, writer.last_commits, offset, ())
+    shown = next(iter(writer.feeds), None)
+    parent = writer.parent
+    if parent is None:
+        return found
+    lacks = lag({FEED: shown}, writer.last_commits, writer.late, parent, holds=True)
+    if lacks.why or not lacks.lacks:
+        return found  # what was given up may have arrived
+    return structs.replace(found, payload={"rows": [-offset - 1, offset]})
+
+
+def shown_by(rows: Iterable[int], lost: Iterable[int] = ()) -> int:
+    """The state that the rows of the feed are, applied in order."""
+    state = 0
+    for row in rows:
+        while state in lost and row > state:
+            state += 1
+        assert row < 0 or row == state, f"the feed has {row} where the state was {state}"
+        state = -row - 1 if row < 0 else row + 1
+    return state
+
+
 def offset_of(record: Record | None) -> int:
     """How many numbers the state of a record has seen."""
     return int(record.sources["numbers"].lines[0]) if record else 0
@@ -175,8 +204,15 @@ def settle(world: World, retained: int = 2) -> None:
     writer.collect(retained, orphans=True)
 
 
-def check(world: World, *, settled: bool, abandoned: Mapping[str, set[int]] | None = None) -> None:
-    """The invariants. `settled`: nothing is in flight, and the last thing that ran was a collection."""
+def check(
+    world: World,
+    *,
+    settled: bool,
+    abandoned: Mapping[str, set[int]] | None = None,
+    gone_back: bool = False,
+) -> None:
+    """The invariants. `settled`: nothing is in flight, and the last thing that ran was a collection. `gone_back`: a restore has
+    left the sinks alone, so that all but the feed have got numbers again."""
     log = world.log()
     log.require_sound()
     if log.identity is None:
@@ -195,7 +231,9 @@ def check(world: World, *, settled: bool, abandoned: Mapping[str, set[int]] | No
             by_slot.setdefault(slot, set()).add(writer)
         # What was abandoned may be missing; a fenced run may also have delivered it at the last moment.
         lost = (abandoned or {}).get(uid, set()) - set(sink.rows)
-        if settled:
+        if settled and uid == FEED:
+            assert shown_by(sink.rows, lost) == offset_of(log.head), "the feed is not the state"
+        if settled and not gone_back:
             assert sink.rows == expected_rows(log, uid, lost), f"{uid} is not exactly once"
     for record in log.chain:
         by_slot.setdefault(record.slot, set()).add(record.writer)
@@ -309,7 +347,7 @@ def tell(store: Store) -> World:
 def abandoned_after(life: str) -> dict[str, set[int]]:
     """What the sinks will lack once a life of the story has run."""
     names = [name for name, _ in STORY]
-    return {"right": {4}} if names.index(life) >= names.index("abandon") else {}
+    return {"right": {4}, FEED: {4}} if names.index(life) >= names.index("abandon") else {}
 
 
 def copy_sinks(world: World) -> dict[str, Sink]:

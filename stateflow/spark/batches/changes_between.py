@@ -199,7 +199,7 @@ def changes_between(
     erased = [uid for uid, each in shown.items() if each is not None and each.erased]
     lacking = [_of_erased_keys(node, feed, erased, parent)] if erased else []
     delivered = {*attempt.last_commits, *parent.sinks}
-    behind = lag(shown, delivered, parent, _has_entries(parent, node, feed))
+    behind = lag(shown, delivered, attempt.late, parent, holds=_has_entries(parent, node, feed))
     base: Record | None = parent
     then, gap = None, cast("Kind | None", None)
     why = behind.why

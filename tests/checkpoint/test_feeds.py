@@ -1,0 +1,103 @@
+"""Which state the tables of feeds show, record by record, and what they lack before a batch. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stateflow.checkpoint.feeds import Lag, Shown, lag, shown_after, shown_by_copies
+from stateflow.format.records import Owner, Prepared, Record, ShownState
+
+OTHERS = "others of its tables are up to date with another slot"
+
+
+def record(slot: int, kind: Any, sinks: str = "", **fields: Any) -> Record:
+    return Record(
+        kind=kind, job="j", slot=slot, epoch=1, writer="w", owner=Owner(run="r"),
+        sinks={uid: Prepared(kind="memory", target=uid, prev=None) for uid in sinks}, **fields,
+    )  # fmt: skip
+
+
+def shows(slot: int, sink: str = "a", state: str = "total", *, erased: bool = False) -> ShownState:
+    return ShownState(sink, "sums", state, slot, sink, erased)
+
+
+@pytest.mark.parametrize(
+    ("made", "outcome", "before", "after"),
+    [
+        ("a batch", "committed", [shows(4)], [shows(5)]),
+        ("a batch", "already", [shows(4)], [shows(5)]),
+        # It has no rows of the batch, and nothing of the state has changed.
+        ("a batch", "none", [shows(4)], [shows(5)]),
+        ("a batch", "abandoned", [shows(4)], [shows(4)]),
+        ("a batch", "committed", [shows(4, "b"), shows(3, "a", "n")], [shows(4, "b"), shows(3, "a", "n"), shows(5)]),
+        ("a fence", "", [shows(4)], [shows(4)]),
+        ("a rescale", "", [shows(4)], [shows(5)]),
+        ("a rescale", "", [shows(3)], [shows(3)]),
+        ("an erasure", "", [shows(4)], [shows(5, erased=True)]),
+        ("a restore of the same", "", [shows(4)], [shows(5)]),
+        ("a restore", "", [shows(4)], [shows(4)]),
+        ("a restore of a savepoint", "", [shows(4)], [shows(4)]),
+        ("a rewind", "committed", [shows(4), shows(4, "b")], [shows(4, "b"), shows(5)]),
+        ("a rewind to a lag", "committed", [shows(4)], [shows(1)]),
+        ("a rewind to before the feed", "committed", [shows(4)], []),
+    ],
+)  # fmt: skip
+def test_each_record_says_what_the_tables_show(
+    made: str, outcome: str, before: list[ShownState], after: list[ShownState]
+) -> None:
+    found = {
+        "a batch": record(5, "checkpoint", "a", based_on=4, feeds=(shows(5),)),
+        "a fence": record(5, "fence", based_on=4),
+        "a rescale": record(5, "rescale", based_on=4),
+        "an erasure": record(5, "erase", based_on=4, feeds=(shows(4, erased=True),)),
+        "a restore of the same": record(5, "restore", based_on=4),
+        "a restore": record(5, "restore", based_on=2),
+        "a restore of a savepoint": record(5, "restore", based_on=0),
+        "a rewind": record(5, "restore", "a", based_on=2, feeds=(shows(2),)),
+        "a rewind to a lag": record(5, "restore", "a", based_on=2, feeds=(shows(1),)),
+        "a rewind to before the feed": record(5, "restore", "a", based_on=2),
+    }[made]
+    outcomes = {"a": outcome} if outcome else {}
+    assert set(shown_after(found, outcomes, tuple(before))) == set(after)
+
+
+def test_copied_tables_of_a_fork_show_what_they_showed_there() -> None:
+    origin = record(7, "checkpoint")
+    shown: Shown = (shows(7), shows(6, "b"), shows(7, "c"))
+    copies = shown_by_copies(["a", "b"], origin, shown, 2)
+    assert copies == (shows(2), shows(0, "b"))
+    restored = record(2, "restore", based_on=0, feeds=copies)
+    assert shown_after(restored, {}, ()) == copies, "slot 0 is no checkpoint of the fork"
+
+
+@pytest.mark.parametrize(
+    ("shown", "delivered", "holds", "expected"),
+    [
+        ({"a": shows(5)}, ["a"], True, Lag()),
+        ({"a": shows(3)}, ["a"], True, Lag(("a",), 3)),
+        ({"a": None}, [], True, Lag(new=("a",))),
+        ({"a": None}, [], False, Lag()),
+        ({"a": shows(3), "c": shows(3)}, ["a"], True, Lag(("a", "c"), 3)),
+        ({"a": shows(3), "b": shows(5)}, ["a"], True, Lag(("a",), 3, why=OTHERS)),
+        ({"a": shows(3), "c": shows(2)}, ["a"], True, Lag(("a", "c"), 2, why=OTHERS)),
+        ({"a": shows(5), "b": None}, ["a"], True, Lag(new=("b",), why=OTHERS)),
+        ({"a": shows(3), "b": None}, ["a"], True, Lag(("a",), 3, ("b",), OTHERS)),
+        (
+            {"a": None}, ["a"], True,
+            Lag(new=("a",), why="sink 'a' has delivered rows before of which is not known what they show"),
+        ),
+    ],
+)  # fmt: skip
+def test_a_feed_lacks_what_its_tables_do_not_show(
+    shown: dict[str, ShownState | None], delivered: list[str], holds: bool, expected: Lag
+) -> None:
+    assert lag(shown, delivered, {"b": (4,)}, record(5, "checkpoint"), holds=holds) == expected
+
+
+def test_what_was_given_up_may_have_arrived_and_is_not_written_again() -> None:
+    why = "the output of slot 4 was given up, and may have arrived all the same"
+    shown = {"a": shows(3)}
+    assert lag(shown, ["a"], {"a": (4,)}, record(5, "checkpoint"), holds=True) == Lag(("a",), 3, why=why)
+    assert lag(shown, ["a"], {"a": (2,)}, record(5, "checkpoint"), holds=True) == Lag(("a",), 3)

@@ -1,0 +1,163 @@
+"""A feed whose table has fallen behind the state: every way goes on, and the rows up to each slot are those of a plain model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import stateflow as sf
+from stateflow.checkpoint.log import read_log
+from stateflow.config.options import load
+from stateflow.format.layout import JobLayout
+from stateflow.jobs.job import Job
+from stateflow.storage.roots import open_store
+from tests.spark.pipelines import ORDER, Order, Sum, Workbench, at
+from tests.spark.sink_places import contents
+
+
+class Scene:
+    """A job with a feed, and a model of it: what each user has spent, by slot."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark, self.bench = spark, Workbench(spark, folder)
+        self.files: list[list[int]] = []
+        self.model: dict[int, tuple[int, dict[int, float]]] = {0: (0, {})}
+        """By slot the files read so far, and the sums."""
+        self.pipeline = self.declared("changes")
+        self.warnings: list[str] = []
+
+    def declared(self, *sinks: str) -> sf.Pipeline:
+        bench = self.bench
+
+        @sf.pipeline("orders")
+        def orders(flow: sf.Flow) -> None:
+            rows = flow.source("orders", bench.source("orders", ORDER), Order)
+            sums = rows.key_by("user").process("sum", Sum)
+            sums.collect("sums", sf.memory("feeds-out-of-step"))
+            if sinks:
+                feed = flow.state_changes("sum", state="total")
+                for sink in sinks:
+                    feed.append(sink, sf.delta(str(bench.folder / sink.partition("-")[0])))
+
+        self.pipeline = orders
+        return orders
+
+    @property
+    def job(self) -> Job:
+        return Job(str(self.bench.folder / "root"), "orders")
+
+    @property
+    def options(self) -> Any:
+        folders = {f"{name}_dir": str(self.bench.folder / name) for name in ("cache", "scratch")}
+        code = {"checkpoint_dir": str(self.bench.folder / "root"), "local_fsync": False, **folders}
+        return load(code=code, env={}, folder=self.bench.folder)
+
+    def batch(self, *users: int) -> int:
+        self.files.append(list(users))
+        self.bench.rows("orders", [Order(user, "a", 1.0 + user, at(len(self.files))) for user in users])
+        return self.run()
+
+    def run(self) -> int:
+        found = self.bench.run(self.pipeline, retained_checkpoints=50)
+        self.warnings = [each for each in found.warnings if "the feed of" in each]
+        log = read_log(open_store(str(self.bench.folder / "root")), JobLayout("orders"))
+        for record in log.chain:
+            if record.slot in self.model or not record.carries_state:
+                continue
+            assert record.based_on is not None or not self.model.keys() - {0}
+            read, sums = self.model[record.based_on or 0]
+            if record.kind == "checkpoint":
+                sums = dict(sums)
+                for user in self.files[read]:
+                    sums[user] = sums.get(user, 0.0) + 1.0 + user
+                read += 1
+            self.model[record.slot] = read, sums
+        return max(self.model)
+
+    def restore(self, slot: int, **options: Any) -> int:
+        return int(
+            self.job.restore(f"checkpoint:{slot}", self.pipeline, options=self.options, **options)
+            .apply()
+            .checkpoint
+        )
+
+    def rows(self, table: str = "changes") -> list[Any]:
+        return contents(self.spark, self.bench.folder / table, "user", "slot", "kind", "before", "after")
+
+    def shown(self, slot: int, table: str = "changes") -> dict[int, float]:
+        """The feed's rows up to a slot, applied in order to nothing."""
+        held: dict[int, float] = {}
+        rows = sorted((row for row in self.rows(table) if row[1] <= slot), key=lambda row: row[1])
+        assert len({row[:2] for row in rows}) == len(rows), "one row per key and slot"
+        for user, _, kind, before, after in rows:
+            assert held.get(user) == before, (user, rows)
+            held.pop(user, None)
+            if kind not in ("delete", "expire"):
+                held[user] = after
+        return held
+
+    def is_right(self, slot: int, table: str = "changes") -> bool:
+        assert self.shown(slot, table) == self.model[slot][1], (slot, self.rows(table))
+        return not self.warnings
+
+    def replayed(self, slot: int) -> Mapping[str, Any]:
+        """The batch again, with the same code: the rows of each sink then and now."""
+        report = self.job.replay(self.pipeline, slot, slot, options=self.options)
+        assert report.is_same, report.document()
+        return {uid: (sink.before, sink.after) for uid, sink in report.sinks.items()}
+
+
+@pytest.fixture
+def scene(spark: SparkSession, tmp_path: Path) -> Scene:
+    from stateflow.spark.session.shipping import by_value
+    from tests.spark import pipelines
+
+    by_value([pipelines])
+    return Scene(spark, tmp_path)
+
+
+def test_a_rewind_to_a_restore_that_left_the_table_alone_is_told_and_replays_alike(scene: Scene) -> None:
+    first = scene.batch(0, 1)
+    scene.batch(0, 2)
+    restored = scene.restore(first)
+    (scene.bench.folder / "orders" / "00002.json").unlink()
+    scene.files.pop()
+    told = scene.batch(3)
+    assert scene.is_right(told)
+    assert {row[0]: row[2] for row in scene.rows() if row[1] == restored} == {0: "restore", 2: "delete"}
+    assert scene.replayed(told)["changes"] == (3, 3)
+    # Back to the first restore: its table lacked then what the batch behind it has told.
+    again = scene.restore(restored, rewind_sinks=True)
+    assert scene.run() > again
+    assert scene.is_right(max(scene.model))
+    assert scene.is_right(again)
+
+
+def test_a_feed_that_was_out_of_the_pipeline_or_whose_sink_is_renamed_goes_on(scene: Scene) -> None:
+    scene.declared()
+    scene.batch(0, 1)
+    scene.declared("changes")
+    begun = scene.batch(0)
+    assert scene.is_right(begun)
+    assert [row[2] for row in scene.rows() if row[1] < begun] == ["snapshot", "snapshot"]
+    scene.declared()
+    missed = scene.batch(0, 2)
+    scene.declared("changes-renamed")
+    told = scene.batch(2)
+    assert scene.is_right(missed)
+    assert scene.is_right(told)
+    assert sorted(row[0] for row in scene.rows() if row[1] == missed) == [0, 2]
+    assert scene.replayed(told)["changes-renamed"] == (3, 3)
+    # A second table later gets what changes from now on, and the run says so.
+    scene.declared("changes-renamed", "second")
+    told = scene.batch(1)
+    assert (
+        "its tables (second) show the entries that batches change from now on, and no others"
+        in scene.warnings[0]
+    )
+    scene.warnings.clear()
+    assert scene.is_right(told)
