@@ -70,7 +70,7 @@ class Scene:
                 continue
             assert record.based_on is not None or not self.model.keys() - {0}
             read, sums = self.model[record.based_on or 0]
-            if record.kind == "checkpoint":
+            if record.statistics.get("processed_rows"):
                 sums = dict(sums)
                 for user in self.files[read]:
                     sums[user] = sums.get(user, 0.0) + 1.0 + user
