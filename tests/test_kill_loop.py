@@ -65,12 +65,10 @@ def test_kills_of_earlier_commits_are_told_and_never_shrink(tmp_path: Path) -> N
     every = keep("abc", Seen(7, 0), file)
     assert every == seen(file) == {"def": Seen(20, 0), "abc": Seen(100, 1)}
     journal = Journal.open(tmp_path)
-    assert "of commit abc. Earlier commits saw 20 (def: 20), with no findings.\n" in page(
+    assert "of commit abc. Other commits saw 20 (def: 20), with no findings.\n" in page(
         journal, "abc", [1], every
     )
-    assert "Earlier commits saw 120 (def: 20, abc: 100), with 1 finding.\n" in page(
-        journal, "ghi", [1], every
-    )
+    assert "Other commits saw 120 (def: 20, abc: 100), with 1 finding.\n" in page(journal, "ghi", [1], every)
     assert "of commit abc.\n" in page(journal, "abc", [1])
 
 

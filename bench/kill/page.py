@@ -59,6 +59,8 @@ Most of what a driver costs is the start of its JVM. So most kills take the driv
 queries and tasks, and lends the JVM to the next run; what the JVM was about to write to a table it may still write meanwhile. A whole
 driver dies once in every round, as *driver* or as *everything*.
 
+A scene that was played alone tells of its victims on its own page: [warm hosts](hosts.md#what-runs-of-one-host-share).
+
 Killed elsewhere: Airflow's scheduler, triggerer and worker, in a real Airflow (`tests/airflow/test_story.py`); HDFS's DataNodes and writers
 (`tests/protocol/test_crash_hdfs.py`). The clock jumps in the driver's Python, not
 in Spark's JVM and not in the Python workers.
@@ -74,7 +76,7 @@ def page(journal: Journal, commit: str, seeds: list[int], commits: Mapping[str, 
     )
     told = [
         HEAD,
-        f"{verdict} {kills.total():,} of {GOAL:,} kills have been played with the library of commit {commit}.{_earlier(commits, commit)}",
+        f"{verdict} {kills.total():,} of {GOAL:,} kills have been played with the library of commit {commit}.{_others(commits, commit)}",
         "",
         "| victim | what it is | kills |",
         "|---|---|---:|",
@@ -108,13 +110,11 @@ def page(journal: Journal, commit: str, seeds: list[int], commits: Mapping[str, 
     return "\n".join(told).rstrip() + "\n"
 
 
-def _earlier(commits: Mapping[str, Seen], commit: str) -> str:
-    """What commits before this one have seen."""
-    before = {name: each for name, each in commits.items() if name != commit}
-    if not before:
+def _others(commits: Mapping[str, Seen], commit: str) -> str:
+    """What other commits have seen."""
+    others = {name: each for name, each in commits.items() if name != commit}
+    if not others:
         return ""
-    kills, found = sum(each.kills for each in before.values()), sum(each.found for each in before.values())
-    names = ", ".join(f"{name}: {each.kills:,}" for name, each in before.items())
-    return (
-        f" Earlier commits saw {kills:,} ({names}), with {found or 'no'} finding{'' if found == 1 else 's'}."
-    )
+    kills, found = sum(each.kills for each in others.values()), sum(each.found for each in others.values())
+    names = ", ".join(f"{name}: {each.kills:,}" for name, each in others.items())
+    return f" Other commits saw {kills:,} ({names}), with {found or 'no'} finding{'' if found == 1 else 's'}."

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,11 +13,17 @@ import pytest
 from airflow.sdk.api.datamodels._generated import TaskInstanceState
 
 from stateflow.airflow import StateflowRunOperator, WarmHost
+from stateflow.driver import supervisor
 from stateflow.driver.processes import DriverFolder
 from stateflow.driver.run_spec import RunSpec
+from stateflow.driver.run_state import Ended
+from stateflow.driver.supervision import Supervision
+from stateflow.format.records import Owner
+from stateflow.jobs.job import Job
 from tests.airflow.conftest import Connect
 from tests.airflow.runner import run_task
 from tests.hosts.hosting import Host, eventually, give, host
+from tests.hosts.test_runs import slow
 
 SLOW = """
 class Slow(Total):
@@ -90,10 +98,10 @@ def test_a_host_that_is_not_there_fails_the_try_with_only(team: Host) -> None:
 
 
 def test_a_full_host_costs_no_try_and_a_killed_driver_ends_its_run_and_not_the_host(team: Host) -> None:
-    slow, other = team.project("slow", body=SLOW, operator="Slow"), team.project("other")
+    stuck, other = team.project("stuck", body=SLOW, operator="Slow"), team.project("other")
     root = {"STATEFLOW_CHECKPOINT_DIR": str(team.folder / "root")}
-    parameters = {"input": str(slow / "in"), "output": str(slow / "out")}
-    spec = RunSpec(f"{slow}/pipeline.py:slow", "slow", "dag/1", "run", parameters, environment=root)
+    parameters = {"input": str(stuck / "in"), "output": str(stuck / "out")}
+    spec = RunSpec(f"{stuck}/pipeline.py:stuck", "stuck", "dag/1", "run", parameters, environment=root)
     driver: Any = WarmHost("tests", only=True).bound("spark_default").launch(spec)
     try:
         eventually(lambda: team.shown()["runs"], "the slow run has the place")
@@ -110,6 +118,86 @@ def test_a_full_host_costs_no_try_and_a_killed_driver_ends_its_run_and_not_the_h
     assert team.shown()["pid"] == pid, "the host goes on"
     again = run_task(operator(other, WarmHost("tests", only=True), retries=0), run_id="full")
     assert again.state is TaskInstanceState.SUCCESS, (again.error, words_of(other, "full"))
+
+
+class Task:
+    """Tries of a task whose run is on the host, and whose batch waits."""
+
+    def __init__(self, team: Host, name: str) -> None:
+        self.team, self.name = team, name
+        self.project, self.begun, self._go = slow(team, name)
+        self.said: list[str] = []
+        self.application = team.shown()["pid"]
+
+    def attempt(self) -> Supervision:
+        root = str(self.team.folder / "root")
+        parameters = {"input": str(self.project / "in"), "output": str(self.project / "out")}
+        spec = RunSpec(
+            f"{self.project}/pipeline.py:{self.name}", self.name, "dag/1", "run", parameters,
+            environment={"STATEFLOW_CHECKPOINT_DIR": root},
+        )  # fmt: skip
+        launcher: Any = WarmHost("tests", only=True).bound("spark_default")
+        owner = Owner("r", dag_run="dag/1", task="run")
+        return Supervision(Job(root, self.name), spec, launcher, owner, say=self.said.append)
+
+    def in_batch(self) -> Supervision:
+        first = self.attempt()
+        first.begin()
+        eventually(self.begun.exists, "the batch runs")
+        return first
+
+    def go(self) -> None:
+        self._go.touch()
+
+    def ends_well(self) -> None:
+        """The next try does, on the same host, with each row once."""
+        assert self.attempt().run().exit_code == 0, self.said
+        found = self.team.stateflow(
+            "query", self.name, "total", "total", "a3", "--checkpoint-dir", str(self.team.folder / "root")
+        )
+        assert "1.0" in found.stdout, found.stderr
+        assert self.team.shown()["pid"] == self.application
+
+
+def test_the_run_of_a_killed_task_ends_after_its_batch_within_its_grace(team: Host) -> None:
+    task = Task(team, "in-grace")
+    first = task.in_batch()
+    first.stop(grace=60)
+    task.go()
+    state = eventually(lambda: isinstance(now := first.look(), Ended) and now, "it ends")
+    assert (state.outcome.exit_code, state.outcome.batches) == (0, 1), state
+    task.ends_well()
+    assert "its task was killed at checkpoint" in " ".join(task.said)
+
+
+def test_a_run_that_outlives_its_grace_is_killed_and_the_host_goes_on(team: Host) -> None:
+    task = Task(team, "out-of-grace")
+    task.in_batch().stop(grace=0.5)
+    eventually(lambda: not team.shown()["runs"], "it is gone, and its place is free")
+    task.go()
+    task.ends_well()
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["the supervisor", "everything of the task"])
+def test_a_retry_after_a_worker_was_lost_goes_on_with_the_run_or_takes_over(team: Host, whole: bool) -> None:
+    task = Task(team, f"lost-{whole}".lower())
+    task.in_batch()
+    folder = driver_folder(task)
+    victims = [supervisor.read(folder / name) for name in (supervisor.ITSELF, *(["driver"] if whole else []))]
+    for victim in victims:
+        assert victim is not None
+        os.kill(victim["pid"], signal.SIGKILL)
+    if whole:
+        eventually(lambda: not team.shown()["runs"], "the run ends with who waits for it")
+    task.go()
+    task.ends_well()
+    assert ("going on with it" in " ".join(task.said)) is not whole
+
+
+def driver_folder(task: Task) -> Path:
+    found = DriverFolder(task.name, "dag/1", "run").newest()
+    assert found is not None
+    return found.folder
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,8 @@ class WarmHost:
     """`WarmHost("team")`: the run goes to the host that `stateflow host start team` has started on the worker.
 
     `wait`: seconds to wait for a place on it. Whatever the host does not take, `otherwise` starts. `only=True`: then the task fails
-    instead, and a host that is full or drains is tried again without using up a try. `env`: variables for the run.
+    instead, also when the host's Spark has died and is not back after `wait`; a host that is full or drains is tried again without using
+    up a try. `env`: variables for the run.
     """
 
     detached = True
