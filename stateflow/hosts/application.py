@@ -454,7 +454,7 @@ LASTING = (
     "-XX:MinHeapFreeRatio=10",
     "-XX:MaxHeapFreeRatio=30",
     # It collects garbage more often before it takes more: with runs in a row it is never idle, and gave nothing back.
-    "-XX:GCTimeRatio=2",
+    "-XX:GCTimeRatio=4",
 )
 """Options of Java for an application that stays."""
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
