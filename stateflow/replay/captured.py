@@ -30,6 +30,7 @@ class CapturedSink(Sink):
     declared = FUNCTION
 
     def __init__(self, replaced: SinkNode) -> None:
+        self.replaced = replaced
         self._sink = class_of(replaced.sink_kind).of(replaced.target, replaced.options, "exactly_once")
 
     @classmethod

@@ -21,9 +21,11 @@ from stateflow.pipelines.parameters import known_parameters
 from stateflow.pipelines.pipeline import Pipeline
 from stateflow.pipelines.redirected import refuse_tidying
 from stateflow.replay.answers import RecordedAnswers, with_recorded_answers
+from stateflow.replay.captured import CapturedSink
 from stateflow.replay.fork import Fork, forked
 from stateflow.replay.span import Step
 from stateflow.spark.batches.batch_attempt import BatchAttempt, BatchSettings
+from stateflow.spark.batches.changes_between import under_todays_names
 from stateflow.spark.batches.routes import Routes
 from stateflow.spark.inputs.open_inputs import OpenInputs, SourceFrames, open_inputs
 from stateflow.spark.inputs.readable import refuse_unreadable
@@ -139,6 +141,7 @@ class Evaluation:
     def attempt(self, step: Step, parent: Record | None) -> BatchAttempt:
         """An attempt at the batch of a step, on the state of `parent`."""
         record, outcome = step.record, _outcome_of(self.log, step.before)
+        replaced = [sink.replaced for sink in self.sinks.values() if isinstance(sink, CapturedSink)]
         return BatchAttempt(
             spark=self.spark,
             settings=self.settings,
@@ -146,7 +149,7 @@ class Evaluation:
             parent=parent,
             # Feeds lack what they lacked then.
             last_commits=outcome.last_commits if outcome else {},
-            feeds=outcome.feeds if outcome else (),
+            feeds=under_todays_names(outcome.feeds if outcome else (), replaced),
             record_at=lambda slot: next((kept for kept in self.log.chain if kept.slot == slot), None),
             # Its epoch is that of the run then: what a run does at its first batch, it does again.
             storage=self.storage(record.epoch, record.slot),

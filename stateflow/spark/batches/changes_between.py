@@ -12,7 +12,7 @@ The batch writes them beside its own rows. So the rows up to a slot are the stat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import islice
@@ -237,15 +237,29 @@ def changes_between(
 
 
 def _shown_by(attempt: BatchAttempt, sink: SinkNode, node: KeyedNode, feed: TaskFeed) -> ShownState | None:
-    """What the sink's table shows of the state, which may have had another name, as may the sink."""
-    uids = {each.uid for each in attempt.settings.flow.sinks}
+    """What the sink's table shows of the state, which may have had another name."""
     ours = [
         each
-        for each in attempt.feeds
-        if each.operator == node.uid and _is_same(attempt.parent, each, feed)
-        if each.sink == sink.uid or (each.sink not in uids and sink.place and sink.sink_kind.is_at(sink.target, each.target))
-    ]  # fmt: skip
+        for each in under_todays_names(attempt.feeds, attempt.settings.flow.sinks)
+        if (each.sink, each.operator) == (sink.uid, node.uid) and _is_same(attempt.parent, each, feed)
+    ]
     return max(ours, key=lambda each: each.slot, default=None)
+
+
+def under_todays_names(feeds: Iterable[ShownState], sinks: Sequence[SinkNode]) -> tuple[ShownState, ...]:
+    """A sink that the pipeline no longer has may have got another name: that of the one which writes to its table."""
+    uids = {sink.uid for sink in sinks}
+    return tuple(
+        next(
+            (
+                msgspec.structs.replace(each, sink=sink.uid)
+                for sink in sinks
+                if each.sink not in uids and sink.place and sink.sink_kind.is_at(sink.target, each.target)
+            ),
+            each,
+        )
+        for each in feeds
+    )
 
 
 def _is_same(parent: Record | None, shown: ShownState, feed: TaskFeed) -> bool:
