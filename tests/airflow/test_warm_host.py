@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from airflow.sdk.api.datamodels._generated import TaskInstanceState
 
-from stateflow.airflow import StateflowRunOperator, WarmHost
+from stateflow.airflow import StateflowReplayOperator, StateflowRunOperator, WarmHost
 from stateflow.driver import supervisor
 from stateflow.driver.processes import DriverFolder
 from stateflow.driver.run_spec import RunSpec
@@ -20,6 +20,7 @@ from stateflow.driver.run_state import Ended
 from stateflow.driver.supervision import Supervision
 from stateflow.format.records import Owner
 from stateflow.jobs.job import Job
+from stateflow.replay import reports
 from tests.airflow.conftest import Connect
 from tests.airflow.runner import run_task
 from tests.hosts.hosting import Host, eventually, give, host
@@ -81,6 +82,38 @@ def test_a_task_runs_on_the_host_and_so_does_the_next(team: Host) -> None:
         assert told.xcoms["return_value"]["rows"] == 20
         give(project)
     assert team.shown()["served"] == before + 2
+
+
+def test_a_replay_runs_on_the_host_and_keeps_its_report(team: Host) -> None:
+    project, before = team.project("again"), team.shown()["served"]
+    for number in (1, 2):
+        ran = run_task(operator(project, WarmHost("tests", only=True), retries=0), run_id=f"again__{number}")
+        assert ran.state is TaskInstanceState.SUCCESS, (ran.error, words_of(project, f"again__{number}"))
+        give(project)
+
+    def replayed(max_changed: float) -> Any:
+        shadow = StateflowReplayOperator(
+            task_id="shadow",
+            pipeline=f"{project}/pipeline.py:again",
+            launcher=WarmHost("tests", only=True),
+            max_changed=max_changed,
+            retries=0,
+        )
+        return run_task(shadow, run_id=f"limit {max_changed}")
+
+    same = replayed(0.0)
+    assert same.state is TaskInstanceState.SUCCESS, same.error
+    told = same.xcoms["return_value"]
+    assert (told["same"], told["rows"]) == (True, 40)
+    job = Job(str(team.folder / "root"), "again")
+    assert told["replay"] in [kept.name for kept in reports.kept_reports(job.store, job.layout)]
+
+    code = project / "pipeline.py"
+    code.write_text(code.read_text().replace("+= sum", "+= 2 * sum"))
+    refused = replayed(0.1)
+    assert refused.state is TaskInstanceState.FAILED
+    assert "max_changed=0.1 lets" in str(refused.error)
+    assert team.shown()["served"] == before + 4
 
 
 def test_without_a_host_the_run_has_a_driver_of_its_own_and_says_why(team: Host) -> None:
