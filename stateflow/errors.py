@@ -10,6 +10,8 @@ import sysconfig
 import traceback
 from pathlib import Path
 
+from stateflow.masking import without_secrets
+
 ERROR_MARK = "STATEFLOW-ERROR "
 """Begins the line that carries an error out of a task. The driver finds it inside Spark's stack trace."""
 MOST_FRAMES = 20
@@ -114,7 +116,8 @@ def placed(error: BaseException) -> str:
 def user_frames(error: BaseException) -> str:
     """The frames of the user's own code, outermost first, as Python prints them, and what was raised there; empty for none.
 
-    A log without them makes people guess; a log with all of them hides them among the frames of Spark and of this library.
+    A log without them makes people guess; a log with all of them hides them among the frames of Spark and of this library. Passwords that
+    stand in the lines are masked.
     """
     shown, current, seen = "", error, set[int]()
     while id(current) not in seen:
@@ -125,7 +128,7 @@ def user_frames(error: BaseException) -> str:
             own = _printed(found[-MOST_FRAMES:], current) if found else ""
         shown = own or shown  # the cause knows more than what was made of it
         current = current.__cause__ or current.__context__ or current
-    return shown
+    return _masked(shown)
 
 
 def frames_beside(error: BaseException) -> str:
@@ -134,7 +137,7 @@ def frames_beside(error: BaseException) -> str:
     of_frames = max((number for number, line in enumerate(lines, 1) if line.startswith("  ")), default=0)
     raised = " ".join(" ".join(lines[of_frames:]).split())
     name, _, text = raised.partition(": ")
-    sentence = " ".join(str(error).split())
+    sentence = " ".join(_masked(str(error)).split())
     repeats = raised in sentence or (
         text and name.rpartition(".")[2] == type(error).__name__ and text in sentence
     )
@@ -164,7 +167,22 @@ def frames_in(text: str) -> str:
         following = lines[number + 1] if number + 1 < len(lines) else ""
         if following.strip() and not _FRAME.match(following):
             shown.append(f"    {following.strip()}")
-    return "\n".join(shown[-2 * MOST_FRAMES :])
+    return _masked("\n".join(shown[-2 * MOST_FRAMES :]))
+
+
+def _masked(frames: str) -> str:
+    """The frames without the secrets that stand in a line of code or in what was raised: they go into logs, and to whoever reads them."""
+    shown: list[str] = []
+    hidden = False
+    for line in frames.splitlines():
+        if hidden and not line.strip(" ^~"):
+            continue  # Python's marks are below what was there
+        # Code without a text in it has no value that anybody could read.
+        code = line.startswith("    ") and not any(mark in line for mark in "'\"")
+        kept = line if code else without_secrets(line)
+        hidden = kept != line
+        shown.append(kept)
+    return "\n".join(shown)
 
 
 def is_user_file(name: str) -> bool:

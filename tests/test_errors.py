@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,24 @@ def test_a_mistake_in_a_call_of_the_library_is_shown_with_its_line() -> None:
     with pytest.raises(UsageError) as found:
         sf.delta("")
     assert 'sf.delta("")' in user_frames(found.value)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        lambda: sf.postgres("public.t", connection="postgresql://etl:geheim@db.example/shop"),
+        lambda: sf.postgres("public.t", connection="host=db.example password=geheim"),
+        lambda: sf.kafka("t", bootstrap="b:1", options={"kafka.sasl.jaas.config": "password='geheim';"}),
+        lambda: json.loads("{", cls=lambda **k: [][int("password=geheim")]),  # type: ignore[arg-type]
+    ],
+)
+def test_a_line_with_a_password_is_shown_without_it(written: Callable[[], object]) -> None:
+    with pytest.raises((UsageError, ValueError)) as found:
+        written()
+    for shown in (user_frames(found.value), frames_beside(found.value), frames_in(user_frames(found.value))):
+        assert "***" in shown
+        assert "geheim" not in shown
+        assert "^^^" not in shown, "marks below what is not there"
 
 
 def test_a_sentence_that_the_user_raises_needs_no_frames() -> None:

@@ -229,10 +229,22 @@ def _lost_late_rows(flow: Flow, source: SourceNode) -> Iterator[str]:
         )
 
 
+def renamed_targets(flow: Flow, written: Mapping[str, str]) -> dict[str, str]:
+    """By uid of a sink why its target cannot be the one that the job has written to."""
+    return {
+        sink.uid: f"sink {sink.uid!r} wrote {written[sink.uid]}, and the pipeline now says {sink.output}: put the name back, or give the sink a "
+        "new uid, with which it begins there"
+        for sink in flow.sinks
+        if sink.uid in written and sink.sink_kind.renamed(sink.target, written[sink.uid])
+    }
+
+
 def _moved(flow: Flow, written: Mapping[str, str]) -> Iterator[str]:
     for sink in flow.sinks:
         before = written.get(sink.uid)
-        if before is not None and sink.place and not sink.sink_kind.is_at(sink.target, before):
+        if before is None or not sink.place or sink.sink_kind.renamed(sink.target, before):
+            continue
+        if not sink.sink_kind.is_at(sink.target, before):
             yield (
                 f"sink {sink.uid!r} has written to {before} and goes on in {sink.output}: a run refuses a table that is not that one, "
                 "moved as a whole; give a new table a new uid"

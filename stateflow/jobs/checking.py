@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from stateflow.compatibility.flows import Check, compare, folders
+from stateflow.compatibility.flows import Check, compare, folders, renamed_targets
 from stateflow.errors import StateflowError
 from stateflow.format.records import Record
 from stateflow.pipelines.flow import Flow
@@ -17,10 +17,13 @@ from stateflow.spark.sinks.lacking import lacking
 from stateflow.spark.sources import subfolders
 
 
-def checked(flow: Flow, job: str, record: Record | None, **given: Any) -> Check:
-    """`given` are the further arguments of `compare`."""
+def checked(
+    flow: Flow, job: str, record: Record | None, written: Mapping[str, str] | None = None, **given: Any
+) -> Check:
+    """`written` says where the job has written to; `given` are the further arguments of `compare`."""
+    misfits = {**lacking(flow), **renamed_targets(flow, written or {})}
     # Warnings: where `check` runs there need not be the data.
-    check = compare(flow, job, record, misfits=lacking(flow), **given)
+    check = compare(flow, job, record, misfits=misfits, written=written, **given)
     return replace(check, warnings=(*check.warnings, *absent_inputs(flow), *_unread(flow)))
 
 

@@ -51,7 +51,7 @@ from stateflow.jobs.stopping import Stopped, stop_job
 from stateflow.observe.status import JobStatus, status_of
 from stateflow.pipelines.parameters import known_parameters
 from stateflow.savepoints.dispose import dispose_claimed
-from stateflow.savepoints.origin import find_origin, newest_sinks
+from stateflow.savepoints.origin import find_origin, written_places
 from stateflow.storage.local import held_root
 from stateflow.storage.roots import open_recorded, open_store
 
@@ -166,7 +166,7 @@ class Job(JobHandle):
             decided, checkpoints = log.decided, tuple(kept.slot for kept in log.checkpoints)
             record = decided if decided is not None and decided.carries_state else log.head
             # A restore or a rescale writes nothing, and the record of one has no outputs.
-            written = {uid: prepared.target for uid, prepared in newest_sinks(log).items()}
+            written = written_places(log)
         before = known_parameters(pipeline.function, record)
         values = {**before, **(parameters or {})}
         return checked(

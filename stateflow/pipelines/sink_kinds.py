@@ -32,6 +32,10 @@ def _nowhere(target: Any) -> str:
     return ""
 
 
+def _never(target: Any, recorded: str) -> bool:
+    return False
+
+
 GETS_NEW_ROWS = "has nothing of this job yet, and gets only rows that follow the snapshot"
 GETS_CHANGED_KEYS = "has nothing of this job yet, and gets only the keys that change after the snapshot"
 """What a restore expects of an append and of an upsert that begin, see `SinkKind.starts`."""
@@ -62,6 +66,9 @@ class SinkKind:
     """Where a target is, in one spelling: no two sinks of a pipeline write to one place, and no source reads it. Other kinds than
     Delta's begin with what they are, as in `postgres://host:5432/shop.public.orders`, and put this into records as the target. Empty for
     a target that is no place."""
+    renamed: Callable[[Any, str], bool] = _never
+    """Whether a target is surely another one than the place that a record names, and not the same in another spelling or moved: no slot
+    can be there, and a run refuses it before it touches anything. Others are found by their slots."""
     shown: Callable[[Any], str] | None = None
     """The place as the user has written it, for messages; None if that is the same."""
     dataset: str = ""

@@ -211,6 +211,7 @@ def _sinks(flow: Flow, origin: Origin, log: Log | None, rewind: bool) -> Iterato
     # A savepoint does not say what its job had delivered. The slot of an edited one is that of the snapshot it is like.
     still = log is not None and origin.job == log.job and not _moves(flow, origin.record, log)
     commits = log.last_commits if log else {}
+    since = origin.record.slot if log is not None and origin.job == log.job else None
     for node in flow.sinks:
         target = _target(node) or node.mode
         had, has = origin.last_commits.get(node.uid), commits.get(node.uid)
@@ -230,11 +231,25 @@ def _sinks(flow: Flow, origin: Origin, log: Log | None, rewind: bool) -> Iterato
         elif has == had or (still and has <= origin.record.slot):
             yield sink("keeps", "has nothing newer than the snapshot")
         else:
-            yield sink(
-                "keeps",
-                f"keeps its output up to slot {has}: what followed the snapshot will be delivered again",
-                again=True,
-            )
+            yield sink("keeps", _delivered_again(node, newest.get(node.uid), since, has, rewind), again=True)
+
+
+def _delivered_again(
+    sink: SinkNode, newest: Prepared | None, since: int | None, has: int, rewind: bool
+) -> str:
+    """What becomes of an output that gets once more what followed the snapshot. `since`: the snapshot's slot, if it is of this job."""
+    said = f"keeps its output up to slot {has}: what followed the snapshot will be delivered again"
+    if newest is None or rewindable(newest) or not sink.place:
+        return said
+    if rewind:
+        said = f"cannot be taken back and {said}"
+    if sink.sink_kind.changes == "replace":
+        return f"{said}, and replaces the rows of its keys once more"
+    rows = "rows" if since is None else f"the rows of slots {since + 1}..{has}"
+    return (
+        f"{said}, and {rows} will be there twice: give the sink a new target and a new uid, or take them out yourself before the "
+        "job goes on"
+    )
 
 
 def _target(sink: SinkNode) -> str:

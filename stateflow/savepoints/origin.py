@@ -103,3 +103,11 @@ def newest_sinks(log: Log) -> dict[str, Prepared]:
     for record in log.chain:
         newest.update(record.sinks)
     return newest
+
+
+def written_places(log: Log) -> dict[str, str]:
+    """By sink uid: where the job has written to, or will as soon as its last record is carried out."""
+    newest, pending = newest_sinks(log), {uid for record in log.pending for uid in record.sinks}
+    return {
+        uid: prepared.target for uid, prepared in newest.items() if uid in log.last_commits or uid in pending
+    }

@@ -31,7 +31,7 @@ from stateflow.checkpoint.process import this_process
 from stateflow.checkpoint.rescale import kept_key_groups, needs_rescale, rescaled_operators
 from stateflow.checkpoint.retention import Retention
 from stateflow.checkpoint.writer import Writer
-from stateflow.compatibility.flows import check_flow, compare
+from stateflow.compatibility.flows import check_flow, compare, renamed_targets
 from stateflow.config.options import Options, checkpoint_root, scratch_parent
 from stateflow.errors import IncompatibleError, NotFoundError, StateflowError, UsageError
 from stateflow.format.layout import JobLayout
@@ -41,7 +41,7 @@ from stateflow.metrics import numbers, reporter
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.lost_rows import LostRows, added, lost_rows
 from stateflow.pipelines.pipeline import Pipeline
-from stateflow.savepoints.origin import newest_sinks
+from stateflow.savepoints.origin import written_places
 from stateflow.spark.batches.batch_attempt import BatchSettings
 from stateflow.spark.batches.routes import Routes
 from stateflow.spark.carry_out import Sinks, functions_of
@@ -182,6 +182,8 @@ class _Run:
             allow_non_restored_state=self.request.allow_non_restored_state,
             checkpoints=[kept.slot for kept in log.checkpoints],
         )
+        for sentence in renamed_targets(self.flow, written_places(log)).values():
+            raise IncompatibleError(sentence)
         self._refuse_drained(newest, pending=bool(log.pending))
         origin = self.options.origin("max_parallelism")
         refusal = kept_key_groups(newest, self.options.max_parallelism, self.job) if newest else ""
@@ -194,7 +196,7 @@ class _Run:
         """Checks the flow against the record that the run goes on from, and tells what `check` warns of."""
         allow = self.request.allow_non_restored_state
         check_flow(self.flow, writer.parent, allow_non_restored_state=allow)
-        written = {uid: prepared.target for uid, prepared in newest_sinks(writer.log).items()}
+        written = written_places(writer.log)
         check = compare(self.flow, self.job, writer.parent, allow_non_restored_state=allow, written=written)
         for sentence in check.warnings:
             self.warnings.add(sentence, sentence)
@@ -295,6 +297,7 @@ class _Run:
             tell_of_outputs(
                 spark,
                 self.flow,
+                open_sinks,
                 SinkSlot(writer.job, self.job, "", 0, writer.epoch),
                 writer.last_commits,
                 lambda: {checkpoint.slot for checkpoint in read_log(self.store, self.layout).checkpoints},

@@ -338,6 +338,19 @@ class SinkConformance:
             life.model = after
 
     @promise
+    def test_the_target_says_whose_rows_it_has(self, tmp_path: Path) -> None:
+        """Two jobs that write to one target double its rows, and only the target knows of both: let `writers` name every sink that it has
+        rows of. A target that keeps no such names cannot tell, and leaves `writers` out."""
+        life, spark = _Life(self, tmp_path), self.spark()
+        self._skip_unless(type(life.sink).writers is not Sink.writers, "the sink does not tell (writers)")
+        at = life.log.at()
+        _require(at.app_id not in life.sink.writers(spark), "writers() names a sink before it has rows there")
+        life.deliver()
+        named = life.sink.writers(spark)
+        _require(at.app_id in named, f"writers() is {named} after rows of {at.app_id}")
+        _require(named[at.app_id] in ("", at.job_name), f"writers() calls the job {named[at.app_id]!r}")
+
+    @promise
     def test_the_output_goes_back_to_an_older_slot_or_says_that_it_cannot(self, tmp_path: Path) -> None:
         """`stateflow restore --rewind-sinks`: a kind that says `rewound_as` takes its target back, in a record of its own that is
         committed as any other; every other kind refuses before the decision, and leaves the target as it is."""

@@ -39,7 +39,14 @@ class MadeJob(ClaimedJob):
         """Which version of a pipeline's file made the batches, if that is noted."""
         super().__init__(root, name, **claimed)
 
-    def batch(self, *, rows: int = 100, carried_out: bool = True, kind: str = "delta_append") -> int:
+    def batch(
+        self,
+        *,
+        rows: int = 100,
+        carried_out: bool = True,
+        kind: str = "delta_append",
+        target: str = "/data/totals",
+    ) -> int:
         """A checkpoint; without `carried_out` it is decided and stays pending."""
         writer = self.writer
         now = self.clock()
@@ -64,7 +71,7 @@ class MadeJob(ClaimedJob):
             watermark=self.watermark,
             sources={"events": SourceState(lines=(OFFSET % slot,), kind="delta", event_time=now)},
             operators={"balance": operator},
-            sinks={"totals": Prepared(kind=kind, target="/data/totals", prev=last, rows=rows)},
+            sinks={"totals": Prepared(kind=kind, target=target, prev=last, rows=rows)},
             parameters=PARAMETERS,
             versions={"stateflow": "0.1.0", **self.code},
             statistics={

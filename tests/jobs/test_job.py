@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,12 @@ import stateflow as sf
 from stateflow.checkpoint.control import stop_requested
 from stateflow.checkpoint.processes import identity_of_this_process
 from stateflow.compatibility.flows import compare
+from stateflow.errors import IncompatibleError
 from stateflow.format.records import Owner
 from stateflow.pipelines.loading import load_pipeline
 from stateflow.pipelines.parameters import known_parameters, required_parameters
 from tests.jobs.fake import T0
-from tests.jobs.made import ORDERS, PARAMETERS, REPOSITORY, made_job
+from tests.jobs.made import ORDERS, PARAMETERS, REPOSITORY, MadeJob, made_job
 
 
 def orders() -> sf.Pipeline:
@@ -137,6 +139,50 @@ def test_outputs_are_known_after_a_record_that_writes_none(tmp_path: Path) -> No
         ),
         absent,
     )
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrote", "same", "other"),
+    [
+        (
+            "postgres_append",
+            "postgres://env:DB/public.k1",
+            sf.postgres("public.k1", connection="postgresql://db.example/shop"),
+            sf.postgres("public.m9", connection="env:DB", create=True),
+        ),
+        (
+            "kafka_append",
+            "kafka://one:9092/k1",
+            sf.kafka("k1", bootstrap="two:9092"),
+            sf.kafka("m9", bootstrap="one:9092"),
+        ),
+    ],
+)
+def test_another_table_or_topic_under_an_old_uid_is_refused_before_spark(
+    tmp_path: Path, kind: str, wrote: str, same: Any, other: Any
+) -> None:
+    root = tmp_path / "root"
+    made = MadeJob(str(root))
+    made.batch(kind=kind, target=wrote)
+    made.beat(ended=True)
+    job = sf.Job(str(root), "orders")
+
+    def into(target: Any) -> sf.Pipeline:
+        @sf.pipeline("orders")
+        def moved(flow: sf.Flow) -> None:
+            events = flow.source("events", sf.files(str(tmp_path), "json"), "user long")
+            events.append("totals", target)
+
+        return moved
+
+    said = f"sink 'totals' wrote {wrote}, and the pipeline now says {other}: put the name back, or give the sink a new uid"
+    check = job.check(into(other), allow_non_restored_state=True)
+    assert not check.compatible
+    assert [problem for problem in check.problems if said in problem]
+    assert check.sinks == {"totals": "incompatible"}
+    assert job.check(into(same), allow_non_restored_state=True).sinks == {"totals": "continues"}
+    with pytest.raises(IncompatibleError, match=f"^{re.escape(said)}"):
+        job.run(into(other), options={"local_fsync": False}, allow_non_restored_state=True)
 
 
 def test_another_folder_of_files_is_warned_of(tmp_path: Path) -> None:

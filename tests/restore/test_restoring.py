@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import stateflow as sf
 from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.log import read_epochs
 from stateflow.checkpoint.pins import list_pins, release
@@ -367,6 +368,55 @@ def test_a_plan_says_that_output_comes_again_only_when_it_does(scene: Scene) -> 
     assert "will be delivered again" in outputs(scene, "checkpoint:2")[0]
     scene.made.batch()
     assert "will be delivered again" in outputs(scene, url)[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (
+            "append",
+            (
+                "cannot be taken back and keeps its output up to slot 4: what followed the snapshot will be delivered again, and the rows of slots 3..4 "
+                "will be there twice: give the sink a new target and a new uid, or take them out yourself before the job goes on"
+            ),
+        ),
+        (
+            "upsert",
+            (
+                "cannot be taken back and keeps its output up to slot 4: what followed the snapshot will be delivered again, and replaces the rows of "
+                "its keys once more"
+            ),
+        ),
+    ],
+)
+@pytest.mark.parametrize("server", ["postgres", "kafka"])
+def test_a_plan_says_which_outputs_cannot_be_taken_back_and_what_becomes_of_their_rows(
+    tmp_path: Path, server: str, kind: str, said: str
+) -> None:
+    @sf.pipeline("orders")
+    def orders(flow: sf.Flow) -> None:
+        events = flow.source("events", sf.files(str(tmp_path), "json"), "user long")
+        target: Any = (
+            sf.kafka("totals", bootstrap="one:9092") if server == "kafka" else sf.postgres("public.totals")
+        )
+        if kind == "append":
+            events.append("totals", target)
+        else:
+            events.upsert("totals", target, keys="user")
+
+    place = "kafka://one:9092/totals" if server == "kafka" else "postgres://environment/public.totals"
+    made = MadeJob(str(tmp_path / "root"))
+    for _ in range(3):
+        made.batch(kind=f"{server}_{kind}", target=place)
+    made.beat(ended=True)
+    options = load(code={"checkpoint_dir": str(tmp_path / "root")}, env={}, folder=tmp_path)
+    given: dict[str, Any] = {"options": options, "allow_non_restored_state": True}
+    job = Job(str(tmp_path / "root"), "orders")
+    plan = job.restore("checkpoint:2", orders, {}, rewind_sinks=True, **given)
+    assert [sink.note for sink in plan.sinks] == [said]
+    assert said in str(plan)
+    plan = job.restore("checkpoint:2", orders, {}, **given)
+    assert [sink.note for sink in plan.sinks] == [said.removeprefix("cannot be taken back and ")]
 
 
 def test_a_plan_for_a_name_that_was_deleted_is_refused(scene: Scene) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -18,23 +19,30 @@ from stateflow.spark.sinks.other_writers import other_writers
     [
         ([], []),
         (["somebody's job", "stateflow", "stateflow/alone"], []),
-        (["stateflow/b/two", "stateflow/a/one/more"], [("a", "one/more"), ("b", "two")]),
+        (
+            ["stateflow/b/two", "stateflow/a/one/more"],
+            ["sink 'one/more' of the job with id a", "sink 'two' of the job with id b"],
+        ),
         (["stateflow/me/two", "stateflow/a/one"], []),
     ],
 )
-def test_other_jobs_are_told_until_this_one_has_written(
-    app_ids: list[str], others: list[tuple[str, str]]
-) -> None:
-    assert other_writers(app_ids, "me") == others
+def test_other_jobs_are_told_until_this_one_has_written(app_ids: list[str], others: list[str]) -> None:
+    assert other_writers(dict.fromkeys(app_ids, ""), "me") == others
+
+
+def test_a_job_is_told_by_its_name_where_the_target_keeps_it() -> None:
+    assert other_writers({"stateflow/a/one": "orders"}, "me") == ["sink 'one' of the job 'orders' with id a"]
 
 
 @sf.pipeline("copied")
-def copied(flow: sf.Flow, *, input: str, output: str) -> None:
-    flow.source("rows", sf.files(input, "json"), "id long").append("rows", sf.delta(output))
+def copied(flow: sf.Flow, *, input: str, output: str, table: bool) -> None:
+    target: Any = sf.delta(output) if table else sf.files(output, "json")
+    flow.source("rows", sf.files(input, "json"), "id long").append("rows", target)
 
 
-def test_a_second_job_on_one_table_is_told_once_and_not_when_the_table_is_empty(
-    spark: SparkSession, tmp_path: Path
+@pytest.mark.parametrize("table", [True, False])
+def test_a_second_job_on_one_target_is_told_once_and_not_when_the_table_is_empty(
+    spark: SparkSession, tmp_path: Path, table: bool
 ) -> None:
     (tmp_path / "input").mkdir()
     (tmp_path / "input" / "1.json").write_text('{"id": 1}\n', encoding="utf-8")
@@ -49,7 +57,7 @@ def test_a_second_job_on_one_table_is_told_once_and_not_when_the_table_is_empty(
             env={},
             folder=tmp_path,
         )
-        parameters = {"input": str(tmp_path / "input"), "output": str(tmp_path / "output")}
+        parameters = {"input": str(tmp_path / "input"), "output": str(tmp_path / "output"), "table": table}
         return run(RunRequest(copied, options, parameters, job=job, master="local[2]"))
 
     assert ran("one").warnings == ()
@@ -57,5 +65,7 @@ def test_a_second_job_on_one_table_is_told_once_and_not_when_the_table_is_empty(
     (told,) = ran("two").warnings
     assert "has rows of another job (sink 'rows' of the job with id " in told
     assert ran("two").warnings == ()
+    if not table:
+        return
     spark.sql(f"DELETE FROM delta.`{tmp_path / 'output'}`")
     assert ran("three").warnings == ()

@@ -118,6 +118,9 @@ class FilesAppend(Sink):
     def last_slot(cls, spark: SparkSession, prepared: Prepared, at: SinkSlot) -> int | None:
         return _log(prepared.payload["path"]).newest().slot_of(at.app_id)[0]
 
+    def writers(self, spark: SparkSession) -> Mapping[str, str]:
+        return {file["sink"]: "" for file in _log(self.path).newest().files}
+
     @classmethod
     def rewind(
         cls, spark: SparkSession, prepared: Prepared, at: SinkSlot, prev: int | None, last_slot: int | None

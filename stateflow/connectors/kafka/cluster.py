@@ -134,14 +134,17 @@ class Cluster:
 
     def topic_slot(self, name: str) -> str | None:
         """What the compacted topic keeps, once all that is in it now is decided."""
-        kafka = self._driver
+        return self.topic_slots(name).get(name)
+
+    def topic_slots(self, name: str) -> Mapping[str, str]:
+        """The same of all sinks. `name` is of the group that reads."""
+        kafka, found = self._driver, dict[str, str]()
         if slots.TOPIC not in self._topics():
-            return None
+            return found
         with self._errors():
             place = kafka.TopicPartition(slots.TOPIC, 0)
             with self._consumer(name, **{"isolation.level": "read_uncommitted"}) as consumer:
                 begin, end = consumer.get_watermark_offsets(place, PATIENCE)
-            found = None
             with self._consumer(
                 name,
                 **{
@@ -157,7 +160,10 @@ class Cluster:
                     if message is None:
                         continue
                     if message.error() is None:
-                        found = message.value().decode() if message.key() == name.encode() else found
+                        key, value = (message.key() or b"").decode(), message.value()
+                        found.pop(key, None)
+                        if value is not None:
+                            found[key] = value.decode()
                     elif message.error().name() != "_PARTITION_EOF":
                         raise kafka.KafkaException(message.error())
                     elif message.offset() >= end:

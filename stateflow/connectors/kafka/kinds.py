@@ -21,6 +21,11 @@ def _place(target: KafkaTopic) -> str:
     return target.place
 
 
+def _renamed(target: KafkaTopic, recorded: str) -> bool:
+    # Where the brokers are may be written in another way.
+    return target.topic != recorded.rpartition("/")[2]
+
+
 def _check_target(where: str, target: KafkaTopic) -> None:
     _ = target.topic
     for name, given, otherwise in (
@@ -63,6 +68,7 @@ APPEND = SinkKind(
     implementation="stateflow.connectors.kafka.sink:KafkaAppend",
     made_by="kafka",
     place=_place,
+    renamed=_renamed,
     shown=str,
     dataset="kafka",
     tells_slot=True,
@@ -79,6 +85,7 @@ UPSERT = SinkKind(
     implementation="stateflow.connectors.kafka.sink:KafkaUpsert",
     made_by="kafka",
     place=_place,
+    renamed=_renamed,
     shown=str,
     dataset="kafka",
     tells_slot=True,

@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+_NOBODY = slots.name_of(SinkSlot("", "", "", 0, 0))
+"""The group that asks before there is a sink's."""
+
 
 class KafkaAppend(Sink):
     """The sink `stream.append(uid, kafka(topic))`."""
@@ -126,6 +129,13 @@ class KafkaAppend(Sink):
         kept = slots.read(at, cluster.what, cluster.group_slot, cluster.topic_slot)
         return kept.slot if kept is not None else None
 
+    def writers(self, spark: SparkSession) -> Mapping[str, str]:
+        def asked() -> Mapping[str, str]:
+            cluster = Cluster(self.topic)
+            return slots.writers(cluster.topic_slots(_NOBODY), cluster.facts().id)
+
+        return trying_again(asked)
+
     def _columns(self, schema: StructType) -> tuple[list[str], list[str]]:
         what = str(self.topic)
         if self.delete_when is not None:
@@ -186,7 +196,7 @@ def _may_write(cluster: Cluster) -> None:
     """Asks for all that a commit needs, of a slot that nobody has."""
     cluster.facts()
     cluster.make_slots()
-    cluster.group_slot(slots.name_of(SinkSlot("", "", "", 0, 0)))
+    cluster.group_slot(_NOBODY)
 
 
 def _topic_of(prepared: Prepared) -> KafkaTopic:

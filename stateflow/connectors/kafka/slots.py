@@ -14,7 +14,8 @@ So a slot that is gone from both was never there, or somebody has deleted it: th
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from stateflow.connectors import DisagreementError, SinkSlot
@@ -22,6 +23,7 @@ from stateflow.connectors import DisagreementError, SinkSlot
 TOPIC = "stateflow-slots"
 """The compacted topic. One partition has the slots of all."""
 MAKE_TOPIC = f"kafka-topics.sh --create --topic {TOPIC} --partitions 1 --config cleanup.policy=compact"
+_NAME = re.compile(r"stateflow-([0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-(.+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,19 @@ def read(
     """The slot, from the two places."""
     name = name_of(at)
     return parsed(group(name) or topic(name), what)
+
+
+def writers(kept: Mapping[str, str], topic_id: str) -> dict[str, str]:
+    """Names of jobs by the `app_id` of the sinks that have written to the topic with this id. `kept` are the slots of a cluster by `name_of`."""
+    found = {}
+    for name, text in kept.items():
+        try:
+            slot = json.loads(text)
+            if (match := _NAME.fullmatch(name)) and slot["topic_id"] == topic_id:
+                found[SinkSlot(match[1], "", match[2], 0, 0).app_id] = str(slot["job"])
+        except (ValueError, KeyError, TypeError):
+            continue  # what a newer version has written says nothing to this one
+    return found
 
 
 def refuse_made_anew(topic_id: str, now: str, what: str, at: SinkSlot) -> None:

@@ -137,6 +137,17 @@ class Relation:
         )
         return (row[0], row[1]) if row is not None else (None, None)
 
+    def writers(self) -> dict[str, str]:
+        """Names of jobs by the `app_id` of the sinks that have written to the table as it is now; none for one that has no rows."""
+        oid = self.oid()
+        may_look = self.one("SELECT has_table_privilege(%s::oid, 'SELECT')", (oid,))
+        if may_look == (True,) and self.one(f"SELECT EXISTS (SELECT 1 FROM {self.name})") == (False,):
+            return {}
+        rows = self.connection.execute(
+            f"SELECT job, sink, coalesce(job_name, '') FROM {self.slots} WHERE relation = %s", (oid,)
+        )
+        return {SinkSlot(job, name, sink, 0, 0).app_id: name for job, sink, name in rows}
+
     def take_slot(self, at: SinkSlot, oid: int) -> None:
         self.connection.execute(
             f"UPDATE {self.slots} SET slot = %s, mark = %s, relation = %s, job_name = %s, at = now() WHERE job = %s AND sink = %s",

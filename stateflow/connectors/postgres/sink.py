@@ -225,6 +225,10 @@ class PostgresAppend(Sink):
         with connected(load.connection, load.what) as connection:
             return Relation(connection, *names_of_table(load.name)).slot(at)[0]
 
+    def writers(self, spark: SparkSession) -> Mapping[str, str]:
+        with self._relation() as relation:
+            return relation.writers()
+
     def _rows(self, schema: StructType) -> list[tuple[str, str]]:
         """Names and types of the columns that the table has."""
         if self.operation and self.operation not in schema.names:

@@ -124,6 +124,12 @@ def _place(target: PostgresTable) -> str:
     return target.place
 
 
+def _renamed(target: PostgresTable, recorded: str) -> bool:
+    # Where the server is may be written in another way, and the database stands before the schema if the connection says it.
+    name = ".".join(names_of_table(target.name))
+    return not recorded.endswith((f"/{name}", f".{name}"))
+
+
 APPEND = SinkKind(
     name="postgres_append",
     mode="append",
@@ -132,6 +138,7 @@ APPEND = SinkKind(
     implementation="stateflow.connectors.postgres.sink:PostgresAppend",
     made_by="postgres",
     place=_place,
+    renamed=_renamed,
     shown=str,
     dataset="postgres",
     tells_slot=True,
@@ -146,6 +153,7 @@ UPSERT = SinkKind(
     implementation="stateflow.connectors.postgres.sink:PostgresUpsert",
     made_by="postgres",
     place=_place,
+    renamed=_renamed,
     shown=str,
     dataset="postgres",
     tells_slot=True,

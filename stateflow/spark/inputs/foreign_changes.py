@@ -19,6 +19,7 @@ from stateflow.spark.internals.delta_log import DeltaLog
 from stateflow.spark.internals.file_systems import times_of_files
 from stateflow.spark.internals.scratch_folder import log_folder, newest_files
 from stateflow.spark.sinks import other_writers, unlike_properties
+from stateflow.spark.sinks.base import Sink
 from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.spark.sources import rewritten, subfolders
 from stateflow.spark.sources.delta_log import local_log
@@ -37,6 +38,7 @@ store."""
 def tell_of_outputs(
     spark: SparkSession,
     flow: Flow,
+    sinks: Mapping[str, Sink],
     job: SinkSlot,
     last_commits: Mapping[str, int],
     kept: Callable[[], Collection[int]],
@@ -45,9 +47,12 @@ def tell_of_outputs(
     """Reports properties that an output lacks, rows of other jobs in an output that this job begins, and a RESTORE of an output
     that it had written to.
 
-    `job` is any slot of it, `last_commits` has the sinks that it has committed to, and `kept` gives its checkpoints.
+    `sinks` are the open ones by uid, `job` is any slot of it, `last_commits` has the sinks that it has committed to, and `kept` gives its checkpoints.
     """
     for node in flow.sinks:
+        begins = node.uid not in last_commits
+        if begins and (others := other_writers.other_writers(sinks[node.uid].writers(spark), job.job)):
+            warn(f"other writers of {node.uid}", other_writers.sentence(str(node.target), others))
         if not isinstance(node.target, DeltaTable):
             continue
         log, table = DeltaLog(spark, node.target.path), str(node.target)
@@ -60,10 +65,7 @@ def tell_of_outputs(
                 f"properties of {node.uid}",
                 unlike_properties.sentence(node.uid, table, node.target.path, unlike),
             )
-        if node.uid not in last_commits:
-            if others := other_writers.other_writers(log.begin().app_ids(), job.job):
-                warn(f"other writers of {node.uid}", other_writers.sentence(table, others))
-        else:
+        if not begins:
             app_id = SinkSlot(job.job, job.job_name, node.uid, job.slot, job.epoch).app_id
             local = local_log(node.target.path)
             read, most = (log.read, MOST_COMMITS_ELSEWHERE) if local is None else (local.commit, MOST_COMMITS)

@@ -75,6 +75,11 @@ class Sink(ABC):
         none."""
         raise NotImplementedError
 
+    def writers(self, spark: SparkSession) -> Mapping[str, str]:
+        """The sinks of all jobs whose rows the open target has, each by its `SinkSlot.app_id`, with its job's name where that is
+        kept. A job that begins on a target with rows of another one is told."""
+        return {}
+
     @classmethod
     def rewind(
         cls, spark: SparkSession, prepared: Prepared, at: SinkSlot, prev: int | None, last_slot: int | None

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from stateflow.errors import DisagreementError, NotFoundError
 from stateflow.format.records import Prepared
+from stateflow.pipelines.inputs.tables import DeltaTable
 from stateflow.spark.internals.delta_log import DeltaLog, LoggedCommit
 from stateflow.spark.sinks.base import (
     BatchFunction,
@@ -97,6 +98,11 @@ def plan_rewind(spark: SparkSession, prepared: Prepared, at: SinkSlot, last_slot
 
 class TableSink(Sink):
     """A sink into a Delta table, which says what slot it has, and whose output can be taken back."""
+
+    table: DeltaTable
+
+    def writers(self, spark: SparkSession) -> Mapping[str, str]:
+        return dict.fromkeys(DeltaLog(spark, self.table.path).begin().app_ids(), "")
 
     @classmethod
     def last_slot(cls, spark: SparkSession, prepared: Prepared, at: SinkSlot) -> int | None:
