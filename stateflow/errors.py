@@ -45,7 +45,7 @@ class NotFoundError(StateflowError):
 
 
 class IncompatibleError(StateflowError):
-    """State, schema or format does not fit the code; nothing was written."""
+    """State, schema or format does not fit the code; no row was written."""
 
     exit_code = 4
 

@@ -252,6 +252,8 @@ class SourceState(msgspec.Struct, frozen=True, omit_defaults=True):
     """Highest event time seen so far."""
     active: Micros | None = None
     """When (batch time) this source last had rows; an idle source stops holding the watermark back."""
+    since: str = ""
+    """What the source said of where it begins, in the pipeline of this record; empty for its default."""
     topic_ids: dict[str, str] = {}
     """By `<leaf>/<topic>` what brokers call a topic of Kafka: one that is made anew under its name has another id."""
 

@@ -11,6 +11,7 @@ from stateflow.errors import StateflowError
 from stateflow.format.records import Record
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.inputs.files import Files
+from stateflow.pipelines.needs import unmet_needs
 from stateflow.pipelines.pipeline import Pipeline
 from stateflow.spark.inputs.absent_inputs import absent_inputs
 from stateflow.spark.sinks.lacking import lacking
@@ -24,7 +25,9 @@ def checked(
     misfits = {**lacking(flow), **renamed_targets(flow, written or {})}
     # Warnings: where `check` runs there need not be the data.
     check = compare(flow, job, record, misfits=misfits, written=written, **given)
-    return replace(check, warnings=(*check.warnings, *absent_inputs(flow), *_unread(flow)))
+    return replace(
+        check, warnings=(*check.warnings, *absent_inputs(flow), *map(str, unmet_needs(flow)), *_unread(flow))
+    )
 
 
 def _unread(flow: Flow) -> Iterator[str]:

@@ -36,6 +36,10 @@ def _never(target: Any, recorded: str) -> bool:
     return False
 
 
+def _no_need(target: Any) -> None:
+    pass
+
+
 GETS_NEW_ROWS = "has nothing of this job yet, and gets only rows that follow the snapshot"
 GETS_CHANGED_KEYS = "has nothing of this job yet, and gets only the keys that change after the snapshot"
 """What a restore expects of an append and of an upsert that begin, see `SinkKind.starts`."""
@@ -60,6 +64,9 @@ class SinkKind:
     options: frozenset[str] = frozenset()
     check: Check = _nothing_more
     """What else it refuses before Spark is there."""
+    require: Callable[[Any], object] = _no_need
+    """Raises UsageError for what it needs in the process of a run and does not find there, such as a package or a variable: before Spark
+    is there, and without a connection."""
     changes: Literal["refused", "replace", "as rows"] = "as rows"
     """What it does with rows that replace each other. Where they `replace` those of its target, `keys` is one of its options."""
     place: Callable[[Any], str] = _nowhere

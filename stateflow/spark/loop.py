@@ -163,7 +163,14 @@ class BatchLoop:
         parent = self.writer.parent
         now = self._now()
         beginnings = {
-            uid: SourceState(lines=s.lines, files=s.files, kind=s.kind, active=now, topic_ids=s.topic_ids)
+            uid: SourceState(
+                lines=s.lines,
+                files=s.files,
+                kind=s.kind,
+                active=now,
+                since=self.inputs.since.get(uid, ""),
+                topic_ids=s.topic_ids,
+            )
             for uid, s in sources.items()
         }
         record = Draft.continuing(
@@ -540,6 +547,7 @@ class BatchLoop:
             parent.sources if parent else {},
             self._save_log_entry,
             self.inputs.topic_ids,
+            self.inputs.since,
         )
 
     def _save_log_entry(self, name: str, path: Path) -> FileRef:

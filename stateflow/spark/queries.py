@@ -25,6 +25,7 @@ from stateflow.checkpoint.writer import Writer
 from stateflow.config.options import Options
 from stateflow.errors import DisagreementError, StateflowError
 from stateflow.format.records import SourceState
+from stateflow.spark.inputs.beginnings import tell_of_beginnings
 from stateflow.spark.inputs.foreign_changes import tell_of_files
 from stateflow.spark.inputs.open_inputs import OpenInputs
 from stateflow.spark.inputs.seeding import plan_batch, seed
@@ -76,6 +77,7 @@ class Queries:
         beginnings = resolve_initial(
             self.spark, self.inputs.layout, self.inputs.leaves, known, self.scratch / "initial", self.until
         )
+        tell_of_beginnings(self.spark, self.inputs.nodes, known, beginnings, self.loop.warnings.add)
         if beginnings:
             self.loop.record_positions(beginnings)
         self._unread = beginnings

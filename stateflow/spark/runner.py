@@ -40,6 +40,7 @@ from stateflow.liveness.heart import Heart
 from stateflow.metrics import numbers, reporter
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.lost_rows import LostRows, added, lost_rows
+from stateflow.pipelines.needs import unmet_needs
 from stateflow.pipelines.pipeline import Pipeline
 from stateflow.savepoints.origin import written_places
 from stateflow.spark.batches.batch_attempt import BatchSettings
@@ -143,6 +144,8 @@ class _Run:
         self._check_before_spark()
         for sentence in absent_inputs(self.flow):
             raise NotFoundError(sentence)
+        for unmet in unmet_needs(self.flow):
+            raise unmet
         with _set_by(self.stop, signal.SIGTERM):
             return self._in_session()
 

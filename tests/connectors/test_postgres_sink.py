@@ -189,7 +189,7 @@ def test_rows_that_the_table_refuses_are_refused_before_the_decision(
     before = table(database)
     with pytest.raises(
         IncompatibleError,
-        match=f"Postgres table shop.t refuses rows of .*{why}.*; nothing was written; leave such",
+        match=f"Postgres table shop.t refuses rows of .*{why}.*; no row was written; leave such",
     ):
         log.prepare(opened(log, PAIR), rows(log, PAIR, bad))
     assert table(database) == before

@@ -86,10 +86,14 @@ def wallet(flow):
     paid.append("paid", sf.delta(str(folder / "paid")))
 
 
-def ran(made, retained=3, **given):
+def report(made, retained=3, **given):
     conf = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2", "spark.databricks.delta.snapshotPartitions": "1"}
     options = load(code={"checkpoint_dir": str(folder / "root"), "heartbeat_interval": "1 s", "retained_checkpoints": retained}, folder=folder)
-    return run(RunRequest(made, options, master="local[2]", conf=conf, **given)).rows
+    return run(RunRequest(made, options, master="local[2]", conf=conf, **given))
+
+
+def ran(made, **given):
+    return report(made, **given).rows
 
 
 def refused(made, **given):
@@ -164,6 +168,12 @@ told["misspelt"] = refused(pipeline("misspelt", Misspelt, "orders"))
 told["latest"] = ran(pipeline("latest", Order, "orders", since="latest"))
 told["since"] = ran(pipeline("since", Order, "orders", since=BEGIN + timedelta(seconds=30)))
 told["later"] = ran(pipeline("later", Order, "orders", since=BEGIN + timedelta(days=300)))
+told["warned of since"] = [
+    report(pipeline("late", Order, "orders", since=BEGIN + timedelta(days=300))).warnings,
+    report(pipeline("since", Order, "orders", since=BEGIN + timedelta(seconds=30))).warnings,
+    report(pipeline("since", Order, "orders", since=BEGIN)).warnings,
+    report(pipeline("since", Order, "orders")).warnings,
+]
 
 partitions = jvm.java.util.Collections.singletonMap("orders", admin_names.NewPartitions.increaseTo(3))
 admin.createPartitions(partitions).all().get()
@@ -315,6 +325,17 @@ def test_a_password_of_the_connection_is_in_no_record_and_no_plan(told: dict[str
 
 def test_a_source_begins_where_since_says(told: dict[str, object]) -> None:
     assert (told["latest"], told["since"], told["later"]) == (0, 10, 0)
+
+
+def test_a_since_that_is_too_late_or_does_not_count_any_more_is_told(told: dict[str, Any]) -> None:
+    late, same, other, none = told["warned of since"]
+    assert same == []
+    assert late[0].startswith(
+        "source 'events': no message of Kafka topic orders is as late as since=2026-10-28T00:00:00+00:00"
+    )
+    assert other[0].startswith("source 'events': since=2026-01-01T00:00:00+00:00 does not count any more")
+    assert none[0].startswith("source 'events': the default does not count any more as where it begins")
+    assert [len(late), len(other), len(none)] == [1, 1, 1]
 
 
 def test_a_message_that_does_not_fit_names_its_place_or_comes_in_a_column(told: dict[str, object]) -> None:

@@ -99,7 +99,7 @@ def test_a_misspelt_field_fails_the_batch_and_a_column_that_is_null_does_not(
         sf.IncompatibleError,
         match=r"source 'orders': no row of the batch has the field 'amout' of Misspelt, and \S*a%20b\.json has 'amount', which Misspelt "
         r"lacks: call the field 'amount', or give it its former name, `Annotated\[\.\.\., sf\.field\(aliases=\['amount'\]\)\]`, "
-        r"or, .*nothing was written",
+        r"or, .*no row was written",
     ):
         bench.run(pipeline)
     assert rows() == []

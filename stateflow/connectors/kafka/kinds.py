@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stateflow.connectors import (
@@ -12,13 +12,24 @@ from stateflow.connectors import (
     SinkKind,
     UsageError,
     check_upsert,
+    names_of,
     require_columns,
+    required,
 )
+from stateflow.connectors.kafka.settings import settings_of
 from stateflow.connectors.kafka.topic import KafkaTopic, is_kafka
+
+TEXTS = {"string": "string", "bytes": "binary"}
+"""Types of a column that is a key or a value as it is."""
 
 
 def _place(target: KafkaTopic) -> str:
     return target.place
+
+
+def _require(target: KafkaTopic) -> None:
+    required("confluent_kafka", "kafka", str(target))
+    settings_of(target)
 
 
 def _renamed(target: KafkaTopic, recorded: str) -> bool:
@@ -45,6 +56,27 @@ def _check_target(where: str, target: KafkaTopic) -> None:
         )
 
 
+def one_column(what: str, part: str, form: str, columns: Sequence[tuple[str, str]]) -> None:
+    """UsageError for a key or a value that is one text or one row of bytes, and would be made of other columns. `columns` are names and types."""
+    if form in TEXTS and [kind for _, kind in columns] != [TEXTS[form]]:
+        told = ", ".join(f"{name} {kind}" for name, kind in columns) or "no column"
+        raise UsageError(
+            f"{what}: a {part} of {form} is one column of the type {TEXTS[form]}, and here it is {told}: say {part}='json', or let transform() "
+            "make one column"
+        )
+
+
+def _check_columns(where: str, target: KafkaTopic, options: Mapping[str, Any], rows: RowType | None) -> None:
+    """The same, as far as the rows are declared."""
+    if rows is None:
+        return
+    keys = {key.lower() for key in names_of(options.get("keys"))}
+    columns = [(f.name, f.type) for f in rows.fields if f.name != options.get("operation")]
+    one_column(where, "value", target.value, [each for each in columns if each[0].lower() not in keys])
+    if target.key is not None:
+        one_column(where, "key", target.key, [each for each in columns if each[0].lower() in keys])
+
+
 def _check_append(where: str, target: KafkaTopic, options: Mapping[str, Any], rows: RowType | None) -> None:
     _check_target(where, target)
     keys = options.get("keys")
@@ -53,11 +85,13 @@ def _check_append(where: str, target: KafkaTopic, options: Mapping[str, Any], ro
             f"{where} has a key of {target.key}, and nothing says of which columns: say keys='user'"
         )
     require_columns(where, rows, {"keys": keys})
+    _check_columns(where, target, options, rows)
 
 
 def _check_upsert(where: str, target: KafkaTopic, options: Mapping[str, Any], rows: RowType | None) -> None:
     _check_target(where, target)
     check_upsert(where, target, options, rows)
+    _check_columns(where, target, options, rows)
 
 
 APPEND = SinkKind(
@@ -69,6 +103,7 @@ APPEND = SinkKind(
     made_by="kafka",
     place=_place,
     renamed=_renamed,
+    require=_require,
     shown=str,
     dataset="kafka",
     tells_slot=True,
@@ -86,6 +121,7 @@ UPSERT = SinkKind(
     made_by="kafka",
     place=_place,
     renamed=_renamed,
+    require=_require,
     shown=str,
     dataset="kafka",
     tells_slot=True,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stateflow.connectors import DELETE, UsageError, quoted, text_in_sql
+from stateflow.connectors.kafka.kinds import TEXTS, one_column
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -26,7 +27,6 @@ _JSON = {
     "timeZone": "UTC",
     "ignoreNullFields": "false",
 }
-_TEXTS = {"string": "string", "bytes": "binary"}
 
 
 def check(
@@ -39,11 +39,11 @@ def check(
         raise UsageError(f"{what}: the output has no column {missing[0]!r}; it has {', '.join(schema.names)}")
     own = [names[key.lower()] for key in keys]
     values = [name for name in schema.names if name != operation]
-    if topic.value in _TEXTS:
+    types = {field.name: field.dataType.simpleString() for field in schema}
+    if topic.value != "json":
         values = [name for name in values if name not in own]
-        _one(what, "value", topic.value, schema, values)
-    if topic.key in _TEXTS:
-        _one(what, "key", str(topic.key), schema, own)
+        one_column(what, "value", topic.value, [(name, types[name]) for name in values])
+    one_column(what, "key", topic.key or "", [(name, types[name]) for name in own])
     return own, values
 
 
@@ -56,7 +56,7 @@ def messages(
     order_by: Sequence[str],
 ) -> DataFrame:
     """The rows as they are staged: key, value, how many bytes they have, and by what messages of one key are ordered."""
-    value = quoted(values[0]) if topic.value in _TEXTS else _json(values)
+    value = quoted(values[0]) if topic.value != "json" else _json(values)
     if operation:
         value = f"CASE WHEN {quoted(operation)} = '{DELETE}' THEN NULL ELSE {value} END"
     order = [f"{quoted(name)} AS {ORDER.format(k)}" for k, name in enumerate(order_by)]
@@ -77,8 +77,8 @@ def newest(rows: DataFrame, order_by: Sequence[str]) -> DataFrame:
 def _key(schema: StructType, topic: KafkaTopic, keys: Sequence[str]) -> str:
     if not keys:
         return "NULL"
-    is_text = len(keys) == 1 and schema[keys[0]].dataType.simpleString() in _TEXTS.values()
-    if topic.key in _TEXTS or (topic.key is None and is_text):
+    is_text = len(keys) == 1 and schema[keys[0]].dataType.simpleString() in TEXTS.values()
+    if topic.key in TEXTS or (topic.key is None and is_text):
         return quoted(keys[0])
     # A key with a null in it is none: it is refused, and not written as a text with null in it.
     absent = " OR ".join(f"{quoted(name)} IS NULL" for name in keys)
@@ -88,13 +88,3 @@ def _key(schema: StructType, topic: KafkaTopic, keys: Sequence[str]) -> str:
 def _json(names: Sequence[str]) -> str:
     options = ", ".join(f"'{name}', {text_in_sql(value)}" for name, value in _JSON.items())
     return f"to_json(struct({', '.join(map(quoted, names))}), map({options}))"
-
-
-def _one(what: str, part: str, form: str, schema: StructType, names: Sequence[str]) -> None:
-    kinds: list[Any] = [schema[name].dataType.simpleString() for name in names]
-    if kinds != [_TEXTS[form]]:
-        told = ", ".join(f"{name} {kind}" for name, kind in zip(names, kinds, strict=True)) or "no column"
-        raise UsageError(
-            f"{what}: a {part} of {form} is one column of the type {_TEXTS[form]}, and here it is {told}: say {part}='json', or let transform() "
-            "make one column"
-        )

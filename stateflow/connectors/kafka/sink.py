@@ -149,7 +149,10 @@ class KafkaAppend(Sink):
 
     def _refuse(self, staged: Staged, facts: TopicFacts, at: SinkSlot, deletes: bool) -> None:
         """IncompatibleError for messages that the topic would not take, or that would mean something else."""
-        topic, after = self.topic, "nothing was written; leave such rows out where the operator puts them out"
+        topic, after = (
+            self.topic,
+            "no message was written; leave such rows out where the operator puts them out",
+        )
         if self.keys and (absent := staged.nulls.get(messages.KEY)):
             raise IncompatibleError(
                 f"{absent} of the rows of {at} have a null in the key {', '.join(self.keys)} of {topic}: {after}"
@@ -186,7 +189,7 @@ class KafkaUpsert(KafkaAppend):
             key = bytes(duplicate[0][0]).decode(errors="replace")
             raise IncompatibleError(
                 f"{duplicate[1]} rows of one batch of {at} have the key {key!r}, and readers of {self.topic} keep one: give upsert an order_by, of "
-                "which the highest wins, or make one row per key; nothing was written"
+                "which the highest wins, or make one row per key; no message was written"
             )
         rows = stager.read(spark, staged.files, schema)
         return stager.write(messages.newest(rows, self.order_by), at)

@@ -125,6 +125,22 @@ class KafkaMessages(RecentTexts):
             return ""
         return self.topic.key or {"binary": "bytes", "string": "string"}.get(field.type, "json")
 
+    @property
+    def since(self) -> str:
+        """Where it begins, for a job that has read nothing; empty for the default."""
+        since = self.topic.since
+        if isinstance(since, datetime):
+            return f"since={since.isoformat()}"
+        return "" if since == "earliest" else f"since={since}"
+
+    def begins_at_end(self, spark: SparkSession, position: str) -> bool:
+        """Whether no message is at or behind these offsets, of a source that begins at a time."""
+        return isinstance(self.topic.since, datetime) and not self._between(spark, position, "latest").take(1)
+
+    def require(self) -> None:
+        """UsageError for a connection that this process does not have."""
+        java_settings(self.topic)
+
     def reads(self, place: str) -> bool:
         """Whether a source of them would read what is written to a place."""
         return self.topic.holds(place)
@@ -142,17 +158,21 @@ class KafkaMessages(RecentTexts):
             topic: {partition: max(0, end - count) for partition, end in partitions.items()}
             for topic, partitions in json.loads(position).items()
         }
-        options = {
-            **self._reader_options(),
-            "failOnDataLoss": "false",
-            "startingOffsets": json.dumps(starts),
-            "endingOffsets": position,
-        }
-        options.pop("startingTimestamp", None)
-        messages = spark.read.format("kafka").options(**options).load()
+        messages = self._between(spark, json.dumps(starts), position)
         return [
             row[0] for row in messages.selectExpr("cast(value as string)").limit(count).collect() if row[0]
         ]
+
+    def _between(self, spark: SparkSession, start: str, end: str) -> DataFrame:
+        """Messages between two positions, as Spark's source gives them."""
+        options = {
+            **self._reader_options(),
+            "failOnDataLoss": "false",
+            "startingOffsets": start,
+            "endingOffsets": end,
+        }
+        options.pop("startingTimestamp", None)
+        return spark.read.format("kafka").options(**options).load()
 
     def _reader_options(self) -> dict[str, str]:
         topic = self.topic

@@ -169,7 +169,7 @@ class PostgresAppend(Sink):
             if absent:
                 raise IncompatibleError(
                     f"{nulls[absent[0].lower()]} of the rows of {at} have a null in the key column {absent[0]!r} and cannot be merged into "
-                    f"{self.table}: nothing was written; leave such rows out where the operator puts them out"
+                    f"{self.table}: no row was written; leave such rows out where the operator puts them out"
                 )
             if self.keys and not self.order_by:
                 duplicate = first_duplicate(spark, staged, frame.schema, self.keys, stager)
@@ -177,13 +177,13 @@ class PostgresAppend(Sink):
                     values = ", ".join(f"{k}={v!r}" for k, v in zip(self.keys, duplicate[0], strict=True))
                     raise IncompatibleError(
                         f"{duplicate[1]} rows of one batch of {at} have the key {values}, and {self.table} can keep one: give upsert an "
-                        "order_by, of which the highest wins, or make one row per key; nothing was written"
+                        "order_by, of which the highest wins, or make one row per key; no row was written"
                     )
             try:
                 trying_again(load.what, lambda: _tried(load, stager.batches(staged.files)))
             except psycopg.Error as error:
                 raise IncompatibleError(
-                    f"{load.what} refuses rows of {at}: {said(error)}; nothing was written; leave such rows out where the operator puts them out, "
+                    f"{load.what} refuses rows of {at}: {said(error)}; no row was written; leave such rows out where the operator puts them out, "
                     "or alter the table"
                 ) from error
         return Prepared(

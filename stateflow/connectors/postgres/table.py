@@ -10,7 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from stateflow.connectors import GETS_CHANGED_KEYS, GETS_NEW_ROWS, SinkKind, UsageError, check_upsert
+from stateflow.connectors import (
+    GETS_CHANGED_KEYS,
+    GETS_NEW_ROWS,
+    SinkKind,
+    UsageError,
+    check_upsert,
+    required,
+)
 
 _PART = r'("(?:[^"]|"")+"|[^\W\d][\w$]*)'
 _NAME = re.compile(rf"{_PART}\.{_PART}")
@@ -124,6 +131,11 @@ def _place(target: PostgresTable) -> str:
     return target.place
 
 
+def _require(target: PostgresTable) -> None:
+    required("psycopg", "postgres", str(target))
+    conninfo(target.connection)
+
+
 def _renamed(target: PostgresTable, recorded: str) -> bool:
     # Where the server is may be written in another way, and the database stands before the schema if the connection says it.
     name = ".".join(names_of_table(target.name))
@@ -139,6 +151,7 @@ APPEND = SinkKind(
     made_by="postgres",
     place=_place,
     renamed=_renamed,
+    require=_require,
     shown=str,
     dataset="postgres",
     tells_slot=True,
@@ -154,6 +167,7 @@ UPSERT = SinkKind(
     made_by="postgres",
     place=_place,
     renamed=_renamed,
+    require=_require,
     shown=str,
     dataset="postgres",
     tells_slot=True,

@@ -71,6 +71,14 @@ class DeltaTable:
         """True if a source of it gives the rows of its change feed."""
         return any(name.lower() in _FEEDS and value.lower() == "true" for name, value in self.options.items())
 
+    @property
+    def since(self) -> str:
+        """Where a source begins that has read nothing; empty for the default."""
+        begins = (
+            f"{name}={value}" for name, value in self.options.items() if name.lower().startswith("starting")
+        )
+        return ", ".join(sorted(begins))
+
     def check_rows(self, uid: str, rows: RowType | None) -> None:
         """UsageError for a row type of a change feed that would take rows which are gone for new ones."""
         if self.reads_changes and rows is not None and rows.field(CHANGE_TYPE) is None:

@@ -275,7 +275,7 @@ def _refusal(node: SourceNode, absence: Absence, without: str, having: str) -> s
     name = absence.owner
     return (
         f"source {node.uid!r}: {without} has the field {absence.path!r} of {name}, and {having} has {absence.alike!r}, "
-        f"which {name} lacks: {_to_do(absence.path, absence.alike)}; nothing was written"
+        f"which {name} lacks: {_to_do(absence.path, absence.alike)}; no row was written"
     )
 
 

@@ -25,6 +25,7 @@ from stateflow.pipelines.inputs.files import Files
 from stateflow.pipelines.inputs.source import DeclaredSource
 from stateflow.pipelines.inputs.tables import DeltaTable
 from stateflow.pipelines.rows.row_type import quoted
+from stateflow.spark.inputs.beginnings import since_of
 from stateflow.spark.inputs.connected import stream_of
 from stateflow.spark.internals.delta_log import CHANGE_FEED, DeltaLog
 from stateflow.spark.internals.file_systems import missing
@@ -78,6 +79,11 @@ class OpenInputs:
     def topic_ids(self) -> dict[str, dict[str, str]]:
         """By source, for its record, the ids of the topics of Kafka that it reads."""
         return {uid: topic_ids_of(own) for uid, own in leaves_of(self.layout, self.leaves).items()}
+
+    @property
+    def since(self) -> dict[str, str]:
+        """By source, for its record, what it says of where it begins."""
+        return {node.uid: since_of(node) for node in self.nodes}
 
     def split(self, batch: DataFrame) -> SourceFrames:
         """The rows of each source in a batch."""
@@ -338,7 +344,7 @@ def check_times(observed: Mapping[str, Observation]) -> None:
             raise IncompatibleError(
                 f"source {uid!r}: a row of the batch has an event time beyond the year 9999, {seconds} seconds since 1970, after which every "
                 "row would be late: if those are milliseconds or microseconds, make seconds of them where the time is made, as "
-                "timestamp_millis(column) does, or leave such rows out; nothing was written"
+                "timestamp_millis(column) does, or leave such rows out; no row was written"
             )
 
 

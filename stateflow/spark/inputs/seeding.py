@@ -38,6 +38,7 @@ def capture(
     previous: Mapping[str, SourceState],
     save: Save,
     topic_ids: Mapping[str, dict[str, str]] = MappingProxyType({}),
+    since: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, SourceState]:
     """The position of every source at the end of batch `batch_id`. Call it inside the batch.
 
@@ -60,6 +61,7 @@ def capture(
             kind=kinds_of(lines),
             event_time=before.event_time,
             active=before.active,
+            since=since.get(uid, ""),
             topic_ids=topic_ids.get(uid, {}),
         )
         first_leaf += len(lines)

@@ -178,7 +178,7 @@ class DeltaUpsert(TableSink):
             raise IncompatibleError(
                 f"{duplicate[1]} rows of one batch of {at} have the key {values}, and {self.table} can "
                 "keep one: give upsert an order_by, of which the highest wins, or make one row per key; "
-                "nothing was written"
+                "no row was written"
             )
 
     def _may_break(self, staged: Staged, shape: TableShape) -> bool:
@@ -206,7 +206,7 @@ class DeltaUpsert(TableSink):
             if count:
                 raise IncompatibleError(
                     f"{count} of the rows of {at} have {what} and cannot be merged into {self.table}: "
-                    "nothing was written; leave such rows out where the operator puts them out"
+                    "no row was written; leave such rows out where the operator puts them out"
                 )
 
     @staticmethod
