@@ -16,7 +16,7 @@ import msgspec
 
 from stateflow.errors import CorruptError, IncompatibleError, NotFoundError, UsageError
 from stateflow.format.layout import LAST_EPOCH, JobLayout, epoch_of, slot_of
-from stateflow.format.records import EpochClaim, JobIdentity, Outcome, Record, ShownState, decode
+from stateflow.format.records import EpochClaim, JobIdentity, Outcome, Prepared, Record, ShownState, decode
 from stateflow.format.references import as_read
 from stateflow.storage.store import Entry, Store
 
@@ -151,6 +151,14 @@ class Log:
             for number, slot in sorted(self.slots.items())
             if slot.record is not None and number not in members
         )
+
+    @property
+    def newest_sinks(self) -> dict[str, Prepared]:
+        """By sink uid: the newest prepared output."""
+        newest: dict[str, Prepared] = {}
+        for record in self.chain:
+            newest.update(record.sinks)
+        return newest
 
     @property
     def last_commits(self) -> dict[str, int]:

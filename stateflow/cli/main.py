@@ -44,6 +44,15 @@ INTERRUPTED, TERMINATED = 130, 143
 """The exit codes that a shell expects after Ctrl-C and SIGTERM."""
 
 
+OTHER_WORDS = {
+    **dict.fromkeys(("list", "ls", "ps"), "jobs"),
+    **dict.fromkeys(("status", "describe", "info"), "show"),
+    **dict.fromkeys(("cancel", "kill"), "stop"),
+    **dict.fromkeys(("rollback", "revert"), "restore"),
+}
+"""Commands by what other tools call them. The nearest spelling would be another command."""
+
+
 class Terminated(KeyboardInterrupt):
     """SIGTERM ends a command as Ctrl-C does: what it holds is let go of on the way out."""
 
@@ -67,6 +76,11 @@ def ended_by_sigterm() -> Iterator[None]:
 
 class Commands(TyperGroup):
     """Turns errors into one sentence on stderr and the exit code that a scheduler acts on."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and (meant := OTHER_WORDS.get(args[0])):
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {meant!r}?")
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         try:

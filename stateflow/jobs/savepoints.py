@@ -31,7 +31,6 @@ from stateflow.savepoints.format import (
 )
 from stateflow.savepoints.location import require_fit
 from stateflow.savepoints.native import create_native
-from stateflow.savepoints.origin import newest_sinks
 from stateflow.savepoints.publish import probe_elsewhere, require_vacant
 from stateflow.storage.roots import open_recorded, open_store
 from stateflow.storage.store import Store
@@ -101,7 +100,7 @@ def create_savepoint(
         "clock": job.clock,
         "expires": job.clock() + request.expires // timedelta(microseconds=1) if request.expires else None,
         "offsets": {uid: decoded_offsets(state) for uid, state in record.sources.items()},
-        "targets": {uid: prepared.target for uid, prepared in newest_sinks(log).items()},
+        "targets": {uid: prepared.target for uid, prepared in log.newest_sinks.items()},
         "progress": progress,
     }
     with pinned(

@@ -359,14 +359,15 @@ def _source(uid: str, state: SourceState) -> SourceStatus:
 
 
 def _sinks(log: Log, head: Record | None) -> list[SinkStatus]:
-    commits = log.last_commits
-    sinks = (
-        {uid: SinkStatus(uid, p.kind, p.target, commits.get(uid)) for uid, p in head.sinks.items()}
-        if head
-        else {}
-    )
-    for uid, slot in commits.items():
-        sinks.setdefault(uid, SinkStatus(uid, "", "", slot))
+    commits, newest = log.last_commits, log.newest_sinks
+    # The record of a restore or a rescale has no outputs: the sinks that have delivered are known from those before it.
+    uids = {*commits, *(head.sinks if head else ())}
+    sinks = {
+        uid: SinkStatus(uid, newest[uid].kind, newest[uid].target, commits.get(uid))
+        if uid in newest
+        else SinkStatus(uid, "", "", commits.get(uid))
+        for uid in uids
+    }
     return [sinks[uid] for uid in sorted(sinks)]
 
 

@@ -42,7 +42,7 @@ from stateflow.restore.plan import Plan, Progress, Restored, same_job
 from stateflow.restore.planning import make_plan, taken_over
 from stateflow.savepoints.dispose import dispose_claimed
 from stateflow.savepoints.format import claim_savepoint, read_savepoint, to_pin
-from stateflow.savepoints.origin import find_origin, newest_sinks, refuse_erased
+from stateflow.savepoints.origin import find_origin, refuse_erased
 from stateflow.savepoints.publish import probe_elsewhere
 from stateflow.spark.carry_out import Sinks, functions_of
 from stateflow.spark.sinks.delta_copy import copy_table
@@ -331,7 +331,7 @@ class RestoreRun:
         return [sink.uid for sink in self.plan.sinks if sink.copy_version is not None]
 
     def _rewinds(self, writer: Writer) -> dict[str, Prepared]:
-        newest = newest_sinks(read_log(writer.store, writer.layout))
+        newest = read_log(writer.store, writer.layout).newest_sinks
         rewound = {sink.uid for sink in self.plan.sinks if sink.action == "rewinds"}
         return {
             uid: prepare_rewind(

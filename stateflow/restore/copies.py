@@ -15,7 +15,7 @@ from stateflow.pipelines.inputs.places import canonical, same_place
 from stateflow.pipelines.sink_kinds import rewindable
 from stateflow.restore.plan import SinkRestore, same_job, table_path
 from stateflow.restore.visible import quoted
-from stateflow.savepoints.origin import Origin, newest_sinks
+from stateflow.savepoints.origin import Origin
 from stateflow.spark.internals.delta_log import LoggedCommit
 from stateflow.spark.sinks.delta_copy import TableCopy, is_copied, version_at
 from stateflow.spark.sinks.delta_versions import TableVersion, common_version
@@ -41,7 +41,7 @@ def refuse_copies(origin: Origin, job: JobHandle) -> None:
 def with_copies(sinks: Sequence[SinkRestore], origin: Origin, job: JobHandle) -> tuple[SinkRestore, ...]:
     """The sinks of a plan, with the origin of each copied table."""
     assert origin.owner is not None
-    theirs = newest_sinks(origin.owner.log())
+    theirs = origin.owner.log().newest_sinks
     tables = [sink for sink in sinks if sink.cloned and sink.uid in theirs]
     if not tables:
         raise UsageError(

@@ -30,7 +30,7 @@ from stateflow.restore.plan import Plan, RestoreRequest, SinkRestore, SourceRest
 from stateflow.restore.readers import Readers, readers_of
 from stateflow.restore.visible import quoted
 from stateflow.savepoints.format import verify_savepoint
-from stateflow.savepoints.origin import Origin, newest_sinks
+from stateflow.savepoints.origin import Origin
 from stateflow.storage.roots import open_store
 
 
@@ -207,7 +207,7 @@ def _sources(flow: Flow, record: Record, log: Log | None) -> Iterator[SourceRest
 
 
 def _sinks(flow: Flow, origin: Origin, log: Log | None, rewind: bool) -> Iterator[SinkRestore]:
-    newest = newest_sinks(log) if log else {}
+    newest = log.newest_sinks if log else {}
     # A savepoint does not say what its job had delivered. The slot of an edited one is that of the snapshot it is like.
     still = log is not None and origin.job == log.job and not _moves(flow, origin.record, log)
     commits = log.last_commits if log else {}

@@ -15,7 +15,6 @@ from stateflow.errors import StateflowError
 from stateflow.format.records import Prepared, SourceState
 from stateflow.format.source_offsets import NOTHING, kind_of
 from stateflow.pipelines.sink_kinds import rewindable
-from stateflow.savepoints.origin import newest_sinks
 from stateflow.spark.internals.delta_log import LoggedCommit, logged_commit
 from stateflow.spark.sinks.delta_rewind import find_rewind
 from stateflow.spark.sinks.slot import SinkSlot
@@ -104,13 +103,13 @@ class _Search:
 
     def undone_by(self, log: Log, slot: int) -> dict[str, _Undone]:
         """What going back to a checkpoint would undo in the job's outputs."""
-        sinks = [uid for uid, prepared in newest_sinks(log).items() if rewindable(prepared)]
+        sinks = [uid for uid, prepared in log.newest_sinks.items() if rewindable(prepared)]
         return self.undone(log, require_checkpoint(log, slot).last_commits, sinks)
 
     def undone(self, log: Log, last_commits: Mapping[str, int], sinks: Iterable[str]) -> dict[str, _Undone]:
         """By the id of the table."""
         found = {}
-        newest = newest_sinks(log)
+        newest = log.newest_sinks
         for uid in sinks:
             prepared = newest.get(uid)
             table = str(prepared.payload.get("table", "")) if prepared is not None else ""

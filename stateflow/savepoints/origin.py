@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from stateflow.checkpoint.log import Log
 from stateflow.checkpoint.names import Elsewhere, Name, Slot, Tag, parse, require_checkpoint, slot_of
 from stateflow.errors import UsageError
-from stateflow.format.records import Prepared, Record, Savepoint, ShownState
+from stateflow.format.records import Record, Savepoint, ShownState
 from stateflow.savepoints.format import read_savepoint, resolved
 from stateflow.storage.roots import open_store
 
@@ -74,7 +74,7 @@ def _checkpoint(name: Name, job: JobHandle) -> Origin:
     slot = slot_of(name, job, log)
     outcome = require_checkpoint(log, slot)
     refuse_erased(log, slot)
-    newest = newest_sinks(log)
+    newest = log.newest_sinks
     return Origin(
         label=str(name if isinstance(name, Tag) else Slot(slot)),
         record=log.record(slot),
@@ -97,17 +97,9 @@ def refuse_erased(log: Log, slot: int) -> None:
         )
 
 
-def newest_sinks(log: Log) -> dict[str, Prepared]:
-    """By sink uid: the newest prepared output."""
-    newest: dict[str, Prepared] = {}
-    for record in log.chain:
-        newest.update(record.sinks)
-    return newest
-
-
 def written_places(log: Log) -> dict[str, str]:
     """By sink uid: where the job has written to, or will as soon as its last record is carried out."""
-    newest, pending = newest_sinks(log), {uid for record in log.pending for uid in record.sinks}
+    newest, pending = log.newest_sinks, {uid for record in log.pending for uid in record.sinks}
     return {
         uid: prepared.target for uid, prepared in newest.items() if uid in log.last_commits or uid in pending
     }

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+import stateflow as sf
 from stateflow.checkpoint.control import Heartbeat, RunOutcome, beat
 from stateflow.checkpoint.process import this_process
 from stateflow.checkpoint.processes import identity_of_this_process, process_start
@@ -386,3 +387,19 @@ def test_a_root_that_is_not_there_is_told_with_where_it_was_set(
         "check checkpoint_dir, set by the environment (STATEFLOW_CHECKPOINT_DIR); the first"
         in command("jobs").err
     )
+
+
+def test_show_names_the_outputs_after_a_record_that_writes_none(command: Command, root: Path) -> None:
+    made_job(root)
+    sf.Job(str(root), "orders").rescale(2)
+    shown = command("show", "orders", "--checkpoint-dir", root, "-o", "json").json["sinks"]
+    assert [(sink["uid"], sink["kind"], sink["target"]) for sink in shown] == [
+        ("totals", "delta_append", "/data/totals")
+    ]
+
+
+@pytest.mark.parametrize(("word", "meant"), [("list", "jobs"), ("status", "show"), ("rollback", "restore")])
+def test_a_word_of_another_tool_is_told_what_it_is_here(command: Command, word: str, meant: str) -> None:
+    said = command(word)
+    assert said.code == 2
+    assert f"No such command '{word}'. Did you mean '{meant}'?" in " ".join(said.err.split())

@@ -247,7 +247,7 @@ class KafkaMessages(RecentTexts):
             wrong = f"{MESSAGE}.key is not null and {_PARSED_KEY}.{_LEFT} is not null"
             return [
                 utf8,
-                (wrong, f"concat('its key ', left({_KEY_TEXT}, 200), ' is no JSON of the declared type')"),
+                (wrong, f"concat('its key ', left({_KEY_TEXT}, 100), ' is no JSON of the declared type')"),
             ]
         return []
 
@@ -265,11 +265,11 @@ class KafkaMessages(RecentTexts):
             (f"not is_valid_utf8({_TEXT})", "'it is no text in UTF-8'"),
             (
                 f"not startswith(ltrim(' \\n\\r\\t', {_TEXT}), '{{')",
-                f"concat('it is no object of JSON: ', left({_TEXT}, 200))",
+                f"concat('it is no object of JSON: ', left({_TEXT}, 100))",
             ),
             (
                 f"{PARSED}.{_LEFT} is not null",
-                f"concat('it is no JSON, or a value in it is not of the declared type: ', left({_TEXT}, 200))",
+                f"concat('it is no JSON, or a value in it is not of the declared type: ', left({_TEXT}, 100))",
             ),
         ]
 
