@@ -128,7 +128,7 @@ def user_frames(error: BaseException) -> str:
             own = _printed(found[-MOST_FRAMES:], current) if found else ""
         shown = own or shown  # the cause knows more than what was made of it
         current = current.__cause__ or current.__context__ or current
-    return _masked(shown)
+    return masked_lines(shown)
 
 
 def frames_beside(error: BaseException) -> str:
@@ -137,7 +137,7 @@ def frames_beside(error: BaseException) -> str:
     of_frames = max((number for number, line in enumerate(lines, 1) if line.startswith("  ")), default=0)
     raised = " ".join(" ".join(lines[of_frames:]).split())
     name, _, text = raised.partition(": ")
-    sentence = " ".join(_masked(str(error)).split())
+    sentence = " ".join(masked_lines(str(error)).split())
     repeats = raised in sentence or (
         text and name.rpartition(".")[2] == type(error).__name__ and text in sentence
     )
@@ -167,11 +167,11 @@ def frames_in(text: str) -> str:
         following = lines[number + 1] if number + 1 < len(lines) else ""
         if following.strip() and not _FRAME.match(following):
             shown.append(f"    {following.strip()}")
-    return _masked("\n".join(shown[-2 * MOST_FRAMES :]))
+    return masked_lines("\n".join(shown[-2 * MOST_FRAMES :]))
 
 
-def _masked(frames: str) -> str:
-    """The frames without the secrets that stand in a line of code or in what was raised: they go into logs, and to whoever reads them."""
+def masked_lines(frames: str) -> str:
+    """A traceback, or some of its frames, without the secrets that stand in a line of code or in what was raised: they go into logs, and to whoever reads them."""
     shown: list[str] = []
     hidden = False
     for line in frames.splitlines():

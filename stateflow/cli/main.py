@@ -38,7 +38,7 @@ from stateflow.cli import (
 )
 from stateflow.cli.options import debug_of, output_of
 from stateflow.cli.output import ConsoleOutput
-from stateflow.errors import StateflowError
+from stateflow.errors import StateflowError, masked_lines
 
 INTERRUPTED, TERMINATED = 130, 143
 """The exit codes that a shell expects after Ctrl-C and SIGTERM."""
@@ -109,7 +109,7 @@ class Commands(TyperGroup):
 def _report(ctx: Any, error: Exception, code: int) -> None:
     output = output_of(ctx)
     if debug_of(ctx):
-        output.log("".join(traceback.format_exception(error)), end="")
+        output.log(masked_lines("".join(traceback.format_exception(error))))
     output.error(error, code)
 
 

@@ -84,9 +84,9 @@ class CommandOutput(ABC):
     def error(self, error: Exception, code: int) -> None:
         """Why the command fails."""
 
-    def log(self, text: str, *, end: str = "\n") -> None:
+    def log(self, text: str) -> None:
         """A line on stderr: progress, a warning, or another problem."""
-        self._err.print(harmless(text), end=end, markup=False, soft_wrap=True)
+        self._err.print(harmless(text), markup=False, soft_wrap=True)
 
     @property
     def interactive(self) -> bool:

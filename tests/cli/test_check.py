@@ -462,3 +462,17 @@ def test_a_folder_of_files_that_is_not_there_is_told_before_a_run_fails(
             "files that are not to be read into another folder"
         )
     ]
+
+
+@pytest.mark.parametrize("more", [(), ("-o", "json"), ("--debug",)])
+def test_a_password_in_a_line_of_the_pipeline_is_not_shown(
+    command: Command, root: Path, file: Path, more: tuple[str, ...]
+) -> None:
+    edited(file, "sf.delta(output)", 'sf.postgres("public.t", connection="postgresql://etl:geheim@db/shop")')
+    said = command(
+        "check", f"{file}:orders", "-p", "input=a", "-p", "output=b", "--checkpoint-dir", root, *more
+    )
+    assert said.code == 2
+    assert "the connection has a password, which would stand in records" in said.err
+    assert "postgresql://etl:***@db/shop" in said.err
+    assert "geheim" not in said.out + said.err

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stateflow.config.options import load
-from stateflow.spark.session.doctor import DoctorFinding, examine
+from stateflow.spark.session.doctor import DoctorFinding, _connectors, examine
 from tests.cli.conftest import Command
 from tests.jobs.made import made_job
 
@@ -66,6 +66,21 @@ def test_a_store_that_does_not_answer_fails_and_is_exit_code_1(
     assert checks["checkpoint root"]["verdict"] == "fail"
     assert "secret_access_key" in checks["credentials"]["found"]
     assert "hidden-word" not in said.out + said.err
+
+
+def test_packages_of_connectors_are_told_and_none_of_them_is_a_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "stateflow.spark.session.doctor.installed",
+        lambda names: {"psycopg": "3.2"} if "psycopg" in names else {},
+    )
+    found = {finding.check: finding for finding in _connectors()}
+    assert (found["psycopg"].verdict, found["psycopg"].found) == ("ok", "3.2")
+    kafka = found["confluent-kafka"]
+    assert (kafka.verdict, kafka.found) == ("ok", "not installed, and only sf.kafka as a target needs it")
+    assert kafka.next_step == "if a pipeline writes there: pip install 'stateflow-spark[kafka]'"
+    assert set(found) <= set(findings(tmp_path, cache_dir=str(tmp_path)))
 
 
 def test_no_java_fails_with_what_to_do(tmp_path: Path) -> None:

@@ -34,6 +34,8 @@ from stateflow.storage.roots import open_store
 Verdict = Literal["ok", "warn", "fail"]
 
 PACKAGES = (DISTRIBUTION, "pyspark", "delta-spark", "pyarrow", "rocksdict", "obstore", "msgspec")
+CONNECTORS = {"psycopg": ("postgres", "sf.postgres"), "confluent-kafka": ("kafka", "sf.kafka as a target")}
+"""Packages that only a connector needs: the extra that has each, and what needs it."""
 TIGHT, LITTLE = 1 << 30, 5 << 30
 CREDENTIALS: Mapping[str, tuple[str, ...]] = {
     "s3": ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_ROLE_ARN", "AWS_WEB_IDENTITY_TOKEN_FILE",
@@ -60,6 +62,7 @@ def examine(
     scratch = Path(options.scratch_dir) if options.scratch_dir else cache / "scratch"
     yield _python(platform.python_version(), supported_pythons())
     yield from _packages()
+    yield from _connectors()
     yield _java(cache, env)
     yield _jars(cache)
     yield _space("cache folder", cache)
@@ -116,6 +119,17 @@ def _packages() -> Iterator[DoctorFinding]:
                 "ok",
                 f"{versions[name]}, without {missing}: docs/sparks.md" if missing else versions[name],
             )
+
+
+def _connectors() -> Iterator[DoctorFinding]:
+    """A line for each package of a connector. That one is missing is no fault: no pipeline may need it."""
+    versions = installed(CONNECTORS)
+    for name, (extra, user) in CONNECTORS.items():
+        if name in versions:
+            yield DoctorFinding(name, "ok", versions[name])
+        else:
+            step = f"if a pipeline writes there: pip install '{DISTRIBUTION}[{extra}]'"
+            yield DoctorFinding(name, "ok", f"not installed, and only {user} needs it", step)
 
 
 def _java(cache: Path, env: Mapping[str, str]) -> DoctorFinding:
