@@ -20,8 +20,8 @@ from demo.narrator import Narrator
 from demo.spark_runs import Command
 from demo.table import compared
 from stateflow.errors import StateflowError
-from stateflow.hosts.client import Refused, ask
-from stateflow.hosts.settings import LOG, folder_of
+from stateflow.hosts.client import LOG, Refused, ask
+from stateflow.hosts.settings import folder_of
 from stateflow.jobs.job import Job
 
 JOB = "orders"

@@ -293,7 +293,7 @@ ROOMS: Mapping[str, Room] = {
     ),
     "hosts": Room(
         "warm hosts: Spark applications that stay, in which runs are forked processes",
-        "config driver spark/internals spark/session",
+        "config driver quantities spark/internals spark/session",
         "application.py",
     ),
     "cli": Room(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 
@@ -27,11 +27,8 @@ def on_host(argv: Sequence[str]) -> int | None:
     from stateflow.config.options import load
     from stateflow.errors import StateflowError
 
-    cli = {name: _following(argv, f"--{name.replace('_', '-')}") for name in ("host", "host_wait")}
-    if "--host-only" in argv:
-        cli["host_only"] = "true"
     try:
-        options = load(cli=cli, folder=Path.cwd(), untrusted="leave out")
+        options = load(cli=_of_hosts(argv), folder=Path.cwd(), untrusted="leave out")
     except (StateflowError, OSError):
         return None
     if not options.host:
@@ -40,24 +37,34 @@ def on_host(argv: Sequence[str]) -> int | None:
 
 
 def _carried_out(argv: Sequence[str], name: str, wait: float, *, only: bool) -> int | None:
-    from stateflow.hosts.client import NAME, Refused, hosts_folder, run_on, say
+    from stateflow.hosts.client import NAME, Refused, hosts_folder, refusal_line, run_on, say
 
     if not NAME.fullmatch(name):
         return None
     try:
-        return run_on(hosts_folder(os.environ) / name, argv, os.environ, wait=wait, only=only, say=say)
+        return run_on(hosts_folder(os.environ) / name, argv, os.environ, wait=wait, say=say)
     except Refused as refusal:
-        if only:
-            say(f"stateflow: the host {name} does not take the run: {refusal}")
-            return refusal.exit_code
-        say(f"the host {name} does not take the run ({refusal}): starting a driver of its own")
-        return None
+        say(refusal_line(name, refusal, only=only))
+        return refusal.exit_code if only else None
 
 
-def _following(argv: Sequence[str], flag: str) -> str | None:
+def _of_hosts(argv: Sequence[str]) -> dict[str, str]:
+    """The options about hosts in a command line. What has an argument of its own wins over the same in `--option`, and the last one
+    over others, as where all is read."""
+    found = {}
+    for word in _following(argv, "--option"):
+        name, equals, value = word.partition("=")
+        if equals and (option := name.strip().replace("-", "_")) in ("host", "host_wait", "host_only"):
+            found[option] = value
+    for option in ("host", "host_wait"):
+        for value in _following(argv, f"--{option.replace('_', '-')}"):
+            found[option] = value
+    return {**found, "host_only": "true"} if "--host-only" in argv else found
+
+
+def _following(argv: Sequence[str], flag: str) -> Iterator[str]:
     for at, word in enumerate(argv):
         if word == flag and at + 1 < len(argv):
-            return argv[at + 1]
+            yield argv[at + 1]
         if word.startswith(f"{flag}="):
-            return word.partition("=")[2]
-    return None
+            yield word.partition("=")[2]

@@ -140,6 +140,8 @@ def run(
             dag_run=dag_run,
             task=task,
         )
+        if host or host_only:
+            raise UsageError("a fresh run starts a Spark of its own: leave out --host and --host-only")
         trigger = trigger or "drain"
     options = call.options(
         option,
@@ -147,14 +149,18 @@ def run(
         trigger=trigger,
         host=host,
         host_wait=host_wait,
-        host_only="true" if host_only else None,
+        # Without a host for this run, the configuration's host_only does not count.
+        host_only="true" if host_only else "false" if host == "" else None,
     )
+    if not fresh:
+        require_host(options)
     loaded = load_pipeline(file, Path.cwd(), revision)
     name = job or loaded.pipeline.name
     secrets, bound = handed_over(), parse_bounds(until)
     given = {**secrets.parameters, **pairs(parameter, "-p")}
     spark_conf = {**secrets.conf, **pairs(conf, "--conf")}
-    fit_host(options, master, spark_conf)
+    if on := fit_host(options, master, spark_conf):
+        call.output.log(on)
     if fresh and not options.checkpoint_dir:
         loaded.pipeline.arguments(given)
         checked = given
@@ -208,13 +214,27 @@ def run(
     call.output.event(run_document(report), run_line(report))
 
 
-def fit_host(options: Options, master: str | None, conf: Mapping[str, str]) -> None:
-    """On a warm host, ends this process before it has done anything, if the host cannot serve the run."""
-    if options.host:
-        from stateflow.spark.session.lent import require_fit
+def require_host(options: Options) -> None:
+    """Raises UsageError if the options about hosts cannot be meant."""
+    from stateflow.hosts.settings import folder_of
+    from stateflow.spark.session.lent import on_host
 
-        wait = round(options.locality_wait.total_seconds() * 1000)
-        require_fit(master, {"spark.locality.wait": f"{wait}ms", **conf})
+    if options.host:
+        folder_of(options.host)
+    elif options.host_only and not on_host():
+        raise UsageError("--host-only needs a host: give --host NAME or set host")
+
+
+def fit_host(options: Options, master: str | None, conf: Mapping[str, str]) -> str:
+    """On a warm host, ends this process before it has done anything, if the host cannot serve the run; else says where the run is.
+    Empty outside of one."""
+    from stateflow.spark.session import lent
+
+    if not lent.on_host():
+        return ""
+    wait = round(options.locality_wait.total_seconds() * 1000)
+    lent.require_fit(master, {"spark.locality.wait": f"{wait}ms", **conf})
+    return f"runs on the warm host {lent.name_of_host()} ({lent.master_of_host()})"
 
 
 def _refuse_beside_fresh(**given: object) -> None:

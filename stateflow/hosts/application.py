@@ -31,6 +31,7 @@ from stateflow.hosts.client import BUSY, UNAVAILABLE, UNSERVED, USAGE, Connectio
 from stateflow.hosts.places import Places
 from stateflow.hosts.settings import HostSettings, read_settings
 from stateflow.hosts.upgrades import installed
+from stateflow.quantities import several
 
 if TYPE_CHECKING:
     from stateflow.spark.internals.lending import Lent
@@ -87,6 +88,7 @@ class Application:
         self._moving = False
         """Whether runs that are stopped begin again on the application that has replaced this one."""
         self._outdated = False
+        self._lost = False
         self._installed = installed()
         self._environ = dict(os.environ)
         self._ids = itertools.count(1)
@@ -185,7 +187,7 @@ class Application:
                 return
             if message["ask"] == "run":
                 self._run(connection, message, files)
-            elif message["ask"] == "show":
+            elif message["ask"] == "show" and not self._spark_has_died():
                 connection.send(self.shown())
         except (OSError, KeyError, TypeError, ValueError):
             pass  # whoever asked is gone, or does not speak as this version does
@@ -195,6 +197,9 @@ class Application:
             connection.sock.close()
 
     def _run(self, connection: Connection, message: dict[str, Any], files: list[int]) -> None:
+        if self._spark_has_died():
+            connection.send(self._not_taken())
+            return
         if refusal := self.unfit(message):
             connection.send({"refused": refusal, "exit_code": USAGE})
             return
@@ -203,8 +208,7 @@ class Application:
             return bool(select.select([connection.sock], [], [], 0)[0])
 
         def waits() -> None:
-            full = f"it has {self.places.count} places and {self.places.waiting} waiting"
-            connection.send({"waits": CHANGED if self._outdated else full})
+            connection.send({"waits": CHANGED if self._outdated else self._full()})
 
         place = self.places.take(float(message["wait"]), left, waits, lambda: not self._changed())
         if place is None:
@@ -225,14 +229,32 @@ class Application:
             self.recycle(CHANGED)
         return self._outdated
 
+    def _full(self) -> str:
+        """What whoever waits for a place hears, who is the last of those who wait."""
+        before = self.places.waiting - 1
+        others = f", and {several(before, 'run')} waiting before this one" if before else ""
+        return f"it has {several(self.places.count, 'place')}, all taken{others}"
+
     def _not_taken(self) -> dict[str, Any]:
+        if self._lost:
+            return {"refused": "its Spark has died", "exit_code": UNAVAILABLE}
         if self.replaced:
             return {"again": True}
         if self.places.draining:
-            return {"refused": "it is draining", "exit_code": BUSY}
+            return {"refused": "it is draining: try later, or name another host", "exit_code": BUSY}
         if self._outdated:
             return {"refused": f"{CHANGED}, and its replacement is not ready", "exit_code": BUSY}
-        return {"refused": f"all its {self.places.count} places are taken", "exit_code": BUSY}
+        taken = "its place is" if self.places.count == 1 else f"all its {self.places.count} places are"
+        who = f"`stateflow host show {self.name}` says by whom; try later, or start the host with more --runs"
+        return {"refused": f"{taken} taken: {who}", "exit_code": BUSY}
+
+    def _spark_has_died(self) -> bool:
+        """Whether it has. Tells the keeper, which starts another application; whoever waits for a place asks that one."""
+        if not self._lost and self._jvm is not None and self._jvm.poll() is not None:
+            self._lost = True
+            self.places.drain()
+            self.say({"lost": True})
+        return self._lost
 
     def _run_at(self, place: int, connection: Connection, message: dict[str, Any], files: list[int]) -> None:
         from stateflow.spark.internals.lending import Lent
@@ -242,6 +264,7 @@ class Application:
             lent = Lent(self.spark, f"stateflow-{self.number}-{number}", f"place-{place}", message["cwd"])
         except Exception:  # whatever a JVM that dies, or is out of memory, answers with
             traceback.print_exc()
+            self._spark_has_died()
             with suppress(OSError):
                 connection.send({"refused": "its Spark does not answer", "exit_code": UNAVAILABLE})
             return
@@ -354,7 +377,10 @@ class Application:
                 and name not in _ALLOWED
                 and given.get(name) != self._environ.get(name)
             ):
-                return f"the variable {name} is another one than when the host was started, and Spark reads it at its start"
+                return (
+                    f"the variable {name} is another one than when the host was started, and Spark reads it at its start: start the "
+                    "host again in the environment of its runs, or run with --host '' on a Spark of its own"
+                )
         return ""
 
     def stop_runs(self, *, moving: bool) -> None:
@@ -424,7 +450,7 @@ class Application:
     def _watch(self) -> None:
         while True:
             time.sleep(LOOKS)
-            if self._jvm is not None and self._jvm.poll() is not None:
+            if self._spark_has_died():
                 until = time.monotonic() + LAST_WORDS
                 while self.runs and time.monotonic() < until:
                     time.sleep(0.1)

@@ -6,6 +6,7 @@ it by its path: `python client.py ASKED COMMAND...`.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -22,8 +23,11 @@ from typing import Any
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 CURRENT = "current.json"
 """The file in a host's folder that says where it listens."""
+LOG = "host.log"
 KEEPER = "keeper.json"
 """The file in a host's folder that is there until its keeper was told to end."""
+LOCK = "lock"
+"""The file in a host's folder that its keeper has locked."""
 UNSERVED = 120
 """The exit code of a forked run that finds that the host cannot serve it. It has done nothing by then."""
 BUSY, UNAVAILABLE, USAGE, FAILED = 8, 9, 2, 1
@@ -35,7 +39,7 @@ _FORWARDED: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM)
 
 
 class Refused(Exception):
-    """The host does not carry out the run. The text says why, as the end of a sentence."""
+    """The host does not carry out the run. The text says why and what to do, as the end of a sentence."""
 
     def __init__(self, why: str, exit_code: int) -> None:
         super().__init__(why)
@@ -89,6 +93,11 @@ class Connection:
         return message, files
 
 
+def not_a_name(name: str) -> str:
+    """What is said about a host that cannot be called so."""
+    return f"{name!r} cannot be the name of a host: use up to 63 lower-case letters, digits, - and _, such as team-orders"
+
+
 def hosts_folder(environ: Mapping[str, str]) -> Path:
     """Where the hosts of this user and machine are. Never in a checkout: all checkouts share them."""
     if folder := environ.get("STATEFLOW_CACHE_DIR"):
@@ -106,10 +115,34 @@ def connect(folder: Path) -> Connection:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         sock.connect(str(place))
     except FileNotFoundError:
-        raise Refused("it is not running", UNAVAILABLE) from None
+        raise Refused("it is starting" if is_kept(folder) else _not_running(folder), UNAVAILABLE) from None
     except (OSError, ValueError, KeyError, TypeError):
         raise Refused("it does not answer", UNAVAILABLE) from None
     return Connection(sock)
+
+
+def is_kept(folder: Path) -> bool:
+    """Whether a keeper lives that starts the host's Spark, in this container or in one that shares the folder."""
+    if not (folder / KEEPER).exists():
+        return False
+    with suppress(OSError):
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(lock)
+    return False
+
+
+def _not_running(folder: Path) -> str:
+    from difflib import get_close_matches
+
+    here = [each.parent.name for each in folder.parent.glob(f"*/{KEEPER}")]
+    like = [name for name in get_close_matches(folder.name, here, 1) if name != folder.name]
+    meant = f"did you mean {like[0]}? " if like else ""
+    return f"it is not running in {folder.parent}: {meant}`stateflow host list` shows the hosts, `stateflow host start {folder.name}` starts it"
 
 
 def package_folder() -> str:
@@ -139,12 +172,11 @@ def run_on(
     environ: Mapping[str, str],
     *,
     wait: float,
-    only: bool,
     say: Callable[[str], None],
 ) -> int:
     """Carries out `stateflow ARGV` on a host, and returns its exit code. Raises Refused when the host does not begin it.
 
-    `only`: nothing else may carry it out. Then it waits also for a host whose Spark has died and is started again.
+    It waits for a place, and for a host whose Spark starts or has died and is started again.
     """
     code, left, until = None, wait, time.monotonic() + wait
     while code is None:
@@ -152,14 +184,23 @@ def run_on(
             code = _run_on(folder, request(argv, environ, left), say)
             left, until = wait, time.monotonic() + wait
         except Refused as refusal:
-            returns = refusal.exit_code == UNAVAILABLE and (folder / KEEPER).exists()
-            if not (only and returns and left):
+            if refusal.exit_code != UNAVAILABLE or not is_kept(folder):
                 raise
+            if not left:
+                within = f", and takes no run within {wait:g} s: {folder / LOG} says why"
+                raise Refused(f"{refusal}{within if wait else ''}", UNAVAILABLE) from None
             if left == wait:
-                say(f"waiting for the host {folder.name}: {refusal}")
+                say(f"waiting for the host {folder.name}, which is starting again: {refusal}")
             time.sleep(RETRY)
             left = max(0.0, until - time.monotonic())
     return code
+
+
+def refusal_line(name: str, refusal: Refused, *, only: bool) -> str:
+    """What a user reads when a host does not take a run. `only`: the run fails then."""
+    if only:
+        return f"stateflow: the host {name} does not take the run: {refusal}"
+    return f"the host {name} does not take the run: {refusal}. Starting a driver of its own"
 
 
 def _run_on(folder: Path, asked: Mapping[str, Any], say: Callable[[str], None]) -> int | None:
@@ -252,13 +293,11 @@ def main() -> None:
     environ = {name: value for name, value in os.environ.items() if name not in asked["added"]}
     folder = Path(asked["folder"])
     try:
-        wait, only = float(asked["wait"]), bool(asked["only"])
-        sys.exit(run_on(folder, asked["argv"], environ, wait=wait, only=only, say=say))
+        sys.exit(run_on(folder, asked["argv"], environ, wait=float(asked["wait"]), say=say))
     except Refused as refusal:
+        say(refusal_line(folder.name, refusal, only=asked["only"]))
         if asked["only"]:
-            say(f"stateflow: the host {folder.name} does not take the run: {refusal}")
             sys.exit(refusal.exit_code)
-        say(f"the host {folder.name} does not take the run ({refusal}): starting a driver of its own")
     os.execvpe(asked["otherwise"][0], asked["otherwise"], dict(os.environ))
 
 

@@ -25,11 +25,13 @@ from typing import Any
 
 from stateflow.driver.supervisor import started
 from stateflow.errors import BusyError
-from stateflow.hosts.client import CURRENT, KEEPER
+from stateflow.hosts.client import CURRENT, KEEPER, LOCK
 from stateflow.hosts.lease import has_lapsed
 from stateflow.hosts.settings import Current, HostSettings, KeeperProcess, forget, read_settings, write
 
 STOP, DRAIN = signal.SIGTERM, signal.SIGUSR1
+CLAIM = 0.5
+"""Seconds to try to become the keeper: whoever asks whether there is one has the lock for a moment."""
 MOST_PAUSE = 60.0
 """The longest pause, in seconds, before another start after starts that failed one after the other."""
 
@@ -43,6 +45,8 @@ class _Application:
     draining_since: float = 0.0
     stopping_since: float = 0.0
     replaced: bool = False
+    lost: bool = False
+    """Whether its Spark has died. It ends when its runs have, and another one starts at once."""
 
 
 class Keeper:
@@ -116,12 +120,27 @@ class Keeper:
             self._ended(application)
         elif "ready" in message:
             self._take_over(application, message)
+        elif "lost" in message:
+            self._lose(application)
         elif "recycle" in message:
             self.log(f"application {number} is replaced: {message['recycle']}")
             if self._starting is None and not self._ending:
                 self._start()
 
+    def _lose(self, application: _Application) -> None:
+        application.lost = True
+        if application is self._current:
+            self._vacate()
+            self.log(f"the Spark of application {application.number} has died: another one starts")
+
+    def _vacate(self) -> None:
+        """From here on no application has the host's name."""
+        self._current = None
+        (self.folder / CURRENT).unlink(missing_ok=True)
+
     def _take_over(self, application: _Application, message: dict[str, Any]) -> None:
+        if application.lost:
+            return
         application.ready, application.processes = True, message["processes"]
         self._failures = 0
         before, self._current = self._current, application
@@ -169,9 +188,8 @@ class Keeper:
         del self._applications[application.number]
         code = application.process.returncode
         if application is self._current:
-            self._current = None
-            (self.folder / CURRENT).unlink(missing_ok=True)
-        if self._ending or (application.ready and code == 0):
+            self._vacate()
+        if self._ending or (application.ready and (code == 0 or application.lost)):
             return
         self._failures += not application.ready
         pause = min(MOST_PAUSE, 2.0**self._failures - 1) if self._failures else 0.0
@@ -201,14 +219,19 @@ class Keeper:
 
 def claim(folder: Path) -> int:
     """Makes this process the keeper of a host. The lock is held as long as it lives."""
-    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        raise BusyError(
-            f"the host {folder.name!r} runs already: see `stateflow host show {folder.name}`"
-        ) from None
+    lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    until = time.monotonic() + CLAIM
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if time.monotonic() > until:
+                os.close(lock)
+                raise BusyError(
+                    f"the host {folder.name!r} runs already: see `stateflow host show {folder.name}`"
+                ) from None
+            time.sleep(0.05)
     forget(folder)
     write(folder, KEEPER, KeeperProcess(os.getpid(), started(os.getpid())))
     return lock

@@ -10,10 +10,10 @@ from pathlib import Path
 import msgspec
 
 from stateflow.errors import NotFoundError, UsageError
-from stateflow.hosts.client import CURRENT, KEEPER, NAME, hosts_folder
+from stateflow.hosts.client import CURRENT, KEEPER, NAME, hosts_folder, not_a_name
 from stateflow.private_folders import make_private
 
-SETTINGS, LOG = "settings.json", "host.log"
+SETTINGS = "settings.json"
 
 
 class HostSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,9 +53,7 @@ class KeeperProcess(msgspec.Struct, frozen=True):
 def folder_of(name: str, environ: Mapping[str, str] = os.environ) -> Path:
     """The folder of a host of this user, whether there is one or not."""
     if not NAME.fullmatch(name):
-        raise UsageError(
-            f"{name!r} cannot be the name of a host: use up to 63 lower-case letters, digits, - and _, such as team-orders"
-        )
+        raise UsageError(not_a_name(name))
     return hosts_folder(environ) / name
 
 

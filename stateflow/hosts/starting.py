@@ -14,9 +14,9 @@ from typing import Any
 
 from stateflow.driver.supervisor import started
 from stateflow.errors import BusyError, StateflowError, UnavailableError
-from stateflow.hosts.client import Refused, ask
+from stateflow.hosts.client import LOG, Refused, ask
 from stateflow.hosts.lease import renew
-from stateflow.hosts.settings import LOG, SETTINGS, HostSettings, KeeperProcess, read_keeper, write
+from stateflow.hosts.settings import SETTINGS, HostSettings, KeeperProcess, read_keeper, write
 from stateflow.private_folders import make_private
 
 _PROCESSES = (sys.executable, "-m", "stateflow.cli.host_processes")

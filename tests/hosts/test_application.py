@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from stateflow.hosts.application import Application, HostedRun
-from stateflow.hosts.client import UNAVAILABLE, Connection
+from stateflow.hosts.client import BUSY, UNAVAILABLE, Connection
+from stateflow.hosts.places import Places
 from stateflow.spark.internals import lending
 
 ASKED = {"argv": ["run", "a.py"], "environ": {}, "cwd": "/", "umask": 0}
@@ -23,7 +24,9 @@ def application(tmp_path: Path) -> Application:
     made.folder, made.number, made.runs = tmp_path, 1, {}
     made._ids = itertools.count(1)
     made.spark = None  # type: ignore[assignment]
-    made._stopping = made._moving = False
+    made.name = "team"
+    made._stopping = made._moving = made._lost = made._outdated = made.replaced = False
+    made._jvm, made.places = None, Places(2)
     return made
 
 
@@ -38,6 +41,56 @@ def test_a_run_that_spark_does_not_answer_is_refused_and_not_listed(
     application._run_at(1, theirs, ASKED, [])
     assert ours.receive()[0] == {"refused": "its Spark does not answer", "exit_code": UNAVAILABLE}
     assert application.runs == {}
+
+
+class Process:
+    """A JVM that was killed."""
+
+    def poll(self) -> int:
+        return -9
+
+
+def test_an_application_whose_spark_has_died_says_so_once_and_takes_and_shows_nothing(
+    application: Application, capsys: pytest.CaptureFixture[str]
+) -> None:
+    application._jvm = Process()  # type: ignore[assignment]
+    for _ in range(2):
+        ours, theirs = map(Connection, socket.socketpair())
+        application._run(theirs, {}, [])
+        assert ours.receive()[0] == {"refused": "its Spark has died", "exit_code": UNAVAILABLE}
+    ours, theirs = map(Connection, socket.socketpair())
+    ours.send({"ask": "show"})
+    application._answer(theirs)
+    assert ours.receive() == (None, [])
+    assert capsys.readouterr().out == '{"lost": true}\n', "the keeper is told"
+    assert application.places.take(0, lambda: False, lambda: None) is None
+
+
+@pytest.mark.parametrize(
+    ("places", "waiting", "said"),
+    [
+        (1, 1, "it has 1 place, all taken"),
+        (2, 2, "it has 2 places, all taken, and 1 run waiting before this one"),
+        (2, 3, "it has 2 places, all taken, and 2 runs waiting before this one"),
+    ],
+)
+def test_who_waits_hears_how_many_wait_before_it(
+    application: Application, places: int, waiting: int, said: str
+) -> None:
+    application.places = Places(places)
+    application.places._waiting.extend(range(waiting))
+    assert application._full() == said
+
+
+def test_a_full_or_draining_host_says_what_to_do(application: Application) -> None:
+    assert application._not_taken()["refused"] == (
+        "all its 2 places are taken: `stateflow host show team` says by whom; try later, or start the host with more --runs"
+    )
+    application.places.drain()
+    assert application._not_taken() == {
+        "refused": "it is draining: try later, or name another host",
+        "exit_code": BUSY,
+    }
 
 
 @pytest.mark.parametrize(

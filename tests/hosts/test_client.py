@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import socket
 import threading
 import time
@@ -11,15 +13,28 @@ from pathlib import Path
 
 import pytest
 
-from stateflow.hosts.client import BUSY, FAILED, UNAVAILABLE, Connection, Refused, ask, run_on
+from stateflow.hosts.client import (
+    BUSY,
+    FAILED,
+    UNAVAILABLE,
+    Connection,
+    Refused,
+    ask,
+    is_kept,
+    refusal_line,
+    run_on,
+)
+from stateflow.hosts.keeper import claim
 from stateflow.hosts.settings import Current, KeeperProcess, write
 
 
 class Side:
-    """A host of the test, which answers each connection with the next of its answers."""
+    """A host of the test, which answers each connection with the next of its answers. `kept`: it has a keeper."""
 
-    def __init__(self, folder: Path, *answers: Callable[[Connection], None]) -> None:
+    def __init__(self, folder: Path, *answers: Callable[[Connection], None], kept: bool = False) -> None:
         self.folder = folder / "team"
+        self.folder.mkdir()
+        self.lock = claim(self.folder) if kept else -1
         place = folder / "s"
         place.mkdir(mode=0o700)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -36,8 +51,8 @@ class Side:
 
         threading.Thread(target=serve, daemon=True).start()
 
-    def run(self, said: list[str], *, only: bool = False) -> int:
-        return run_on(self.folder, ["run", "a.py"], {"A": "1"}, wait=1.5, only=only, say=said.append)
+    def run(self, said: list[str]) -> int:
+        return run_on(self.folder, ["run", "a.py"], {"A": "1"}, wait=1.5, say=said.append)
 
 
 @pytest.fixture
@@ -84,35 +99,62 @@ def test_a_run_that_has_not_begun_is_refused(
     assert refused.value.exit_code == code
 
 
-def test_a_run_that_only_the_host_may_carry_out_waits_for_one_that_is_started_again(short: Path) -> None:
+def test_a_run_waits_for_a_host_that_is_started_again(short: Path) -> None:
     said: list[str] = []
-    host = Side(short, answering(), answering({"started": 1}, {"exit": 0}))
-    write(host.folder, "keeper.json", KeeperProcess(1, ""))
-    assert host.run(said, only=True) == 0
-    assert said == ["waiting for the host team: it ended before it began the run"]
+    host = Side(short, answering(), answering({"started": 1}, {"exit": 0}), kept=True)
+    assert host.run(said) == 0
+    assert said == ["waiting for the host team, which is starting again: it ended before it began the run"]
 
 
-@pytest.mark.parametrize(
-    ("only", "keeper"), [(False, True), (True, False)], ids=["another driver may", "it was told to end"]
-)
-def test_nobody_waits_for_a_host_that_need_not_or_will_not_come(
-    short: Path, only: bool, keeper: bool
-) -> None:
-    host = Side(short, answering(), answering({"started": 1}, {"exit": 0}))
-    if keeper:
-        write(host.folder, "keeper.json", KeeperProcess(1, ""))
+@pytest.mark.parametrize("killed", [False, True], ids=["it was told to end", "its keeper was killed"])
+def test_nobody_waits_for_a_host_that_will_not_come(short: Path, killed: bool) -> None:
+    host = Side(short, answering(), answering({"started": 1}, {"exit": 0}), kept=killed)
+    if killed:
+        os.close(host.lock)
     with pytest.raises(Refused, match="ended before it began"):
-        host.run([], only=only)
+        host.run([])
 
 
 def test_waiting_for_a_host_ends_with_the_time_for_it(short: Path) -> None:
-    host = Side(short)
-    write(host.folder, "keeper.json", KeeperProcess(1, ""))
+    host = Side(short, kept=True)
+    (host.folder / "current.json").unlink()
+    said: list[str] = []
     began = time.monotonic()
     with pytest.raises(Refused) as refused:
-        host.run([], only=True)
+        host.run(said)
     assert refused.value.exit_code == UNAVAILABLE
     assert 1.5 <= time.monotonic() - began < 5
+    assert said == ["waiting for the host team, which is starting again: it is starting"]
+    assert (
+        str(refused.value)
+        == f"it is starting, and takes no run within 1.5 s: {host.folder}/host.log says why"
+    )
+
+
+def test_who_asks_whether_a_host_is_kept_is_in_nobodys_way(short: Path) -> None:
+    host = Side(short, kept=True)
+    assert is_kept(host.folder)
+    os.close(host.lock)
+    asking = os.open(host.folder / "lock", os.O_RDWR)
+    fcntl.flock(asking, fcntl.LOCK_SH)
+    threading.Timer(0.1, os.close, [asking]).start()
+    assert is_kept(host.folder) is False, "who asks is no keeper"
+    os.close(claim(host.folder))
+
+
+def test_a_misspelt_host_is_told_from_one_that_has_ended(tmp_path: Path) -> None:
+    for name in ("team-orders", "bench"):
+        write(tmp_path / name, "keeper.json", KeeperProcess(1, ""))
+    for name, meant in (("team-order", "did you mean team-orders? "), ("nobody", ""), ("bench", "")):
+        with pytest.raises(Refused) as refused:
+            run_on(tmp_path / name, [], {}, wait=0, say=print)
+        assert str(refused.value) == (
+            f"it is not running in {tmp_path}: {meant}`stateflow host list` shows the hosts, "
+            f"`stateflow host start {name}` starts it"
+        )
+    assert refusal_line("a", Refused("it is full", BUSY), only=False) == (
+        "the host a does not take the run: it is full. Starting a driver of its own"
+    )
 
 
 def test_a_host_that_dies_in_the_middle_fails_the_run_and_starts_no_second_one(short: Path) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,18 @@ with open(sys.argv[1] + f"/heard-{number}", "a") as heard:
         print(line.strip(), file=heard, flush=True)
 """
 """One whose runs do not end by themselves."""
+LOSING = """
+import json, os, sys
+number = int(sys.argv[2])
+print(json.dumps({"ready": f"nowhere-{number}", "processes": {}}), flush=True)
+if number == 1:
+    print(json.dumps({"lost": True}), flush=True)
+for line in sys.stdin:
+    if line.strip() in ("drain", "stop"):
+        sys.exit(0)
+sys.exit(1)
+"""
+"""One whose Spark dies, and which lives on with the last words of its runs."""
 KEEP = "import sys; from pathlib import Path; from stateflow.hosts.keeper import keep; sys.exit(keep(Path(sys.argv[1]), [sys.executable, '-c', sys.argv[2]]))"
 
 
@@ -83,6 +96,22 @@ def test_a_killed_keeper_is_told_from_one_that_has_ended(folder: Path) -> None:
     keeper.kill()
     keeper.communicate()
     assert starting.has_died(folder)
+
+
+def test_a_dead_spark_has_its_successor_at_once_and_the_name_no_longer(folder: Path) -> None:
+    keeper = kept(folder, HostSettings(), LOSING)
+    eventually(lambda: "nowhere-2" in current(folder), "another application takes runs")
+    keeper.terminate()
+    _, said = keeper.communicate(timeout=60)
+    assert keeper.returncode == 0
+    assert said.count("another one starts") == 1, said
+    assert "application 2 starts" in said
+
+
+def current(folder: Path) -> str:
+    with suppress(FileNotFoundError):
+        return (folder / "current.json").read_text(encoding="utf-8")
+    return ""
 
 
 def heard(folder: Path, number: int) -> list[str]:

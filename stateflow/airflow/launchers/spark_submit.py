@@ -83,16 +83,20 @@ class CommandSubmission:
         folder = DriverFolder(spec.job, spec.dag_run, spec.task)
         return folder.start(argv, environment, Path.cwd(), above=spec.above, temporary=temporary)
 
-    def command(self, spec: DriverSpec) -> tuple[list[str], dict[str, str], str]:
-        """The command line and the environment of a driver, and the variable for its temporary files if it has one."""
+    def command(self, spec: DriverSpec, *, quietly: bool = False) -> tuple[list[str], dict[str, str], str]:
+        """The command line and the environment of a driver, and the variable for its temporary files if it has one.
+
+        `quietly`: the task's log does not show it, because it may not be started.
+        """
         from stateflow.masking import is_secret  # as above
 
         # The connection may choose the mode, and some settings are right only for a driver on this host.
-        plain = self._command(spec, {}, quietly=True)
-        cluster = _following(plain, "--deploy-mode") == "cluster"
-        conf = self._conf(spec, _following(plain, "--master"), here=not cluster)
+        looked_at = self._command(spec, {}, quietly=True)
+        cluster = _following(looked_at, "--deploy-mode") == "cluster"
+        conf = self._conf(spec, _following(looked_at, "--master"), here=not cluster)
         secrets = {name: value for name, value in conf.items() if is_secret(name)}
-        argv = self._command(spec, {name: value for name, value in conf.items() if name not in secrets})
+        plain = {name: value for name, value in conf.items() if name not in secrets}
+        argv = self._command(spec, plain, quietly=quietly)
         variables = spec.variables(secrets)
         if cluster:
             argv = _for_cluster(argv, variables, self.env)

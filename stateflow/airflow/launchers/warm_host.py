@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from stateflow.airflow.launchers.environment import checked, inherited, shown
 from stateflow.airflow.launchers.spark_submit import CommandSubmission, SparkSubmit, variables_of
-from stateflow.hosts.client import NAME
+from stateflow.hosts.client import NAME, not_a_name
 
 if TYPE_CHECKING:
     from stateflow.driver.processes import DriverProcess
@@ -43,9 +43,7 @@ class WarmHost:
     ) -> None:
         # The name may be a template, which Airflow renders when the task runs.
         if not isinstance(name, str) or not ("{{" in name or NAME.fullmatch(name)):
-            raise ValueError(
-                f'WarmHost takes the name of a host, such as WarmHost("team"), and {name!r} cannot be one'
-            )
+            raise ValueError(f"WarmHost: {not_a_name(name)}")
         if isinstance(wait, bool) or not isinstance(wait, int | float) or wait < 0:
             raise ValueError(
                 f"WarmHost takes seconds to wait for a place, such as wait=30, not wait={wait!r}"
@@ -103,7 +101,7 @@ class _OnHost:
         added: dict[str, str] = {}
         temporary = ""
         if not self.only:
-            asked["otherwise"], whole, temporary = self.otherwise.command(spec)
+            asked["otherwise"], whole, temporary = self.otherwise.command(spec, quietly=True)
             added = {name: value for name, value in whole.items() if own.get(name) != value}
         # What only spark-submit needs is no part of the run's environment on the host.
         asked["added"] = sorted({*added, *([temporary] if temporary else [])})

@@ -86,11 +86,16 @@ def _leave(borrowed: _Borrowed, why: str) -> NoReturn:
 
 def _unfit(borrowed: _Borrowed, master: str | None, conf: Mapping[str, str]) -> str:
     if master is not None and master != borrowed.master:
-        return f"the run asks for the master {master}, and the host has {borrowed.master}"
+        return f"the run asks for the master {master}, and the host has {borrowed.master}: leave --master out, or name another host"
     session = _session(borrowed)
     for name, value in conf.items():
         if not _of_this_run(session, name) and session.conf.get(name, None) != value:
-            return f"{name} can be set only when Spark starts, and the host has another value"
+            memory = name == "spark.driver.memory"
+            option = f"--memory {value}" if memory else f"--conf {name}=..."
+            return (
+                f"{name} can be set only when Spark starts, and the host has another value: give it to the host when it is started, "
+                f"`stateflow host start {borrowed.host} {option}`"
+            )
     return ""
 
 
