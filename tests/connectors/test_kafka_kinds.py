@@ -11,6 +11,7 @@ import pytest
 
 import stateflow as sf
 from stateflow.connectors import UsageError
+from stateflow.connectors.kafka import slots
 from stateflow.connectors.kafka.cluster import Cluster
 
 OUT = sf.kafka("out", bootstrap="broker:9092")
@@ -83,3 +84,19 @@ def test_without_the_client_a_run_says_what_to_install(monkeypatch: pytest.Monke
         match=r"^Kafka topic out needs the package confluent_kafka, .*pip install 'stateflow-spark\[kafka\]'$",
     ):
         Cluster(OUT)
+
+
+def test_writers_are_those_whose_slots_are_of_the_topic() -> None:
+    one, two = "3f2b6c1e11114a6e9d3f0123456789ab", "3f2b6c1e-1111-4a6e-9d3f-0123456789ab"
+    kept = {
+        f"stateflow-{one}-out-of-all": slots.TopicSlot(4, 5, "here").text("orders"),
+        f"stateflow-{two}-out": slots.TopicSlot(4, 5, "here").text("more"),
+        f"stateflow-{one}-other": slots.TopicSlot(4, 5, "elsewhere").text("orders"),
+        f"stateflow-{one}-newer": "[]",
+        "somebody": slots.TopicSlot(4, 5, "here").text("x"),
+        "something": "no json",
+    }
+    assert slots.writers(kept, "here") == {
+        f"stateflow/{one}/out-of-all": "orders",
+        f"stateflow/{two}/out": "more",
+    }

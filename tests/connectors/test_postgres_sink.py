@@ -405,6 +405,23 @@ def test_a_table_that_was_made_anew_is_refused_with_the_statement_that_accepts_i
     assert table(database) == [(2, "b")]
 
 
+def test_writers_are_those_whose_rows_the_table_of_now_has(log: SinkLog, database: Server) -> None:
+    sink = opened(log, PAIR, create=True)
+    assert sink.writers(log.spark) == {}
+    log.deliver(sink, rows(log, PAIR, (1, "a")))
+    named = {log.at().app_id: log.name}
+    assert sink.writers(log.spark) == named
+    opened(log, PAIR, create=True, table="shop.other")
+    assert opened(log, PAIR, table="shop.other").writers(log.spark) == {}
+    database.run("DELETE FROM shop.t")
+    assert sink.writers(log.spark) == {}
+    database.run("INSERT INTO shop.t VALUES (2, 'b')")
+    assert sink.writers(log.spark) == named
+    database.run("DROP TABLE shop.t")
+    database.run("CREATE TABLE shop.t AS SELECT 3::bigint AS id, 'c' AS v")
+    assert sink.writers(log.spark) == {}
+
+
 def test_rows_that_the_table_refuses_after_the_decision_wait_until_it_is_right(
     log: SinkLog, database: Server
 ) -> None:
