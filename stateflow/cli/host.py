@@ -59,10 +59,10 @@ def start(
 ) -> None:
     """Starts a host. It stays until it is stopped, and replaces its Spark application by itself."""
     from stateflow.hosts import keeper, starting
-    from stateflow.hosts.settings import HostSettings, folder_of
+    from stateflow.hosts.settings import HostSettings, driver_memory, folder_of
 
     folder = folder_of(name)
-    chosen = pairs(conf, "--conf") | ({"spark.driver.memory": memory} if memory else {})
+    chosen = pairs(conf, "--conf") | driver_memory(memory or "", "--memory")
     settings = HostSettings(
         master=master,
         conf=chosen,
@@ -75,7 +75,8 @@ def start(
     if foreground:
         starting.prepare(folder, settings)
         raise typer.Exit(keeper.keep(folder, starting.APPLICATION))
-    call.output.log(f"the host {name} starts Spark")
+    starting.require_free(folder, settings)
+    call.output.log(f"the host {name} starts Spark, which takes some 10 to 60 seconds")
     shown = {"name": name, "state": "running", **starting.start(folder, settings)}
     call.output.answer(shown, _line(shown))
 
@@ -149,7 +150,17 @@ def show(
 @rootless_command
 def drain(call: Invocation, name: HostName) -> None:
     """Ends a host when its runs have ended. It takes no new ones."""
+    from stateflow.hosts.settings import folder_of, read_settings
+
+    runs = _shown(folder_of(name)).get("runs", ())
     _signal(call, name, signal.SIGUSR1, "drains: it ends when its runs have ended")
+    if runs:
+        minutes = f"{read_settings(folder_of(name)).drain_timeout / 60:g} minutes"
+        jobs = ", ".join(run["job"] for run in runs)
+        call.output.log(
+            f"runs on it: {jobs}; one that has not ended in {minutes}, such as a continuous one, ends after its batch then, or before, "
+            "with `stateflow stop JOB`"
+        )
 
 
 @app.command("stop")

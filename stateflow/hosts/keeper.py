@@ -27,7 +27,15 @@ from stateflow.driver.supervisor import started
 from stateflow.errors import BusyError
 from stateflow.hosts.client import CURRENT, KEEPER, LOCK
 from stateflow.hosts.lease import has_lapsed
-from stateflow.hosts.settings import Current, HostSettings, KeeperProcess, forget, read_settings, write
+from stateflow.hosts.settings import (
+    SETTINGS,
+    Current,
+    HostSettings,
+    KeeperProcess,
+    forget,
+    read_settings,
+    write,
+)
 
 STOP, DRAIN = signal.SIGTERM, signal.SIGUSR1
 CLAIM = 0.5
@@ -241,7 +249,10 @@ def keep(folder: Path, application: Sequence[str]) -> int:
     """Keeps a host until it is told to end; its exit code. `application`: see `Keeper`."""
     lock = claim(folder)
     try:
-        return Keeper(folder, read_settings(folder), application).keep()
+        code = Keeper(folder, read_settings(folder), application).keep()
+        if code:
+            (folder / SETTINGS).unlink(missing_ok=True)  # it has never been there
+        return code
     finally:
         forget(folder)
         os.close(lock)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ import msgspec
 from stateflow.errors import NotFoundError, UsageError
 from stateflow.hosts.client import CURRENT, KEEPER, NAME, hosts_folder, not_a_name
 from stateflow.private_folders import make_private
+from stateflow.quantities import size
 
 SETTINGS = "settings.json"
 
@@ -32,6 +34,30 @@ class HostSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds that the runs of an application that drains have to end by themselves, and then to end their batch."""
     lease: float = 0.0
     """Seconds after which the host drains if nobody has renewed its lease; 0: it stays until it is told to end."""
+
+
+LEAST_MEMORY = 512 << 20
+"""What Spark's driver starts with: 450 MiB, and what Java keeps of its heap for itself."""
+
+
+def driver_memory(text: str, where: str) -> dict[str, str]:
+    """The setting for a host's memory, written as Spark's `2g` or as '2 GB'. Empty for no text. `where`: how the user gives it."""
+    if not text:
+        return {}
+    try:
+        count = 0 if text.strip().isdecimal() else size(text)
+    except ValueError:
+        count = 0
+    if not count:
+        raise UsageError(
+            f"{where} {text!r} is no amount of memory: write it with its unit, such as 2g or '2 GB'"
+        )
+    if count < LEAST_MEMORY:
+        raise UsageError(f"{where} {text!r} is too little for Spark, which needs 512m at least: such as 2g")
+    gib, rest = divmod(count, 1 << 30)
+    written = f"{count >> 20}m" if rest else f"{gib}g"
+    # As it is given, if Spark takes it so: a run that asks for the same finds the same.
+    return {"spark.driver.memory": text if re.fullmatch(r"\d+[kmgt]", text) else written}
 
 
 class Current(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ from stateflow.driver.supervisor import started
 from stateflow.errors import BusyError, StateflowError, UnavailableError
 from stateflow.hosts.client import LOG, Refused, ask
 from stateflow.hosts.lease import renew
-from stateflow.hosts.settings import SETTINGS, HostSettings, KeeperProcess, read_keeper, write
+from stateflow.hosts.settings import SETTINGS, HostSettings, KeeperProcess, read_keeper, read_settings, write
 from stateflow.private_folders import make_private
 
 _PROCESSES = (sys.executable, "-m", "stateflow.cli.host_processes")
@@ -27,11 +27,29 @@ START_TIMEOUT = 300.0
 
 def prepare(folder: Path, settings: HostSettings) -> None:
     """Writes what a host is started with. Raises BusyError while one lives."""
-    if keeper_of(folder) is not None:
-        raise BusyError(f"the host {folder.name!r} runs already: see `stateflow host show {folder.name}`")
+    require_free(folder, settings)
     make_private(folder)
     write(folder, SETTINGS, settings)
     renew(folder)
+
+
+def require_free(folder: Path, settings: HostSettings) -> None:
+    """Raises BusyError while a host of this name lives, which keeps its settings."""
+    if keeper_of(folder) is None:
+        return
+    name, running = folder.name, read_settings(folder)
+    draining = False
+    with suppress(Refused):
+        draining = bool(ask(folder, "show").get("draining"))
+    if draining:
+        what = "drains: it ends with its runs, or after their batches with"
+    elif running != settings:
+        what = "runs already, with other settings, which it keeps: to change them, end it first with"
+    else:
+        raise BusyError(f"the host {name!r} runs already: see `stateflow host show {name}`")
+    raise BusyError(
+        f"the host {name!r} {what} `stateflow host stop {name}`; see `stateflow host show {name}`"
+    )
 
 
 def start(

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
+from stateflow.cli import host
 from stateflow.cli.entry import _of_hosts
+from stateflow.errors import UsageError
+from stateflow.hosts import starting
+from stateflow.hosts.keeper import claim
+from stateflow.hosts.settings import HostSettings, driver_memory, folder_of, names
 from tests.cli.conftest import Command
 
 NO_HOST = "--host-only needs a host: give --host NAME or set host"
@@ -82,3 +88,55 @@ def test_a_fresh_run_says_that_it_takes_no_host(command: Command, words: list[st
 )
 def test_options_about_hosts_are_read_as_where_all_is_read(words: list[str], options: dict[str, str]) -> None:
     assert _of_hosts(["run", "a.py", *words]) == options
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("2", "is no amount of memory: write it with its unit"),
+        ("abc", "is no amount of memory"),
+        ("0g", "is no amount of memory"),
+        ("300m", "is too little for Spark, which needs 512m at least"),
+    ],
+)
+def test_memory_that_spark_cannot_start_with_is_refused_at_once(
+    command: Command, text: str, why: str
+) -> None:
+    said = command("host", "start", "team", "--memory", text)
+    assert (said.code, f"--memory '{text}' {why}" in said.err) == (2, True), said.err
+    assert names() == []
+
+
+@pytest.mark.parametrize(
+    ("text", "setting"),
+    [("2g", "2g"), ("2048m", "2048m"), ("2 GB", "2g"), ("512m", "512m"), ("1.5g", "1536m")],
+)
+def test_memory_is_written_as_for_spark_or_as_all_sizes(text: str, setting: str) -> None:
+    assert driver_memory(text, "memory") == {"spark.driver.memory": setting}
+    assert driver_memory("", "memory") == {}
+    with pytest.raises(UsageError, match=r"^memory 'x'"):
+        driver_memory("x", "memory")
+
+
+def test_a_taken_name_is_refused_before_anything_starts(command: Command) -> None:
+    folder = folder_of("team")
+    starting.prepare(folder, HostSettings(master="local[2]"))
+    lock = claim(folder)
+    other = command("host", "start", "team", "--master", "local[3]")
+    assert (other.code, "starts Spark" in other.err) == (8, False)
+    assert "runs already, with other settings, which it keeps" in other.err
+    assert "`stateflow host stop team`" in other.err
+    same = command("host", "start", "team", "--master", "local[2]")
+    assert (same.code, "runs already: see" in same.err) == (8, True), same.err
+    os.close(lock)
+
+
+def test_a_drain_names_the_runs_that_it_waits_for_and_how_to_end_them(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starting.prepare(folder_of("team"), HostSettings(drain_timeout=300))
+    monkeypatch.setattr(host, "_signal", lambda *arguments: None)
+    monkeypatch.setattr(host, "_shown", lambda folder: {"runs": [{"job": "orders"}, {"job": "clicks"}]})
+    said = command("host", "drain", "team")
+    assert "runs on it: orders, clicks; one that has not ended in 5 minutes" in said.err
+    assert "`stateflow stop JOB`" in said.err

@@ -108,6 +108,13 @@ def test_a_dead_spark_has_its_successor_at_once_and_the_name_no_longer(folder: P
     assert "application 2 starts" in said
 
 
+def test_a_host_that_never_began_is_not_among_those_that_have_ended(folder: Path) -> None:
+    starting.prepare(folder, HostSettings())
+    words = [sys.executable, "-c", KEEP, str(folder), "raise SystemExit(1)"]
+    assert subprocess.run(words, stderr=subprocess.PIPE, timeout=60, check=False).returncode == 1
+    assert not (folder / "settings.json").exists()
+
+
 def current(folder: Path) -> str:
     with suppress(FileNotFoundError):
         return (folder / "current.json").read_text(encoding="utf-8")

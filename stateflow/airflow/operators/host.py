@@ -161,9 +161,9 @@ class StateflowHostOperator(DeclaredArguments, BaseOperator):
         )
 
     def _settings(self) -> HostSettings:
-        from stateflow.hosts.settings import HostSettings
+        from stateflow.hosts.settings import HostSettings, driver_memory
 
-        memory = {"spark.driver.memory": self.given("memory")} if self.given("memory") else {}
+        memory = driver_memory(self.given("memory"), "memory")
         return HostSettings(
             master=self.given("master") or None,
             conf={**{name: str(value) for name, value in self.given("conf").items()}, **memory},

@@ -190,6 +190,7 @@ def _in_thread(work: Callable[[], T]) -> T:
     "pyspark.SparkContext._ensure_initialized(instance, gateway, conf)",
     "pyspark.SparkContext._temp_dir",
     "pyspark.SparkContext._javaAccumulator",
+    "pyspark.SparkContext._accumulatorServer",
     "py4j.java_gateway.JavaObject._target_id",
     "pyspark.sql.SparkSession.__init__(sparkContext, jsparkSession)",
 )
@@ -202,6 +203,9 @@ def borrow(loan: Loan) -> SparkSession:
     jsc = gateway.jvm.JavaSparkContext.fromSparkContext(session.sparkContext())
     context = SparkContext(gateway=gateway, jsc=jsc, conf=SparkConf(_jconf=jsc.getConf()))
     session.conf().set(_ACCUMULATOR, context._javaAccumulator._target_id)
+    # Spark's death ends the run, which says so in a sentence. Python's server would add a stack trace.
+    server: Any = context._accumulatorServer
+    server.handle_error = lambda request, address: None
     spark = SparkSession(context, session)
     # PySpark has made the lent session the default of the whole JVM. There it would outlive its run.
     java_names(spark).org.apache.spark.sql.classic.SparkSession.setDefaultSession(base)

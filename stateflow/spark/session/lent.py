@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -71,6 +73,20 @@ def name_of_host() -> str:
 def master_of_host() -> str | None:
     """The master of the Spark application that this process runs in; None outside of a host."""
     return _borrowed.master if _borrowed is not None else None
+
+
+def has_lost_spark(wait: float) -> bool:
+    """Whether nobody listens any more where the host's JVM did, or will within so many seconds: one that was killed takes a moment."""
+    until = time.monotonic() + wait
+    while _borrowed is not None:
+        try:
+            socket.create_connection(("127.0.0.1", _borrowed.loan.port), timeout=wait).close()
+        except OSError:
+            return True
+        if time.monotonic() > until:
+            break
+        time.sleep(0.05)
+    return False
 
 
 def require_fit(master: str | None, conf: Mapping[str, str]) -> None:

@@ -10,6 +10,7 @@ import subprocess
 from stateflow import errors
 from stateflow.errors import ERROR_MARK, StateflowError, UserCodeError, frames_in, user_frames
 from stateflow.spark.internals.gateway import failure_text, lost_connection, process_of_jvm
+from stateflow.spark.session import lent
 
 _MARKED = re.compile(re.escape(ERROR_MARK) + r"(\{.*\})")
 _LIMIT, _SHORT = 2_000, 200
@@ -97,8 +98,15 @@ def _misfit(text: str) -> str:
 
 def _ended_jvm(error: BaseException) -> str:
     """How the JVM ended, if the driver has lost its connection to it; else empty."""
+    if not any(map(lost_connection, _chain(error))):
+        return ""
+    if (host := lent.name_of_host()) and lent.has_lost_spark(_DYING):
+        return (
+            f"the warm host {host} has lost its Spark, which was killed or ran out of memory, and the run with it: start the run again, "
+            "it goes on from its newest checkpoint"
+        )
     process = process_of_jvm()
-    if process is None or not any(map(lost_connection, _chain(error))):
+    if process is None:
         return ""
     try:
         code = process.wait(_DYING)
