@@ -27,9 +27,11 @@ def tell_of_beginnings(
     for node in nodes:
         now, before = since_of(node), recorded.get(node.uid)
         if before is not None and before.since != now:
+            # A record of an older version says nothing, as one of a source with the default does.
+            was = f" ({before.since} before)" if before.since else ""
             warn(
                 f"beginning of {node.uid}",
-                f"source {node.uid!r}: {now or 'the default'} does not count any more as where it begins ({before.since or 'the default'} before): the "
+                f"source {node.uid!r}: {now or 'the default'} does not count any more as where it begins{was}: the "
                 "job has read, and goes on at its position; give the source a new uid to let it begin there, or restore a checkpoint",
             )
         elif (
