@@ -41,6 +41,7 @@ def check(
 ) -> None:
     """Plans a pipeline and compares it with the job's newest record. Exit code 4 if it does not fit."""
     from stateflow.config.options import unread_variables
+    from stateflow.hosts.configured import lacking_host
     from stateflow.jobs.checking import checked as checked_flow
     from stateflow.jobs.job import Job
     from stateflow.pipelines.loading import load_pipeline
@@ -85,7 +86,7 @@ def check(
         TextTable(("", "uid", "verdict", "states"), rows),
         *_ready_made((o.uid, o.options, o.combines) for o in result.operators),
     )
-    for warning in result.warnings:
+    for warning in filter(None, (*result.warnings, lacking_host(options))):
         call.output.log(f"warning: {warning}")
     for o in result.operators:
         if o.conversion:

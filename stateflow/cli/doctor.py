@@ -28,6 +28,15 @@ def doctor(
 
     options = call.options(option, untrusted="leave out")
     findings = [*configuration(os.environ, Path.cwd()), *examine(options, ids=lambda: uuid.uuid4().hex)]
+    if options.host or options.host_only:
+        from stateflow.hosts.configured import lacking_host
+        from stateflow.spark.session.doctor import DoctorFinding
+
+        lacking = lacking_host(options)
+        step = "start it, or mend the options host and host_only" if lacking else ""
+        findings.append(
+            DoctorFinding("warm host", "warn" if lacking else "ok", lacking or options.host, step)
+        )
     if spark:
         from stateflow.spark.doctor import examine_spark
 

@@ -19,6 +19,7 @@ from stateflow.errors import UnavailableError, UsageError
 app = typer.Typer(
     no_args_is_help=True, help="Warm hosts: Spark applications in which runs begin in a moment."
 )
+DAY = 86_400.0
 HostName = Annotated[str, argument(metavar="NAME", help="Name of the host.")]
 
 
@@ -117,10 +118,11 @@ def renew(call: Invocation, name: HostName) -> None:
 @app.command("list")
 @rootless_command
 def list_hosts(call: Invocation) -> None:
-    """Lists the hosts of this user on this machine."""
+    """Lists the hosts of this user on this machine, without those that ended more than a day ago."""
     from stateflow.hosts.settings import folder_of, names
 
-    hosts = [{"name": name, **_shown(folder_of(name))} for name in names()]
+    found = [(folder_of(name), {"name": name, **_shown(folder_of(name))}) for name in names()]
+    hosts = [shown for folder, shown in found if shown["state"] != "ended" or not _long_over(folder)]
     call.output.answer(hosts, "\n".join(map(_line, hosts)) if hosts else "there is no host of this user here")
 
 
@@ -221,6 +223,15 @@ def _shown(folder: Path) -> dict[str, Any]:
         return {"state": "running", **ask(folder, "show")}
     except Refused:
         return {"state": "ended" if keeper_of(folder) is None else "starting"}
+
+
+def _long_over(folder: Path) -> bool:
+    """Whether a host that has ended was started, and has written its log for the last time, more than a day ago."""
+    from stateflow.hosts.client import LOG
+    from stateflow.hosts.settings import SETTINGS
+
+    written = [(folder / file).stat().st_mtime for file in (SETTINGS, LOG) if (folder / file).exists()]
+    return max(written, default=0.0) < time.time() - DAY
 
 
 def _line(shown: dict[str, Any]) -> str:

@@ -9,8 +9,10 @@ import pytest
 
 from stateflow.cli import host
 from stateflow.cli.entry import _of_hosts
+from stateflow.config.options import load
 from stateflow.errors import UsageError
 from stateflow.hosts import starting
+from stateflow.hosts.configured import lacking_host
 from stateflow.hosts.keeper import claim
 from stateflow.hosts.settings import HostSettings, driver_memory, folder_of, names
 from tests.cli.conftest import Command
@@ -140,3 +142,42 @@ def test_a_drain_names_the_runs_that_it_waits_for_and_how_to_end_them(
     said = command("host", "drain", "team")
     assert "runs on it: orders, clicks; one that has not ended in 5 minutes" in said.err
     assert "`stateflow stop JOB`" in said.err
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, ""),
+        ({"host_only": "true"}, "host_only is set, and host is not: no run starts"),
+        ({"host": "Team"}, "'Team' cannot be the name of a host"),
+        (
+            {"host": "team"},
+            "the host team, set by the command line (--host), takes no runs: it is not running",
+        ),
+    ],
+)
+def test_what_is_wrong_with_the_configured_host_is_told(
+    tmp_path: Path, given: dict[str, str], said: str
+) -> None:
+    found = lacking_host(load(cli=given, env={}, folder=tmp_path))
+    assert found.startswith(said)
+    assert bool(found) is bool(said)
+
+
+def test_the_doctor_looks_at_the_configured_host(command: Command) -> None:
+    Path("stateflow.toml").write_text('host = "team"', encoding="utf-8")
+    checks = {each["check"]: each for each in command("doctor", "-o", "json").json["checks"]}
+    assert checks["warm host"]["verdict"] == "warn"
+    assert "team" in checks["warm host"]["found"]
+    Path("stateflow.toml").write_text("", encoding="utf-8")
+    assert "warm host" not in command("doctor", "-o", "json").out
+
+
+def test_hosts_that_ended_long_ago_are_not_listed(command: Command) -> None:
+    for name in ("old", "new"):
+        starting.prepare(folder_of(name), HostSettings())
+    os.utime(folder_of("old") / "settings.json", (0, 0))
+    assert command("host", "list").out.splitlines() == ["new: ended"]
+    lock = claim(folder_of("old"))
+    assert "old: starting" in command("host", "list").out
+    os.close(lock)
