@@ -105,4 +105,5 @@ MEASUREMENT = Measurement(
     section,
     repeats=1,
     minutes={"full": 1.5, "quick": 0.8},
+    named_only=True,
 )

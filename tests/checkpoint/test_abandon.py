@@ -17,7 +17,7 @@ from tests.protocol.scenario import World, check, drain
 @pytest.fixture
 def world() -> World:
     """The left sink has taken number 1, the right one refuses it."""
-    made = World(MemoryStore())
+    made = World(MemoryStore(), feeds=False)
     drain(1)(made)
     made.sinks["right"].poison = {1}
     with pytest.raises(StateflowError):
@@ -52,7 +52,7 @@ def test_it_says_which_sinks_have_the_output_and_where_the_rest_is(world: World)
 
 
 def test_staged_files_of_a_sink_without_the_output_are_kept_and_listed() -> None:
-    world = World(MemoryStore())
+    world = World(MemoryStore(), feeds=False)
     drain(1)(world)
     world.sinks["left"].poison = {1}
     with pytest.raises(StateflowError):
@@ -89,7 +89,7 @@ def test_only_the_next_record_to_carry_out_can_be_abandoned(world: World) -> Non
 
 
 def test_with_nothing_pending_there_is_nothing_to_abandon() -> None:
-    world = World(MemoryStore())
+    world = World(MemoryStore(), feeds=False)
     drain(1)(world)
     with pytest.raises(UsageError, match="every record is carried out"):
         given_up(world, 2)
@@ -107,7 +107,7 @@ def test_it_works_below_the_fences_of_runs_that_failed_on_the_record(world: Worl
 
 
 def test_it_fences_the_run_that_is_at_it() -> None:
-    world = World(MemoryStore())
+    world = World(MemoryStore(), feeds=False)
     drain(1)(world)
     running: Writer = world.claim()
     permit = running.decide(world.prepare(running))

@@ -33,7 +33,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 
 @pytest.fixture
 def world(store: Store) -> World:
-    return World(store)
+    return World(store, feeds=False)
 
 
 def test_the_first_claim_creates_the_job_and_starts_without_state(world: World) -> None:
@@ -218,7 +218,7 @@ def test_a_permit_is_not_for_making() -> None:
 
 def test_a_run_that_never_heard_whether_it_decided_ends_and_the_next_one_finds_out() -> None:
     store = MemoryStore()
-    world = World(store)
+    world = World(store, feeds=False)
     drain(1)(world)
     writer = world.claim()
     record = world.prepare(writer)
@@ -242,7 +242,7 @@ def test_a_run_that_never_heard_whether_it_decided_ends_and_the_next_one_finds_o
 
 def test_an_outcome_whose_answer_was_lost_is_completed_by_trying_again() -> None:
     store = MemoryStore()
-    world = World(store)
+    world = World(store, feeds=False)
     writer = world.claim()
     permit = writer.decide(world.prepare(writer))
     outcomes = world.commit(permit.record)

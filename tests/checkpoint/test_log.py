@@ -176,7 +176,7 @@ def test_the_next_slot_passes_over_what_another_job_has_left_there() -> None:
 
 def test_a_reader_sees_the_last_complete_state_while_a_batch_is_carried_out() -> None:
     store = MemoryStore()
-    world = World(store)
+    world = World(store, feeds=False)
     drain(2)(world)
     writer = world.claim()
     permit = writer.decide(world.prepare(writer))
@@ -192,7 +192,7 @@ def test_a_reader_sees_the_last_complete_state_while_a_batch_is_carried_out() ->
 
 def test_bodies_are_read_once() -> None:
     store = MemoryStore()
-    world = World(store)
+    world = World(store, feeds=False)
     drain(3)(world)
     cache: BodyCache = {}
     first = read_log(store, world.layout, cache=cache)
@@ -204,7 +204,7 @@ def test_bodies_are_read_once() -> None:
 
 def test_a_body_is_forgotten_with_its_record_so_that_a_reused_name_is_read_anew() -> None:
     store = MemoryStore()
-    world = World(store)
+    world = World(store, feeds=False)
     drain(2)(world)
     cache: BodyCache = {}
     gone = read_log(store, world.layout, cache=cache).chain[0]
@@ -215,7 +215,7 @@ def test_a_body_is_forgotten_with_its_record_so_that_a_reused_name_is_read_anew(
 
 def test_a_record_collected_between_the_listing_and_the_reading_is_no_error() -> None:
     store = MemoryStore()
-    world = World(store)
+    world = World(store, feeds=False)
     drain(3)(world)
     writer = world.claim("last", retained=1)
     world.batch(writer)
@@ -233,7 +233,7 @@ def test_a_record_collected_between_the_listing_and_the_reading_is_no_error() ->
 
 def test_a_damaged_record_is_named_and_stops_whoever_would_decide() -> None:
     store = MemoryStore()
-    world = World(store)
+    world = World(store, feeds=False)
     drain(2)(world)
     path = world.layout.pending(world.log().chain[-1].slot)
     store.put(path, store.read(path)[:-9] + b"123456789")
@@ -251,7 +251,7 @@ def test_a_record_that_is_not_on_the_chain_is_not_found() -> None:
 
 def test_a_claim_tells_who_made_it() -> None:
     store = MemoryStore()
-    world = World(store)
+    world = World(store, feeds=False)
     world.claim("run-7")
     assert read_epoch_claim(store, world.layout, 1).owner.run == "run-7"
 
@@ -261,14 +261,14 @@ def test_the_jobs_of_a_root_are_listed(tmp_path: Path) -> None:
     for store in stores:
         assert list_jobs(store) == []
         for job in ("b-side", "a"):
-            World(store, job).claim()
+            World(store, job, feeds=False).claim()
         store.put("notes/readme", b"not a job")
         assert list_jobs(store) == ["a", "b-side"]
 
 
 def test_objects_that_are_no_records_are_left_alone() -> None:
     store = MemoryStore()
-    world = World(store)
+    world = World(store, feeds=False)
     drain(1)(world)
     before = world.log()
     store.put(world.layout.slot(before.chain[-1].slot) + "notes.txt", b"mine")
@@ -278,7 +278,7 @@ def test_objects_that_are_no_records_are_left_alone() -> None:
 
 def test_a_torn_listing_is_believed_only_after_many_tries() -> None:
     store = MemoryStore()
-    world = World(store)
+    world = World(store, feeds=False)
     drain(4, retained=4)(world)
     missing = world.layout.slot(world.log().chain[-2].slot)
     listings = 0
@@ -303,7 +303,7 @@ def test_records_of_another_job_do_not_move_the_chain() -> None:
 
 def test_a_body_reads_back_as_it_was_written() -> None:
     store = MemoryStore()
-    world = World(store)
+    world = World(store, feeds=False)
     drain(1)(world)
     head = world.log().head
     assert head is not None

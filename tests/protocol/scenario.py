@@ -76,9 +76,9 @@ Step = Callable[[str], None]
 class World(FakeJob):
     """What outlives a process: the store and the sinks."""
 
-    def __init__(self, store: Store, job: str = "orders") -> None:
+    def __init__(self, store: Store, job: str = "orders", *, feeds: bool = True) -> None:
         super().__init__(store, job)
-        self.sinks = {uid: Sink() for uid in (*SINKS, FEED)}
+        self.sinks = {uid: Sink() for uid in (*SINKS, *((FEED,) if feeds else ()))}
         self.step: Step | None = None
         self.kept_files = 3
         """A batch names its own state file and those of the two batches before it."""
@@ -115,16 +115,17 @@ class World(FakeJob):
         )
         files = (*state_files(writer.parent), state)[-self.kept_files :]
         prev = writer.last_commits
+        sinks = {
+            "left": prepared("left", prev, offset, (staged,)),
+            "right": prepared("right", prev, offset, ()),
+        }
+        feeds = FEED in self.sinks
         return Draft(
             "checkpoint",
             sources={"numbers": SourceState(lines=(str(offset + 1),))},
             operators={"count": one_shard(*files, key=("n", "long"))},
-            sinks={
-                "left": prepared("left", prev, offset, (staged,)),
-                "right": prepared("right", prev, offset, ()),
-                FEED: fed(writer, offset),
-            },
-            feeds=(ShownState(FEED, "count", "n", slot, FEED),),
+            sinks=sinks | ({FEED: fed(writer, offset)} if feeds else {}),
+            feeds=(ShownState(FEED, "count", "n", slot, FEED),) if feeds else (),
         )
 
     def rewind(self, target: Record) -> Record:
