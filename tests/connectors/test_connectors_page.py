@@ -10,6 +10,7 @@ import tempfile
 import tomllib
 from collections.abc import Iterator
 from importlib import import_module, invalidate_caches
+from importlib.util import cache_from_source
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,8 @@ def module_of(file: str) -> str:
 def write(name: str, text: str) -> None:
     (FOLDER / name).parent.mkdir(exist_ok=True)
     (FOLDER / name).write_text(text, encoding="utf-8")
+    # Python takes the compiled one for the same if the file has its size and second.
+    Path(cache_from_source(str(FOLDER / name))).unlink(missing_ok=True)
     sys.modules.pop(module_of(name), None)
     invalidate_caches()
 
