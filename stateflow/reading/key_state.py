@@ -148,7 +148,13 @@ def last_changes(
     others = () if newest is None else with_other_keys(records, newest, uid)
     for record in reversed(records):
         operator = record.operators.get(uid)
-        if operator is None or record.slot in others or len(found) == most:
+        if record.slot in others or len(found) == most:
+            continue
+        if operator is None:
+            # The batch above was the operator's first.
+            if later is not None and later[1]:
+                found.append(later[0].slot)
+            later = None
             continue
         if later is not None and later[0].operators[uid].shards == operator.shards:
             entries = later[1]

@@ -242,7 +242,8 @@ def test_a_message_that_is_too_large_fails_the_batch_before_its_record(
     topics.make(f"{topic}-small", max_message_bytes="2000")
     sink = opened(log, topics, f"{topic}-small")
     with pytest.raises(
-        IncompatibleError, match=r"becomes a message of \d+ bytes, and Kafka topic .* takes 2000: nothing was"
+        IncompatibleError,
+        match=r"becomes a message of \d+ bytes, and Kafka topic .* takes 2000: no message was",
     ):
         log.prepare(sink, rows(log, PAIR, (1, "x" * 2000)))
     assert (
