@@ -20,7 +20,7 @@ from stateflow.checkpoint.pins import list_pins
 from stateflow.checkpoint.statistics import HistoryLine, SegmentCache, history_line, merged, read_segments
 from stateflow.errors import NotFoundError
 from stateflow.format.layout import JobLayout
-from stateflow.format.records import FileRef, Outcome, Owner, Record, decode
+from stateflow.format.records import FileRef, Outcome, Owner, Prepared, Record, decode
 from stateflow.format.references import as_read, with_references
 from stateflow.observe.status import JobStatus, status_of
 from stateflow.observe.timelines import Span, audit, spans
@@ -99,6 +99,7 @@ class JobReader:
         self._pins: BodyCache = {}
         self._uuid = ""
         self._owners: dict[Owner, Owner] = {}
+        self._sinks: dict[tuple[tuple[str, str, str], ...], dict[str, Prepared]] = {}
         self._slot_lines: dict[int, tuple[SlotContent, SlimLine]] = {}
         self._whole_records: dict[int, Record] = {}
         """The newest few records, and the head, without the bytes inside them."""
@@ -205,10 +206,17 @@ class JobReader:
             owner=self._owners.setdefault(record.owner, record.owner),
             operators={},
             sources={},
-            sinks={},
+            sinks=self._named_sinks(record),
             statistics={},
             parameters={},
             versions={},
+        )
+
+    def _named_sinks(self, record: Record) -> dict[str, Prepared]:
+        """Where the outputs went: all that a status tells of those before its head. Most records share one."""
+        named = {uid: Prepared(sink.kind, sink.target, prev=None) for uid, sink in record.sinks.items()}
+        return self._sinks.setdefault(
+            tuple((uid, sink.kind, sink.target) for uid, sink in named.items()), named
         )
 
     def _note_whole(self, number: int, record: Record) -> None:

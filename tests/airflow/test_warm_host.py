@@ -197,6 +197,8 @@ def test_the_run_of_a_killed_task_ends_after_its_batch_within_its_grace(team: Ho
     task = Task(team, "in-grace")
     first = task.in_batch()
     first.stop(grace=60)
+    # Before that, the batch might end the input, and the run of itself.
+    eventually(lambda: first.look() and "stopping after this batch" in task.said, "it hears of it")
     task.go()
     state = eventually(lambda: isinstance(now := first.look(), Ended) and now, "it ends")
     assert (state.outcome.exit_code, state.outcome.batches) == (0, 1), state
