@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from stateflow.pipelines.inputs.reader_options import READERS, check_reader_options
     from stateflow.pipelines.inputs.recent_texts import RecentTexts
     from stateflow.pipelines.inputs.source import Position, Source
+    from stateflow.pipelines.rows.as_json import as_json
     from stateflow.pipelines.rows.former_names import as_of_today, columns_to_read, former_names
     from stateflow.pipelines.rows.misfits import Misfits, Reading
     from stateflow.pipelines.rows.row_type import (
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
         GETS_NEW_ROWS,
         SinkKind,
         check_upsert,
+        for_reading,
         names_of,
         require_columns,
     )
@@ -105,6 +107,7 @@ __all__ = [
     "UnavailableError",
     "UsageError",
     "arrow_type",
+    "as_json",
     "as_of_today",
     "canonical",
     "check_reader_options",
@@ -117,6 +120,7 @@ __all__ = [
     "disagreement",
     "fields_of",
     "first_duplicate",
+    "for_reading",
     "former_names",
     "hidden",
     "inside_of",
@@ -148,6 +152,7 @@ _ROOMS = {
     "stateflow.pipelines.inputs.reader_options": ("READERS", "check_reader_options"),
     "stateflow.pipelines.inputs.recent_texts": ("RecentTexts",),
     "stateflow.pipelines.inputs.source": ("Position", "Source"),
+    "stateflow.pipelines.rows.as_json": ("as_json",),
     "stateflow.pipelines.rows.former_names": ("as_of_today", "columns_to_read", "former_names"),
     "stateflow.pipelines.rows.misfits": ("Misfits", "Reading"),
     "stateflow.pipelines.rows.row_type": (
@@ -166,6 +171,7 @@ _ROOMS = {
         "GETS_NEW_ROWS",
         "SinkKind",
         "check_upsert",
+        "for_reading",
         "names_of",
         "require_columns",
     ),

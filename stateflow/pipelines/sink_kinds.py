@@ -235,16 +235,20 @@ def check_upsert(where: str, target: Any, options: Mapping[str, Any], rows: RowT
         condition_of(f"{where}, delete_when", condition, rows)
 
 
+def for_reading(where: str, what: str, target: Any, instead: str = "") -> UsageError:
+    """The error for what a sink was given of its target, and only a source heeds."""
+    more = f"; {instead}" if instead else ""
+    return UsageError(
+        f"{where}: {what} of {target} is for reading it and would do nothing: leave it out{more}"
+    )
+
+
 def _refuse_reading(where: str, target: DeltaTable) -> None:
     if target.reads_changes:
-        raise UsageError(
-            f"{where}: changes=True of {target} is for reading it and would do nothing: leave it out"
-        )
+        raise for_reading(where, "changes=True", target)
     if target.read_with:
-        raise UsageError(
-            f"{where}: option {target.read_with[0]!r} of {target} is for reading it and would do nothing: leave it out; "
-            "'delta.*' sets properties of a table that the sink makes"
-        )
+        own = "'delta.*' sets properties of a table that the sink makes"
+        raise for_reading(where, f"option {target.read_with[0]!r}", target, own)
 
 
 def require_columns(where: str, rows: RowType | None, columns: Mapping[str, Any]) -> None:

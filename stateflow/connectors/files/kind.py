@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from stateflow.connectors import GETS_NEW_ROWS, Files, RowType, SinkKind, UsageError, canonical
+from stateflow.connectors import GETS_NEW_ROWS, Files, RowType, SinkKind, UsageError, canonical, for_reading
 
 WRITTEN = ("parquet", "json", "csv")
 
@@ -24,13 +24,9 @@ def _check(where: str, target: Files, options: Mapping[str, Any], rows: RowType 
             f"{where} cannot write the format {target.format!r}: say one of {', '.join(WRITTEN)}"
         )
     if target.per_batch is not None:
-        raise UsageError(
-            f"{where}: per_batch of {target} is for reading it and would do nothing: leave it out"
-        )
-    if target.options:
-        raise UsageError(
-            f"{where}: option {next(iter(target.options))!r} of {target} is for reading it and would do nothing: leave it out"
-        )
+        raise for_reading(where, "per_batch", target)
+    for name in target.options:
+        raise for_reading(where, f"option {name!r}", target)
 
 
 APPEND = SinkKind(

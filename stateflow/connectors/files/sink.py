@@ -19,12 +19,12 @@ from stateflow.connectors import (
     SinkSlot,
     Stager,
     UnavailableError,
+    as_json,
     canonical,
     decide,
     decide_undecided,
     disagreement,
     open_store,
-    quoted,
 )
 from stateflow.connectors.files.kind import APPEND
 from stateflow.connectors.files.manifests import LoggedFolder, Manifests
@@ -37,12 +37,6 @@ if TYPE_CHECKING:
 LARGE = 128 << 20
 """Bytes of rows in memory that make a file."""
 _TRIES = 100
-_LINE = "line"
-_AS_JSON = (
-    "map('ignoreNullFields', 'false', 'timeZone', 'UTC', 'timestampFormat', \"yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX\", "
-    "'timestampNTZFormat', \"yyyy-MM-dd'T'HH:mm:ss.SSSSSS\")"
-)
-"""Spark would leave out what is below a millisecond."""
 _NESTED = ("array<", "struct<", "map<")
 
 
@@ -77,8 +71,7 @@ class FilesAppend(Sink):
             raise disagreement(at, _named(self.path), slot, prev)
         columns = _columns(frame.schema)
         if self.format == "json":
-            every = ", ".join(quoted(name) for name in frame.columns)
-            frame = frame.selectExpr(f"to_json(struct({every}), {_AS_JSON}) as {_LINE}")
+            frame = frame.selectExpr(f"{as_json(frame.columns)} as line")
         staged = stager.write(frame, at)
         payload = {"path": self.path, "format": self.format, "columns": columns, "exactly_once": True}
         return Prepared(

@@ -12,6 +12,7 @@ from stateflow.connectors import (
     SinkKind,
     UsageError,
     check_upsert,
+    for_reading,
     names_of,
     require_columns,
     required,
@@ -43,17 +44,13 @@ def _check_target(where: str, target: KafkaTopic) -> None:
         ("since", target.since, "earliest"), ("per_batch", target.per_batch, None), ("schema", target.schema, ""),
     ):  # fmt: skip
         if given != otherwise:
-            raise UsageError(
-                f"{where}: {name} of {target} is for reading it and would do nothing: leave it out"
-            )
+            raise for_reading(where, name, target)
     if "avro" in (target.value, target.key):
         raise UsageError(
             f"{where}: {target} gets no Avro yet: say value='json', or let transform() make bytes and say value='bytes'"
         )
     if unknown := [name for name in target.options if not name.lower().startswith("kafka.")]:
-        raise UsageError(
-            f"{where}: option {unknown[0]!r} of {target} is for reading it and would do nothing: leave it out; 'kafka.*' are properties of the client"
-        )
+        raise for_reading(where, f"option {unknown[0]!r}", target, "'kafka.*' are properties of the client")
 
 
 def one_column(what: str, part: str, form: str, columns: Sequence[tuple[str, str]]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from stateflow.connectors import DELETE, UsageError, quoted, text_in_sql
+from stateflow.connectors import DELETE, UsageError, as_json, quoted
 from stateflow.connectors.kafka.kinds import TEXTS, one_column
 
 if TYPE_CHECKING:
@@ -20,13 +20,6 @@ ORDER = "order{}"
 """Columns of them that say which message of a key is the last."""
 OVERHEAD = 300
 """Bytes of a message beside key and value: its headers and the batch around it."""
-_JSON = {
-    # What Spark's reader takes back as it was: without these it would lose microseconds.
-    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss[.SSSSSS]XXX",
-    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss[.SSSSSS]",
-    "timeZone": "UTC",
-    "ignoreNullFields": "false",
-}
 
 
 def check(
@@ -56,7 +49,7 @@ def messages(
     order_by: Sequence[str],
 ) -> DataFrame:
     """The rows as they are staged: key, value, how many bytes they have, and by what messages of one key are ordered."""
-    value = quoted(values[0]) if topic.value != "json" else _json(values)
+    value = quoted(values[0]) if topic.value != "json" else as_json(values)
     if operation:
         value = f"CASE WHEN {quoted(operation)} = '{DELETE}' THEN NULL ELSE {value} END"
     order = [f"{quoted(name)} AS {ORDER.format(k)}" for k, name in enumerate(order_by)]
@@ -82,9 +75,4 @@ def _key(schema: StructType, topic: KafkaTopic, keys: Sequence[str]) -> str:
         return quoted(keys[0])
     # A key with a null in it is none: it is refused, and not written as a text with null in it.
     absent = " OR ".join(f"{quoted(name)} IS NULL" for name in keys)
-    return f"CASE WHEN {absent} THEN NULL ELSE {_json(keys)} END"
-
-
-def _json(names: Sequence[str]) -> str:
-    options = ", ".join(f"'{name}', {text_in_sql(value)}" for name, value in _JSON.items())
-    return f"to_json(struct({', '.join(map(quoted, names))}), map({options}))"
+    return f"CASE WHEN {absent} THEN NULL ELSE {as_json(keys)} END"
