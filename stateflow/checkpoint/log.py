@@ -183,11 +183,14 @@ class Log:
         last = self.last_complete
         return self.slots[last.slot].outcome if last else None
 
+    def member(self, slot: int) -> Record | None:
+        """The record of a slot on the chain, if there is one."""
+        return next((record for record in self.chain if record.slot == slot), None)
+
     def record(self, slot: int) -> Record:
-        """The record of a slot on the chain."""
-        for record in self.chain:
-            if record.slot == slot:
-                return record
+        """The same; NotFoundError names those that there are."""
+        if (found := self.member(slot)) is not None:
+            return found
         raise NotFoundError(
             f"job {self.job!r} has no checkpoint {slot} (any more): it keeps "
             f"{', '.join(str(r.slot) for r in self.chain if r.carries_state) or 'none'}; "

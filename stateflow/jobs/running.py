@@ -20,7 +20,6 @@ from stateflow.errors import NotFoundError
 from stateflow.pipelines.bounds import parse_bounds
 from stateflow.pipelines.parameters import required_parameters
 from stateflow.quantities import time_text
-from stateflow.storage.roots import open_beside
 
 if TYPE_CHECKING:
     from stateflow.config.options import Options
@@ -61,7 +60,7 @@ def foreseen(
     """
     from stateflow.pipelines.loading import load_pipeline
     from stateflow.spark.inputs.lookahead import look_ahead, may_tell
-    from stateflow.spark.sources.delta_log import Ahead, log_of
+    from stateflow.spark.sources.delta_log import Ahead, log_beside
 
     try:
         _, heartbeat = newest_heartbeat(job.store, job.layout)
@@ -76,9 +75,7 @@ def foreseen(
         answer = look_ahead(
             flow,
             log,
-            lambda path: log_of(
-                path, job.store, lambda url: open_beside(url, job.store, job.storage_options)
-            ),
+            lambda path: log_beside(path, job.store, job.storage_options),
             bound,
             now=job.clock(),
             idle_after=options.source_idle_timeout // timedelta(microseconds=1),

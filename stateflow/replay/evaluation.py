@@ -150,7 +150,7 @@ class Evaluation:
             # Feeds lack what they lacked then.
             last_commits=outcome.last_commits if outcome else {},
             feeds=under_todays_names(outcome.feeds if outcome else (), replaced),
-            record_at=lambda slot: next((kept for kept in self.log.chain if kept.slot == slot), None),
+            record_at=self.log.member,
             # Its epoch is that of the run then: what a run does at its first batch, it does again.
             storage=self.storage(record.epoch, record.slot),
             input_free=bool(record.statistics.get("input_free")),

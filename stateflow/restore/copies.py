@@ -5,7 +5,7 @@ What a table held stands in its log. Nothing here needs Spark.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from stateflow.checkpoint.handle import JobHandle
@@ -16,12 +16,10 @@ from stateflow.pipelines.sink_kinds import rewindable
 from stateflow.restore.plan import SinkRestore, same_job, table_path
 from stateflow.restore.visible import quoted
 from stateflow.savepoints.origin import Origin
-from stateflow.spark.internals.delta_log import LoggedCommit
 from stateflow.spark.sinks.delta_copy import TableCopy, is_copied, version_at
 from stateflow.spark.sinks.delta_versions import TableVersion, common_version
 from stateflow.spark.sinks.slot import SinkSlot
-from stateflow.spark.sources.delta_log import log_of
-from stateflow.storage.roots import open_beside
+from stateflow.spark.sources.delta_log import commits_of
 
 
 def refuse_copies(origin: Origin, job: JobHandle) -> None:
@@ -56,7 +54,8 @@ def with_copies(sinks: Sequence[SinkRestore], origin: Origin, job: JobHandle) ->
                 f"--clone-sinks would copy both {quoted(sources[canonical(copy.target)])} and {quoted(copy.source)} into {quoted(copy.target)}: "
                 "give each sink an output of its own, or leave it out"
             )
-        is_copied(list(_commits(copy.target, job)), copy)  # refuses another table
+        there = list(commits_of(copy.target, job.store, job.storage_options))
+        is_copied(there, copy)  # refuses another table
     return tuple(copied)
 
 
@@ -84,7 +83,7 @@ def _versions(
             )
         app = SinkSlot(origin.record.job, origin.job, uid, 0, 0).app_id
         source, last = table_path(prepared.target), origin.last_commits.get(uid)
-        found = version_at(list(_commits(source, job)), app, last, source)
+        found = version_at(list(commits_of(source, job.store, job.storage_options)), app, last, source)
         versions.setdefault(canonical(source), []).append(found)
     return {place: common_version(found) for place, found in versions.items()}
 
@@ -106,9 +105,3 @@ def _with_copy(
         return sink  # the origin had nothing there yet
     note = f"copied from version {version} of {quoted(source)}"
     return replace(sink, action="copies", note=note, copy_of=source, copy_version=version)
-
-
-def _commits(path: str, job: JobHandle) -> Iterator[LoggedCommit]:
-    """From the newest version down, as far as the log reaches; nothing where this process cannot read it."""
-    log = log_of(path, job.store, lambda url: open_beside(url, job.store, job.storage_options))
-    return log.commits() if log is not None else iter(())

@@ -18,10 +18,9 @@ from stateflow.pipelines.sink_kinds import rewindable
 from stateflow.spark.internals.delta_log import LoggedCommit, logged_commit
 from stateflow.spark.sinks.delta_rewind import find_rewind
 from stateflow.spark.sinks.slot import SinkSlot
-from stateflow.spark.sources.delta_log import SourceLog, log_of
+from stateflow.spark.sources.delta_log import SourceLog, log_beside
 from stateflow.spark.sources.delta_offset import DeltaOffset
 from stateflow.spark.sources.delta_restores import TableRestore, UndoneRead, last_like, next_step
-from stateflow.storage.roots import open_beside
 
 OpenTable = Callable[[str], SourceLog | None]
 """Opens the log of the table at a path; None when this process cannot read it."""
@@ -65,7 +64,7 @@ def readers_of(job: JobHandle, last_commits: Mapping[str, int], sinks: Iterable[
     logs, unreadable = _other_logs(job)
 
     def open_table(path: str) -> SourceLog | None:
-        return log_of(path, job.store, lambda url: open_beside(url, job.store, job.storage_options))
+        return log_beside(path, job.store, job.storage_options)
 
     return find_readers(job.log(), last_commits, sinks, logs, open_table, unreadable)
 

@@ -416,7 +416,7 @@ class BatchLoop:
             storage=self.storage_of(moment.slot),
             late=late,
             input_free=input_free,
-            record_at=lambda slot: next((kept for kept in writer.log.chain if kept.slot == slot), None),
+            record_at=lambda slot: writer.log.member(slot),
             again=self._failed_tries > 0,
         )
         return Batch(attempt, frames)

@@ -133,7 +133,7 @@ class SinkConformance:
             life.expect(life.model, "before its record is committed")
             outcome = life.log.commit(prepared)
             life.expect(after, "after the commit")
-            _require(outcome == "committed", f"commit() says {outcome!r} of rows that it committed")
+            require(outcome == "committed", f"commit() says {outcome!r} of rows that it committed")
             life.model = after
 
     @promise
@@ -169,7 +169,7 @@ class SinkConformance:
                 outcome = life.log.commit(prepared)
                 life.expect(life.model, "after the second commit of one record")
             known = outcome == "already" or life.kind.calls_function
-            _require(known, f"commit() says {outcome!r} of a record that was in")
+            require(known, f"commit() says {outcome!r} of a record that was in")
 
     @promise
     def test_of_several_who_commit_a_record_at_once_one_does(self, tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ class SinkConformance:
                 thread.start()
             for thread in threads:
                 thread.join(120)
-                _require(not thread.is_alive(), "a commit beside another one hangs")
+                require(not thread.is_alive(), "a commit beside another one hangs")
             life.log.commit(prepared)
             life.expect(after, "after four commits at once")
             life.model = after
@@ -210,7 +210,7 @@ class SinkConformance:
             except FencedError:
                 life.expect(life.model, f"after the run heard at question {number} that it was replaced")
             else:
-                _require(asked.times < number, "commit() went on though still_owner() had raised FencedError")
+                require(asked.times < number, "commit() went on though still_owner() had raised FencedError")
                 break
         life.expect(after, "after the newest run's commit")
 
@@ -333,7 +333,7 @@ class SinkConformance:
         for expected in (None, 1):
             prepared, after = life.prepare()
             found = type(life.sink).last_slot(life.log.spark, prepared, life.log.at())
-            _require(found == expected, f"last_slot() says {found}, and {expected} was committed last")
+            require(found == expected, f"last_slot() says {found}, and {expected} was committed last")
             life.log.commit(prepared)
             life.model = after
 
@@ -344,11 +344,11 @@ class SinkConformance:
         life, spark = _Life(self, tmp_path), self.spark()
         self._skip_unless(type(life.sink).writers is not Sink.writers, "the sink does not tell (writers)")
         at = life.log.at()
-        _require(at.app_id not in life.sink.writers(spark), "writers() names a sink before it has rows there")
+        require(at.app_id not in life.sink.writers(spark), "writers() names a sink before it has rows there")
         life.deliver()
         named = life.sink.writers(spark)
-        _require(at.app_id in named, f"writers() is {named} after rows of {at.app_id}")
-        _require(named[at.app_id] in ("", at.job_name), f"writers() calls the job {named[at.app_id]!r}")
+        require(at.app_id in named, f"writers() is {named} after rows of {at.app_id}")
+        require(named[at.app_id] in ("", at.job_name), f"writers() calls the job {named[at.app_id]!r}")
 
     @promise
     def test_the_output_goes_back_to_an_older_slot_or_says_that_it_cannot(self, tmp_path: Path) -> None:
@@ -399,7 +399,7 @@ class SinkConformance:
             for name, type_ in zip(names, self.types, strict=True)
             if not _same(found.get(row["id"], {}).get(name), row[name])
         ]
-        _require(not wrong, "; ".join(wrong))
+        require(not wrong, "; ".join(wrong))
 
     @promise
     def test_columns_that_do_not_fit_are_refused_before_the_decision(self, tmp_path: Path) -> None:
@@ -421,7 +421,7 @@ class SinkConformance:
                 other.prepare(sink, life.frame([row], wrong))
 
             said = life.refused(f"the columns {', '.join(wrong)}", attempt)
-            _require(column in said, f"the refusal does not name the column {column!r}: {said}")
+            require(column in said, f"the refusal does not name the column {column!r}: {said}")
 
     @promise
     def test_no_record_has_a_secret(self, tmp_path: Path) -> None:
@@ -437,7 +437,7 @@ class SinkConformance:
         }
         for secret in self.secrets:
             for what, text in shown.items():
-                _require(secret not in text, f"{what} has a secret")
+                require(secret not in text, f"{what} has a secret")
 
     @promise
     def test_of_a_key_the_newest_row_stays_and_deletes_delete(self, tmp_path: Path) -> None:
@@ -492,7 +492,7 @@ class _Life:
         known = {name: value for name, value in known.items() if name in self.kind.options}
         given = {**known, **self.kit.options, **options}
         sink = make_sink("totals", self.kit.mode, self.target, given)
-        _require(class_of(self.kind) is type(sink), f"of() of {self.kind.name} makes a {type(sink).__name__}")
+        require(class_of(self.kind) is type(sink), f"of() of {self.kind.name} makes a {type(sink).__name__}")
         sink.open(self.log.spark, self.log.spark.createDataFrame([], ", ".join(columns)).schema)
         return sink
 
@@ -578,7 +578,7 @@ class _Life:
 
     def expect(self, model: Sequence[Row], when: str) -> None:
         difference = self._difference(model)
-        _require(not difference, f"{when} the target {difference}")
+        require(not difference, f"{when} the target {difference}")
 
     def _difference(self, model: Sequence[Row]) -> str:
         names = list(model[0]) if model else []
@@ -617,7 +617,7 @@ def _die() -> None:
     raise DeathError
 
 
-def _require(holds: bool, why: str) -> None:
+def require(holds: bool, why: str) -> None:
     if not holds:
         raise AssertionError(why)
 

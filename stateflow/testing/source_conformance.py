@@ -13,7 +13,7 @@ from stateflow.connectors import Position, Source
 from stateflow.operators.arrow_types import arrow_schema_of
 from stateflow.pipelines.inputs.source import DeclaredSource
 from stateflow.pipelines.rows.row_type import row_type
-from stateflow.testing.conformance import promise
+from stateflow.testing.conformance import promise, require
 
 _ROUNDS = (3, 1, 0, 25)
 """How many rows come in each round."""
@@ -57,7 +57,7 @@ class SourceConformance:
         start, end = reader.batch()
         plan = reader.plan(start, end)
         reader.add(3)
-        _require(
+        require(
             reader.plan(start, end) == plan, f"between {start} and {end} it was {plan} and then another one"
         )
 
@@ -92,7 +92,7 @@ class SourceConformance:
         reader = _SourceReader(self, tmp_path)
         reader.add(3)
         names = {name for row in reader.drained() for name in json.loads(row)}
-        _require(names == set(reader.declared.rows.names), f"it gave the columns {sorted(names)}")
+        require(names == set(reader.declared.rows.names), f"it gave the columns {sorted(names)}")
 
 
 class _SourceReader:
@@ -115,7 +115,7 @@ class _SourceReader:
     def add(self, count: int) -> None:
         if count:
             added = self.kit.add(self.folder, count)
-            _require(len(added) == count, f"add() was asked for {count} rows, and returned {len(added)}")
+            require(len(added) == count, f"add() was asked for {count} rows, and returned {len(added)}")
             self.added += map(_text, self.declared.batch_of(list(added), self._schema).to_pylist())
 
     def batch(self) -> tuple[Position, Position]:
@@ -150,10 +150,5 @@ def _text(row: Mapping[str, Any]) -> str:
 def _compare(got: Iterable[str], wanted: Iterable[str], what: str) -> None:
     there, should = Counter(got), Counter(wanted)
     lacks, more = list((should - there).elements()), list((there - should).elements())
-    _require(not lacks, f"{what} lacks {lacks[:3]} ({len(lacks)} rows)")
-    _require(not more, f"{what} has {more[:3]} too often, or nobody added them ({len(more)} rows)")
-
-
-def _require(holds: bool, otherwise: str) -> None:
-    if not holds:
-        raise AssertionError(otherwise)
+    require(not lacks, f"{what} lacks {lacks[:3]} ({len(lacks)} rows)")
+    require(not more, f"{what} has {more[:3]} too often, or nobody added them ({len(more)} rows)")

@@ -21,8 +21,7 @@ from stateflow.pipelines.sink_kinds import kind_in_record
 from stateflow.spark.internals.delta_log import LoggedCommit
 from stateflow.spark.sinks.delta_versions import TableVersion, common_version, version_up_to
 from stateflow.spark.sinks.slot import SinkSlot
-from stateflow.spark.sources.delta_log import log_of
-from stateflow.storage.roots import open_beside
+from stateflow.spark.sources.delta_log import commits_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -179,9 +178,7 @@ class _Outputs:
 
     def _commits_of(self, path: str) -> _Commits:
         if path not in self._commits:
-            job = self.job
-            log = log_of(path, job.store, lambda url: open_beside(url, job.store, job.storage_options))
-            self._commits[path] = _Commits(log.commits() if log is not None else iter(()))
+            self._commits[path] = _Commits(commits_of(path, self.job.store, self.job.storage_options))
         return self._commits[path]
 
 

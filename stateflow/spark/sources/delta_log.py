@@ -16,7 +16,7 @@ from typing import Any
 
 from stateflow.errors import NotFoundError
 from stateflow.spark.internals.delta_log import LoggedCommit, logged_commit
-from stateflow.storage.roots import local_folder
+from stateflow.storage.roots import local_folder, open_beside
 from stateflow.storage.store import Store
 
 MOST_QUIET = 100
@@ -200,6 +200,17 @@ def log_of(path: str, root: Store, location: Callable[[str], Store | None]) -> S
         return None
     store = location(path.rstrip("/") + "/_delta_log")
     return _stored(store) if store is not None else None
+
+
+def log_beside(path: str, root: Store, options: Mapping[str, str]) -> SourceLog | None:
+    """The same. `options` are those of the checkpoint root's store."""
+    return log_of(path, root, lambda url: open_beside(url, root, options))
+
+
+def commits_of(path: str, root: Store, options: Mapping[str, str]) -> Iterator[LoggedCommit]:
+    """The table's commits from the newest version down, as far as the log reaches; none where this process cannot read it."""
+    log = log_beside(path, root, options)
+    return log.commits() if log is not None else iter(())
 
 
 def local_log(path: str) -> SourceLog | None:
