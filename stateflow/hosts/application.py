@@ -116,7 +116,7 @@ class Application:
             bundles=recorded_bundles(cache_folder()),
         )
         self.master = str(self.spark.sparkContext.master)
-        self._jvm = process_of_jvm()
+        self._spark_process = process_of_jvm()
         ready, _ = self._zygote.receive()
         if ready is None:
             raise RuntimeError("the zygote has died while it imported: see the lines above")
@@ -250,7 +250,7 @@ class Application:
 
     def _spark_has_died(self) -> bool:
         """Whether it has. Tells the keeper, which starts another application; whoever waits for a place asks that one."""
-        if not self._lost and self._jvm is not None and self._jvm.poll() is not None:
+        if not self._lost and self._spark_process is not None and self._spark_process.poll() is not None:
             self._lost = True
             self.places.drain()
             self.say({"lost": True})
@@ -433,7 +433,7 @@ class Application:
         os._exit(code)
 
     def processes(self) -> dict[str, int]:
-        jvm = {"jvm": self._jvm.pid} if self._jvm is not None else {}
+        jvm = {"jvm": self._spark_process.pid} if self._spark_process is not None else {}
         return {"host": os.getpid(), "zygote": self._zygote_pid, **jvm}
 
     def _tell_zygote(self, message: dict[str, Any], files: list[int] | None = None) -> None:

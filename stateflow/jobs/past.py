@@ -139,31 +139,25 @@ def first_bad(
 
 def _without_columns(text: str, records: Sequence[Record], operator: str, state: str) -> tuple[int, ...]:
     """The records whose type of the state lacks what a condition needs: there it would quietly be of nothing."""
-    types: dict[tuple[str, str], bool] = {}
-    for record in records:
-        if (schema := _schema(record, operator, state)) is not None and (
-            schema.kind,
-            schema.value,
-        ) not in types:
-            try:
-                condition(text, schema)
-                types[schema.kind, schema.value] = True
-            except UsageError:
-                types[schema.kind, schema.value] = False
-    # A condition that does not even fit the newest type is refused, in words of its own.
-    newest = _schema(records[-1], operator, state)
-    if newest is None or not types[newest.kind, newest.value]:
-        return ()
-    return tuple(
-        record.slot
+    schemas = {
+        record.slot: owner.states[state]
         for record in records
-        if (schema := _schema(record, operator, state)) is not None and not types[schema.kind, schema.value]
-    )
+        if (owner := record.operators.get(operator)) is not None and state in owner.states
+    }
+    types = {(schema.kind, schema.value): schema for schema in schemas.values()}
+    unfit = {kind for kind, schema in types.items() if not _fits(text, schema)}
+    without = {slot: (schema.kind, schema.value) in unfit for slot, schema in schemas.items()}
+    if without.get(records[-1].slot, True):
+        return ()  # a condition that does not even fit the newest type is refused, in words of its own
+    return tuple(slot for slot, lacks in without.items() if lacks)
 
 
-def _schema(record: Record, operator: str, state: str) -> StateSchema | None:
-    owner = record.operators.get(operator)
-    return owner.states.get(state) if owner else None
+def _fits(text: str, schema: StateSchema) -> bool:
+    try:
+        condition(text, schema)
+    except UsageError:
+        return False
+    return True
 
 
 def debugged(

@@ -26,7 +26,7 @@ def application(tmp_path: Path) -> Application:
     made.spark = None  # type: ignore[assignment]
     made.name = "team"
     made._stopping = made._moving = made._lost = made._outdated = made.replaced = False
-    made._jvm, made.places = None, Places(2)
+    made._spark_process, made.places = None, Places(2)
     return made
 
 
@@ -53,7 +53,7 @@ class Process:
 def test_an_application_whose_spark_has_died_says_so_once_and_takes_and_shows_nothing(
     application: Application, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    application._jvm = Process()  # type: ignore[assignment]
+    application._spark_process = Process()  # type: ignore[assignment]
     for _ in range(2):
         ours, theirs = map(Connection, socket.socketpair())
         application._run(theirs, {}, [])

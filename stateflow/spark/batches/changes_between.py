@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import islice
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -198,10 +198,13 @@ def changes_between(
     shown = {sink.uid: _shown_by(attempt, sink, node, feed) for sink in sinks}
     erased = [uid for uid, each in shown.items() if each is not None and each.erased]
     lacking = [_of_erased_keys(node, feed, erased, parent)] if erased else []
+    now = recorded_state(parent, node.uid, feed.schema)
+    holds = now is not None and any(True for _ in parent.operators[node.uid].files)
     delivered = {*attempt.last_commits, *parent.sinks}
-    behind = lag(shown, delivered, attempt.late, parent, holds=_has_entries(parent, node, feed))
+    behind = lag(shown, delivered, attempt.late, parent, holds=holds)
     base: Record | None = parent
-    then, gap = None, cast("Kind | None", None)
+    then: StateSchema | None = None
+    gap: Kind | None = None
     why = behind.why
     if behind.lacks:
         base = None if behind.since is None else attempt.record_at(behind.since)
@@ -211,12 +214,12 @@ def changes_between(
             why = f"operator {operators[0].uid!r} reads it, which may have them"
         if behind.since is not None:
             name = next(each.state for each in shown.values() if each is not None)
-            then, reason = _comparable(base, name, parent, node, feed)
+            then, reason = _comparable(base, name, parent, now, node, feed)
             why = why or reason
-    elif recorded_state(parent, node.uid, feed.schema) is None:
+    elif now is None:
         return None, lacking  # the state begins
     else:
-        then = recorded_state(parent, node.uid, feed.schema)
+        then = now
     if why:
         return None, [*lacking, _of_missing_rows(node, feed, behind, gap, parent, why)]
     changes = ChangesBetween(
@@ -268,12 +271,6 @@ def _is_same(parent: Record | None, shown: ShownState, feed: TaskFeed) -> bool:
     return shown.state == feed.state if recorded is None else recorded.id == feed.schema.id
 
 
-def _has_entries(record: Record, node: KeyedNode, feed: TaskFeed) -> bool:
-    if recorded_state(record, node.uid, feed.schema) is None:
-        return False
-    return any(True for _ in record.operators[node.uid].files)
-
-
 def recorded_state(record: Record, uid: str, schema: StateSchema) -> StateSchema | None:
     """The same state in a record: its name may be another one there, its number is not."""
     operator = record.operators.get(uid)
@@ -282,9 +279,15 @@ def recorded_state(record: Record, uid: str, schema: StateSchema) -> StateSchema
 
 
 def _comparable(
-    base: Record | None, name: str, parent: Record, node: KeyedNode, feed: TaskFeed
+    base: Record | None,
+    name: str,
+    parent: Record,
+    now: StateSchema | None,
+    node: KeyedNode,
+    feed: TaskFeed,
 ) -> tuple[StateSchema | None, str]:
-    """The state's schema in `base`, where it is called `name`, and why the two points cannot be compared; empty if they can."""
+    """The state's schema in `base`, where it is called `name`, and why it cannot be compared with `now`, that of the parent; empty if it
+    can."""
     if base is None:
         gone = "the checkpoint of what they show is gone"
         return (
@@ -294,11 +297,7 @@ def _comparable(
     one = base.operators.get(node.uid)
     if one is None or name not in one.states:
         return None, f"checkpoint {base.slot} does not have the state"
-    then, now, other = (
-        one.states[name],
-        recorded_state(parent, node.uid, feed.schema),
-        parent.operators.get(node.uid, one),
-    )
+    then, other = one.states[name], parent.operators.get(node.uid, one)
     if (one.key, one.max_parallelism) != (other.key, other.max_parallelism):
         return then, "the operator has another key or other key groups now"
     numbers = {

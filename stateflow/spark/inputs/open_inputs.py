@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import msgspec
 from pyspark.errors import PySparkException
@@ -75,12 +76,12 @@ class OpenInputs:
     layout: tuple[SourceLeaves, ...]
     leaves: tuple[LeafDescription, ...]
 
-    @property
+    @cached_property
     def topic_ids(self) -> dict[str, dict[str, str]]:
         """By source, for its record, the ids of the topics of Kafka that it reads."""
         return {uid: topic_ids_of(own) for uid, own in leaves_of(self.layout, self.leaves).items()}
 
-    @property
+    @cached_property
     def since(self) -> dict[str, str]:
         """By source, for its record, what it says of where it begins."""
         return {node.uid: since_of(node) for node in self.nodes}
