@@ -45,17 +45,22 @@ class Lag:
     """What the tables of a feed lack, before a batch that continues `parent`."""
 
     late: tuple[str, ...] = ()
-    """Sinks whose tables show another state."""
+    """Readers whose tables show another state: sinks by their uids, operators as `operator_reader` names them."""
     since: int | None = None
     """The slot of that state, the earliest if there are several."""
     new: tuple[str, ...] = ()
-    """Sinks whose tables show nothing of the state."""
+    """Readers that have had nothing of the state."""
     why: str = ""
     """Why the batch cannot write the rows; empty if it can."""
 
     @property
     def lacks(self) -> bool:
         return bool(self.late or self.new)
+
+
+def operator_reader(uid: str) -> str:
+    """An operator that reads a feed, beside the uids of the sinks."""
+    return f"operator {uid!r}"
 
 
 def lag(
@@ -66,16 +71,18 @@ def lag(
     *,
     holds: bool,
 ) -> Lag:
-    """`shown`: by sink of the feed what its table shows. `delivered`: the sinks that have output of the job. `abandoned`: by
-    sink the slots that may have arrived all the same. `holds`: whether the parent has entries of the state."""
+    """`shown`: by reader of the feed what its table shows, or what an operator has had. `delivered`: the readers that have had
+    rows of the job. `abandoned`: by sink the slots that may have arrived all the same. `holds`: whether the parent has entries
+    of the state."""
     late = {uid: each.slot for uid, each in shown.items() if each is not None and each.slot != parent.slot}
     new = [uid for uid, each in shown.items() if each is None and holds]
     why = ""
     # All tables of a feed get the same rows, so that one would get them twice.
     if len(late) + len(new) < len(shown) or (late and new) or len(set(late.values())) > 1:
-        why = "others of its tables are up to date with another slot"
+        why = "others of its readers are up to date with another slot"
     if other := sorted(set(new) & set(delivered)):
-        why = f"sink {other[0]!r} has delivered rows before of which is not known what they show"
+        reader = other[0] if other[0].startswith("operator ") else f"sink {other[0]!r}"
+        why = f"{reader} has had rows before of which is not known what they show"
     if unclear := sorted(slot for uid in late for slot in abandoned.get(uid, ()) if slot > late[uid]):
         why = f"the output of slot {unclear[0]} was given up, and may have arrived all the same"
     return Lag(tuple(late), min(late.values(), default=None), tuple(new), why if late or new else "")

@@ -226,6 +226,8 @@ class OperatorState(msgspec.Struct, frozen=True, omit_defaults=True):
     options: dict[str, str] = {}
     """Of a ready-made operator: the options that its state depends on, as text. Code with another value could not read the
     state."""
+    feeds: tuple[tuple[Name, Name], ...] = ()
+    """The feeds that it reads, by operator and state: it has had rows for all that the state holds at this record."""
 
     @property
     def files(self) -> Iterator[FileRef]:

@@ -9,7 +9,7 @@ import pytest
 from stateflow.checkpoint.feeds import Lag, Shown, lag, shown_after, shown_by_copies
 from stateflow.format.records import Owner, Prepared, Record, ShownState
 
-OTHERS = "others of its tables are up to date with another slot"
+OTHERS = "others of its readers are up to date with another slot"
 
 
 def record(slot: int, kind: Any, sinks: str = "", **fields: Any) -> Record:
@@ -86,7 +86,11 @@ def test_copied_tables_of_a_fork_show_what_they_showed_there() -> None:
         ({"a": shows(3), "b": None}, ["a"], True, Lag(("a",), 3, ("b",), OTHERS)),
         (
             {"a": None}, ["a"], True,
-            Lag(new=("a",), why="sink 'a' has delivered rows before of which is not known what they show"),
+            Lag(new=("a",), why="sink 'a' has had rows before of which is not known what they show"),
+        ),
+        (
+            {"operator 'b'": None}, ["operator 'b'"], True,
+            Lag(new=("operator 'b'",), why="operator 'b' has had rows before of which is not known what they show"),
         ),
     ],
 )  # fmt: skip

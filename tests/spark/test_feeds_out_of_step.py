@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,17 @@ from stateflow.storage.roots import open_store
 from tests.spark.pipelines import ORDER, Order, Sum, Workbench, at
 from tests.spark.sink_places import contents
 
+AUDITED = "user long, kind string, slot long"
+
+
+class Audit(sf.KeyedProcess[int, Any, Any]):
+    rows = sf.ValueState(int, default=0)
+
+    def process(self, key: int, rows: Any, ctx: sf.Context) -> Any:
+        for row in rows:
+            self.rows.value += 1
+            yield key, row.kind, row.slot
+
 
 class Scene:
     """A job with a feed, and a model of it: what each user has spent, by slot."""
@@ -30,18 +41,23 @@ class Scene:
         self.pipeline = self.declared("changes")
         self.warnings: list[str] = []
 
-    def declared(self, *sinks: str) -> sf.Pipeline:
+    def declared(self, *sinks: str, uid: str = "sum", audits: Sequence[str] = ()) -> sf.Pipeline:
+        """A feed with these sinks, and with operators that count its rows."""
         bench = self.bench
 
         @sf.pipeline("orders")
         def orders(flow: sf.Flow) -> None:
             rows = flow.source("orders", bench.source("orders", ORDER), Order)
-            sums = rows.key_by("user").process("sum", Sum)
+            sums = rows.key_by("user").process(uid, Sum)
             sums.collect("sums", sf.memory("feeds-out-of-step"))
-            if sinks:
-                feed = flow.state_changes("sum", state="total")
+            if sinks or audits:
+                feed = flow.state_changes(uid, state="total")
                 for sink in sinks:
                     feed.append(sink, sf.delta(str(bench.folder / sink.partition("-")[0])))
+                for audit in audits:
+                    feed.key_by("user").process(audit, Audit, output=AUDITED).collect(
+                        audit, sf.memory(f"feed-{audit}")
+                    )
 
         self.pipeline = orders
         return orders
@@ -56,13 +72,13 @@ class Scene:
         code = {"checkpoint_dir": str(self.bench.folder / "root"), "local_fsync": False, **folders}
         return load(code=code, env={}, folder=self.bench.folder)
 
-    def batch(self, *users: int) -> int:
+    def batch(self, *users: int, **given: Any) -> int:
         self.files.append(list(users))
         self.bench.rows("orders", [Order(user, "a", 1.0 + user, at(len(self.files))) for user in users])
-        return self.run()
+        return self.run(**given)
 
-    def run(self) -> int:
-        found = self.bench.run(self.pipeline, retained_checkpoints=50)
+    def run(self, **given: Any) -> int:
+        found = self.bench.run(self.pipeline, retained_checkpoints=50, **given)
         self.warnings = [each for each in found.warnings if "the feed of" in each]
         log = read_log(open_store(str(self.bench.folder / "root")), JobLayout("orders"))
         for record in log.chain:
@@ -161,3 +177,48 @@ def test_a_feed_that_was_out_of_the_pipeline_or_whose_sink_is_renamed_goes_on(sc
     )
     scene.warnings.clear()
     assert scene.is_right(told)
+
+
+def test_an_operator_that_reads_a_feed_begins_with_the_whole_state_or_is_named(scene: Scene) -> None:
+    first, second = sf.memory("feed-first"), sf.memory("feed-second")
+    first.clear()
+    second.clear()
+    scene.declared()
+    before = scene.batch(0, 1)
+    scene.declared(audits=["first"])
+    begun = scene.batch(0)
+    assert not scene.warnings
+    expected = [(0, "put", begun), (0, "snapshot", before), (1, "snapshot", before)]
+    assert sorted((row["user"], row["kind"], row["slot"]) for row in first.rows) == expected
+    # A restore takes its own state along, so that it has had the rows of what is restored and no others.
+    scene.batch(1)
+    scene.restore(begun)
+    scene.run()
+    assert not scene.warnings
+    scene.declared(audits=["first", "second"])
+    scene.batch(0)
+    (warning,) = scene.warnings
+    assert (
+        "its readers (operator 'second') show the entries that batches change from now on, and no others"
+        in warning
+    )
+    assert [row["user"] for row in second.rows] == [0]
+    scene.batch(0)
+    assert not scene.warnings, "it is said once"
+    # Without the feed in between, it has missed rows, and its own state says nothing of which.
+    scene.declared()
+    scene.batch(1, allow_non_restored_state=True)
+    scene.declared(audits=["second"])
+    scene.batch(1)
+    assert not scene.warnings, "its state went with it, and it begins again"
+    assert sorted(row["user"] for row in second.rows if row["kind"] == "snapshot") == [0, 1]
+
+
+def test_a_feed_of_another_operator_in_the_same_table_is_named(scene: Scene) -> None:
+    scene.batch(0, 1)
+    scene.declared("changes", uid="sums-anew")
+    scene.batch(2, allow_non_restored_state=True)
+    (warning,) = scene.warnings
+    assert "begins in tables (changes) that still show state 'total' of operator 'sum'" in warning
+    scene.batch(2)
+    assert not scene.warnings, "it is said once"

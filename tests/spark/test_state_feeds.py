@@ -302,7 +302,7 @@ def test_a_table_of_the_state_as_it_is_now_outlives_a_restore(spark: SparkSessio
     warned = batch(beside, 5, 1)
     assert len(warned) == 1
     assert "its tables (calls) show the state as of slot" in warned[0]
-    assert "others of its tables are up to date with another slot" in warned[0]
+    assert "others of its readers are up to date with another slot" in warned[0]
 
 
 def test_a_columnar_operator_and_a_second_sink_read_what_the_tasks_have_staged(bench: Workbench) -> None:

@@ -23,7 +23,7 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from stateflow.checkpoint.feeds import Lag, lag
+from stateflow.checkpoint.feeds import Lag, lag, operator_reader
 from stateflow.errors import IncompatibleError
 from stateflow.format.encoding import GROUP_WIDTH, PREFIX_WIDTH, state_range
 from stateflow.format.records import OperatorState, Record, ShownState, StateSchema
@@ -196,11 +196,12 @@ def changes_between(
         return None, []
     sinks, operators = readers_of(settings.flow, node, output)
     shown = {sink.uid: _shown_by(attempt, sink, node, feed) for sink in sinks}
+    shown |= {operator_reader(each.uid): _read_by(parent, each, node, feed) for each in operators}
     erased = [uid for uid, each in shown.items() if each is not None and each.erased]
     lacking = [_of_erased_keys(node, feed, erased, parent)] if erased else []
     now = recorded_state(parent, node.uid, feed.schema)
     holds = now is not None and any(True for _ in parent.operators[node.uid].files)
-    delivered = {*attempt.last_commits, *parent.sinks}
+    delivered = {*attempt.last_commits, *parent.sinks, *map(operator_reader, parent.operators)}
     behind = lag(shown, delivered, attempt.late, parent, holds=holds)
     base: Record | None = parent
     then: StateSchema | None = None
@@ -209,19 +210,16 @@ def changes_between(
     if behind.lacks:
         base = None if behind.since is None else attempt.record_at(behind.since)
         gap = "restore" if behind.since is not None and behind.since < parent.cut else "snapshot"
-        if operators and not why:
-            # Their own state is of the same checkpoint: they would count it a second time.
-            why = f"operator {operators[0].uid!r} reads it, which may have them"
         if behind.since is not None:
             name = next(each.state for each in shown.values() if each is not None)
             then, reason = _comparable(base, name, parent, now, node, feed)
             why = why or reason
-    elif now is None:
-        return None, lacking  # the state begins
+    elif now is None:  # the state begins
+        return None, [*lacking, *_of_other_feeds(attempt, node, feed, [u for u in shown if shown[u] is None])]
     else:
         then = now
     if why:
-        return None, [*lacking, _of_missing_rows(node, feed, behind, gap, parent, why)]
+        return None, [*lacking, _of_missing_rows(node, feed, behind, gap, parent, why, bool(operators))]
     changes = ChangesBetween(
         feed,
         node.uid,
@@ -249,6 +247,42 @@ def _shown_by(attempt: BatchAttempt, sink: SinkNode, node: KeyedNode, feed: Task
     return max(ours, key=lambda each: each.slot, default=None)
 
 
+def _read_by(parent: Record, reader: KeyedNode, node: KeyedNode, feed: TaskFeed) -> ShownState | None:
+    """What an operator has had of the state. Its own state is of the same record, so that it never lags behind."""
+    state = recorded_state_name(parent, node.uid, feed.schema)
+    before = parent.operators.get(reader.uid)
+    if state is None or before is None or (node.uid, state) not in before.feeds:
+        return None
+    return ShownState("", node.uid, state, parent.slot, "")
+
+
+def _of_other_feeds(
+    attempt: BatchAttempt, node: KeyedNode, feed: TaskFeed, begins: Sequence[str]
+) -> list[str]:
+    """A sentence if tables in which the state begins show another one that nobody tells them of any more."""
+    flow = attempt.settings.flow
+    told = {
+        (sink.uid, other.uid, each.state)
+        for other in flow.operators
+        for output, each in other.feeds.items()
+        for sink in readers_of(flow, other, output)[0]
+    }
+    left = [
+        each
+        for each in under_todays_names(attempt.feeds, flow.sinks)
+        if each.sink in begins and each.name not in told
+    ]
+    if not left:
+        return []
+    tables = ", ".join(sorted({each.sink for each in left}))
+    other = left[0]
+    sentence = (
+        f"the feed of state {feed.state!r} of operator {node.uid!r} begins in tables ({tables}) that still show state {other.state!r} of "
+        f"operator {other.operator!r}, of which no row tells that it is gone: delete its rows there, or take another table"
+    )
+    return [sentence]
+
+
 def under_todays_names(feeds: Iterable[ShownState], sinks: Sequence[SinkNode]) -> tuple[ShownState, ...]:
     """A sink that the pipeline no longer has may have got another name: that of the one which writes to its table."""
     uids = {sink.uid for sink in sinks}
@@ -273,9 +307,14 @@ def _is_same(parent: Record | None, shown: ShownState, feed: TaskFeed) -> bool:
 
 def recorded_state(record: Record, uid: str, schema: StateSchema) -> StateSchema | None:
     """The same state in a record: its name may be another one there, its number is not."""
+    name = recorded_state_name(record, uid, schema)
+    return None if name is None else record.operators[uid].states[name]
+
+
+def recorded_state_name(record: Record, uid: str, schema: StateSchema) -> str | None:
     operator = record.operators.get(uid)
-    states = operator.states.values() if operator is not None else ()
-    return next((state for state in states if state.id == schema.id), None)
+    states = operator.states.items() if operator is not None else ()
+    return next((name for name, state in states if state.id == schema.id), None)
 
 
 def _comparable(
@@ -310,10 +349,11 @@ def _comparable(
 
 
 def _of_missing_rows(
-    node: KeyedNode, feed: TaskFeed, behind: Lag, gap: Kind | None, parent: Record, why: str
+    node: KeyedNode, feed: TaskFeed, behind: Lag, gap: Kind | None, parent: Record, why: str, operators: bool
 ) -> str:
     what = "restore" if gap == "restore" else "the changes up to slot" if behind.late else "the state of slot"
     tables = []
+    kind = "readers" if operators else "tables"
     if behind.late:
         names = ", ".join(behind.late)
         tables.append(
@@ -325,7 +365,7 @@ def _of_missing_rows(
         )
     return (
         f"the feed of state {feed.state!r} of operator {node.uid!r} has no rows for {what} {parent.cut if gap == 'restore' else parent.slot}, "
-        f"since {why}: its tables {', '.join(tables)}; `stateflow state export` has the state as it is"
+        f"since {why}: its {kind} {', '.join(tables)}; `stateflow state export` has the state as it is"
     )
 
 
@@ -333,6 +373,16 @@ def _of_erased_keys(node: KeyedNode, feed: TaskFeed, tables: Sequence[str], pare
     return (
         f"the feed of state {feed.state!r} of operator {node.uid!r} has no rows for erasure {parent.slot}: its tables "
         f"({', '.join(tables)}) still have those of the erased key, which have to be deleted there"
+    )
+
+
+def feeds_read_by(flow: Flow, reader: KeyedNode) -> tuple[tuple[str, str], ...]:
+    """The feeds that reach an operator, by operator and state."""
+    return tuple(
+        (node.uid, feed.state)
+        for node in flow.operators
+        for output, feed in node.feeds.items()
+        if reader in readers_of(flow, node, output)[1]
     )
 
 

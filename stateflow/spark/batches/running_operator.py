@@ -218,8 +218,8 @@ class RunningOperator:
             )
         return acks
 
-    def state(self, acks: list[Ack]) -> OperatorState:
-        """The operator's state behind the batch."""
+    def state(self, acks: list[Ack], feeds: tuple[tuple[str, str], ...]) -> OperatorState:
+        """The operator's state behind the batch. `feeds`: those that it reads."""
         node, before = self.node, self.attempt.before(self.node)
         return OperatorState(
             key=tuple(zip(node.keyed[0].columns, self.key_types, strict=True)),
@@ -232,6 +232,7 @@ class RunningOperator:
             hosts=self.attempt.settings.placement.hosts_of([ack.attempt for ack in acks]),
             parallelism=node.parallelism,
             options=fixed_options(node),
+            feeds=feeds,
         )
 
     def groups(self, acks: list[Ack]) -> Combined | None:
