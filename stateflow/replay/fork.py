@@ -2,6 +2,10 @@
 
 State that the batches leave alone stays where it is. So the records of a replay name the job's files and the fork's, and only
 the process that replays has them.
+
+A fork has the name of a pin, which is there before the fork and goes after it. So whoever finds a fork without its pin, on any
+host, knows that nobody will take it away any more. An erasure waits until the pins of older checkpoints are gone, and then
+removes such forks, since they may have bytes of the key.
 """
 
 from __future__ import annotations
@@ -43,16 +47,18 @@ class Fork:
 @contextmanager
 def forked(job: JobHandle, records: Sequence[Record], owner: Owner) -> Iterator[Fork]:
     """A fork of the job. The records that it reads are kept from collection until the block ends."""
-    sweep(job.store)
     release_stale(job.store, job.layout)
-    fork = Fork(job.store, JobLayout(f"{REPLAY_PREFIX}{job.new_id()}"))
+    sweep(job.store)
     with ExitStack() as until_the_end:
+        pins = []
         for record in records:
             kept = pin(
                 job.store, job.layout, record.slot, kind="reader", owner=owner, ids=job.new_id, clock=job.clock,
                 reason="replay",
             )  # fmt: skip
             until_the_end.callback(release, job.store, job.layout, kept.id)
+            pins.append(kept)
+        fork = Fork(job.store, JobLayout(f"{REPLAY_PREFIX}{pins[0].id}"))
         create_once(job.store, replay_owner(fork.name), encode(owner))
         until_the_end.callback(_remove, job.store, fork.layout)
         yield fork
@@ -66,14 +72,21 @@ def _remove(store: Store, layout: JobLayout) -> None:
 
 
 def sweep(store: Store) -> None:
-    """Removes the forks of replays that died on this host."""
+    """Removes the forks of replays that died on this host, or whose pin was released."""
     here = this_process()
     for name in store.folders(""):
         if not name.startswith(REPLAY_PREFIX):
             continue
         path = replay_owner(name)
         try:
-            if has_ended(decode(store.read(path), Owner, path), here, process_start):
+            owner = decode(store.read(path), Owner, path)
+            if has_ended(owner, here, process_start) or not _is_pinned(store, name):
                 _remove(store, JobLayout(name))
         except StateflowError as error:
             _log.debug("the fork %s is left alone: %s", name, error)
+
+
+def _is_pinned(store: Store, name: str) -> bool:
+    """Whether some job of the root has the pin that the fork is named after."""
+    pin_id = name.removeprefix(REPLAY_PREFIX)
+    return any(store.list(JobLayout(job).pin(pin_id)) for job in store.folders(""))

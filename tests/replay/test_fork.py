@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
-from stateflow.checkpoint.pins import list_pins
+import msgspec
+import pytest
+
+from stateflow.checkpoint.pins import list_pins, release
 from stateflow.config.options import load
+from stateflow.errors import BusyError
 from stateflow.jobs.erasure import plan_erase
 from stateflow.jobs.job import Job
-from stateflow.replay.fork import forked
+from stateflow.replay.fork import forked, sweep
 from tests.jobs.made import made_job
 
 KILLED = """
@@ -32,10 +38,11 @@ def test_what_a_killed_replay_left_the_next_one_takes_away(tmp_path: Path) -> No
     assert len(left) == 2
     assert list_pins(job.store, job.layout)
 
-    with forked(job, (), job.owner("replay")) as fork:
+    with forked(job, job.log().checkpoints, job.owner("replay")) as fork:
         assert set(job.store.folders("")) == {"orders", fork.name}
         assert fork.name not in left
-        assert list_pins(job.store, job.layout) == []
+        assert {pin.owner.pid for pin in list_pins(job.store, job.layout)} == {os.getpid()}
+    assert list_pins(job.store, job.layout) == []
     assert job.store.folders("") == ["orders"]
 
 
@@ -48,3 +55,34 @@ def test_an_erasure_takes_away_what_a_killed_replay_left(tmp_path: Path) -> None
     plan_erase(job, "1", load(env={}, folder=tmp_path)).apply(job.owner("erase"))
 
     assert job.store.folders("") == ["orders"]
+
+
+def test_an_erasure_takes_away_what_a_replay_left_that_was_killed_on_another_host(tmp_path: Path) -> None:
+    made_job(tmp_path)
+    job = Job(str(tmp_path), "orders")
+    elsewhere = msgspec.structs.replace(job.owner("replay"), host="another", pid_scope="another")
+    erase = plan_erase(
+        job,
+        "1",
+        load(code={"heartbeat_timeout": "1 s", "heartbeat_interval": "200 ms"}, env={}, folder=tmp_path),
+    )
+    with ExitStack() as never_ends:
+        fork = never_ends.enter_context(forked(job, job.log().checkpoints, elsewhere))
+        # Nobody here can tell whether it is still running.
+        with pytest.raises(BusyError, match=r"reader by .* on another reads checkpoint"):
+            erase.apply(job.owner("erase"))
+        assert fork.name in job.store.folders("")
+        # As the refusal says, `stateflow gc orders --release PIN --yes`, pin by pin.
+        for pin in list_pins(job.store, job.layout):
+            release(job.store, job.layout, pin.id)
+        plan_erase(job, "1", load(env={}, folder=tmp_path)).apply(job.owner("erase"))
+        assert job.store.folders("") == ["orders"]
+        never_ends.pop_all()
+
+
+def test_a_job_that_is_called_as_a_fork_is_none(tmp_path: Path) -> None:
+    made_job(tmp_path)
+    job = Job(str(tmp_path), "orders")
+    job.store.put("replay-of-orders/job", b"somebody's")
+    sweep(job.store)
+    assert job.store.folders("") == ["orders", "replay-of-orders"]
