@@ -45,6 +45,18 @@ ODD_VALUES: Mapping[str, tuple[Any, Any]] = {
     "array<string>": ([], ["x", None, ""]),
     "struct<x: int, y: string>": ({"x": 1, "y": None}, {"x": None, "y": "{"}),
     "map<string, int>": ({}, {"k": 1, "l": None}),
+    "array<timestamp>": ([], [_WHEN.replace(tzinfo=UTC), None]),
+    "map<string, timestamp_ntz>": ({}, {"k": _WHEN, "l": None}),
+    "struct<at: timestamp, day: date, sum: decimal(12,3), raw: binary, part: struct<at: timestamp_ntz>>": (
+        {
+            "at": _WHEN.replace(tzinfo=UTC),
+            "day": date(1900, 1, 1),
+            "sum": Decimal("0.001"),
+            "raw": b"\x00\xff\n",
+            "part": {"at": _WHEN},
+        },
+        {"at": None, "day": None, "sum": None, "raw": None, "part": None},
+    ),
 }
 """By type, two values that are seldom thought of. A row of nulls comes with them."""
 

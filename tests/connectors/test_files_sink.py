@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.csv as csv_reader
 import pyarrow.parquet as parquet
 import pytest
 
@@ -19,11 +21,15 @@ from stateflow.config.options import load
 from stateflow.connectors.files.manifests import Manifests
 from stateflow.errors import CorruptError, IncompatibleError, UsageError
 from stateflow.jobs.job import Job
+from stateflow.pipelines.rows.row_type import row_type
+from stateflow.spark.internals.frames import arrow_schema
 from stateflow.spark.runner import RunRequest
 from stateflow.spark.runner import run as sf_run
 from stateflow.spark.sinks.kinds import make_sink
 from stateflow.storage.roots import open_store
 from stateflow.testing import SinkConformance
+from stateflow.testing.conformance import ODD_VALUES
+from stateflow.testing.sink_log import SinkLog
 from tests.test_documents import ran
 
 pytestmark = pytest.mark.usefixtures("spark")
@@ -63,6 +69,35 @@ class TestJson(SinkConformance):
         )
         read = self.spark().read.schema(columns).json(list(map(str, found)))
         return read.toArrow().to_pylist()
+
+
+class TestCsv(SinkConformance):
+    types = tuple(each for each in ODD_VALUES if each != "binary" and "<" not in each)
+
+    def target(self, folder: Path, name: str) -> Any:
+        return sf.files(str(folder / name), "csv")
+
+    def rows(self, target: Any) -> Iterable[Mapping[str, Any]]:
+        found = latest(Path(target.path))
+        if not found:
+            return []
+        columns = json.loads((Path(target.path) / "_latest.json").read_text())["columns"]
+        schema = (
+            self.spark().createDataFrame([], ", ".join(f"{name} {kind}" for name, kind in columns)).schema
+        )
+        # Spark's reader takes an empty text for none, whatever it is told.
+        reading = csv_reader.ConvertOptions(
+            column_types=arrow_schema(schema), strings_can_be_null=True, quoted_strings_can_be_null=False
+        )
+        lines = csv_reader.ParseOptions(newlines_in_values=True)
+        read = (csv_reader.read_csv(file, parse_options=lines, convert_options=reading) for file in found)
+        return pa.concat_tables(read).to_pylist()
+
+
+for name in {name for name in dir(SinkConformance) if name.startswith("test_")}:
+    if name != "test_every_value_comes_back_as_it_was":
+        # From the bytes of a file on it is the code of the other formats.
+        setattr(TestCsv, name, None)
 
 
 @dataclass
@@ -121,6 +156,17 @@ def test_csv_is_as_the_standard_says_and_tells_an_empty_text_from_none(shop: Any
     assert '\n2,"",' in text
     assert "\n3,," in text
     assert "2025-03-01 12:30:05.123456Z" in text
+
+
+def test_another_pipeline_reads_numbers_of_csv_that_are_none(spark: Any, tmp_path: Path) -> None:
+    values = [1.5, math.nan, math.inf, -math.inf, 0.1, None]
+    log = SinkLog(spark, tmp_path / "checkpoints")
+    rows = spark.createDataFrame([(each, each) for each in values], "d double, f float").coalesce(1)
+    sink = make_sink("totals", "append", sf.files(str(tmp_path / "out"), "csv"))
+    sink.open(spark, rows.schema)
+    log.deliver(sink, rows)
+    source = sf.files(str(tmp_path / "out"), "csv").declared("numbers", row_type("d double, f float"))
+    assert [str(row) for row in source.there(spark).collect()] == [str(row) for row in rows.collect()]
 
 
 @pytest.mark.parametrize("format", ["parquet", "json"])
@@ -259,3 +305,17 @@ def test_csv_refuses_what_it_cannot_hold(spark: Any, tmp_path: Path) -> None:
             IncompatibleError, match=r"column 'v' is .*, which CSV in .* cannot hold: write json or parquet"
         ):
             sink.open(spark, spark.createDataFrame([], f"id long, v {kind}").schema)
+
+
+@pytest.mark.parametrize("key", ["binary", "date", "timestamp", "struct<x: int>", "array<int>"])
+def test_json_refuses_maps_whose_keys_it_cannot_hold(key: str, spark: Any, tmp_path: Path) -> None:
+    schema = spark.createDataFrame([], f"id long, v struct<m: map<{key}, int>>").schema
+    for target in (
+        sf.files(str(tmp_path / "out"), "json"),
+        sf.kafka("orders", bootstrap="nobody:1"),
+        sf.postgres("shop.orders", connection="postgresql://nobody/shop"),
+    ):
+        with pytest.raises(
+            IncompatibleError, match=r"column 'v' is .*, and JSON in .* has texts alone as the keys"
+        ):
+            make_sink("output", "append", target).open(spark, schema)

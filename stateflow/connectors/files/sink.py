@@ -21,6 +21,7 @@ from stateflow.connectors import (
     UnavailableError,
     as_json,
     canonical,
+    check_as_json,
     decide,
     decide_undecided,
     disagreement,
@@ -61,6 +62,8 @@ class FilesAppend(Sink):
                     raise IncompatibleError(
                         f"column {field.name!r} is {kind}, which CSV in {self.path} cannot hold: write json or parquet, or make a text of it in transform()"
                     )
+        if self.format == "json":
+            check_as_json(self.path, _columns(schema))
         self._refuse_other(_log(self.path).newest(), schema)
 
     def prepare(self, frame: DataFrame, at: SinkSlot, prev: int | None, stager: Stager) -> Prepared:
@@ -242,6 +245,8 @@ def _bodies(batches: Iterable[pa.RecordBatch], format: str) -> Iterator[tuple[in
 
 
 def _body(rows: pa.Table, format: str) -> tuple[int, bytes]:
+    import pyarrow as pa
+
     written = io.BytesIO()
     if format == "parquet":
         import pyarrow.parquet as parquet
@@ -250,9 +255,22 @@ def _body(rows: pa.Table, format: str) -> tuple[int, bytes]:
     elif format == "csv":
         import pyarrow.csv as csv
 
-        csv.write_csv(rows, written)
+        columns = [_numbers_for_all(column) for column in rows.columns]
+        csv.write_csv(pa.table(columns, rows.schema.names), written)
     else:
         for line in rows.column(0).to_pylist():
             written.write(line.encode())
             written.write(b"\n")
     return len(rows), written.getvalue()
+
+
+def _numbers_for_all(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Spark and Java do not take `nan` and `inf`, as Arrow writes them, for numbers; all readers know the words that stand here."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not pa.types.is_floating(column.type) or pc.all(pc.is_finite(column)).as_py() is not False:
+        return column
+    return pc.replace_substring(
+        pc.replace_substring(column.cast(pa.string()), "nan", "NaN"), "inf", "Infinity"
+    )

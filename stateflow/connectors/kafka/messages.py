@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from stateflow.connectors import DELETE, UsageError, as_json, quoted
+from stateflow.connectors import DELETE, UsageError, as_json, check_as_json, quoted
 from stateflow.connectors.kafka.kinds import TEXTS, one_column
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ def check(
     if topic.value != "json":
         values = [name for name in values if name not in own]
         one_column(what, "value", topic.value, [(name, types[name]) for name in values])
+    else:
+        check_as_json(what, ((name, types[name]) for name in values))
     one_column(what, "key", topic.key or "", [(name, types[name]) for name in own])
     return own, values
 

@@ -20,6 +20,7 @@ from stateflow.connectors import (
     SinkSlot,
     Stager,
     UsageError,
+    check_as_json,
     decide,
     decide_undecided,
     deletion,
@@ -27,7 +28,9 @@ from stateflow.connectors import (
     first_duplicate,
     marked,
     names_of,
+    value_as_json,
 )
+from stateflow.connectors import quoted as quoted_in_sql
 from stateflow.connectors.postgres.columns import json_columns, made_type, matched, quoted
 from stateflow.connectors.postgres.relation import Relation, missing_schema, refuse_made_anew
 from stateflow.connectors.postgres.server import connected, is_passing, said, trying_again
@@ -155,12 +158,9 @@ class PostgresAppend(Sink):
         load = trying_again(str(self.table), asked)
         nested = set(json_columns(rows))
         if nested:
-            plain = ("`" + name.replace("`", "``") + "`" for name in frame.columns)
+            plain = {name: quoted_in_sql(name) for name in frame.columns}
             frame = frame.selectExpr(
-                *(
-                    f"to_json({p}, map('ignoreNullFields', 'false')) as {p}" if name in nested else p
-                    for name, p in zip(frame.columns, plain, strict=True)
-                )
+                *(f"{value_as_json(p)} as {p}" if name in nested else p for name, p in plain.items())
             )
         staged = stager.write(frame, at)
         if staged.files:
@@ -235,7 +235,9 @@ class PostgresAppend(Sink):
             raise UsageError(
                 f"the rows for {self.table} have no column {self.operation!r}, which says what is deleted: let transform() keep it"
             )
-        return [(f.name, f.dataType.simpleString()) for f in schema.fields if f.name != self.operation]
+        rows = [(f.name, f.dataType.simpleString()) for f in schema.fields if f.name != self.operation]
+        check_as_json(str(self.table), rows)
+        return rows
 
     def _relation(self) -> _Opened:
         return _Opened(self.table)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 
+from stateflow.errors import IncompatibleError
 from stateflow.pipelines.rows.row_type import quoted, text_in_sql
 
 _OPTIONS = {
@@ -13,9 +15,25 @@ _OPTIONS = {
     "timeZone": "UTC",
     "ignoreNullFields": "false",
 }
+_KEY_THAT_IS_NO_TEXT = re.compile(r"map<(binary|date|timestamp|struct<|array<|map<|interval)")
 
 
 def as_json(columns: Sequence[str]) -> str:
     """An expression for these columns as one object."""
+    return value_as_json(f"struct({', '.join(map(quoted, columns))})")
+
+
+def value_as_json(nested: str) -> str:
+    """An expression for a struct, an array or a map."""
     options = ", ".join(f"'{name}', {text_in_sql(value)}" for name, value in _OPTIONS.items())
-    return f"to_json(struct({', '.join(map(quoted, columns))}), map({options}))"
+    return f"to_json({nested}, map({options}))"
+
+
+def check_as_json(what: str, columns: Iterable[tuple[str, str]]) -> None:
+    """IncompatibleError for a column, by name and type, with maps whose keys Spark would write as nobody reads them: bytes as the name
+    of a Java object, a date as a number."""
+    for name, kind in columns:
+        if _KEY_THAT_IS_NO_TEXT.search(kind):
+            raise IncompatibleError(
+                f"column {name!r} is {kind}, and JSON in {what} has texts alone as the keys of a map: make texts of them in a transform() before the sink"
+            )
