@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from stateflow.operators.arrow_types import arrow_type
     from stateflow.pipelines.changes import DELETE, UPSERT
     from stateflow.pipelines.inputs.files import Files
+    from stateflow.pipelines.inputs.input import Declarable
     from stateflow.pipelines.inputs.places import canonical
     from stateflow.pipelines.inputs.reader_options import READERS, check_reader_options
     from stateflow.pipelines.inputs.recent_texts import RecentTexts
@@ -82,6 +83,7 @@ __all__ = [
     "BatchFunction",
     "Committed",
     "CorruptError",
+    "Declarable",
     "DeliveryMode",
     "DisagreementError",
     "FencedError",
@@ -150,6 +152,7 @@ _ROOMS = {
     "stateflow.names": ("suggestion",),
     "stateflow.pipelines.changes": ("DELETE", "UPSERT"),
     "stateflow.pipelines.inputs.files": ("Files",),
+    "stateflow.pipelines.inputs.input": ("Declarable",),
     "stateflow.pipelines.inputs.places": ("canonical",),
     "stateflow.pipelines.inputs.reader_options": ("READERS", "check_reader_options"),
     "stateflow.pipelines.inputs.recent_texts": ("RecentTexts",),

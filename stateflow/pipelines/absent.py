@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -154,8 +154,7 @@ def may_have_nulls(node: SourceNode) -> bool:
     """Whether rows may come without a value that their class declares, and nobody asked for nulls."""
     if node.rows is None or isinstance(node.factory, DeltaTable):
         return False
-    options: Mapping[str, str] = getattr(node.factory, "reader_options", {})
-    mode = {name.lower(): value.upper() for name, value in options.items()}.get("mode")
+    mode = {name.lower(): value.upper() for name, value in node.factory.reader_options.items()}.get("mode")
     return mode != "PERMISSIVE"
 
 

@@ -8,12 +8,11 @@ from stateflow.errors import UsageError
 from stateflow.names import with_options
 from stateflow.pipelines.feeds import feed_of
 from stateflow.pipelines.graph import Graph, SourceNode
-from stateflow.pipelines.inputs.tables import DeltaTable
 from stateflow.pipelines.processes.operator_spec import MAIN
 from stateflow.pipelines.processes.process import Output
 from stateflow.pipelines.ready.windows import not_negative
 from stateflow.pipelines.rows.row_type import row_type
-from stateflow.pipelines.step_checks import check_source
+from stateflow.pipelines.step_checks import declared_input
 from stateflow.pipelines.streams import Stream
 
 
@@ -38,13 +37,9 @@ class Flow(Graph):
         `late`, or are marked `ctx.late`.
         """
         self.claim("source", uid)
-        check_source(uid, factory)
-        rows = row_type(type) if type is not None else None
-        if hasattr(factory, "declared"):
-            factory = factory.declared(uid, rows)
-            rows = factory.rows
-        if isinstance(factory, DeltaTable):
-            factory.check_rows(uid, rows)
+        declared = row_type(type) if type is not None else None
+        read = declared_input(uid, factory, declared)
+        rows = read.columns(declared)
         if (event_time is None) != (watermark is None):
             raise UsageError(f"source {uid!r}: give both event_time and watermark, or neither")
         if event_time is not None and rows is not None:
@@ -62,7 +57,7 @@ class Flow(Graph):
         if late is not None and event_time is None:
             raise UsageError(f"source {uid!r}: late rows need event_time and watermark")
         bound = None if watermark is None else not_negative(f"source {uid!r}", "watermark", watermark)
-        node = SourceNode(uid, (), factory, rows, event_time, bound, late)
+        node = SourceNode(uid, (), rows, event_time, bound, late, factory=read)
         self.nodes.append(node)
         return Stream(self, node, MAIN, rows)
 

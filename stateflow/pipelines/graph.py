@@ -11,6 +11,7 @@ from typing import Any
 
 from stateflow.errors import UsageError
 from stateflow.format.layout import checked_name
+from stateflow.pipelines.inputs.input import Input
 from stateflow.pipelines.processes.columnar import ColumnarOperator
 from stateflow.pipelines.processes.operator_spec import MAIN
 from stateflow.pipelines.processes.process import Output, Process
@@ -39,8 +40,7 @@ class Node:
 
 @dataclass(frozen=True, eq=False)
 class SourceNode(Node):
-    factory: Any = None
-    """Has `streaming(spark)`, or is a function of the SparkSession."""
+    factory: Input = field(kw_only=True)
     rows: RowType | None = None
     event_time: str | None = None
     watermark: int | None = None
@@ -207,7 +207,7 @@ class Graph:
     @property
     def jars(self) -> tuple[str, ...]:
         """Names of the bundles of jars that Spark needs beside Delta's, to read its sources."""
-        return tuple(sorted({str(getattr(node.factory, "jars", "")) for node in self.sources} - {""}))
+        return tuple(sorted({node.factory.jars for node in self.sources} - {""}))
 
     @property
     def operators(self) -> list[KeyedNode]:

@@ -11,12 +11,10 @@ from stateflow.pipelines.flow import Flow
 def unmet_needs(flow: Flow) -> Iterator[UsageError]:
     """An error for each need that this process does not meet, as a run raises it and a check warns of it."""
     for source in flow.sources:
-        need = getattr(source.factory, "require", None)
-        if need is not None:
-            try:
-                need()
-            except UsageError as error:
-                yield UsageError(f"source {source.uid!r}: {error}")
+        try:
+            source.factory.require()
+        except UsageError as error:
+            yield UsageError(f"source {source.uid!r}: {error}")
     for sink in flow.sinks:
         try:
             sink.sink_kind.require(sink.target)

@@ -9,6 +9,7 @@ from stateflow.errors import UsageError
 from stateflow.names import OPTIONS, suggestion
 from stateflow.pipelines.changes import refuse_changes, refuse_filtered, refuse_other_keys
 from stateflow.pipelines.graph import NodeRows, SinkNode
+from stateflow.pipelines.inputs.input import Input
 from stateflow.pipelines.inputs.places import between
 from stateflow.pipelines.rows.row_type import RowType
 from stateflow.pipelines.sink_kinds import SinkKind, kind_of, names_of
@@ -73,14 +74,14 @@ def _refuse_nested(uid: str, kind: SinkKind, named: str, place: str, other: Sink
             )
 
 
-def refuse_own_output(sources: Iterable[tuple[str, Any]], sinks: Iterable[SinkNode]) -> None:
+def refuse_own_output(sources: Iterable[tuple[str, Input]], sinks: Iterable[SinkNode]) -> None:
     """UsageError for a source that reads what a sink of its pipeline writes: each run would double the rows."""
     written = [sink for sink in sinks if sink.place]
     for source, factory in sources:
         for sink in written:
-            if hasattr(factory, "reads") and factory.reads(sink.place):
+            if factory.reads(sink.place):
                 another = "path" if sink.sink_kind.table else "target"
                 raise UsageError(
-                    f"source {source!r} reads {getattr(factory, 'path', factory)}, and sink {sink.uid!r} writes to {sink.output}, so that every "
+                    f"source {source!r} reads {factory.named}, and sink {sink.uid!r} writes to {sink.output}, so that every "
                     f"row would come in again: give the sink another {another}"
                 )

@@ -9,12 +9,14 @@ from stateflow.errors import UsageError
 from stateflow.pipelines.code.signatures import takes
 from stateflow.pipelines.code.source_text import shown_aggregation
 from stateflow.pipelines.graph import NodeRows
+from stateflow.pipelines.inputs.input import Declarable, FunctionInput, Input
+from stateflow.pipelines.rows.row_type import RowType
 
 
-def check_source(uid: str, factory: Any) -> None:
-    """Whether `factory` can be opened: a table, or a function of the SparkSession."""
-    if hasattr(factory, "streaming") or hasattr(factory, "declared"):
-        return
+def declared_input(uid: str, factory: Any, rows: RowType | None) -> Input:
+    """What a source reads: a table, files, topics, what a package offers, or a function of the SparkSession."""
+    if isinstance(factory, Declarable):
+        return factory.declared(uid, rows)
     if isinstance(factory, str | PathLike):
         raise UsageError(
             f"source {uid!r} cannot read {str(factory)!r}: say sf.delta({str(factory)!r}), or sf.files({str(factory)!r}, 'json')"
@@ -24,6 +26,7 @@ def check_source(uid: str, factory: Any) -> None:
             f"source {uid!r} cannot read {factory!r}: give it sf.delta(path), sf.files(path, format), sf.kafka(topic), or a function from SparkSession to a "
             "streaming DataFrame"
         )
+    return FunctionInput(factory)
 
 
 def check_transform(uid: str, function: Any) -> None:

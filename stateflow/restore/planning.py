@@ -22,6 +22,8 @@ from stateflow.observe.status import position_of
 from stateflow.pipelines.delivery import taking_ids
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.graph import SinkNode
+from stateflow.pipelines.inputs.files import Files
+from stateflow.pipelines.inputs.tables import DeltaTable
 from stateflow.pipelines.sink_kinds import kind_in_record, rewindable
 from stateflow.restore.copies import refuse_copies, with_copies
 from stateflow.restore.digest import checked_digest
@@ -192,7 +194,7 @@ def _shared_outputs(flow: Flow, origin: Origin, own: Record | None, job: JobHand
 def _sources(flow: Flow, record: Record, log: Log | None) -> Iterator[SourceRestore]:
     head = log.head if log else None
     uids = [node.uid for node in flow.sources]
-    tables = {node.uid: node.factory for node in flow.sources if hasattr(node.factory, "path")}
+    tables = {node.uid: node.factory for node in flow.sources if isinstance(node.factory, Files | DeltaTable)}
     for uid in [*uids, *(uid for uid in record.sources if uid not in uids)]:
         state = record.sources.get(uid)
         current = head.sources.get(uid) if head else None
@@ -201,7 +203,11 @@ def _sources(flow: Flow, record: Record, log: Log | None) -> Iterator[SourceRest
             verdict="dropped" if uid not in uids else "resumes" if state is not None else "new",
             position=position_of(state) if state is not None else "its own beginning",
             now=position_of(current) if current is not None else "",
-            kind=state.kind if state is not None else str(getattr(tables.get(uid), "kind", "")),
+            kind=state.kind
+            if state is not None
+            else DeltaTable.kind
+            if isinstance(tables.get(uid), DeltaTable)
+            else "",
             reads=table_path(tables[uid]) if uid in tables else "",
         )
 

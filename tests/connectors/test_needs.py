@@ -9,8 +9,19 @@ from typing import Any
 import pytest
 
 import stateflow as sf
+from stateflow.connectors import Source
 from stateflow.errors import UsageError
 from stateflow.jobs.checking import checked
+
+
+class Rows(Source):
+    def position(self, start: Any) -> Any:
+        raise AssertionError("the source is asked, though the process cannot read it")
+
+    plan = read = position
+
+    def require(self) -> None:
+        raise UsageError("the shop needs a password")
 
 
 def kafka(**given: Any) -> Any:
@@ -27,6 +38,7 @@ def kafka(**given: Any) -> Any:
         (None, kafka(connection="/no/file"), "", "sink 'out': .* the connection /no/file cannot be read"),
         (kafka(connection="/no/file"), sf.memory("out"), "", "source 'rows': .* the connection /no/file cannot be read"),
         (kafka(connection="env:NOWHERE"), sf.memory("out"), "", "source 'rows': .* the variable NOWHERE"),
+        (Rows(), sf.memory("out"), "", "source 'rows': the shop needs a password"),
     ],
 )  # fmt: skip
 def test_a_need_that_is_not_met_is_told_without_spark(

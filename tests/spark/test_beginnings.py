@@ -11,7 +11,8 @@ import pytest
 import stateflow as sf
 from stateflow.format.records import SourceState
 from stateflow.pipelines.rows.row_type import row_type
-from stateflow.spark.inputs.beginnings import since_of, tell_of_beginnings
+from stateflow.pipelines.step_checks import declared_input
+from stateflow.spark.inputs.beginnings import tell_of_beginnings
 
 
 def topic(**given: Any) -> Any:
@@ -36,7 +37,7 @@ VERSION = sf.delta("/data/orders", options={"startingVersion": "5"})
     ],
 )
 def test_another_beginning_of_a_source_that_has_read_is_told(before: Any, now: Any, told: str) -> None:
-    recorded = {"rows": SourceState(lines=("{}",), since=since_of(node(before)))}
+    recorded = {"rows": SourceState(lines=("{}",), since=node(before).factory.since)}
     warned: list[str] = []
     tell_of_beginnings(None, [node(now)], recorded, {}, lambda _, said: warned.append(said))  # type: ignore[arg-type]
     assert len(warned) == bool(told)
@@ -44,4 +45,4 @@ def test_another_beginning_of_a_source_that_has_read_is_told(before: Any, now: A
 
 
 def node(factory: Any) -> Any:
-    return SimpleNamespace(uid="rows", factory=factory)
+    return SimpleNamespace(uid="rows", factory=declared_input("rows", factory, row_type("id long")))

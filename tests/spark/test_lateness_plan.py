@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from stateflow.pipelines.graph import SourceNode
+from stateflow.pipelines.inputs.input import FunctionInput
 from stateflow.spark.inputs.open_inputs import with_lateness
 
 if TYPE_CHECKING:
@@ -13,7 +14,11 @@ if TYPE_CHECKING:
 
 def marked(spark: SparkSession, watermark: int | None) -> DataFrame:
     rows = spark.range(0, 6, 1, 1).selectExpr("id", "timestamp_micros(nullif(id, 4)) as at")
-    return with_lateness(SourceNode("events", None, event_time="at", watermark=0), rows, watermark)
+    return with_lateness(
+        SourceNode("events", event_time="at", watermark=0, factory=FunctionInput(lambda spark: rows)),
+        rows,
+        watermark,
+    )
 
 
 def code(frame: DataFrame) -> list[str]:

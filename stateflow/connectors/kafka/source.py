@@ -72,6 +72,9 @@ class KafkaMessages(RecentTexts):
 
     jars = "kafka"
 
+    def columns(self, rows: RowType | None) -> RowType | None:
+        return self.rows
+
     def streaming(self, spark: SparkSession) -> DataFrame:
         """The messages as a stream of rows."""
         if self.registry is not None:

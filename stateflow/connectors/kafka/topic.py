@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from stateflow.connectors import UsageError, is_secret
+from stateflow.connectors import Declarable, UsageError, is_secret
 
 if TYPE_CHECKING:
     from stateflow.connectors import RowType
@@ -23,7 +23,7 @@ _VARIABLE = re.compile(r"env:\w+")
 
 
 @dataclass(frozen=True, slots=True)
-class KafkaTopic:
+class KafkaTopic(Declarable):
     """Topics of one cluster, and what stands in their messages."""
 
     topics: tuple[str, ...]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from stateflow.errors import UsageError
 from stateflow.names import with_options
+from stateflow.pipelines.inputs.input import Input
 from stateflow.pipelines.inputs.places import between
 from stateflow.pipelines.inputs.reader_options import check_reader_options
 from stateflow.pipelines.rows.former_names import as_of_today, columns_to_read, former_names
@@ -43,7 +44,7 @@ _BY_HEADER = frozenset({"csv", "text"})
 
 
 @dataclass(frozen=True, slots=True)
-class Files:
+class Files(Input):
     """A folder that gets new files, each of which is read once."""
 
     path: str
@@ -70,12 +71,19 @@ class Files:
             )
         return replace(self, rows=rows)
 
+    def columns(self, rows: RowType | None) -> RowType | None:
+        return self.rows
+
     def streaming(self, spark: SparkSession) -> DataFrame:
         """The files as a stream."""
         reader = self._described(spark.readStream.options(**_ANY_AGE))
         if self.per_batch is not None:
             reader = reader.option("maxFilesPerTrigger", self.per_batch)
         return self._as_of_today(self._fitted(reader.load(self.path)))
+
+    @property
+    def named(self) -> str:
+        return self.path
 
     def reads(self, place: str) -> bool:
         """Whether a source of them would read what is written to a place."""

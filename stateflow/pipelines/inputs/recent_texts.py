@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import TYPE_CHECKING
+
+from stateflow.pipelines.inputs.input import Input
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class RecentTexts(ABC):
+class RecentTexts(Input):
     """A source whose last rows can be looked at as they were written, such as topics. A run whose rows lack a value everywhere looks for a
     field that is misspelt."""
 

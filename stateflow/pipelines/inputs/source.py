@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from stateflow.errors import DisagreementError, IncompatibleError, StateflowError, UsageError
+from stateflow.pipelines.inputs.input import Declarable, Input
 from stateflow.pipelines.rows.row_type import RowType
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
 
 Position = dict[str, Any]
 """How far a source was read: texts and whole numbers by name, or such objects by name, as JSON has them. A number never gets smaller, and
@@ -22,7 +25,7 @@ Row = Mapping[str, Any]
 BATCH_ROWS = 10_000
 
 
-class Source(ABC):
+class Source(Declarable):
     """Something that rows are read from, in an order that stays: each row lies between two positions, for as long as the source has it.
 
     Spark sends the object to its workers, so it has what names the place, and opens nothing before it is asked. Passwords do not belong
@@ -50,6 +53,11 @@ class Source(ABC):
         """The rows of a part: values by the names of the row class. Whenever a part is read, by this process or another, it has the
         same rows."""
 
+    def require(self) -> None:
+        """UsageError for what this process lacks to read it, such as a package or a variable with a password. `stateflow check` tells it
+        before a run does."""
+        return
+
     def declared(self, uid: str, rows: RowType | None) -> DeclaredSource:
         """The source with the uid and the row class that a flow gives it."""
         if rows is None:
@@ -60,16 +68,28 @@ class Source(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class DeclaredSource:
+class DeclaredSource(Input):
     """A source in a flow. It refuses what a source got wrong, in a sentence that names the flow's source."""
 
     uid: str
     source: Source
     rows: RowType
 
-    def reads(self, place: str) -> bool:
-        """Whether it reads what is written to a place."""
-        return bool(self.source.place) and place == self.source.place
+    def streaming(self, spark: SparkSession) -> DataFrame:
+        return import_module("stateflow.spark.inputs.connected").stream_of(spark, self)  # type: ignore[no-any-return]
+
+    def columns(self, rows: RowType | None) -> RowType | None:
+        return self.rows
+
+    @property
+    def place(self) -> str:
+        return self.source.place
+
+    def require(self) -> None:
+        self.source.require()
+
+    def __str__(self) -> str:
+        return str(self.source)
 
     def beginning(self) -> Position:
         with self._asked("position(None)"):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from stateflow.errors import UsageError
 from stateflow.names import with_options
+from stateflow.pipelines.inputs.input import Input
 from stateflow.pipelines.inputs.places import canonical
 from stateflow.pipelines.inputs.reader_options import check_reader_options
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class DeltaTable:
+class DeltaTable(Input):
     """A Delta table at a path, with the options that create and read it."""
 
     path: str
@@ -53,9 +54,9 @@ class DeltaTable:
         """Where it is, in one spelling."""
         return canonical(self.path)
 
-    def reads(self, place: str) -> bool:
-        """Whether a source of it would read what is written to a place."""
-        return self.place == place
+    @property
+    def named(self) -> str:
+        return self.path
 
     @property
     def properties(self) -> dict[str, str]:
@@ -78,6 +79,11 @@ class DeltaTable:
             f"{name}={value}" for name, value in self.options.items() if name.lower().startswith("starting")
         )
         return ", ".join(sorted(begins))
+
+    def declared(self, uid: str, rows: RowType | None) -> Input:
+        """The table itself, which has its own columns."""
+        self.check_rows(uid, rows)
+        return self
 
     def check_rows(self, uid: str, rows: RowType | None) -> None:
         """UsageError for a row type of a change feed that would take rows which are gone for new ones."""

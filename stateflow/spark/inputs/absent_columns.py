@@ -180,7 +180,7 @@ class AbsentColumns:
             path = next(iter(self._files(node, positions, location)), "")
             return path, columns_of(self.spark, node.factory, path) if path else None
         line = positions[node.uid].lines[0] if node.uid in positions else NOTHING
-        if line == NOTHING:
+        if line == NOTHING or not isinstance(node.factory, RecentTexts):
             return "", None
         try:
             texts = node.factory.recent(self.spark, line, LINES)

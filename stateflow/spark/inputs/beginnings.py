@@ -10,11 +10,6 @@ from stateflow.format.records import SourceState
 from stateflow.pipelines.graph import SourceNode
 
 
-def since_of(node: SourceNode) -> str:
-    """What a source says of where it begins; empty for its default, and for a source that cannot say it."""
-    return str(getattr(node.factory, "since", ""))
-
-
 def tell_of_beginnings(
     spark: SparkSession,
     nodes: Iterable[SourceNode],
@@ -25,7 +20,7 @@ def tell_of_beginnings(
     """Reports a source that has read and says now that it begins elsewhere, and one that begins at its end since nothing is as late as it
     says. `recorded` has the sources that have read, and `found` where the others begin."""
     for node in nodes:
-        now, before = since_of(node), recorded.get(node.uid)
+        now, before = node.factory.since, recorded.get(node.uid)
         if before is not None and before.since != now:
             # A record of an older version says nothing, as one of a source with the default does.
             was = f" ({before.since} before)" if before.since else ""
@@ -34,12 +29,7 @@ def tell_of_beginnings(
                 f"source {node.uid!r}: {now or 'the default'} does not count any more as where it begins{was}: the "
                 "job has read, and goes on at its position; give the source a new uid to let it begin there, or restore a checkpoint",
             )
-        elif (
-            node.uid in found
-            and now
-            and hasattr(node.factory, "begins_at_end")
-            and node.factory.begins_at_end(spark, found[node.uid].lines[0])
-        ):
+        elif node.uid in found and now and node.factory.begins_at_end(spark, found[node.uid].lines[0]):
             warn(
                 f"beginning of {node.uid}",
                 f"source {node.uid!r}: no message of {node.factory} is as late as {now}; it begins at the end, and reads what comes from now on, "

@@ -23,11 +23,8 @@ from stateflow.pipelines.absent import Watched, is_watched, may_have_nulls, watc
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.graph import SourceNode
 from stateflow.pipelines.inputs.files import Files
-from stateflow.pipelines.inputs.source import DeclaredSource
 from stateflow.pipelines.inputs.tables import DeltaTable
 from stateflow.pipelines.rows.row_type import quoted
-from stateflow.spark.inputs.beginnings import since_of
-from stateflow.spark.inputs.connected import stream_of
 from stateflow.spark.internals.delta_log import CHANGE_FEED, DeltaLog
 from stateflow.spark.internals.file_systems import missing
 from stateflow.spark.internals.frames import empty_frame
@@ -84,7 +81,7 @@ class OpenInputs:
     @cached_property
     def since(self) -> dict[str, str]:
         """By source, for its record, what it says of where it begins."""
-        return {node.uid: since_of(node) for node in self.nodes}
+        return {node.uid: node.factory.since for node in self.nodes}
 
     def split(self, batch: DataFrame) -> SourceFrames:
         """The rows of each source in a batch."""
@@ -162,10 +159,7 @@ def _open_frame(spark: SparkSession, node: SourceNode) -> DataFrame:
             )
         if isinstance(factory, DeltaTable) and factory.reads_changes:
             _require_feed(spark, node.uid, factory.path)
-        if isinstance(factory, DeclaredSource):
-            frame = stream_of(spark, factory)
-        else:
-            frame = factory.streaming(spark) if hasattr(factory, "streaming") else factory(spark)
+        frame = factory.streaming(spark)
     except StateflowError:
         raise
     except Exception as error:
@@ -244,14 +238,14 @@ def _never_null(node: SourceNode) -> list[Watched]:
 
 def _parsed_times(node: SourceNode) -> list[str]:
     """The fields for which JSON's reader takes a number for seconds since 1970."""
-    if node.rows is None or getattr(node.factory, "format", "") != "json":
+    if node.rows is None or not isinstance(node.factory, Files) or node.factory.format != "json":
         return []
     return [field.name for field in node.rows.fields if field.type in ("timestamp", "timestamp_ltz")][:_BITS]
 
 
 def _unless_broken(node: SourceNode) -> str:
     """The beginning of a condition that leaves out rows which Spark could not read. Such a row has only its own column."""
-    broken = getattr(node.factory, "column_of_broken_rows", "")
+    broken = node.factory.column_of_broken_rows
     return f"{quoted(broken)} is not null or " if broken else ""
 
 
