@@ -1,4 +1,4 @@
-"""An S3 server in a process of its own that takes its time for each request: `python -m bench.slow_objects FOLDER PORT SECONDS`."""
+"""An S3 server in a process of its own that takes its time: `python -m bench.slow_objects FOLDER PORT SECONDS BYTES_PER_SECOND`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -20,15 +21,26 @@ _PATIENCE = 60.0
 
 
 class SlowObjects(Objects):
-    """A distant bucket."""
+    """A distant bucket. `rate` is what the line to it carries in a second, of all requests together; 0 for no limit."""
 
-    def __init__(self, folder: Path, delay: float) -> None:
+    def __init__(self, folder: Path, delay: float, rate: float = 0.0) -> None:
         super().__init__(folder)
         self._delay = delay
+        self._rate = rate
+        self._line = threading.Lock()
+        self._free_at = 0.0
+        """When the line has carried all that was asked for."""
 
     def read(self, key: str) -> bytes | None:
         time.sleep(self._delay)
-        return super().read(key)
+        body = super().read(key)
+        if self._rate and body:
+            with self._line:
+                now = time.monotonic()
+                self._free_at = max(now, self._free_at) + len(body) / self._rate
+                wait = self._free_at - now
+            time.sleep(wait)
+        return body
 
     def list(self, ago: float = 0.0) -> dict[str, int]:
         time.sleep(self._delay)
@@ -36,7 +48,9 @@ class SlowObjects(Objects):
 
 
 @contextmanager
-def slow_objects(root: Path, folder: Path, delay: float) -> Iterator[tuple[str, dict[str, str]]]:
+def slow_objects(
+    root: Path, folder: Path, delay: float, rate: float = 0.0
+) -> Iterator[tuple[str, dict[str, str]]]:
     """Serves what lies in a local root until the block ends: `(root, storage options)`."""
     objects = folder / "objects"
     objects.mkdir(parents=True)
@@ -46,7 +60,7 @@ def slow_objects(root: Path, folder: Path, delay: float) -> Iterator[tuple[str, 
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
         port = reserved.getsockname()[1]
-    command = [sys.executable, "-m", "bench.slow_objects", str(folder), str(port), str(delay)]
+    command = [sys.executable, "-m", "bench.slow_objects", str(folder), str(port), str(delay), str(rate)]
     with subprocess.Popen(command, cwd=ROOT) as server:
         try:
             _wait_for(port)
@@ -69,9 +83,9 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 128
 
 
-def main(folder: Path, port: int, delay: float) -> None:
-    _Server(("127.0.0.1", port), handler(SlowObjects(folder, delay), 0.0, folder)).serve_forever()
+def main(folder: Path, port: int, delay: float, rate: float) -> None:
+    _Server(("127.0.0.1", port), handler(SlowObjects(folder, delay, rate), 0.0, folder)).serve_forever()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4]))

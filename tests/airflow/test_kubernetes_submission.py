@@ -12,6 +12,15 @@ from stateflow.airflow import Kubernetes
 from stateflow.airflow.launchers.kubernetes import FOLDER
 from stateflow.driver.run_spec import RunSpec
 from tests.airflow.kubernetes_api import Cluster, kube_config, serving
+from tests.test_documents import blocks
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def documented_cache() -> dict[str, str]:
+    """The settings that `docs/deploying.md` gives for a cache that outlives the pod."""
+    [source] = [source for _, source in blocks("docs/deploying.md") if source.startswith("CACHE = ")]
+    return eval(source.removeprefix("CACHE = "))  # type: ignore[no-any-return]
 
 
 @pytest.mark.system
@@ -40,7 +49,7 @@ def test_sparks_own_manifest_fits_the_schema_and_the_driver_is_found_by_its_labe
         )
         spec = RunSpec(
             "/opt/orders.py:orders", "orders", "dag/1", "run", parameters={"token": "hush"}, above=3,
-            environment={"STATEFLOW_CHECKPOINT_DIR": "s3://lake/c"},
+            environment={"STATEFLOW_CHECKPOINT_DIR": "s3://lake/c"}, conf=documented_cache(),
         )  # fmt: skip
         driver = method.bound("spark_default").launch(spec)
         assert driver._submission is not None
@@ -56,6 +65,12 @@ def test_sparks_own_manifest_fits_the_schema_and_the_driver_is_found_by_its_labe
             v["secret"]["secretName"]: mounted[v["name"]] for v in pod["spec"]["volumes"] if "secret" in v
         }
         assert secrets == {driver.secret: FOLDER, "lake": "/etc/lake"}
+        [cache] = [v["hostPath"] for v in pod["spec"]["volumes"] if v["name"] == "stateflow-cache"]
+        assert cache == {"path": "/var/lib/stateflow/cache", "type": "Directory"}
+        assert (
+            f"STATEFLOW_CACHE_DIR={mounted['stateflow-cache']} "
+            in (ROOT / "docker/spark/Dockerfile").read_text()
+        )
         assert "hush" not in json.dumps([pod, *cluster.of("configmaps")])
         assert pod["spec"]["serviceAccountName"] == "spark"
         assert "/opt/orders.py:orders" in container["args"]
