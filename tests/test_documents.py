@@ -10,6 +10,9 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from functools import cache
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -17,12 +20,15 @@ from typing import Any
 
 import pytest
 
+import stateflow as sf
 from stateflow.cli.main import app
-from stateflow.format.records import Shard
+from stateflow.format.records import Shard, StateSchema
 from stateflow.pipelines.delivery import Delivery
 from stateflow.state.backends.memory import memory_backend
 from stateflow.state.columns.layout import ColumnLayout
 from stateflow.state.columns.state import ColumnState
+from stateflow.state.tabular import values_of
+from stateflow.state.values.serializers import serializer_for
 from tests.parsed import tree
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -319,3 +325,25 @@ def test_every_extra_is_named(page: str, mark: str) -> None:
     text = (REPOSITORY / page).read_text(encoding="utf-8")
     extras = [name for name in project["optional-dependencies"] if name != "dev"]
     assert [name for name in extras if mark.format(f"`{name}`") not in text] == []
+
+
+def test_the_table_of_types_is_what_a_savepoint_of_tables_has() -> None:
+    @dataclass
+    class Order:
+        sku: str
+        amount: float
+
+    custom = sf.CustomSerializer("hours", 2, bytes, lambda data, version: data)
+    known = {"Order": Order, "Decimal": Decimal, "CustomSerializer": lambda *given: custom}
+    known |= {each.__name__: each for each in (date, datetime, time, timedelta)}
+    page = (REPOSITORY / "docs/operating.md").read_text(encoding="utf-8")
+    header = "| declared | Arrow's and Parquet's type | column `stored` |\n|---|---|---|\n"
+    rows = page.partition(header)[2].partition("\n\n")[0].splitlines()
+    assert len(rows) > 15
+    for row in rows:
+        declared, arrow, stored = re.fullmatch(
+            r"\| `(.+?)`(?: \(.*\))? \| `(.+?)` \| (yes|no) \|", row
+        ).groups()  # type: ignore[union-attr]
+        schema = serializer_for(eval(declared.replace("\\|", "|"), known)).schema
+        values = values_of(StateSchema(id=1, kind="value", value=schema), "here")
+        assert (str(values.arrow), values.doubtful) == (arrow, stored == "yes"), row
