@@ -238,8 +238,9 @@ def erase(
     ]
     if made := sorted(set(done.savepoints) - set(plan.savepoints)):
         lines.append(f"made meanwhile, and may hold it: {', '.join(made)}")
-    if tables:
+    if plan.feeds:
         lines.append(
-            f"its rows are still in the tables of its feeds, and have to be deleted there: {', '.join(tables)}"
+            "the tables of its feeds still have its rows; delete them there, and the table's versions that had them (Delta: VACUUM): "
+            f"{'; '.join(plan.rows_elsewhere)}"
         )
     call.output.answer({**body, **new}, *lines)

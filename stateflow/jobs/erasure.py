@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, cast
@@ -83,6 +83,13 @@ class ErasePlan:
     """Operator states with elements that stay, whatever is in them."""
     feeds: tuple[ShownState, ...] = ()
     """Tables of feeds of these operators: they keep the rows of the key."""
+    conditions: Mapping[str, str] = field(default_factory=dict)
+    """By operator: which rows of its feeds are those of the key, as SQL."""
+
+    @property
+    def rows_elsewhere(self) -> list[str]:
+        """What its author has to delete."""
+        return sorted({f"{self.conditions[each.operator]} in {each.target}" for each in self.feeds})
 
     def apply(self, owner: Owner, *, takeover: bool = False) -> Erased:
         return _Erasure(self, owner, takeover).run()
@@ -147,7 +154,22 @@ def plan_erase(
         emptied=tuple(sorted(empty)),
         unreached=tuple(sorted(elements.difference(empty))),
         feeds=tuple(each for each in log.feeds if each.operator in keys),
+        conditions={uid: _condition(head.operators[uid], key) for uid, key in keys.items()},
     )
+
+
+def _condition(operator: OperatorState, key: object) -> str:
+    names = [name for name, _ in operator.key]
+    values = (key,) if len(names) == 1 else cast("tuple[object, ...]", key)
+    return " and ".join(f"{name} = {_literal(value)}" for name, value in zip(names, values, strict=True))
+
+
+def _literal(value: object) -> str:
+    if isinstance(value, bool | int | float):
+        return str(value)
+    if isinstance(value, bytes):
+        return f"X'{value.hex()}'"
+    return "'" + str(value).replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def _keys(head: Record, text: str, operator: str) -> Iterator[tuple[str, object]]:

@@ -69,6 +69,7 @@ def test_an_erasure_takes_away_what_a_replay_left_that_was_killed_on_another_hos
     with ExitStack() as never_ends:
         fork = never_ends.enter_context(forked(job, job.log().checkpoints, elsewhere))
         # Nobody here can tell whether it is still running.
+        sweep(job.store)
         with pytest.raises(BusyError, match=r"reader by .* on another reads checkpoint"):
             erase.apply(job.owner("erase"))
         assert fork.name in job.store.folders("")

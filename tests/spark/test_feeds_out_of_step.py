@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
 import stateflow as sf
 from stateflow.checkpoint.log import read_log
+from stateflow.cli.main import app
 from stateflow.config.options import load
 from stateflow.format.layout import JobLayout
 from stateflow.jobs.job import Job
@@ -222,3 +226,31 @@ def test_a_feed_of_another_operator_in_the_same_table_is_named(scene: Scene) -> 
     assert "begins in tables (changes) that still show state 'total' of operator 'sum'" in warning
     scene.batch(2)
     assert not scene.warnings, "it is said once"
+
+
+def test_what_an_erasure_says_of_the_feeds_tables_is_done_and_the_feed_goes_on(scene: Scene) -> None:
+    scene.batch(0, 1)
+    scene.batch(1, 2)
+    root = scene.bench.folder / "root"
+    words = ("state", "erase", "orders", "1", "--yes", "--checkpoint-dir", str(root))
+    said = CliRunner().invoke(
+        app, list(words), env={"STATEFLOW_CACHE_DIR": str(scene.bench.folder / "cache")}
+    )
+    assert said.exit_code == 0, said.output
+    advice = re.search(r"VACUUM\): (.+) in (.+)", said.output)
+    assert advice is not None, said.output
+    condition, table = advice.groups()
+    DeltaTable.forPath(scene.spark, table).delete(condition)
+    head = scene.job.log().head
+    assert head is not None
+    scene.model[head.slot] = (2, {0: 1.0, 2: 3.0})
+    told = scene.batch(2)
+    assert (
+        "its tables (changes) still have those of the erased key, which have to be deleted there"
+        in scene.warnings[0]
+    )
+    scene.warnings.clear()
+    assert scene.is_right(told)
+    assert {row[0] for row in scene.rows()} == {0, 2}
+    scene.batch(1)
+    assert scene.is_right(scene.batch(0, 1))
