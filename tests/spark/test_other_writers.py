@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 import stateflow as sf
 from stateflow.config.options import load
+from stateflow.spark.internals.delta_log import DeltaLog
 from stateflow.spark.runner import RunReport, RunRequest, run
 from stateflow.spark.sinks.other_writers import other_writers
 
@@ -69,3 +70,13 @@ def test_a_second_job_on_one_target_is_told_once_and_not_when_the_table_is_empty
         return
     spark.sql(f"DELETE FROM delta.`{tmp_path / 'output'}`")
     assert ran("three").warnings == ()
+
+
+def test_a_table_that_was_just_created_is_asked_without_a_job_of_spark(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "table")
+    spark.createDataFrame([], "id long").write.format("delta").save(path)
+    began = len(spark.sparkContext.statusTracker().getJobIdsForGroup(None))
+    assert DeltaLog(spark, path).begin().app_ids() == []
+    assert len(spark.sparkContext.statusTracker().getJobIdsForGroup(None)) == began

@@ -318,15 +318,21 @@ class Transaction:
         return None
 
     @internal(
+        f"{_DELTA}.Snapshot.checksumOpt()",
         f"{_DELTA}.Snapshot.numOfFiles()",
         f"{_DELTA}.Snapshot.setTransactions()",
+        f"{_DELTA}.VersionChecksum.numFiles()",
+        f"{_DELTA}.VersionChecksum.setTransactions()",
     )
     def app_ids(self) -> list[str]:
         """The names under which writers have committed to the table, as far as Delta knows; none for a table without rows."""
+        # As in `slot_of`: of a table that a run has just created, the checksum says at once that it is empty.
         snapshot = self._txn.snapshot()
-        if int(snapshot.numOfFiles()) == 0:
+        checksum = snapshot.checksumOpt()
+        if int(checksum.get().numFiles() if checksum.isDefined() else snapshot.numOfFiles()) == 0:
             return []
-        sequence = snapshot.setTransactions()
+        known = checksum.get().setTransactions() if checksum.isDefined() else self.log._none
+        sequence = snapshot.setTransactions() if known.isEmpty() else known.get()
         return [str(sequence.apply(k).appId()) for k in range(sequence.size())]
 
     @internal(
