@@ -154,15 +154,46 @@ def drain(call: Invocation, name: HostName) -> None:
     """Ends a host when its runs have ended. It takes no new ones."""
     from stateflow.hosts.settings import folder_of, read_settings
 
-    runs = _shown(folder_of(name)).get("runs", ())
-    _signal(call, name, signal.SIGUSR1, "drains: it ends when its runs have ended")
-    if runs:
-        minutes = f"{read_settings(folder_of(name)).drain_timeout / 60:g} minutes"
-        jobs = ", ".join(run["job"] for run in runs)
-        call.output.log(
-            f"runs on it: {jobs}; one that has not ended in {minutes}, such as a continuous one, ends after its batch then, or before, "
-            "with `stateflow stop JOB`"
-        )
+    applications = _applications(folder_of(name))
+    _signal(call, name, signal.SIGUSR1, "drains: it takes no new runs, and ends when those on it have ended")
+    for line in _waits(applications, read_settings(folder_of(name)).drain_timeout, time.time()):
+        call.output.log(line)
+
+
+def _applications(folder: Path) -> list[dict[str, Any]]:
+    """What the Spark applications of a host say: the one that takes runs, and those that it has replaced and that still have some."""
+    from stateflow.hosts.client import Refused, ask
+
+    found = []
+    for each in sorted(folder.glob("application-*")):
+        with suppress(Refused):
+            found.append(ask(each, "show"))
+    return found
+
+
+def _waits(applications: list[dict[str, Any]], limit: float, now: float) -> list[str]:
+    """What a host that drains waits for, a line for each run."""
+    lines = []
+    for application in applications:
+        rest = limit - (now - application["draining_since"] if application["draining"] else 0.0)
+        within = f"after its batch in {_length(rest)}" if rest > 0 else "after its batch"
+        for run in application["runs"]:
+            since = f"{run['endless'] or run['job']}, since {_since(run['since'])}"
+            if run["endless"]:
+                lines.append(
+                    f"  {since}: is continuous, and ends {within}, or now with `stateflow stop {run['endless']}`"
+                )
+            else:
+                lines.append(f"  {since}: ends with its input, or {within}")
+    return lines
+
+
+def _length(seconds: float) -> str:
+    """A limit for people: whole minutes where it has some."""
+    from stateflow.quantities import several
+
+    minutes = round(seconds / 60)
+    return several(minutes, "minute") if minutes else several(max(1, round(seconds)), "second")
 
 
 @app.command("stop")

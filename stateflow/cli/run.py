@@ -159,7 +159,7 @@ def run(
     secrets, bound = handed_over(), parse_bounds(until)
     given = {**secrets.parameters, **pairs(parameter, "-p")}
     spark_conf = {**secrets.conf, **pairs(conf, "--conf")}
-    if on := fit_host(options, master, spark_conf):
+    if on := fit_host(options, name, master, spark_conf):
         call.output.log(on)
     if fresh and not options.checkpoint_dir:
         loaded.pipeline.arguments(given)
@@ -225,7 +225,7 @@ def require_host(options: Options) -> None:
         raise UsageError("--host-only needs a host: give --host NAME or set host")
 
 
-def fit_host(options: Options, master: str | None, conf: Mapping[str, str]) -> str:
+def fit_host(options: Options, job: str, master: str | None, conf: Mapping[str, str]) -> str:
     """On a warm host, ends this process before it has done anything, if the host cannot serve the run; else says where the run is.
     Empty outside of one."""
     from stateflow.spark.session import lent
@@ -234,6 +234,8 @@ def fit_host(options: Options, master: str | None, conf: Mapping[str, str]) -> s
         return ""
     wait = round(options.locality_wait.total_seconds() * 1000)
     lent.require_fit(master, {"spark.locality.wait": f"{wait}ms", **conf})
+    if options.trigger != "drain":
+        lent.note_endless(job)
     return f"runs on the warm host {lent.name_of_host()} ({lent.master_of_host()})"
 
 

@@ -27,9 +27,9 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from stateflow.hosts import zygote
-from stateflow.hosts.client import BUSY, UNAVAILABLE, UNSERVED, USAGE, Connection, request
+from stateflow.hosts.client import BUSY, CURRENT, UNAVAILABLE, UNSERVED, USAGE, Connection, request
 from stateflow.hosts.places import Places
-from stateflow.hosts.settings import HostSettings, read_settings
+from stateflow.hosts.settings import Current, HostSettings, read_settings, write
 from stateflow.hosts.upgrades import installed
 from stateflow.quantities import several
 
@@ -48,7 +48,8 @@ ADDRESS = 100
 """Bytes that the address of a socket may have on every system."""
 CHANGED = "the library, or a package beside it, was changed since it started"
 WARMING_RUNS = (("warming", "in", "table"), ("warming", "in", "table"), ("warming_delta", "table", "out"))
-"""A pipeline, its input and its output. The first run begins a job, the second carries on, the third begins another kind."""
+"""A pipeline, its input and its output. The first run begins a job, the second carries on, the third reads Delta: it takes 3 CPU s of
+a host's start, and saves one in the first run that reads such a table."""
 _WARMING = Path(__file__).parent / "warming.py"
 _SHIM = Path(__file__).parent / "worker_shim.py"
 _ALLOWED = ("SPARK_HOME", "SPARK_ENV_LOADED", "SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE")
@@ -84,6 +85,8 @@ class Application:
         """Why it is to be replaced; empty while it is not."""
         self.replaced = False
         """Whether another application takes the runs of this host now."""
+        self._only_folder = ""
+        """The folder that relative paths of all runs mean; empty where each run has its own."""
         self._stopping = False
         self._moving = False
         """Whether runs that are stopped begin again on the application that has replaced this one."""
@@ -103,11 +106,12 @@ class Application:
         """Starts Spark, while the zygote imports, and takes runs."""
         from stateflow.config.options import Options, cache_folder, scratch_parent
         from stateflow.spark.internals.gateway import process_of_jvm
+        from stateflow.spark.internals.local_files import can_work_anywhere
         from stateflow.spark.session.build import build_session
         from stateflow.spark.session.jars import recorded_bundles
         from stateflow.spark.session.settings import one_process
 
-        conf = host_settings(self.settings.conf)
+        conf = host_settings(self.settings.conf, self.settings.master)
         self.spark = build_session(
             f"stateflow host {self.name}",
             master=self.settings.master,
@@ -117,6 +121,7 @@ class Application:
         )
         self.master = str(self.spark.sparkContext.master)
         self._spark_process = process_of_jvm()
+        self._only_folder = "" if can_work_anywhere(self.spark) else str(Path.cwd())
         ready, _ = self._zygote.receive()
         if ready is None:
             raise RuntimeError("the zygote has died while it imported: see the lines above")
@@ -261,7 +266,12 @@ class Application:
 
         number = next(self._ids)
         try:
-            lent = Lent(self.spark, f"stateflow-{self.number}-{number}", f"place-{place}", message["cwd"])
+            lent = Lent(
+                self.spark,
+                f"stateflow-{self.number}-{number}",
+                f"place-{place}",
+                "" if self._only_folder else message["cwd"],
+            )
         except Exception:  # whatever a JVM that dies, or is out of memory, answers with
             traceback.print_exc()
             self._spark_has_died()
@@ -354,7 +364,7 @@ class Application:
 
     def _clear(self, place: int) -> None:
         folder = self.folder / f"place-{place}"
-        for name in ("environment.json", "unserved"):
+        for name in ("environment.json", "unserved", "endless"):
             (folder / name).unlink(missing_ok=True)
         note = folder / "temporary"
         with suppress(OSError):
@@ -370,6 +380,11 @@ class Application:
             return f"it runs the Python in {sys.prefix}, and the run is of the one in {message['python']}"
         if not Path(message["cwd"]).is_dir():
             return f"the run stands in {message['cwd']}, and there is no such folder where the host is"
+        if self._only_folder not in ("", message["cwd"]):
+            return (
+                f"the run stands in {message['cwd']}, and relative paths mean {self._only_folder} there: start the host without "
+                "spark.hadoop.fs.file.impl, so that each run has its own folder"
+            )
         given = message["environ"]
         for name in sorted({*given, *self._environ}):
             if (
@@ -416,13 +431,26 @@ class Application:
             "waiting": self.places.waiting,
             "served": self.served,
             "draining": self.places.draining,
+            "draining_since": self.places.draining_since,
             "processes": self.processes(),
             "memory": {name: resident(pid) for name, pid in self.processes().items()},
             "runs": [
-                {"job": run.job, "since": run.since, "pid": run.pid, "place": run.place}
+                {
+                    "job": run.job,
+                    "since": run.since,
+                    "pid": run.pid,
+                    "place": run.place,
+                    "endless": self._endless(run.place),
+                }
                 for run in list(self.runs.values())
             ],
         }
+
+    def _endless(self, place: int) -> str:
+        """The job of a continuous run; empty for one that ends with its input."""
+        with suppress(OSError):
+            return (self.folder / f"place-{place}" / "endless").read_text(encoding="utf-8")
+        return ""
 
     def end(self, why: str, code: int = 1) -> NoReturn:
         """Ends this process at once. The zygote ends with it, and Spark's JVM, whose input closes."""
@@ -486,10 +514,15 @@ LASTING = (
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 
-def host_settings(given: Mapping[str, str]) -> dict[str, str]:
+def host_settings(given: Mapping[str, str], master: str | None) -> dict[str, str]:
     """Settings of Spark for an application with many runs. `given` are the user's own, which win."""
+    from stateflow.spark.session.settings import one_process
+
     java = " ".join((*LASTING, given.get(JAVA_OPTIONS, ""))).strip()
+    # Executors of a cluster give a Python worker to whichever run is next: it would find the modules of the one before.
+    alone = one_process(master or given.get("spark.master") or os.environ.get("MASTER"))
     return {
+        **({} if alone else {"spark.python.worker.reuse": "false"}),
         "spark.scheduler.mode": "FAIR",
         "spark.locality.wait": "3000ms",
         # What Spark keeps of jobs that are over, for pages that nobody looks at.
@@ -550,8 +583,10 @@ def serve(folder: Path, number: int, command: zygote.Command) -> NoReturn:
     except BaseException:
         traceback.print_exc()
         application.end("it did not start")
-    processes = application.processes()
-    application.say({"ready": str(application.sockets / "runs"), "processes": processes})
+    processes, listens = application.processes(), str(application.sockets / "runs")
+    # An application that drains is still asked for its runs, when another one has the host's name.
+    write(application.folder, CURRENT, Current(listens, os.getpid(), number, time.time()))
+    application.say({"ready": listens, "processes": processes})
     for line in sys.stdin:
         application.replaced = application.replaced or line.strip() == "replaced"
         application.places.drain()

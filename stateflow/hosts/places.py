@@ -16,7 +16,12 @@ class Places:
         self._free = deque(range(1, count + 1))
         self._waiting: deque[object] = deque()
         self._changed = threading.Condition()
-        self.draining = False
+        self.draining_since = 0.0
+        """Since when nobody gets a place; 0 while they do."""
+
+    @property
+    def draining(self) -> bool:
+        return self.draining_since > 0
 
     @property
     def taken(self) -> int:
@@ -67,5 +72,5 @@ class Places:
     def drain(self) -> None:
         """From here on nobody gets a place."""
         with self._changed:
-            self.draining = True
+            self.draining_since = self.draining_since or time.time()
             self._changed.notify_all()

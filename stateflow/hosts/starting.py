@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from stateflow.driver.supervisor import started
-from stateflow.errors import BusyError, StateflowError, UnavailableError
+from stateflow.errors import BusyError, StateflowError, UnavailableError, UsageError
 from stateflow.hosts.client import LOG, Refused, ask
 from stateflow.hosts.lease import renew
 from stateflow.hosts.settings import SETTINGS, HostSettings, KeeperProcess, read_keeper, read_settings, write
@@ -27,10 +27,23 @@ START_TIMEOUT = 300.0
 
 def prepare(folder: Path, settings: HostSettings) -> None:
     """Writes what a host is started with. Raises BusyError while one lives."""
+    _refuse_driver_elsewhere(settings.master or settings.conf.get("spark.master", ""), settings.conf)
     require_free(folder, settings)
     make_private(folder)
     write(folder, SETTINGS, settings)
     renew(folder)
+
+
+def _refuse_driver_elsewhere(master: str, conf: Mapping[str, str]) -> None:
+    """UsageError where Spark's driver would be no process of this machine: runs are forked beside it."""
+    if master.startswith("sc://"):
+        raise UsageError(
+            f"a host needs the driver's JVM, which Spark Connect does not have: {master} cannot be its master"
+        )
+    if conf.get("spark.submit.deployMode", "client") != "client":
+        raise UsageError(
+            "a host's driver is a process beside it, because runs are forked there: leave out spark.submit.deployMode"
+        )
 
 
 def require_free(folder: Path, settings: HostSettings) -> None:

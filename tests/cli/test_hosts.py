@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -133,15 +134,23 @@ def test_a_taken_name_is_refused_before_anything_starts(command: Command) -> Non
     os.close(lock)
 
 
-def test_a_drain_names_the_runs_that_it_waits_for_and_how_to_end_them(
+def test_a_drain_names_what_it_waits_for_for_how_long_and_how_to_end_it(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     starting.prepare(folder_of("team"), HostSettings(drain_timeout=300))
     monkeypatch.setattr(host, "_signal", lambda *arguments: None)
-    monkeypatch.setattr(host, "_shown", lambda folder: {"runs": [{"job": "orders"}, {"job": "clicks"}]})
-    said = command("host", "drain", "team")
-    assert "runs on it: orders, clicks; one that has not ended in 5 minutes" in said.err
-    assert "`stateflow stop JOB`" in said.err
+    clicks = {"job": "clicks.py", "since": 60.0, "endless": "clicks"}
+    orders = {"job": "orders", "since": 0.0, "endless": ""}
+    now = {"draining": False, "draining_since": 0.0, "runs": [orders, clicks]}
+    before = {"draining": True, "draining_since": time.time() - 180, "runs": [clicks]}
+    monkeypatch.setattr(host, "_applications", lambda folder: [before, now])
+    assert [
+        line[27:] if line[:2] == "20" else line for line in command("host", "drain", "team").err.splitlines()
+    ] == [
+        "  clicks, since 1970-01-01 00:01:00: is continuous, and ends after its batch in 2 minutes, or now with `stateflow stop clicks`",
+        "  orders, since 1970-01-01 00:00:00: ends with its input, or after its batch in 5 minutes",
+        "  clicks, since 1970-01-01 00:01:00: is continuous, and ends after its batch in 5 minutes, or now with `stateflow stop clicks`",
+    ]
 
 
 @pytest.mark.parametrize(

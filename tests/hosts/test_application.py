@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from stateflow.hosts.application import Application, HostedRun
-from stateflow.hosts.client import BUSY, UNAVAILABLE, Connection
+from stateflow.hosts.client import BUSY, UNAVAILABLE, Connection, request
 from stateflow.hosts.places import Places
 from stateflow.spark.internals import lending
 
@@ -24,7 +24,7 @@ def application(tmp_path: Path) -> Application:
     made.folder, made.number, made.runs = tmp_path, 1, {}
     made._ids = itertools.count(1)
     made.spark = None  # type: ignore[assignment]
-    made.name = "team"
+    made.name, made._only_folder, made._environ = "team", "", {}
     made._stopping = made._moving = made._lost = made._outdated = made.replaced = False
     made._spark_process, made.places = None, Places(2)
     return made
@@ -41,6 +41,17 @@ def test_a_run_that_spark_does_not_answer_is_refused_and_not_listed(
     application._run_at(1, theirs, ASKED, [])
     assert ours.receive()[0] == {"refused": "its Spark does not answer", "exit_code": UNAVAILABLE}
     assert application.runs == {}
+
+
+def test_a_run_elsewhere_is_refused_where_relative_paths_would_mean_the_host_s_folder(
+    application: Application, tmp_path: Path
+) -> None:
+    asked = request(["run", "a.py"], {}, 0.0) | {"cwd": str(tmp_path)}
+    assert application.unfit(asked) == ""
+    application._only_folder = "/srv/host"
+    assert "relative paths mean /srv/host there" in application.unfit(asked)
+    application._only_folder = str(tmp_path)
+    assert application.unfit(asked) == ""
 
 
 class Process:

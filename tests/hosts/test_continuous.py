@@ -72,6 +72,9 @@ def test_continuous_runs_end_and_die_alone_and_move_when_their_application_is_re
         assert made.run(made.project("five")).returncode == 0
         eventually(lambda: made.shown().get("number") == 2, "another application takes runs", 120)
         eventually(lambda: len(made.shown()["runs"]) == 3, "the continuous runs have moved there")
+        eventually(
+            lambda: {run["endless"] for run in made.shown()["runs"]} == {*JOBS[1:]}, "it knows that they are"
+        )
         advance(rest)
 
         assert made.stateflow("host", "stop", "tests", timeout=90).returncode == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -95,7 +96,11 @@ def test_a_drained_host_takes_no_run_and_ends_with_its_last_one(tmp_path: Path) 
         project, begun, go = slow(made, "last")
         client = made.started("run", "pipeline.py", "--host", "tests", "--host-only", cwd=project)
         eventually(begun.exists, "the batch runs")
-        assert made.stateflow("host", "drain", "tests").returncode == 0
+        drained = made.stateflow("host", "drain", "tests")
+        assert drained.returncode == 0
+        assert re.search(
+            r"  pipeline.py, since .*: ends with its input, or after its batch in 10 minutes", drained.stderr
+        )
         eventually(lambda: made.shown().get("draining"), "it drains")
         refused = made.run(made.project("late"))
         assert (refused.returncode, "it is draining" in refused.stderr) == (8, True), refused.stderr

@@ -10,7 +10,13 @@ import pytest
 from py4j.protocol import Py4JJavaError
 
 from stateflow.spark.internals import local_files
-from stateflow.spark.internals.local_files import FILE_CONTEXT, FILE_SYSTEM, without_processes
+from stateflow.spark.internals.java_names import java_names
+from stateflow.spark.internals.local_files import (
+    FILE_CONTEXT,
+    FILE_SYSTEM,
+    can_work_anywhere,
+    without_processes,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -127,3 +133,16 @@ def test_classes_that_do_not_fit_change_nothing(
 def test_a_later_session_of_the_same_jvm_finds_the_classes(spark: SparkSession, files: Any) -> None:
     assert without_processes(spark)
     assert files.conf.get(FILE_SYSTEM) == "stateflow.LocalFiles"
+
+
+@pytest.mark.usefixtures("hadoops_own")
+def test_a_driver_works_in_any_folder_and_its_executors_hear_nothing_of_the_classes(
+    spark: SparkSession, files: Any
+) -> None:
+    assert can_work_anywhere(spark)
+    assert files.conf.get(FILE_SYSTEM) is None
+    here = java_names(spark).java.net.URI("file:///")
+    kept = java_names(spark).org.apache.hadoop.fs.FileSystem.get(here, files.conf)
+    assert kept.getClass().getName() == "stateflow.LocalFiles"
+    files.conf.set(FILE_SYSTEM, "org.example.Chosen")
+    assert not can_work_anywhere(spark), "the user's choice stays"

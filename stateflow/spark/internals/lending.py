@@ -41,11 +41,9 @@ class Lent:
     """A gateway and a session that are lent. They end with `take_back`, whatever their borrower has left behind."""
 
     def __init__(self, spark: SparkSession, run: str, pool: str, folder: str) -> None:
-        """`folder`: where the borrower stands, which relative paths mean."""
+        """`folder`: where the borrower stands, which relative paths mean; empty where the JVM stands."""
         self.run = run
         self._spark = spark
-        self.resolves = False
-        """Whether the JVM takes relative paths of this borrower for what they mean."""
         self._session: Any = None
         self._server: Any = None
         _in_thread(lambda: self._open(pool, folder))
@@ -64,7 +62,8 @@ class Lent:
         base: Any = self._spark
         context.addJobTag(self.run)
         context.setLocalProperty("spark.scheduler.pool", pool)
-        self.resolves = work_in(self._spark, folder)
+        if folder:
+            work_in(self._spark, folder)
         self._session = base._jsparkSession.newSession()
         self._session.conf().set(RUN, self.run)
         names = java_names(self._spark)

@@ -9,6 +9,7 @@ which Spark's own compiler compiles when a session starts; all else is Hadoop's.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,18 +55,60 @@ def without_processes(session: SparkSession) -> bool:
         hadoop, here = java_names(session).org.apache.hadoop, java_names(session).java.net.URI("file:///")
         if hadoop.io.nativeio.NativeIO.isAvailable():
             return False
-        _define(session)
-        conf.set(FILE_SYSTEM, _FILES)
-        conf.set(FILE_CONTEXT, _CONTEXT)
-        # Hadoop keeps a file system that it has made. One that is closed leaves that place, and works on for whoever has it.
-        hadoop.fs.FileSystem.get(here, conf).close()
-        hadoop.fs.FileSystem.get(here, conf)
+        _make(session, conf)
         hadoop.fs.FileContext.getFileContext(here, conf)
     except Exception as error:
-        for name, own in before.items():
-            conf.unset(name) if own is None else conf.set(name, own)
+        _restore(conf, before)
         _log.info("Hadoop goes on to start processes for local files: %s", error)
         return False
+    return True
+
+
+def _make(session: SparkSession, conf: Any) -> None:
+    """Sets the classes, and puts the file system in the place where Hadoop keeps those that it has made.
+
+    One that is closed leaves that place, and works on for whoever has it.
+    """
+    files, here = (
+        java_names(session).org.apache.hadoop.fs.FileSystem,
+        java_names(session).java.net.URI("file:///"),
+    )
+    _define(session)
+    conf.set(FILE_SYSTEM, _FILES)
+    conf.set(FILE_CONTEXT, _CONTEXT)
+    files.get(here, conf).close()
+    files.get(here, conf)
+
+
+def _restore(conf: Any, before: Mapping[str, str | None]) -> None:
+    for name, own in before.items():
+        conf.unset(name) if own is None else conf.set(name, own)
+
+
+@internal(
+    "pyspark.SparkContext._jsc",
+    "org.apache.hadoop.fs.FileSystem.get(URI, Configuration)",
+    where_missing="a warm host takes runs from its own working folder alone",
+)
+def can_work_anywhere(session: SparkSession) -> bool:
+    """Whether `work_in` has an effect from here on. It has none where the user has chosen a file system for local files.
+
+    The driver keeps our file system and its settings do not name it: executors that are other JVMs have Hadoop's own.
+    """
+    context: Any = session.sparkContext
+    conf = context._jsc.hadoopConfiguration()
+    before = {name: conf.get(name) for name in _HADOOPS_OWN}
+    if before[FILE_SYSTEM] == _FILES:
+        return True
+    if any(chosen not in (None, _HADOOPS_OWN[name]) for name, chosen in before.items()):
+        return False
+    try:
+        _make(session, conf)
+    except Exception as error:
+        _log.info("relative paths mean the folder that Spark was started in: %s", error)
+        return False
+    finally:
+        _restore(conf, before)
     return True
 
 
@@ -73,13 +116,12 @@ def without_processes(session: SparkSession) -> bool:
     "org.apache.hadoop.fs.RawLocalFileSystem.getWorkingDirectory()",
     where_missing="a warm host takes runs from its own working folder alone",
 )
-def work_in(session: SparkSession, folder: str) -> bool:
-    """Whether this thread's thread of the JVM, and each that it starts, resolves relative paths in a folder from here on."""
-    context: Any = session.sparkContext
-    if context._jsc.hadoopConfiguration().get(FILE_SYSTEM) != _FILES:
-        return False
+def work_in(session: SparkSession, folder: str) -> None:
+    """This thread's thread of the JVM, and each that it starts, resolves relative paths in a folder from here on.
+
+    Where `can_work_anywhere` says so.
+    """
     java_names(session).stateflow.LocalFiles.workIn(folder)
-    return True
 
 
 def _define(session: SparkSession) -> None:

@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -36,8 +37,8 @@ _EXECUTOR = "spark.executorEnv."
 _OURS = frozenset({"spark.master", "spark.app.name"})
 
 
-NOTE, UNSERVED = "temporary", "unserved"
-"""Files in a place's folder: PySpark's folder for temporary files of the run, and why the host cannot serve it."""
+NOTE, UNSERVED, ENDLESS = "temporary", "unserved", "endless"
+"""Files in a place's folder: PySpark's folder for temporary files of the run, why the host cannot serve it, and its job if it is continuous."""
 UNSERVED_CODE = 120
 """The exit code of a run that has done nothing, because the host cannot serve it. A driver of its own can."""
 
@@ -121,6 +122,12 @@ def _of_this_run(session: SparkSession, name: str) -> bool:
     )
 
 
+def note_endless(job: str) -> None:
+    """Tells the host that the run does not end by itself, and the job that `stateflow stop` takes."""
+    if _borrowed is not None:
+        (_borrowed.place / ENDLESS).write_text(job, encoding="utf-8")
+
+
 def build(conf: Mapping[str, str], bundles: Sequence[str] = ()) -> SparkSession:
     """The session of the run, with its settings, and the environment of its workers. It ends this process, which has done nothing yet,
     if the host has started without jars that the run needs."""
@@ -139,6 +146,10 @@ def build(conf: Mapping[str, str], bundles: Sequence[str] = ()) -> SparkSession:
             session.conf.set(name, value)
     if one_process(_borrowed.master):
         _place_workers(_borrowed, context)
+    else:
+        # What executors start, as for a driver of its own.
+        python = session.conf.get("spark.pyspark.python", None) or os.environ.get("PYSPARK_PYTHON")
+        context.pythonExec = python or sys.executable
     return session
 
 
