@@ -66,30 +66,19 @@ def words_of(project: Path, run_id: str) -> str:
     return "\n".join(driver_of(project, run_id).last_words(200))
 
 
-def test_a_task_runs_on_the_host_and_so_does_the_next(team: Host) -> None:
-    project, before = team.project("twice"), team.shown()["served"]
-    for number in (1, 2):
-        told = run_task(
-            operator(
-                project, WarmHost("tests", only=True), conf={"spark.sql.shuffle.partitions": "3"}, retries=0
-            ),
+def test_tasks_and_replays_run_on_the_host(team: Host, capsys: pytest.CaptureFixture[str]) -> None:
+    project, before = team.project("again"), team.shown()["served"]
+    for number, launcher in ((1, WarmHost("tests", only=True)), (2, WarmHost("tests"))):
+        ran = run_task(
+            operator(project, launcher, conf={"spark.sql.shuffle.partitions": "3"}, retries=0),
             run_id=f"scheduled__{number}",
         )
-        assert told.state is TaskInstanceState.SUCCESS, (
-            told.error,
-            words_of(project, f"scheduled__{number}"),
-        )
-        assert told.xcoms["return_value"]["rows"] == 20
+        assert ran.state is TaskInstanceState.SUCCESS, (ran.error, words_of(project, f"scheduled__{number}"))
+        assert ran.xcoms["return_value"]["rows"] == 20
         give(project)
-    assert team.shown()["served"] == before + 2
-
-
-def test_a_replay_runs_on_the_host_and_keeps_its_report(team: Host) -> None:
-    project, before = team.project("again"), team.shown()["served"]
-    for number in (1, 2):
-        ran = run_task(operator(project, WarmHost("tests", only=True), retries=0), run_id=f"again__{number}")
-        assert ran.state is TaskInstanceState.SUCCESS, (ran.error, words_of(project, f"again__{number}"))
-        give(project)
+    logged = capsys.readouterr()
+    assert "20 rows" in logged.out + logged.err, "the task's log is seen here"
+    assert "Spark-Submit cmd" not in logged.out + logged.err, "nobody has started one"
 
     def replayed(max_changed: float) -> Any:
         shadow = StateflowReplayOperator(
@@ -206,28 +195,32 @@ def test_the_run_of_a_killed_task_ends_after_its_batch_within_its_grace(team: Ho
     assert "its task was killed at checkpoint" in " ".join(task.said)
 
 
-def test_a_run_that_outlives_its_grace_is_killed_and_the_host_goes_on(team: Host) -> None:
-    task = Task(team, "out-of-grace")
+def test_a_retry_takes_over_from_a_run_that_outlived_its_grace_or_was_lost_or_goes_on_with_it(
+    team: Host,
+) -> None:
+    task = Task(team, "lost")
     task.in_batch().stop(grace=0.5)
-    eventually(lambda: not team.shown()["runs"], "it is gone, and its place is free")
+    eventually(lambda: not team.shown()["runs"], "it is killed, and its place is free")
+
+    task.begun.unlink()
+    task.in_batch()
+    kill_each(task, supervisor.ITSELF, "driver")
+    eventually(lambda: not team.shown()["runs"], "the run ends with who waits for it")
+    assert "going on with it" not in " ".join(task.said)
+
+    task.begun.unlink()
+    task.in_batch()
+    kill_each(task, supervisor.ITSELF)
     task.go()
     task.ends_well()
+    assert "going on with it" in " ".join(task.said)
 
 
-@pytest.mark.parametrize("whole", [False, True], ids=["the supervisor", "everything of the task"])
-def test_a_retry_after_a_worker_was_lost_goes_on_with_the_run_or_takes_over(team: Host, whole: bool) -> None:
-    task = Task(team, f"lost-{whole}".lower())
-    task.in_batch()
-    folder = driver_folder(task)
-    victims = [supervisor.read(folder / name) for name in (supervisor.ITSELF, *(["driver"] if whole else []))]
-    for victim in victims:
+def kill_each(task: Task, *files: str) -> None:
+    """Kills processes of a task, with its worker, by what the driver's folder says of them."""
+    for victim in [supervisor.read(driver_folder(task) / name) for name in files]:
         assert victim is not None
         os.kill(victim["pid"], signal.SIGKILL)
-    if whole:
-        eventually(lambda: not team.shown()["runs"], "the run ends with who waits for it")
-    task.go()
-    task.ends_well()
-    assert ("going on with it" in " ".join(task.said)) is not whole
 
 
 def driver_folder(task: Task) -> Path:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -29,7 +29,7 @@ os.chdir("/")
 os.environ["LEAKED"] = "yes"
 sys.path.insert(0, "/leaked")
 threading.Thread(target=time.sleep, args=[600]).start()
-MEMO = b"x" * (256 << 20)
+MEMO = b"x" * (2 << 30)
 CHILD = subprocess.Popen(["sleep", "600"])
 FORK = multiprocessing.get_context("fork").Process(target=time.sleep, args=[600], daemon=False)
 FORK.start()
@@ -81,9 +81,11 @@ def test_runs_carry_on_from_each_other_in_their_own_folder(warm: Host) -> None:
 
 def test_errors_and_exit_codes_are_those_of_a_driver_of_its_own(warm: Host) -> None:
     project = warm.project("wrong")
-    for words in (["--option", "parallelism=x"], ["-p", "nothing=1"], ["--until", "never"]):
-        there = warm.run(project, *words)
-        here = warm.stateflow("run", "pipeline.py", *words, cwd=project)
+    wrong = (["--option", "parallelism=x"], ["-p", "nothing=1"], ["--until", "never"])
+    with ThreadPoolExecutor(len(wrong)) as pool:
+        heres = pool.map(lambda words: warm.stateflow("run", "pipeline.py", *words, cwd=project), wrong)
+        theres = [warm.run(project, *words) for words in wrong]
+    for words, there, here in zip(wrong, theres, heres, strict=True):
         where = "runs on the warm host tests (local[2])\n" if "-p" in words else ""
         assert (there.returncode, there.stderr) == (here.returncode, where + here.stderr)
     failing = "class Failing(Total):\n    def process(self, account, rows, ctx):\n        raise ValueError('no such rate')\n"
@@ -93,81 +95,86 @@ def test_errors_and_exit_codes_are_those_of_a_driver_of_its_own(warm: Host) -> N
     assert "pipeline.py" in failed.stderr
 
 
-def test_what_workers_print_is_in_the_log_of_their_run(warm: Host) -> None:
-    body = "class Printing(Total):\n    def process(self, account, rows, ctx):\n        print('seen', account, os.getcwd(), os.environ['OF_RUN'])\n        yield account, 1.0\n"
-    project = warm.project("printing", body=body, operator="Printing")
-    warm.environ["OF_RUN"] = "mine"
-    try:
-        ran = warm.run(project)
-    finally:
-        del warm.environ["OF_RUN"]
-    assert f"seen a3 {project} mine" in ran.stderr
-    assert "seen a3" not in warm.log()
+LEAKY_SESSION = """def leaves(frame, ctx):
+        spark = frame.sparkSession
+        spark.range(1).createOrReplaceTempView('known')
+        spark.conf.set('spark.sql.session.timeZone', 'Asia/Tokyo')
+        spark.range(5).cache().count()
+    rows.for_each_batch('leaves', leaves)"""
+CLEAN = """
+def check():
+    assert "LEAKED" not in os.environ and "/leaked" not in sys.path and os.getcwd() != "/"
+
+check()
 
 
-def test_a_run_that_leaks_harms_no_other(warm: Host) -> None:
-    leaky = warm.project("leaky", body=LEAKY, operator="Leaky")
-    zygote = warm.shown()["memory"]["zygote"]
+class Clean(Total):
+    def process(self, account, rows, ctx):
+        check()
+        print("seen", account, os.getcwd(), os.environ["OF_RUN"])
+        yield account, 1.0
+"""
+CLEAN_SESSION = """def finds(frame, ctx):
+        spark = frame.sparkSession
+        assert not spark.catalog.tableExists('known')
+        assert spark.conf.get('spark.sql.session.timeZone') == 'UTC'
+        assert spark.conf.get('spark.sql.shuffle.partitions') == str(4 + int(os.environ['OF_RUN'][-1]))
+        assert spark._jsparkSession.sharedState().cacheManager().isEmpty()
+    rows.for_each_batch('finds', finds)"""
+
+
+def test_a_run_that_leaks_harms_no_other(warm: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither what it leaves in its process, 2 GB of memory among it, nor in its workers, nor in its session."""
+    leaky = warm.project("leaky", body=LEAKY, operator="Leaky", more=LEAKY_SESSION)
+    before = warm.shown()
     # The pipeline changes the working folder while it loads: its paths mean another folder from there on.
     words = ["-p", f"input={leaky / 'in'}", "-p", f"output={leaky / 'out'}"]
-    assert warm.run(leaky, *words).returncode == 0
+    ran = warm.run(leaky, *words, "--conf", "spark.sql.shuffle.partitions=3")
+    assert ran.returncode == 0, ran.stderr
     left = [int(pid) for pid in (leaky / "children").read_text(encoding="utf-8").split()]
     eventually(lambda: not any(map(alive, left)), "the run is ended, and the processes that it has left")
-    assert warm.shown()["memory"]["zygote"] < zygote + (64 << 20)
-    body = "assert 'LEAKED' not in os.environ and '/leaked' not in sys.path and os.getcwd() != '/'\n"
-    clean = "class Clean(Total):\n    def process(self, account, rows, ctx):\n        assert 'LEAKED' not in os.environ\n        yield account, 1.0\n"
-    ran = warm.run(warm.project("clean", body=body + clean, operator="Clean"))
-    assert ran.returncode == 0, ran.stderr
+    clean = warm.project("clean", body=CLEAN, operator="Clean", more=CLEAN_SESSION)
+    # Once in each place: also in that of the run before, whose workers Spark might keep.
+    for number in (1, 2):
+        monkeypatch.setitem(warm.environ, "OF_RUN", f"run {number}")
+        ran = warm.run(clean, "--conf", f"spark.sql.shuffle.partitions={4 + number}")
+        assert ran.returncode == 0, ran.stderr
+        assert f"seen a3 {clean} run {number}" in ran.stderr, "what workers print is in the log of their run"
+        give(clean)
+    assert "seen a3" not in warm.log()
+    now = warm.shown()
+    assert (now["number"], now["pid"]) == (before["number"], before["pid"]), (
+        "the host's own memory is what it watches"
+    )
+    assert now["memory"]["zygote"] < before["memory"]["zygote"] + (64 << 20)
 
 
-@pytest.mark.parametrize(
-    ("ending", "code"),
-    [
-        ("os._exit(7)", 7),
-        ("os.kill(os.getpid(), 9)", 137),
-        ("sys.exit(3)", None),
-        ("raise MemoryError", None),
-    ],
-)
-def test_a_run_that_ends_itself_leaves_its_place(warm: Host, ending: str, code: int | None) -> None:
-    name = re.sub(r"\W+", "-", ending).strip("-").lower()
-    project = warm.project(name, more=ending)
-    ran = warm.run(project)
-    assert ran.returncode == code if code is not None else ran.returncode != 0
-    assert warm.run(warm.project(f"after-{name}")).returncode == 0
-    assert warm.shown()["runs"] == []
+STOPPING = """from pyspark.sql import SparkSession
+    def stops(frame, number):
+        SparkSession.builder.getOrCreate().stop()
+    rows.for_each_batch('stops', lambda frame, ctx: frame.sparkSession.stop())"""
 
 
-def test_a_pipeline_that_stops_spark_ends_its_run_and_not_the_host(warm: Host) -> None:
+def test_a_run_that_ends_itself_or_stops_spark_leaves_its_place_and_the_host(warm: Host) -> None:
     application = warm.shown()["pid"]
-    more = "from pyspark.sql import SparkSession\n    def stops(frame, number):\n        SparkSession.builder.getOrCreate().stop()\n    rows.for_each_batch('stops', lambda frame, ctx: frame.sparkSession.stop())"
-    ran = warm.run(warm.project("stopping", more=more))
-    assert ran.returncode == 1
+    endings = {
+        "os._exit(7)": 7,
+        "os.kill(os.getpid(), 9)": 137,
+        "sys.exit(3)": None,
+        "raise MemoryError": None,
+        STOPPING: 1,
+    }
+    for number, (ending, code) in enumerate(endings.items()):
+        ran = warm.run(warm.project(f"ending-{number}", more=ending))
+        assert ran.returncode == code if code is not None else ran.returncode != 0, ran.stderr
     assert "spark.stop()" in ran.stderr
-    assert warm.run(warm.project("after-stopping")).returncode == 0
+    eventually(lambda: warm.shown()["runs"] == [], "all places are free")
+    for name in ("after-one", "after-two"):
+        assert warm.run(warm.project(name)).returncode == 0
     assert warm.shown()["pid"] == application
 
 
-def test_settings_and_views_of_a_run_are_its_own(warm: Host) -> None:
-    more = (
-        "def sets(frame, ctx):\n"
-        "        spark = frame.sparkSession\n"
-        "        assert spark.conf.get('spark.sql.shuffle.partitions') == '{own}'\n"
-        "        assert not spark.catalog.tableExists('known')\n"
-        "        assert spark.conf.get('spark.sql.session.timeZone') == 'UTC'\n"
-        "        assert spark._jsparkSession.sharedState().cacheManager().isEmpty()\n"
-        "        spark.range(1).createOrReplaceTempView('known')\n"
-        "        spark.conf.set('spark.sql.session.timeZone', 'Asia/Tokyo')\n"
-        "        spark.range(5).cache().count()\n"
-        "    rows.for_each_batch('sets', sets)"
-    )
-    for name, own in (("sets", "3"), ("sets-not", "5")):
-        project = warm.project(name, more=more.format(own=own))
-        ran = warm.run(project, "--conf", f"spark.sql.shuffle.partitions={own}")
-        assert ran.returncode == 0, ran.stderr
-
-
-def test_where_memory_is_short_the_kernel_takes_a_run_before_what_all_runs_share(warm: Host) -> None:
+def test_the_kernel_takes_a_run_before_what_all_share_and_sigterm_ends_it_after_its_batch(warm: Host) -> None:
     def readiness(pid: int) -> int:
         return int(Path(f"/proc/{pid}/oom_score_adj").read_text(encoding="ascii"))
 
@@ -179,15 +186,6 @@ def test_where_memory_is_short_the_kernel_takes_a_run_before_what_all_runs_share
     forked = eventually(lambda: begun.exists() and begun.read_text(encoding="ascii"), "the batch runs")
     shared = [readiness(pid) for pid in warm.shown()["processes"].values()]
     assert min(readiness(running(warm, "pipeline.py")), readiness(int(forked))) > max(shared)
-    go.touch()
-    client.communicate(timeout=60)
-    assert client.returncode == 0
-
-
-def test_sigterm_ends_a_run_after_its_batch_and_a_second_signal_at_once(warm: Host) -> None:
-    project, begun, go = slow(warm, "told")
-    client = warm.started("run", "pipeline.py", "--host", "tests", "--host-only", cwd=project)
-    eventually(begun.exists, "the batch runs")
     client.send_signal(signal.SIGTERM)
     go.touch()
     said, _ = client.communicate(timeout=60)
@@ -196,23 +194,22 @@ def test_sigterm_ends_a_run_after_its_batch_and_a_second_signal_at_once(warm: Ho
     assert "1 batch and 20 rows" in said
 
 
-@pytest.mark.parametrize("victim", ["client", "run"])
-def test_a_run_that_is_killed_is_gone_with_its_jobs_and_the_next_one_carries_on(
-    warm: Host, victim: str
-) -> None:
-    project, begun, go = slow(warm, f"killed-{victim}")
-    client = warm.started("run", "pipeline.py", "--host", "tests", "--host-only", cwd=project)
-    eventually(begun.exists, "the batch runs")
-    run = running(warm, "pipeline.py")
-    os.kill(client.pid if victim == "client" else run, signal.SIGKILL)
-    client.communicate(timeout=60)
-    assert client.returncode == (-9 if victim == "client" else 137)
-    eventually(lambda: not alive(run), "the run is gone")
-    eventually(lambda: warm.shown()["runs"] == [], "its place is free")
+def test_a_run_that_is_killed_is_gone_with_its_jobs_and_the_next_one_carries_on(warm: Host) -> None:
+    project, begun, go = slow(warm, "killed")
+    for victim, code in (("client", -signal.SIGKILL), ("run", 137)):
+        client = warm.started("run", "pipeline.py", "--host", "tests", "--host-only", cwd=project)
+        eventually(begun.exists, "the batch runs")
+        run = running(warm, "pipeline.py")
+        os.kill(client.pid if victim == "client" else run, signal.SIGKILL)
+        client.communicate(timeout=60)
+        assert client.returncode == code
+        eventually(lambda run=run: not alive(run), "the run is gone")  # type: ignore[misc]
+        eventually(lambda: warm.shown()["runs"] == [], "its place is free")
+        begun.unlink()
     go.touch()
     ran = warm.run(project)
     assert ran.returncode == 0, ran.stderr
-    assert "1.0" in warm.stateflow("query", f"killed-{victim}", "total", "total", "a3").stdout
+    assert "1.0" in warm.stateflow("query", "killed", "total", "total", "a3").stdout
 
 
 def test_who_finds_no_place_waits_and_a_run_that_may_not_wait_is_refused_as_busy(warm: Host) -> None:
@@ -275,15 +272,9 @@ def test_without_its_host_a_run_has_a_driver_of_its_own_and_says_why(warm: Host)
     assert "warm host" not in ran.stderr
 
 
-def test_a_file_and_the_environment_name_the_host(warm: Host) -> None:
-    project = warm.project("configured")
-    (project / "stateflow.toml").write_text('host = "tests"\nhost_only = true\n', encoding="utf-8")
-    before = warm.shown()["served"]
-    assert warm.stateflow("run", "pipeline.py", cwd=project).returncode == 0
-    assert warm.shown()["served"] == before + 1
-
-
-def test_the_host_is_this_users_alone(warm: Host) -> None:
+def test_the_host_is_this_users_alone_who_is_shown_it(warm: Host) -> None:
+    shown = json.loads(warm.stateflow("host", "show", "tests", "-o", "json").stdout)
+    assert (shown["name"], shown["state"], shown["pid"]) == ("tests", "running", warm.shown()["pid"])
     folder = warm.cache / "hosts" / "tests"
     current = json.loads((folder / "current.json").read_text(encoding="utf-8"))
     for path in (folder, Path(current["socket"]).parent):
@@ -291,11 +282,13 @@ def test_the_host_is_this_users_alone(warm: Host) -> None:
     assert (folder / "settings.json").stat().st_mode & 0o077 == 0
 
 
-def test_a_client_loads_neither_spark_nor_arrow(warm: Host) -> None:
+def test_a_file_names_the_host_and_a_client_loads_neither_spark_nor_arrow(warm: Host) -> None:
     code = "import sys; from stateflow.cli.entry import on_host; on_host(sys.argv[1:]); print(sorted({'pyspark', 'pyarrow', 'pandas', 'typer', 'rich'} & set(sys.modules)))"
-    project = warm.project("light")
+    project, before = warm.project("light"), warm.shown()["served"]
+    (project / "stateflow.toml").write_text('host = "tests"\nhost_only = true\n', encoding="utf-8")
     ran = subprocess.run(
-        [sys.executable, "-c", code, "run", "pipeline.py", "--host", "tests"],
+        [sys.executable, "-c", code, "run", "pipeline.py"],
         cwd=project, env=warm.environ, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert ran.stdout.splitlines()[-1] == "[]", ran.stderr
+    eventually(lambda: warm.shown()["served"] == before + 1, "the run was one of the host's")
