@@ -190,7 +190,7 @@ ROOMS: Mapping[str, Room] = {
     "spark/task": Room(
         "what runs in a Spark task: blocks of rows, shards, acks",
         "checkpoint config format operators pipelines/processes pipelines/rows spark/internals spark/session "
-        "state state/backends state/expiry state/keys state/values state/values/evolution storage",
+        "state state/backends state/expiry state/keys state/values storage",
         "subtask.py",
     ),
     "spark/sources": Room(
@@ -245,8 +245,8 @@ ROOMS: Mapping[str, Room] = {
         "operators in unit tests, without Spark, whole pipelines, with it, and the promises of a sink as tests",
         # `checkpoint` is the rescale of a record, which is pure: the harness of operators without keys rescales as a run does.
         "checkpoint compatibility config connectors format operators operators/joins pipelines pipelines/inputs "
-        "pipelines/processes pipelines/rows reading spark spark/inputs spark/session spark/sinks state "
-        "state/backends state/columns state/keys state/values storage",
+        "pipelines/processes pipelines/ready pipelines/rows reading spark spark/inputs spark/session spark/sinks state "
+        "state/backends state/columns state/keys state/values state/values/evolution storage",
     ),
     "spark/state_tables": Room(
         "state as Spark tables: the data source, canonical savepoints",

@@ -11,6 +11,7 @@ A column whose name the key has already is given an underscore behind it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import compress
 from operator import ne
@@ -26,9 +27,14 @@ from stateflow.format.scalars import SCALARS
 from stateflow.state.backends.watched import WrittenEntries
 from stateflow.state.keys.arrow_types import ARROW, INSTANT
 from stateflow.state.tabular import COLUMNS, Key, StateTable
+from stateflow.state.values.evolution.versions import marked, parted, todays_form
+from stateflow.state.values.expiries import plain
+from stateflow.state.values.serializers import Serializer
 
 Kind = Literal["put", "delete", "expire", "restore", "snapshot", "evolve"]
 _OF_ENTRIES = tuple(name for name in COLUMNS if name not in ("key_group", "value", "stored", "expires_at"))
+_UNORDERED = re.compile(r"\b(?:set|frozenset|map)<|^custom:")
+"""Types in which equal values may have several bytes."""
 _OWN = {"slot": "added_slot"}
 """Columns of a state's table that are called otherwise here."""
 
@@ -173,3 +179,27 @@ _SPARK = {ARROW[scalar.name]: scalar.spark for scalar in SCALARS if scalar.spark
 
 def _name(name: str) -> str:
     return name if name.isidentifier() else "`" + name.replace("`", "``") + "`"
+
+
+_Raws = Sequence[bytes | None]
+
+
+def todays_values(
+    schema: StateSchema, serializer: Serializer | None
+) -> tuple[Callable[[_Raws], _Raws], Callable[[bytes, bytes], bool] | None]:
+    """How stored values become values of today's type without an expiry, and which are equal."""
+    if serializer is None:
+        today = todays_form(schema)
+        return plain if today is None else lambda raws: plain(_each(today, raws)), None
+    loads, dumps, version = serializer.loads, serializer.dumps, schema.version
+    same = None
+    if _UNORDERED.search(schema.value):
+        same = lambda one, other: loads(marked(one, version)) == loads(marked(other, version))  # noqa: E731
+    if not schema.evolved:
+        return plain, same
+    # A value of an earlier type may need code of the pipeline's to become one of today's.
+    return lambda raws: _each(lambda raw: parted(dumps(loads(raw)))[2], raws), same
+
+
+def _each(convert: Callable[[bytes], bytes], raws: _Raws) -> list[bytes | None]:
+    return [None if raw is None else convert(raw) for raw in raws]

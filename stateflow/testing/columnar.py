@@ -27,6 +27,7 @@ from stateflow.pipelines.graph import KeyedNode
 from stateflow.pipelines.processes.columnar import ALONE, ColumnarOperator, columnar_operator
 from stateflow.pipelines.processes.operator_spec import DEAD_LETTERS, MAIN, side_outputs
 from stateflow.pipelines.processes.process import Output
+from stateflow.pipelines.ready.operators import ReadyOperator
 from stateflow.pipelines.rows.row_type import RowType, key_type, row_type, without_nulls
 from stateflow.state.columns.layout import ColumnLayout
 from stateflow.state.keys.text import shown
@@ -113,6 +114,13 @@ class ColumnarHarness(KeyedStateHarness):
 
     def _operator_state(self) -> OperatorState:
         return self._state
+
+    def _serializer(self, of: str) -> None:
+        operator = self._node.columnar if self._node is not None else None
+        if isinstance(operator, ReadyOperator):
+            raise UsageError(
+                f"the states of {self._uid} ({operator.kind}) have no feed: its rows say themselves what has changed"
+            )
 
     @classmethod
     def of(
@@ -268,7 +276,7 @@ class ColumnarHarness(KeyedStateHarness):
         # As in a run: a batch knows nothing of the one before but the state.
         spec = replace(self._spec, operator=self._operator(), **self._lag())
         engine = ColumnarEngine(spec, self._moment(self._parameters), self._subtask[0])
-        engine.attach(self._backend, range(self._max), self._earliest, empty=False)
+        engine.attach(self._watch(), range(self._max), self._earliest, empty=False)
         return engine
 
 

@@ -21,6 +21,8 @@ from stateflow.pipelines.processes.operator_spec import DEAD_LETTERS
 from stateflow.pipelines.processes.process import Output
 from stateflow.state.backends.base import Backend
 from stateflow.state.backends.memory import memory_backend
+from stateflow.state.backends.watched import WatchedBackend
+from stateflow.state.values.serializers import Serializer
 from stateflow.testing.recorded import RecordedState, expected, refuse_unknown
 
 END = b"\xff" * 8
@@ -73,6 +75,7 @@ class KeyedStateHarness(Harness, ABC):
         """What there was before the last batch."""
         self._folder = tempfile.TemporaryDirectory(prefix="stateflow-harness-")
         self._backend = self._backend_with(())
+        self._watched = WatchedBackend(self._backend, ())
 
     def advance(
         self, watermark: datetime | None = None, *, now: datetime | timedelta | None = None
@@ -118,6 +121,32 @@ class KeyedStateHarness(Harness, ABC):
         before = self._before or replace(after, entries=())
         expected(condition, of, after.of_key(self._uid, key), before.of_key(self._uid, key))
 
+    def changes(self, of: str) -> list[dict[str, Any]]:
+        """The rows that the feed of state `of` has of the last batch, as `flow.state_changes(...)` puts them out. A run puts out more
+        where its table lacks some: when the feed begins, behind a restore, and for values of a type that has changed."""
+        from stateflow.state.change_rows import (  # most tests ask for no feed
+            ChangeRows,
+            changed,
+            todays_values,
+        )
+
+        recorded = self.recorded()
+        refuse_unknown(self._uid, of, recorded.operator.states)
+        schema = recorded.operator.states[of]
+        if schema.kind == "timer":
+            raise UsageError(f"{of!r} of {self._uid} is a timer, which has no feed")
+        todays, same = todays_values(schema, self._serializer(of))
+        entries = changed(self._watched.written(schema.id), todays, same)
+        rows = ChangeRows(recorded.operator.key, of, schema)
+        found: list[dict[str, Any]] = rows.rows(entries, self._slot, micros_since_epoch(self.now)).to_pylist()
+        return found
+
+    def _watch(self) -> WatchedBackend:
+        """The backend, as a batch is to see it."""
+        states = self._operator_state().states.values()
+        self._watched = WatchedBackend(self._backend, [each.id for each in states if each.kind != "timer"])
+        return self._watched
+
     def recorded(self) -> RecordedState:
         """The state as it is now, such as a record has it."""
         return RecordedState(
@@ -161,6 +190,10 @@ class KeyedStateHarness(Harness, ABC):
 
     @abstractmethod
     def _operator_state(self) -> OperatorState: ...
+
+    @abstractmethod
+    def _serializer(self, of: str) -> Serializer | None:
+        """Of the values of a state; None where they are columns. UsageError for a state that has no feed."""
 
     @abstractmethod
     def _batch_without_rows(self) -> list[Any]: ...

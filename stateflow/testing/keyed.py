@@ -28,6 +28,7 @@ from stateflow.format.keygroups import DEFAULT_MAX_PARALLELISM, key_group
 from stateflow.format.records import OperatorListState, OperatorState
 from stateflow.format.scalars import BY_NAME
 from stateflow.operators.arrow_types import arrow_schema_of
+from stateflow.operators.binding import type_of
 from stateflow.operators.context import OperatorContext
 from stateflow.operators.elements import gathered, hand_out
 from stateflow.operators.keyed import Chunk, KeyedEngine
@@ -51,8 +52,9 @@ from stateflow.state.bound import (
 )
 from stateflow.state.broadcast_map import BoundBroadcast
 from stateflow.state.keys.codec import KeyCodec
+from stateflow.state.values.evolution.declared_types import evolved_serializer
 from stateflow.state.values.key_types import key_types_for
-from stateflow.state.values.serializers import serializer_for
+from stateflow.state.values.serializers import Serializer, serializer_for
 from stateflow.testing.harness import KeyedStateHarness
 from stateflow.testing.recorded import RecordedState, refuse_unknown
 
@@ -183,6 +185,9 @@ class KeyedHarness(KeyedStateHarness):
         engine.change(_full_key(self._codec, self._max, key), key, change)
         engine.next_expiries()
 
+    def _serializer(self, of: str) -> Serializer:
+        return evolved_serializer(type_of(self._process_type, self._uid, of), self._operator.states[of])
+
     def _operator_state(self) -> OperatorState:
         """The state as a record has it."""
         declared = self._process_type.declarations().operator
@@ -287,7 +292,8 @@ class KeyedHarness(KeyedStateHarness):
             given = late
         with self._engine() as engine:
             before(engine)
-            engine.expire(range(self._max))
+            with self._watched.expiry():
+                engine.expire(range(self._max))
             watch = Watch(engine)
             for _ in engine.visit(range(self._max)):
                 watch.raise_violation()
@@ -331,7 +337,7 @@ class KeyedHarness(KeyedStateHarness):
                 _micros(each)  # refuses a time without a zone
         spec = dataclasses.replace(self._spec, **self._lag())
         engine = KeyedEngine(spec, self._moment(self._parameters), *self._subtask, takers=self._takers)
-        engine.attach(self._backend)
+        engine.attach(self._watch())
         return engine
 
     @contextmanager
@@ -399,6 +405,8 @@ def _time_getter(event_time: Any) -> Callable[[Any], Any] | None:
 def _key_names(key: Any, hint: Any, count: int) -> tuple[str, ...]:
     if isinstance(key, tuple):
         return key
+    if isinstance(key, str):
+        return (key,)
     fields = getattr(hint, "_fields", None) or getattr(hint, "__dataclass_fields__", None)
     return tuple(fields) if fields else tuple(f"k{i}" for i in range(count))
 

@@ -36,10 +36,10 @@ from stateflow.reading.opened_shard import opened_shard
 from stateflow.reading.snapshots import ReaderContext
 from stateflow.spark.batches.batch_attempt import BatchAttempt
 from stateflow.spark.session.shipping import packed, unpacked
-from stateflow.spark.task.state_feeds import ROWS, TaskFeed, todays_values
+from stateflow.spark.task.state_feeds import ROWS, TaskFeed
 from stateflow.spark.task.storage import TaskStorage
 from stateflow.state.backends.base import OpenShard
-from stateflow.state.change_rows import ChangedEntries, ChangeRows, Kind
+from stateflow.state.change_rows import ChangedEntries, ChangeRows, Kind, todays_values
 from stateflow.state.values.evolution.declared_types import evolved_serializer
 from stateflow.state.values.evolution.versions import todays_form
 from stateflow.state.values.expiries import plain

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,15 +12,11 @@ from stateflow.format.records import StateSchema
 from stateflow.operators.context import Moment
 from stateflow.state.backends.base import Backend
 from stateflow.state.backends.watched import WatchedBackend
-from stateflow.state.change_rows import ChangeRows, changed
-from stateflow.state.values.evolution.versions import marked, parted, todays_form
-from stateflow.state.values.expiries import plain
+from stateflow.state.change_rows import ChangeRows, changed, todays_values
 from stateflow.state.values.serializers import Serializer
 
 ROWS = 100_000
 """Most rows that become columns at once."""
-_UNORDERED = re.compile(r"\b(?:set|frozenset|map)<|^custom:")
-"""Types in which equal values may have several bytes."""
 
 
 @dataclass(frozen=True)
@@ -71,27 +66,3 @@ class StateFeeds:
                     column.cast(field.type) for column, field in zip(batch.columns, feed.columns, strict=True)
                 ]
                 files[feed.output].write(pa.RecordBatch.from_arrays(columns, schema=feed.columns))
-
-
-_Raws = Sequence[bytes | None]
-
-
-def todays_values(
-    schema: StateSchema, serializer: Serializer | None
-) -> tuple[Callable[[_Raws], _Raws], Callable[[bytes, bytes], bool] | None]:
-    """How stored values become values of today's type without an expiry, and which are equal."""
-    if serializer is None:
-        today = todays_form(schema)
-        return plain if today is None else lambda raws: plain(_each(today, raws)), None
-    loads, dumps, version = serializer.loads, serializer.dumps, schema.version
-    same = None
-    if _UNORDERED.search(schema.value):
-        same = lambda one, other: loads(marked(one, version)) == loads(marked(other, version))  # noqa: E731
-    if not schema.evolved:
-        return plain, same
-    # A value of an earlier type may need code of the pipeline's to become one of today's.
-    return lambda raws: _each(lambda raw: parted(dumps(loads(raw)))[2], raws), same
-
-
-def _each(convert: Callable[[bytes], bytes], raws: _Raws) -> list[bytes | None]:
-    return [None if raw is None else convert(raw) for raw in raws]
