@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from stateflow.names import suggestion
     from stateflow.operators.arrow_types import arrow_type
     from stateflow.pipelines.changes import DELETE, UPSERT
+    from stateflow.pipelines.inputs.connection import check_connection, properties_of
     from stateflow.pipelines.inputs.files import Files
     from stateflow.pipelines.inputs.input import Declarable
     from stateflow.pipelines.inputs.places import canonical
@@ -113,6 +114,7 @@ __all__ = [
     "as_of_today",
     "canonical",
     "check_as_json",
+    "check_connection",
     "check_reader_options",
     "check_upsert",
     "columns_to_read",
@@ -132,6 +134,7 @@ __all__ = [
     "names_of",
     "open_store",
     "parts_of_schema",
+    "properties_of",
     "quoted",
     "require_columns",
     "required",
@@ -151,6 +154,7 @@ _ROOMS = {
     "stateflow.masking": ("hidden", "is_secret"),
     "stateflow.names": ("suggestion",),
     "stateflow.pipelines.changes": ("DELETE", "UPSERT"),
+    "stateflow.pipelines.inputs.connection": ("check_connection", "properties_of"),
     "stateflow.pipelines.inputs.files": ("Files",),
     "stateflow.pipelines.inputs.input": ("Declarable",),
     "stateflow.pipelines.inputs.places": ("canonical",),

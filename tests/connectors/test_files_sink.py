@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 from collections.abc import Iterable, Mapping
@@ -30,6 +31,7 @@ from stateflow.storage.roots import open_store
 from stateflow.testing import SinkConformance
 from stateflow.testing.conformance import ODD_VALUES
 from stateflow.testing.sink_log import SinkLog
+from tests.servers import ObjectServer
 from tests.test_documents import ran
 
 pytestmark = pytest.mark.usefixtures("spark")
@@ -98,6 +100,38 @@ for name in {name for name in dir(SinkConformance) if name.startswith("test_")}:
     if name != "test_every_value_comes_back_as_it_was":
         # From the bytes of a file on it is the code of the other formats.
         setattr(TestCsv, name, None)
+
+
+class TestBucket(SinkConformance):
+    """Its credentials are those of the connection alone."""
+
+    secrets = ("test-secret-value",)
+
+    @pytest.fixture(autouse=True)
+    def _server(self, s3: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.s3, self.urls = s3, dict[str, str]()
+        monkeypatch.setenv("TEST_LAKE", json.dumps(s3.options))
+
+    def target(self, folder: Path, name: str) -> Any:
+        url = self.urls.get(name) or self.urls.setdefault(name, self.s3.new_root(name))
+        return sf.files(url, "parquet", connection="env:TEST_LAKE")
+
+    def rows(self, target: Any) -> Iterable[Mapping[str, Any]]:
+        store = open_store(target.path, self.s3.options)
+        files = [each["path"] for each in Manifests(store).newest().document()["files"]]
+        found = [parquet.read_table(io.BytesIO(store.read(file))) for file in files]
+        return pa.concat_tables(found).to_pylist() if found else []
+
+
+_OF_BUCKETS = {
+    "test_a_record_that_is_committed_again_is_in_once",
+    "test_no_record_has_a_secret",
+    "test_the_output_goes_back_to_an_older_slot_or_says_that_it_cannot",
+    "test_the_target_says_which_slot_it_has",
+    "test_the_target_says_whose_rows_it_has",
+}
+for name in {name for name in dir(SinkConformance) if name.startswith("test_")} - _OF_BUCKETS:
+    setattr(TestBucket, name, None)
 
 
 @dataclass
@@ -267,12 +301,42 @@ def test_what_it_cannot_write_is_refused_before_spark() -> None:
         (sf.files("out", "orc"), "cannot write the format 'orc': say one of parquet, json, csv"),
         (sf.files("out", "csv", per_batch=3), "per_batch of .* would do nothing: leave it out"),
         (sf.files("out", "csv", options={"sep": ";"}), "option 'sep' of .* would do nothing: leave it out"),
+        (
+            sf.files("out", "csv", connection="env:LAKE"),
+            "connection='env:LAKE' would do nothing, as out is a local folder",
+        ),
         (sf.files("in", "json"), "source 'orders' reads in, and sink 'output' writes to in"),
     ):
         with pytest.raises(UsageError, match=said):
             declared(target)
     with pytest.raises(UsageError, match="cannot write to"):
         declared(sf.files("out", "csv"), mode="upsert", keys="id")
+
+
+def test_a_connection_is_told_before_spark(tmp_path: Path) -> None:
+    def declared(source: Any, target: Any) -> Any:
+        @sf.pipeline("shop")
+        def shop(flow: sf.Flow) -> None:
+            flow.source("orders", source, Order).append("output", target)
+
+        return shop
+
+    lake = sf.files("s3://lake/in", "json", connection="env:NO_LAKE")
+    with pytest.raises(
+        UsageError, match=r"source 'orders': connection='env:NO_LAKE' is for a sink, .*spark.hadoop.fs.s3a"
+    ):
+        declared(lake, sf.files("out", "csv")).build({})
+    job = Job(str(tmp_path / "root"), "shop")
+    with pytest.raises(
+        UsageError, match=r"sink 'output': the folder s3://lake/in: the connection .* the variable NO_LAKE"
+    ):
+        job.run(declared(sf.files(str(tmp_path), "json"), lake))
+    for text in ('{"secret_access_key": "x"}', "secret_access_key=x"):
+        with pytest.raises(
+            UsageError, match="and not the properties themselves, which would stand in records"
+        ) as refused:
+            sf.files("s3://lake/in", "json", connection=text)
+        assert "secret_access_key" not in str(refused.value)
 
 
 def test_two_sinks_and_a_table_around_it_are_refused() -> None:

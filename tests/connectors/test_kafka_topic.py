@@ -13,12 +13,12 @@ import stateflow as sf
 from stateflow.connectors import UnavailableError, UsageError
 from stateflow.connectors.kafka.settings import (
     java_settings,
-    parsed,
     registry_settings,
     settings_of,
 )
 from stateflow.jobs.checking import checked
 from stateflow.masking import hidden
+from stateflow.pipelines.inputs.connection import parsed
 from stateflow.spark.sources.kafka_topics import refusal
 
 BROKER = {"bootstrap": "broker:9092"}

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from stateflow.connectors import GETS_NEW_ROWS, Files, RowType, SinkKind, UsageError, canonical, for_reading
+from stateflow.connectors import (
+    GETS_NEW_ROWS,
+    Files,
+    RowType,
+    SinkKind,
+    UsageError,
+    canonical,
+    for_reading,
+    properties_of,
+)
 
 WRITTEN = ("parquet", "json", "csv")
 
@@ -25,8 +34,21 @@ def _check(where: str, target: Files, options: Mapping[str, Any], rows: RowType 
         )
     if target.per_batch is not None:
         raise for_reading(where, "per_batch", target)
+    if target.connection and "://" not in canonical(target.path):
+        raise UsageError(
+            f"{where}: connection={target.connection!r} would do nothing, as {target.path} is a local folder: leave it out"
+        )
     for name in target.options:
         raise for_reading(where, f"option {name!r}", target)
+
+
+def credentials(path: str, connection: str) -> dict[str, str]:
+    """Settings and credentials of the folder's store, as this process has them."""
+    return properties_of(f"the folder {path}", connection, "region=eu-west-1")
+
+
+def _require(target: Files) -> None:
+    credentials(target.path, target.connection)
 
 
 APPEND = SinkKind(
@@ -37,6 +59,7 @@ APPEND = SinkKind(
     implementation="stateflow.connectors.files.sink:FilesAppend",
     made_by="files",
     check=_check,
+    require=_require,
     place=_place,
     shown=_path,
     dataset="file",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from stateflow.connectors import (
     BatchFunction,
     Committed,
+    CorruptError,
     DeliveryMode,
     IncompatibleError,
     Prepared,
@@ -27,8 +28,8 @@ from stateflow.connectors import (
     disagreement,
     open_store,
 )
-from stateflow.connectors.files.kind import APPEND
-from stateflow.connectors.files.manifests import LoggedFolder, Manifests
+from stateflow.connectors.files.kind import APPEND, credentials
+from stateflow.connectors.files.manifests import LATEST, LoggedFolder, Manifests
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,13 +47,14 @@ class FilesAppend(Sink):
 
     declared: ClassVar[SinkKind] = APPEND
 
-    def __init__(self, path: str, format: str) -> None:
+    def __init__(self, path: str, format: str, connection: str) -> None:
         self.path = path
         self.format = format
+        self.connection = connection
 
     @classmethod
     def of(cls, target: Any, options: Mapping[str, Any], delivery: DeliveryMode) -> FilesAppend:
-        return cls(target.path, target.format)
+        return cls(target.path, target.format, target.connection)
 
     def open(self, spark: SparkSession, schema: StructType) -> None:
         if self.format == "csv":
@@ -64,10 +66,10 @@ class FilesAppend(Sink):
                     )
         if self.format == "json":
             check_as_json(self.path, _columns(schema))
-        self._refuse_other(_log(self.path).newest(), schema)
+        self._refuse_other(_log(self.path, self.connection).newest(), schema)
 
     def prepare(self, frame: DataFrame, at: SinkSlot, prev: int | None, stager: Stager) -> Prepared:
-        folder = _log(self.path).newest()
+        folder = _log(self.path, self.connection).newest()
         self._refuse_other(folder, frame.schema)
         slot, _ = folder.slot_of(at.app_id)
         if decide_undecided(slot, prev, at.slot, at.late) == "disagree":
@@ -76,7 +78,13 @@ class FilesAppend(Sink):
         if self.format == "json":
             frame = frame.selectExpr(f"{as_json(frame.columns)} as line")
         staged = stager.write(frame, at)
-        payload = {"path": self.path, "format": self.format, "columns": columns, "exactly_once": True}
+        payload = {
+            "path": self.path,
+            "connection": self.connection,
+            "format": self.format,
+            "columns": columns,
+            "exactly_once": True,
+        }
         return Prepared(
             kind=APPEND.name,
             target=canonical(self.path),
@@ -97,7 +105,7 @@ class FilesAppend(Sink):
     ) -> Committed:
         if not prepared.files:
             return "none"
-        log, format = _log(prepared.payload["path"]), prepared.payload["format"]
+        log, format = _recorded(prepared), prepared.payload["format"]
 
         def change(folder: LoggedFolder) -> dict[str, Any]:
             # The names are those of the record: whoever commits it again writes the same files once more.
@@ -108,14 +116,14 @@ class FilesAppend(Sink):
                 added.append({"path": path, "rows": rows, "bytes": len(body)})
             return {"columns": prepared.payload["columns"], "added": added, "removed": []}
 
-        return _committed(log, prepared, at, still_owner, change)
+        return _committed(log, prepared, at, still_owner, change)[0]
 
     @classmethod
     def last_slot(cls, spark: SparkSession, prepared: Prepared, at: SinkSlot) -> int | None:
-        return _log(prepared.payload["path"]).newest().slot_of(at.app_id)[0]
+        return _recorded(prepared).newest().slot_of(at.app_id)[0]
 
     def writers(self, spark: SparkSession) -> Mapping[str, str]:
-        return {file["sink"]: "" for file in _log(self.path).newest().files}
+        return {file["sink"]: "" for file in _log(self.path, self.connection).newest().files}
 
     @classmethod
     def rewind(
@@ -133,19 +141,17 @@ class FilesAppend(Sink):
         functions: Mapping[str, BatchFunction],
         stager: Stager,
     ) -> Committed:
-        log, back_to = _log(prepared.payload["path"]), prepared.payload["back_to"]
+        log, back_to = _recorded(prepared), prepared.payload["back_to"]
 
         def change(folder: LoggedFolder) -> dict[str, Any]:
             own = (file for file in folder.files if file["sink"] == at.app_id)
             gone = [file["path"] for file in own if back_to is None or file["slot"] > back_to]
             return {"columns": [list(column) for column in folder.columns], "added": [], "removed": gone}
 
-        outcome = _committed(log, prepared, at, still_owner, change)
+        outcome, manifest = _committed(log, prepared, at, still_owner, change)
         # A manifest says that they are gone. Those who list the folder see it now.
-        for manifest in _newest_first(log):
-            if (manifest["sink"], manifest["mark"]) == (at.app_id, at.mark):
-                log.store.delete(manifest["removed"])
-                break
+        manifest = manifest or _manifest_of(log, at)
+        log.store.delete(manifest["removed"])
         return outcome
 
     def _refuse_other(self, folder: LoggedFolder, schema: StructType) -> None:
@@ -163,8 +169,13 @@ class FilesAppend(Sink):
         )
 
 
-def _log(path: str) -> Manifests:
-    return Manifests(open_store(path))
+def _log(path: str, connection: str) -> Manifests:
+    return Manifests(open_store(path, credentials(path, connection)))
+
+
+def _recorded(prepared: Prepared) -> Manifests:
+    # A record of an older version names no connection.
+    return _log(prepared.payload["path"], prepared.payload.get("connection", ""))
 
 
 def _named(path: str) -> str:
@@ -186,8 +197,8 @@ def _committed(
     at: SinkSlot,
     still_owner: Callable[[], None],
     change: Callable[[LoggedFolder], dict[str, Any]],
-) -> Committed:
-    """Adds the next manifest, once: one who finds the number taken looks again."""
+) -> tuple[Committed, Mapping[str, Any] | None]:
+    """Adds the next manifest, once: one who finds the number taken looks again. Returns it, too; None if it was there."""
     made: dict[str, Any] = {}
     for _ in range(_TRIES):
         folder = log.newest()
@@ -198,7 +209,7 @@ def _committed(
             raise disagreement(at, _named(prepared.payload["path"]), slot, prepared.prev)
         if verdict == "already":
             log.publish(folder)
-            return "already"
+            return "already", None
         if not made or prepared.kind == APPEND.rewound_as:
             made = change(folder)
         still_owner()
@@ -215,17 +226,21 @@ def _committed(
         }
         if log.add(manifest):
             log.publish(folder.then(manifest))
-            return "committed"
+            return "committed", manifest
     raise UnavailableError(
         f"{_TRIES} others wrote to {_named(prepared.payload['path'])} while {at} committed slot {at.slot}: run again"
     )
 
 
-def _newest_first(log: Manifests) -> Iterator[Mapping[str, Any]]:
+def _manifest_of(log: Manifests, at: SinkSlot) -> Mapping[str, Any]:
+    """The manifest of a record that somebody has committed before."""
     for number in range(log.newest().number, 0, -1):
         manifest = log.manifest(number)
-        if manifest is not None:
-            yield manifest
+        if manifest is not None and (manifest["sink"], manifest["mark"]) == (at.app_id, at.mark):
+            return manifest
+    raise CorruptError(
+        f"{LATEST} in {log.store.url} has slot {at.slot} of {at}, and no manifest has it: put the folder back from a copy"
+    )
 
 
 def _bodies(batches: Iterable[pa.RecordBatch], format: str) -> Iterator[tuple[int, bytes]]:

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from stateflow.connectors import Declarable, UsageError, is_secret
+from stateflow.connectors import Declarable, UsageError, check_connection, is_secret
 
 if TYPE_CHECKING:
     from stateflow.connectors import RowType
@@ -19,7 +19,6 @@ VALUES = ("json", "avro", "string", "bytes")
 KEYS = ("string", "bytes", "json", "avro")
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _SERVER = re.compile(r"(\[[0-9a-fA-F:.]+\]|[\w.-]+):\d{1,5}")
-_VARIABLE = re.compile(r"env:\w+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,13 +155,7 @@ def _check_names(what: str, topic: KafkaTopic) -> None:
 
 
 def _check_servers(what: str, topic: KafkaTopic) -> None:
-    if topic.connection.startswith("env:") and _VARIABLE.fullmatch(topic.connection) is None:
-        raise UsageError(f"{what}: the connection names no variable: write connection='env:KAFKA_PROPERTIES'")
-    if "=" in topic.connection or "\n" in topic.connection:
-        # The text may have a password in it.
-        raise UsageError(
-            f"{what}: the connection is the path of a properties file or 'env:NAME', and not the properties themselves, which would stand in records"
-        )
+    check_connection(what, topic.connection, "KAFKA_PROPERTIES")
     if not topic.bootstrap and not topic.connection:
         raise UsageError(f"{what} does not say where its brokers are: write bootstrap='broker:9092'")
     if not isinstance(topic.bootstrap, str):

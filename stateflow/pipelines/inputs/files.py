@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from stateflow.errors import UsageError
 from stateflow.names import with_options
+from stateflow.pipelines.inputs.connection import check_connection
 from stateflow.pipelines.inputs.input import Input
 from stateflow.pipelines.inputs.places import between
 from stateflow.pipelines.inputs.reader_options import check_reader_options
@@ -53,9 +54,16 @@ class Files(Input):
     options: Mapping[str, str] = field(default_factory=dict)
     rows: RowType | None = None
     """What the source declares: the columns."""
+    connection: str = ""
+    """Of a sink: a file with the settings and credentials of the store, or `env:NAME` for a variable that holds them."""
 
     def declared(self, uid: str, rows: RowType | None) -> Files:
         """With the columns that the source declares."""
+        if self.connection:
+            raise UsageError(
+                f"source {uid!r}: connection={self.connection!r} is for a sink, and Spark would not use it: leave it out, and give Spark the "
+                "credentials, such as the settings spark.hadoop.fs.s3a.access.key and .secret.key"
+            )
         if rows is None and self.format == "text":
             return replace(self, rows=row_type("value string"))
         if rows is None:
@@ -180,12 +188,20 @@ class Files(Input):
 
 @with_options
 def files(
-    path: str, format: str, *, per_batch: int | None = None, options: Mapping[str, str] | None = None
+    path: str,
+    format: str,
+    *,
+    per_batch: int | None = None,
+    connection: str = "",
+    options: Mapping[str, str] | None = None,
 ) -> Files:
     """The files in the folder `path`, and those that come later: "json", "csv", "parquet", "orc", "avro" or "text".
 
     The row type of the source gives the columns. `per_batch` is how many files a batch takes at most; without it a batch
     takes all that are new. `options` go to Spark's reader of the format.
+
+    `connection` is for a sink whose folder is in an object store: the path of a file with the settings and credentials of the store's
+    client, or "env:NAME" with a variable that holds them. Without it those of the driver's environment count.
 
     A row of JSON or CSV that does not fit the row type fails the batch, unless `options` say otherwise.
     """
@@ -207,4 +223,5 @@ def files(
         raise UsageError(
             f"files({path!r}): per_batch and maxFilesPerTrigger are the same: leave one of them out"
         )
-    return Files(path, format, per_batch, given)
+    check_connection(f"files({path!r})", str(connection), "LAKE")
+    return Files(path, format, per_batch, given, connection=str(connection))
