@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import signal
 import socket
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from stateflow.hosts.application import Application, HostedRun
 from stateflow.hosts.client import BUSY, UNAVAILABLE, Connection, request
 from stateflow.hosts.places import Places
+from stateflow.hosts.settings import HostSettings
 from stateflow.spark.internals import lending
 
 ASKED = {"argv": ["run", "a.py"], "environ": {}, "cwd": "/", "umask": 0}
@@ -52,6 +54,20 @@ def test_a_run_elsewhere_is_refused_where_relative_paths_would_mean_the_host_s_f
     assert "relative paths mean /srv/host there" in application.unfit(asked)
     application._only_folder = str(tmp_path)
     assert application.unfit(asked) == ""
+
+
+def test_what_a_run_holds_in_memory_is_none_of_the_growth_that_replaces_an_application(
+    application: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    application.settings, application.served, application._warm = HostSettings(), 100, 0
+    application._zygote_pid = 2
+    memory = {os.getpid(): 100 << 20, 2: 100 << 20, 42: 2 << 30}
+    monkeypatch.setattr("stateflow.hosts.application.resident", memory.__getitem__)
+    assert application._used_up() == ""
+    application.runs[1] = HostedRun("hungry", 1, 0.0, Connection(socket.socket()), pid=42)
+    assert application._used_up() == ""
+    memory[2] = 400 << 20
+    assert application._used_up() == "its memory has grown from 200 to 500 MiB"
 
 
 class Process:
