@@ -17,9 +17,20 @@ def shown_after(record: Record, outcomes: Mapping[str, str], before: Shown) -> S
     """What the tables show after `record` ended with `outcomes`. A batch whose output was given up is not shown."""
     # What a restore takes back shows what it showed then, and nothing else.
     gone_back = set(record.sinks) if record.kind == "restore" else set()
-    shown = {each.name: each for each in before if each.sink not in gone_back}
-    shown |= {each.name: each for each in record.feeds if outcomes.get(each.sink) != "abandoned"}
-    return tuple(_of_the_same_state(each, record) for each in shown.values())
+    new = {each.name: each for each in record.feeds if outcomes.get(each.sink) != "abandoned"}
+    written = {each.sink for each in new.values()} if record.kind == "checkpoint" else set()
+    shown = {
+        each.name: each
+        for each in before
+        if each.sink not in gone_back and not (each.sink in written and _is_left(each, record))
+    }
+    return tuple(_of_the_same_state(each, record) for each in (shown | new).values())
+
+
+def _is_left(shown: ShownState, record: Record) -> bool:
+    """Whether a table shows a state under a name that neither the pipeline nor the record has any more."""
+    operator = record.operators.get(shown.operator)
+    return operator is None or shown.state not in operator.states
 
 
 def shown_by_copies(sinks: Iterable[str], origin: Record, shown: Shown, slot: int) -> Shown:

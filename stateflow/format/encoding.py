@@ -76,6 +76,11 @@ def state_range(group: int, state_id: int) -> tuple[bytes, bytes]:
     return begin, after(begin)
 
 
+def renumbered(key: bytes, state_id: int) -> bytes:
+    """The same entry of a state that has another id."""
+    return _prefix.pack(*_group.unpack_from(key), state_id) + key[PREFIX_WIDTH:]
+
+
 def list_position(slot: int, position: int) -> bytes:
     """What follows the namespace of a list entry: appends of one batch never meet those of another."""
     return _position.pack(slot, position)

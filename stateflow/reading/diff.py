@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any, Literal
 
 from stateflow.errors import CorruptError, IncompatibleError, NotFoundError, UsageError
-from stateflow.format.encoding import PREFIX_WIDTH, encode_timestamp, prefix
+from stateflow.format.encoding import PREFIX_WIDTH, encode_timestamp, prefix, renumbered, state_range
 from stateflow.format.expiry_blocks import is_block, keys_of
 from stateflow.format.records import (
     END_OF_TIME,
@@ -135,6 +135,11 @@ class Differences:
             if found.before != found.after and int.from_bytes(found.key[2:PREFIX_WIDTH], "big") == number:
                 yield found
 
+    def unchanged(self, uid: str, number: int) -> Iterator[tuple[bytes, bytes]]:
+        """The entries of the same state, under the same id, of which both points have stored the same bytes."""
+        ours, theirs = self.before.record.operators[uid], self.after.record.operators[uid]
+        return _ComparedOperator(self, uid, ours, theirs).unchanged(number)
+
     def comparable(self) -> list[str]:
         """The operators whose entries are compared. It notes what cannot be told entry by entry, and reads no state."""
         ours, theirs = self.before.record.operators, self.after.record.operators
@@ -251,20 +256,33 @@ class _ComparedOperator:
 
     def differences(self) -> Iterator[Difference]:
         """Of all states, before it is known which of them count."""
+        for pair in self._pairs():
+            yield from self._of_pair(pair)
+
+    def unchanged(self, number: int) -> Iterator[tuple[bytes, bytes]]:
+        later = next((theirs for theirs, ours in self._number_before.items() if ours == number), number)
+        for pair in self._pairs():
+            differ = {each.key for each in self._of_pair(pair) if each.before != each.after}
+            with _Look(pair, self._snapshots) as look:
+                for group in range(pair.first, pair.last + 1):
+                    for key, value in look.scan(1, *state_range(group, later)):
+                        if (own := renumbered(key, number)) not in differ:
+                            yield own, value
+
+    def _pairs(self) -> Iterator[ShardPair]:
         files = [StateFiles(each.context.store, each.context.cache) for each in self._snapshots]
         sides = [
             [ShardSide(own, shard) for shard in _shards(operator)]
             for own, operator in zip(files, self._operators, strict=True)
         ]
         number, shares = self._asked.share
-        for pair in islice(pairs_of_shards(*sides, share=self._same_ids), number, None, shares):
-            yield from self._of_pair(pair)
+        return islice(pairs_of_shards(*sides, share=self._same_ids), number, None, shares)
 
     def _of_pair(self, pair: ShardPair) -> Iterator[Difference]:
         overdue = self._overdue(pair)
         if not any(pair.own) and not overdue:
             return
-        differences, ranges = differing_entries(pair)
+        differences, ranges = differing_entries(pair, every=not self._same_ids)
         if not self._same_ids:
             differences = self._translated(differences)
         asked = self._asked
@@ -326,8 +344,7 @@ class _ComparedOperator:
                 before[difference.key] = difference.before
             own = self._number_before.get(number)
             if difference.after is not None and own is not None:
-                key = difference.key[:2] + own.to_bytes(2, "big") + difference.key[PREFIX_WIDTH:]
-                after[key] = difference.after
+                after[renumbered(difference.key, own)] = difference.after
         for key in sorted(before.keys() | after.keys()):
             yield Difference(key, before.get(key), after.get(key))
 

@@ -99,15 +99,14 @@ class ChangeRows:
         return self._value is not None
 
     def rows(self, changes: ChangedEntries, slot: int, time: int) -> pa.RecordBatch:
-        """One row per entry, which had or has a value."""
+        """One row per entry. One that had a value which nobody can read any more has none before."""
         kinds, keys, before, after = changes
-        # Every entry has one of the two, so that one decoding gives all keys.
-        known: list[Any] = [old if new is None else new for old, new in zip(before, after, strict=True)]
-        table = self._table.decode(keys, known)
-        columns = [table.column(name) for name in self._entry_columns]
+        names = self._table.schema.names
+        of_keys = dict(zip(names, self._table.decode_keys(keys), strict=False))
+        columns = [of_keys[name] for name in self._entry_columns]
         columns += [pa.repeat(self._state, len(keys)), pa.array(kinds, pa.string())]
         if self._value is not None:
-            columns += [self.values(before, keys), _there(table.column(self._value), after)]
+            columns += [self.values(before, keys), self.values(after, keys)]
         columns += [pa.repeat(slot, len(keys)), pa.repeat(pa.scalar(time, INSTANT), len(keys))]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
@@ -149,13 +148,6 @@ def changed(
         for place in gone:
             kinds[place] = "expire" if keys[place] in expired else "delete"
     return ChangedEntries(kinds, keys, before, after)
-
-
-def _there(column: Any, raws: Sequence[bytes | None]) -> Any:
-    """The column with nulls where there is no entry."""
-    if None not in raws:
-        return column
-    return column.take(pa.array(np.arange(len(raws)), mask=np.array([raw is None for raw in raws])))
 
 
 def ddl_of(kind: pa.DataType, where: str) -> str:

@@ -196,6 +196,18 @@ class StateTable(_Table):
         """The table of entries of this state, in their order. `keys` are full keys."""
         if not keys:
             return _empty(self.schema)
+        columns = self.decode_keys(keys)
+        read = self.read_values(keys, values)
+        if self._valued:
+            columns.append(read.column)
+        if self._values.doubtful:
+            columns.append(pa.nulls(len(keys), pa.binary()) if read.stored is None else read.stored)
+        if self._ttl:
+            columns.append(pa.nulls(len(keys), INSTANT) if read.expires is None else read.expires)
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def decode_keys(self, keys: Sequence[bytes]) -> list[Any]:
+        """The columns of the entries' keys, which come first in the table."""
         namespaces: list[Any] = []
         if self._namespace_types:
             namespace = KeyCodec(self._namespace_types)
@@ -223,14 +235,7 @@ class StateTable(_Table):
         if self._kind == "list":
             columns += map(pa.array, parts.list_position())
         parts.end()
-        read = self.read_values(keys, values)
-        if self._valued:
-            columns.append(read.column)
-        if self._values.doubtful:
-            columns.append(pa.nulls(len(keys), pa.binary()) if read.stored is None else read.stored)
-        if self._ttl:
-            columns.append(pa.nulls(len(keys), INSTANT) if read.expires is None else read.expires)
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        return columns
 
     def read_values(self, keys: Sequence[bytes], values: Sequence[bytes]) -> ValueColumn:
         """The values alone. `keys` name what is damaged."""

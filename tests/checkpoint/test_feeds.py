@@ -7,9 +7,15 @@ from typing import Any
 import pytest
 
 from stateflow.checkpoint.feeds import Lag, Shown, lag, shown_after, shown_by_copies
-from stateflow.format.records import Owner, Prepared, Record, ShownState
+from stateflow.format.records import OperatorState, Owner, Prepared, Record, ShownState, StateSchema
 
 OTHERS = "others of its readers are up to date with another slot"
+
+
+SUMS = OperatorState(
+    key=(("user", "int"),), max_parallelism=1, assignment=((0, 0),), shards=((),), next_state_id=5,
+    states={name: StateSchema(id=number, kind="value", value="int") for number, name in ((3, "total"), (4, "n"))},
+)  # fmt: skip
 
 
 def record(slot: int, kind: Any, sinks: str = "", **fields: Any) -> Record:
@@ -23,6 +29,10 @@ def shows(slot: int, sink: str = "a", state: str = "total", *, erased: bool = Fa
     return ShownState(sink, "sums", state, slot, sink, erased)
 
 
+def left() -> ShownState:
+    return ShownState("a", "gone", "total", 4, "a")
+
+
 @pytest.mark.parametrize(
     ("made", "outcome", "before", "after"),
     [
@@ -32,6 +42,9 @@ def shows(slot: int, sink: str = "a", state: str = "total", *, erased: bool = Fa
         ("a batch", "none", [shows(4)], [shows(5)]),
         ("a batch", "abandoned", [shows(4)], [shows(4)]),
         ("a batch", "committed", [shows(4, "b"), shows(3, "a", "n")], [shows(4, "b"), shows(3, "a", "n"), shows(5)]),
+        # One of its states has another name since, and another one was an operator's that is gone.
+        ("a batch", "committed", [shows(4, state="sum"), shows(4, state="sum", sink="b"), left()], [shows(4, state="sum", sink="b"), shows(5)]),
+        ("a batch", "abandoned", [shows(4, state="sum")], [shows(4, state="sum")]),
         ("a fence", "", [shows(4)], [shows(4)]),
         ("a rescale", "", [shows(4)], [shows(5)]),
         ("a rescale", "", [shows(3)], [shows(3)]),
@@ -48,7 +61,7 @@ def test_each_record_says_what_the_tables_show(
     made: str, outcome: str, before: list[ShownState], after: list[ShownState]
 ) -> None:
     found = {
-        "a batch": record(5, "checkpoint", "a", based_on=4, feeds=(shows(5),)),
+        "a batch": record(5, "checkpoint", "a", based_on=4, feeds=(shows(5),), operators={"sums": SUMS}),
         "a fence": record(5, "fence", based_on=4),
         "a rescale": record(5, "rescale", based_on=4),
         "an erasure": record(5, "erase", based_on=4, feeds=(shows(4, erased=True),)),

@@ -95,8 +95,11 @@ def _holds_entries(ref: FileRef) -> bool:
     return ref.name.endswith((".sst", ".bin"))
 
 
-def differing_entries(pair: ShardPair) -> tuple[Iterator[Difference], list[DeletedRange]]:
-    """The entries in key order, and ranges of which a shared file may hold entries that are deleted on one side."""
+def differing_entries(
+    pair: ShardPair, *, every: bool = False
+) -> tuple[Iterator[Difference], list[DeletedRange]]:
+    """The entries in key order, and ranges of which a shared file may hold entries that are deleted on one side. `every`: also those that
+    have the same bytes, since under one id they may be of two states."""
     begin, end = group_range(pair.first, pair.last)
     sides = [_OneSide(side, own, pair, begin, end) for side, own in zip(pair.sides, pair.own, strict=True)]
     # A range that both sides have deleted in the same breath hides nothing from one of them alone; such ranges are rare, and
@@ -107,7 +110,7 @@ def differing_entries(pair: ShardPair) -> tuple[Iterator[Difference], list[Delet
         for r in side.deleted
         if pair.shared and r.begin < end and begin < r.end
     ]
-    return _merged(sides[_BEFORE], sides[_AFTER]), ranges
+    return _merged(sides[_BEFORE], sides[_AFTER], every), ranges
 
 
 class _OneSide:
@@ -181,19 +184,19 @@ class _OneSide:
         return tuple(ranks)
 
 
-def _merged(before: _OneSide, after: _OneSide) -> Iterator[Difference]:
+def _merged(before: _OneSide, after: _OneSide, every: bool) -> Iterator[Difference]:
     both = heapq.merge(before.entries(_BEFORE), after.entries(_AFTER), key=itemgetter(0))
     for key, told in groupby(both, key=itemgetter(0)):
         by_side: tuple[list[tuple[int, bytes | None]], list[tuple[int, bytes | None]]] = ([], [])
         for _, number, sequence, value in told:
             by_side[number].append((sequence, value))
         one, other = before.latest(key, by_side[_BEFORE]), after.latest(key, by_side[_AFTER])
-        if one is not None and other is not None and one[1] == other[1]:
+        if not every and one is not None and other is not None and one[1] == other[1]:
             rank = before.rank(key, one[0])
             if rank is not None and rank == after.rank(key, other[0]):
                 continue  # a merge has moved it, and nobody wrote it
         stored = Difference(key, before.stored(key, one), after.stored(key, other))
-        if stored.before is UNKNOWN or stored.after is UNKNOWN or stored.before != stored.after:
+        if every or stored.before is UNKNOWN or stored.after is UNKNOWN or stored.before != stored.after:
             yield stored
 
 

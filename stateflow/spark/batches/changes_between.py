@@ -13,6 +13,7 @@ The batch writes them beside its own rows. So the rows up to a slot are the stat
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import islice
@@ -25,7 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from stateflow.checkpoint.feeds import Lag, lag, operator_reader
 from stateflow.errors import IncompatibleError
-from stateflow.format.encoding import GROUP_WIDTH, PREFIX_WIDTH, state_range
+from stateflow.format.encoding import renumbered, state_range
 from stateflow.format.records import OperatorState, Record, ShownState, StateSchema
 from stateflow.operators.binding import type_of
 from stateflow.pipelines.flow import Flow
@@ -40,6 +41,7 @@ from stateflow.spark.task.state_feeds import ROWS, TaskFeed
 from stateflow.spark.task.storage import TaskStorage
 from stateflow.state.backends.base import OpenShard
 from stateflow.state.change_rows import ChangedEntries, ChangeRows, Kind, todays_values
+from stateflow.state.values.evolution.decision import RefusedError
 from stateflow.state.values.evolution.declared_types import evolved_serializer
 from stateflow.state.values.evolution.versions import todays_form
 from stateflow.state.values.expiries import plain
@@ -114,7 +116,7 @@ class ChangesBetween:
 
     def rows_between(self, share: int, shares: int) -> Iterator[pa.RecordBatch]:
         """Of every so many-th pair of shards."""
-        context, part = self._context(), (share, shares)
+        part = (share, shares)
         found: Iterator[Change]
         assert self.gap is not None
         if self.then is None or self.shown is None:
@@ -122,19 +124,25 @@ class ChangesBetween:
         elif self._now is None:
             found = ((key, raw, None) for key, raw in self._entries(self.shown, self.then, part))
         else:
-            asked = Differences(
-                ComparedSnapshot("", self.shown, context),
-                ComparedSnapshot("", self.parent, context),
-                look_up=True,
-                share=part,
-            )
-            found = ((each.key, each.before, each.after) for each in asked.stored(self.uid, self.then.id))
+            differ = self._compared(part).stored(self.uid, self.then.id)
+            found = ((each.key, each.before, each.after) for each in differ)
         yield from self._made(self.gap, self.parent.slot, found)
 
     def evolved_rows(self, share: int, shares: int) -> Iterator[pa.RecordBatch]:
-        """Of every so many-th shard."""
-        entries = self._entries(self.parent, self.feed.schema, (share, shares))
+        """Of every so many-th shard. Entries that were written since what the tables show have rows already, and may be of a type that
+        nobody knew then."""
+        part = (share, shares)
+        if self.gap is None or self.then is None:
+            entries = self._entries(self.parent, self.feed.schema, part)
+        else:
+            entries = self._compared(part).unchanged(self.uid, self.then.id)
         yield from self._made("evolve", self.slot, ((key, raw, raw) for key, raw in entries))
+
+    def _compared(self, share: tuple[int, int]) -> Differences:
+        assert self.shown is not None
+        context = self._context()
+        one, other = (ComparedSnapshot("", record, context) for record in (self.shown, self.parent))
+        return Differences(one, other, look_up=True, share=share)
 
     def _entries(
         self, record: Record, schema: StateSchema, share: tuple[int, int]
@@ -143,14 +151,14 @@ class ChangesBetween:
 
     def _made(self, kind: Kind, slot: int, found: Iterator[Change]) -> Iterator[pa.RecordBatch]:
         """`found` has the bytes as they are stored at both points."""
-        todays = todays_values(self.feed.schema, self._serializer())[0]
+        todays = todays_values(self.feed.schema, self._serializer(self.feed.schema))[0]
         schema = self.then or self.feed.schema
         now, then = self._now_rows, ChangeRows(self.feed.key, self.feed.state, schema)
-        thens = partial(_thens_values, schema)
+        thens = self._thens_values(schema)
         while part := list(islice(found, ROWS)):
             there = [change for change in part if change[2] is not None]
             if there:
-                keys = [_numbered(key, now.state_id) for key, _, _ in there]
+                keys = [renumbered(key, now.state_id) for key, _, _ in there]
                 after = todays([raw for _, _, raw in there])
                 rows = now.rows(_entries(kind, keys, [None] * len(keys), after), slot, self.now)
                 yield self._cast(_differing(rows, then, thens([raw for _, raw, _ in there]), keys))
@@ -161,11 +169,17 @@ class ChangesBetween:
                     then.rows(_entries("delete", keys, before, [None] * len(keys)), slot, self.now)
                 )
 
-    def _serializer(self) -> Serializer | None:
+    def _thens_values(self, schema: StateSchema) -> Callable[[Raws], Raws]:
+        """How values stored under a former schema are read. Code of the pipeline's reads those that are of today's type."""
+        if schema.value == self.feed.schema.value:
+            with suppress(RefusedError):
+                return todays_values(schema, self._serializer(schema))[0]
+        return partial(_thens_values, schema)
+
+    def _serializer(self, schema: StateSchema) -> Serializer | None:
         if self.process is None:
             return None
-        schema, state = self.feed.schema, self.feed.state
-        return evolved_serializer(type_of(self.process, self.uid, state), schema)
+        return evolved_serializer(type_of(self.process, self.uid, self.feed.state), schema)
 
     def _cast(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         columns = self.feed.columns
@@ -242,7 +256,7 @@ def _shown_by(attempt: BatchAttempt, sink: SinkNode, node: KeyedNode, feed: Task
     ours = [
         each
         for each in under_todays_names(attempt.feeds, attempt.settings.flow.sinks)
-        if (each.sink, each.operator) == (sink.uid, node.uid) and _is_same(attempt.parent, each, feed)
+        if (each.sink, each.operator) == (sink.uid, node.uid) and _is_same(attempt, each, feed)
     ]
     return max(ours, key=lambda each: each.slot, default=None)
 
@@ -299,10 +313,24 @@ def under_todays_names(feeds: Iterable[ShownState], sinks: Sequence[SinkNode]) -
     )
 
 
-def _is_same(parent: Record | None, shown: ShownState, feed: TaskFeed) -> bool:
-    operator = parent.operators.get(shown.operator) if parent is not None else None
-    recorded = operator.states.get(shown.state) if operator is not None else None
-    return shown.state == feed.state if recorded is None else recorded.id == feed.schema.id
+def _is_same(attempt: BatchAttempt, shown: ShownState, feed: TaskFeed) -> bool:
+    recorded = _state_of(attempt.parent, shown)
+    if recorded is not None:
+        return recorded.id == feed.schema.id
+    if shown.state == feed.state:
+        return True
+    # Either release may be the later one: a state of theirs goes back to before its other name.
+    then = _state_of(attempt.record_at(shown.slot), shown)
+    return (
+        then is not None
+        and then.id == feed.schema.id
+        and (feed.state in then.aliases or shown.state in feed.schema.aliases)
+    )
+
+
+def _state_of(record: Record | None, shown: ShownState) -> StateSchema | None:
+    operator = record.operators.get(shown.operator) if record is not None else None
+    return operator.states.get(shown.state) if operator is not None else None
 
 
 def recorded_state(record: Record, uid: str, schema: StateSchema) -> StateSchema | None:
@@ -427,10 +455,6 @@ def _stored_entries(
 
 def _entries(kind: Kind, keys: Sequence[bytes], before: Raws, after: Raws) -> ChangedEntries:
     return ChangedEntries([kind] * len(keys), keys, before, after)
-
-
-def _numbered(key: bytes, state_id: int) -> bytes:
-    return key[:GROUP_WIDTH] + state_id.to_bytes(PREFIX_WIDTH - GROUP_WIDTH, "big") + key[PREFIX_WIDTH:]
 
 
 def _thens_values(schema: StateSchema, raws: Raws) -> Raws:

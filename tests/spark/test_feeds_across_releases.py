@@ -1,0 +1,136 @@
+"""A feed whose state has another name, another type or another number in a later release: its rows stay those of the state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+import stateflow as sf
+from stateflow.config.options import load
+from stateflow.jobs.job import Job
+from tests.spark.pipelines import ORDER, Order, Workbench, at
+
+
+class Releases:
+    """A job whose operator adds 1 to a state of the orders' users, and the table of a feed."""
+
+    def __init__(self, bench: Workbench) -> None:
+        self.bench, self.batches = bench, 0
+        sf.memory("told").clear()
+
+    def release(self, fed: str = "", **states: Any) -> sf.Pipeline:
+        """One with these states, of which one has a feed."""
+        bench = self.bench
+
+        def process(self: Any, key: int, rows: Any, ctx: Any) -> Any:
+            for row in rows:
+                for name in states:
+                    state = getattr(self, name)
+                    if row.sku == name:
+                        state.value += type(state.value)(1)
+                    elif row.sku == "again":
+                        state.value = state.value
+            yield from ()
+
+        operator = type("Counts", (sf.KeyedProcess,), {**states, "process": process})
+
+        @sf.pipeline("releases")
+        def releases(flow: sf.Flow) -> None:
+            rows = flow.source("orders", bench.source("orders", ORDER), Order)
+            rows.key_by("user").process("counts", operator, output="user long")
+            if fed:
+                flow.state_changes("counts", state=fed).collect("told", sf.memory("told"))
+
+        return releases
+
+    def batch(self, pipeline: sf.Pipeline, sku: str, *users: int) -> int:
+        self.batches += 1
+        self.bench.rows("orders", [Order(user, sku, 1.0, at(self.batches)) for user in users])
+        report = self.bench.run(pipeline, retained_checkpoints=50)
+        assert not [each for each in report.warnings if "the feed of" in each]
+        return self.bench.records("releases")[-1].slot
+
+    def restore(self, pipeline: sf.Pipeline, slot: int) -> None:
+        """Leaves the table alone; what was read since is not there any more."""
+        folders = {f"{name}_dir": str(self.bench.folder / name) for name in ("cache", "scratch")}
+        options = load(
+            code={"checkpoint_dir": str(self.bench.folder / "root"), "local_fsync": False, **folders},
+            env={},
+            folder=self.bench.folder,
+        )
+        job = Job(str(self.bench.folder / "root"), "releases")
+        job.restore(f"checkpoint:{slot}", pipeline, options=options, allow_non_restored_state=True).apply()
+        for path in sorted((self.bench.folder / "orders").iterdir())[1:]:
+            path.unlink()
+
+    @property
+    def told(self) -> Mapping[int, Any]:
+        """The feed's rows, applied in order to nothing."""
+        held: dict[int, Any] = {}
+        for row in sorted(sf.memory("told").rows, key=lambda row: row["slot"]):
+            assert held.get(row["user"]) == row["before"], sf.memory("told").rows
+            held.pop(row["user"], None)
+            if row["kind"] != "delete":
+                held[row["user"]] = row["after"]
+        return held
+
+
+@pytest.fixture
+def job(bench: Workbench) -> Releases:
+    from stateflow.spark.session.shipping import by_value
+    from tests.spark import test_feeds_across_releases
+
+    by_value([test_feeds_across_releases])
+    return Releases(bench)
+
+
+def number(**options: Any) -> Any:
+    return sf.ValueState(float, default=0.0, **options)
+
+
+def test_a_release_from_before_a_state_had_another_name_goes_on(job: Releases) -> None:
+    old, new = job.release("total", total=number()), job.release("sum", sum=number(aliases=["total"]))
+    early = job.batch(old, "total", 1, 2)
+    job.batch(old, "total", 1)
+    job.batch(new, "sum", 1, 3)
+    assert job.told == {1: 3.0, 2: 1.0, 3: 1.0}
+    job.restore(old, early)
+    job.batch(old, "total", 9)
+    assert job.told == {1: 1.0, 2: 1.0, 9: 1.0}
+
+
+def test_a_value_stored_again_as_a_later_type_while_the_feed_was_away_is_not_read_as_the_former(
+    job: Releases,
+) -> None:
+    counts = sf.ValueState(int, default=0)
+    job.batch(job.release("total", total=counts), "total", 1, 2, 3)
+    job.batch(job.release(total=number()), "again", 1)
+    job.batch(job.release("total", total=number()), "total", 2)
+    assert job.told == {1: 1, 2: 2.0, 3: 1}
+
+
+def test_a_state_that_got_the_number_of_another_one_is_told_by_its_name(job: Releases) -> None:
+    early = job.batch(job.release(a=number()), "a", 1, 2)
+    job.batch(job.release("x", a=number(), x=number()), "x", 1, 2, 3)
+    job.restore(job.release(a=number()), early)
+    job.batch(job.release(a=number(), y=number()), "y", 2, 5)
+    job.batch(job.release(a=number(), y=number(), x=number()), "x", 6)
+    job.batch(job.release("x", a=number(), y=number(), x=number()), "x", 7)
+    assert job.told == {6: 1.0, 7: 1.0}, "2 has the bytes in y that it had in x"
+
+
+def test_a_key_whose_value_only_a_function_reads_is_told_when_it_goes(job: Releases) -> None:
+    def text(value: float) -> str:
+        return f"{value:g}"
+
+    marks = sf.ValueState(str, default="", migrate=text)
+    old, new = job.release("total", total=number()), job.release("total", total=marks)
+    early = job.batch(old, "total", 1)
+    job.batch(old, "total", 4)
+    job.batch(new, "total", 1)
+    job.restore(new, early)
+    job.batch(new, "total", 1)
+    gone = [row for row in sf.memory("told").rows if row["kind"] == "delete"]
+    assert [(row["user"], row["before"]) for row in gone] == [(4, "1")]
