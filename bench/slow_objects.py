@@ -1,4 +1,4 @@
-"""An S3 server in a process of its own that takes its time: `python -m bench.slow_objects FOLDER PORT SECONDS BYTES_PER_SECOND`."""
+"""An S3 server in a process of its own that takes its time: `python -m bench.slow_objects FOLDER PORT SECONDS RATE`."""
 
 from __future__ import annotations
 
