@@ -111,6 +111,20 @@ def test_a_record_knows_its_place(world: World) -> None:
     assert (second.previous.slot, second.previous.writer) == (2, record.writer)
 
 
+def test_tables_of_feeds_count_as_written_while_their_record_is_on_its_way(store: Store) -> None:
+    world = World(store)
+    drain(1)(world)
+    writer = world.claim("next")
+    before = {each.sink: each.slot for each in writer.feeds}
+    permit = writer.decide(world.prepare(writer))
+    # The next batch is prepared meanwhile: without this it would write the rows of the record a second time.
+    on_its_way = {each.sink: each.slot for each in writer.feeds}
+    assert on_its_way == dict.fromkeys(before, permit.slot) != before
+    assert {each.slot for each in writer.log.feeds} == set(before.values())
+    writer.complete(permit, world.commit(permit.record))
+    assert {each.sink: each.slot for each in writer.feeds} == on_its_way
+
+
 def test_what_a_dead_run_had_decided_is_carried_out_by_the_next_with_what_the_sinks_have(
     world: World,
 ) -> None:
