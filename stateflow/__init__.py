@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from stateflow.pipelines.delivery import Delivery
     from stateflow.pipelines.flow import Flow
     from stateflow.pipelines.inputs.files import files
-    from stateflow.pipelines.inputs.tables import delta
+    from stateflow.pipelines.inputs.tables import delta, table
     from stateflow.pipelines.pipeline import Pipeline, pipeline
     from stateflow.pipelines.processes.columnar import ColumnarContext, ColumnarOperator
     from stateflow.pipelines.processes.process import (
@@ -148,6 +148,7 @@ __all__ = [
     "session",
     "stddev",
     "sum",
+    "table",
     "testing",
     "top_values",
     "ttl",
@@ -201,7 +202,7 @@ _ROOMS = {
         "output",
     ),
     "stateflow.spark.sinks.memory": ("memory",),
-    "stateflow.pipelines.inputs.tables": ("delta",),
+    "stateflow.pipelines.inputs.tables": ("delta", "table"),
     "stateflow.state.columns.layout": ("columns",),
     "stateflow.state.declare": (*(name for name in __all__ if name.endswith("State")), "Timer"),
     "stateflow.state.expiry.ttl": ("ttl",),

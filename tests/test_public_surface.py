@@ -10,7 +10,7 @@ CorruptError CustomSerializer Delivery DisagreementError FencedError Flow Incomp
 ListState MapState NotFoundError OperatorListState Output PartitionProcess Pipeline ReducingState StateTypeError StateflowError Stream
 Timer UnavailableError UnionListState UsageError ValueState Window WindowBounds WindowProcess WindowedStream aggregate collect columns
 count count_distinct count_window cumulative delta field files first hopping kafka last max mean memory min output pipeline postgres quantile session stddev sum
-testing top_values ttl tumbling variance
+table testing top_values ttl tumbling variance
 """
 
 

@@ -320,7 +320,10 @@ def _shown(status: JobStatus, life: str, health: Health) -> Iterator[Piece]:
         yield TextTable(("source", "kind", "position", "newest event"), positions)
     if status.sinks:
         yield ""
-        targets = [(s.uid, s.kind, s.target, s.last_commit) for s in status.sinks]
+        targets = [
+            (s.uid, s.kind, f"{s.name} at {s.target}" if s.name else s.target, s.last_commit)
+            for s in status.sinks
+        ]
         yield TextTable(("sink", "kind", "target", "has"), targets)
 
 

@@ -244,7 +244,9 @@ def _moved(flow: Flow, written: Mapping[str, str]) -> Iterator[str]:
         before = written.get(sink.uid)
         if before is None or not sink.place or sink.sink_kind.renamed(sink.target, before):
             continue
-        if not sink.sink_kind.is_at(sink.target, before):
+        # Where a catalog has the table, only a run asks.
+        known = not sink.sink_kind.table or bool(sink.target.path)
+        if known and not sink.sink_kind.is_at(sink.target, before):
             yield (
                 f"sink {sink.uid!r} has written to {before} and goes on in {sink.output}: a run refuses a table that is not that one, "
                 "moved as a whole; give a new table a new uid"

@@ -260,6 +260,10 @@ class SourceState(msgspec.Struct, frozen=True, omit_defaults=True):
     """By `<leaf>/<topic>` what brokers call a topic of Kafka: one that is made anew under its name has another id."""
 
 
+CATALOG_NAME = "catalog_name"
+"""In the payload of a sink: what a catalog calls its target."""
+
+
 class Prepared(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a sink needs to commit this record, by anybody, at any time."""
 
@@ -276,6 +280,11 @@ class Prepared(msgspec.Struct, frozen=True, omit_defaults=True):
     files: tuple[FileRef, ...] = ()
     """Staged output files that commit reads; live as long as the record is."""
     rows: Count = 0
+
+    @property
+    def name(self) -> str:
+        """What a catalog called the target; empty if the pipeline gave its path."""
+        return str(self.payload.get(CATALOG_NAME, ""))
 
 
 class Owner(msgspec.Struct, frozen=True, omit_defaults=True):

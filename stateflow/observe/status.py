@@ -88,6 +88,8 @@ class SinkStatus:
     target: str
     last_commit: int | None
     """The highest slot whose output the sink has."""
+    name: str = ""
+    """What a catalog calls the target; empty if the pipeline gives its path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,7 +365,7 @@ def _sinks(log: Log, head: Record | None) -> list[SinkStatus]:
     # The record of a restore or a rescale has no outputs: the sinks that have delivered are known from those before it.
     uids = {*commits, *(head.sinks if head else ())}
     sinks = {
-        uid: SinkStatus(uid, newest[uid].kind, newest[uid].target, commits.get(uid))
+        uid: SinkStatus(uid, newest[uid].kind, newest[uid].target, commits.get(uid), newest[uid].name)
         if uid in newest
         else SinkStatus(uid, "", "", commits.get(uid))
         for uid in uids

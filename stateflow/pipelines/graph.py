@@ -12,6 +12,7 @@ from typing import Any
 from stateflow.errors import UsageError
 from stateflow.format.layout import checked_name
 from stateflow.pipelines.inputs.input import Input
+from stateflow.pipelines.inputs.tables import DeltaTable
 from stateflow.pipelines.processes.columnar import ColumnarOperator
 from stateflow.pipelines.processes.operator_spec import MAIN
 from stateflow.pipelines.processes.process import Output, Process
@@ -240,6 +241,11 @@ class Graph:
             node.sides if isinstance(node, KeyedNode) else [node.late.name] if node.late is not None else []
         )
         return [name for name in sides if name not in read]
+
+
+def put_table(node: SourceNode | SinkNode, table: DeltaTable) -> None:
+    """Gives a node its table with the place that a catalog has told. It stays the node that others read."""
+    object.__setattr__(node, "factory" if isinstance(node, SourceNode) else "target", table)
 
 
 def origin(stream: NodeRows) -> str:

@@ -34,7 +34,7 @@ class RedirectedPipeline(Pipeline):
     def _redirected(self, sink: SinkNode) -> SinkNode:
         path = str(self.folder / sink.uid)
         if isinstance(sink.target, DeltaTable):
-            return replace(sink, target=replace(sink.target, path=path))
+            return replace(sink, target=sink.target.at(path))
         if sink.sink_kind.changes == "replace":
             known = DELTA_UPSERT.options | {"operation"}
             options = {name: value for name, value in sink.options.items() if name in known}

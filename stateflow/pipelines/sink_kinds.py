@@ -16,7 +16,7 @@ from stateflow.format.records import Prepared
 from stateflow.pipelines.code.signatures import never_runs, takes
 from stateflow.pipelines.conditions.expression import condition_of
 from stateflow.pipelines.inputs.places import canonical
-from stateflow.pipelines.inputs.tables import DeltaTable
+from stateflow.pipelines.inputs.tables import DeltaTable, is_name
 from stateflow.pipelines.offers import SINKS, Offer, claims, only
 from stateflow.pipelines.rows.row_type import RowType
 
@@ -103,8 +103,11 @@ class SinkKind:
         """The place of a target for people; empty if it is none."""
         return self.place(target) if self.shown is None else self.shown(target)
 
-    def is_at(self, target: Any, recorded: str) -> bool:
-        """Whether a target is the place that a record names."""
+    def is_at(self, target: Any, recorded: str, name: str = "") -> bool:
+        """Whether a target is the place that a record names. `name` is what a catalog called it then: by that alone a table is known that
+        no run has asked its catalog for yet."""
+        if self.table and not target.path:
+            return bool(target.is_called(name))
         return self.place(target) == (canonical(recorded) if self.table else recorded)
 
 
@@ -127,7 +130,8 @@ def kind_of(mode: str, target: Any, where: str = "the sink") -> SinkKind:
         modes = dict.fromkeys(kind.mode for kind in KINDS.values())
         raise UsageError(f"no kind of sink is called {mode!r}: {', '.join(modes)}{but}")
     is_path = known[0].made_by and target and isinstance(target, str | PathLike)
-    instead = f", here sf.{known[0].made_by}({str(target)!r})" if is_path else ""
+    maker = "table" if known[0].table and is_name(str(target)) else known[0].made_by
+    instead = f", here sf.{maker}({str(target)!r})" if is_path else ""
     others = "".join(f", or {takes}" for takes in dict.fromkeys(kind.takes for kind in known[1:]))
     raise UsageError(f"{where} cannot write to {target!r}: give it {known[0].takes}{instead}{others}{but}")
 
@@ -204,8 +208,8 @@ def _place_of_table(target: DeltaTable) -> str:
     return target.place
 
 
-def _path_of_table(target: DeltaTable) -> str:
-    return target.path
+def _name_of_table(target: DeltaTable) -> str:
+    return target.named
 
 
 def _check_append(where: str, target: DeltaTable, options: Mapping[str, Any], rows: RowType | None) -> None:
@@ -280,7 +284,7 @@ DELTA_APPEND = SinkKind(
     accepts=_is_delta_table,
     implementation="stateflow.spark.sinks.delta_append:DeltaAppend",
     place=_place_of_table,
-    shown=_path_of_table,
+    shown=_name_of_table,
     dataset="delta",
     tells_slot=True,
     made_by="delta",
@@ -299,7 +303,7 @@ DELTA_UPSERT = SinkKind(
     accepts=_is_delta_table,
     implementation="stateflow.spark.sinks.delta_upsert:DeltaUpsert",
     place=_place_of_table,
-    shown=_path_of_table,
+    shown=_name_of_table,
     dataset="delta",
     tells_slot=True,
     made_by="delta",

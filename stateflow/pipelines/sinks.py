@@ -8,7 +8,7 @@ from typing import Any
 from stateflow.errors import UsageError
 from stateflow.names import OPTIONS, suggestion
 from stateflow.pipelines.changes import refuse_changes, refuse_filtered, refuse_other_keys
-from stateflow.pipelines.graph import NodeRows, SinkNode
+from stateflow.pipelines.graph import Graph, NodeRows, SinkNode
 from stateflow.pipelines.inputs.input import Input
 from stateflow.pipelines.inputs.places import between
 from stateflow.pipelines.rows.row_type import RowType
@@ -74,13 +74,20 @@ def _refuse_nested(uid: str, kind: SinkKind, named: str, place: str, other: Sink
             )
 
 
+def refuse_one_place(flow: Graph) -> None:
+    """The checks of places, once a run knows where the tables are that catalogs name."""
+    for number, sink in enumerate(flow.sinks):
+        _refuse_same_place(sink.uid, sink.sink_kind, sink.target, flow.sinks[:number])
+    refuse_own_output(((node.uid, node.factory) for node in flow.sources), flow.sinks)
+
+
 def refuse_own_output(sources: Iterable[tuple[str, Input]], sinks: Iterable[SinkNode]) -> None:
     """UsageError for a source that reads what a sink of its pipeline writes: each run would double the rows."""
     written = [sink for sink in sinks if sink.place]
     for source, factory in sources:
         for sink in written:
             if factory.reads(sink.place):
-                another = "path" if sink.sink_kind.table else "target"
+                another = "path" if sink.sink_kind.table and not sink.target.name else "target"
                 raise UsageError(
                     f"source {source!r} reads {factory.named}, and sink {sink.uid!r} writes to {sink.output}, so that every "
                     f"row would come in again: give the sink another {another}"

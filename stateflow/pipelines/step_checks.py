@@ -10,6 +10,7 @@ from stateflow.pipelines.code.signatures import takes
 from stateflow.pipelines.code.source_text import shown_aggregation
 from stateflow.pipelines.graph import NodeRows
 from stateflow.pipelines.inputs.input import Declarable, FunctionInput, Input
+from stateflow.pipelines.inputs.tables import is_name
 from stateflow.pipelines.rows.row_type import RowType
 
 
@@ -17,6 +18,8 @@ def declared_input(uid: str, factory: Any, rows: RowType | None) -> Input:
     """What a source reads: a table, files, topics, what a package offers, or a function of the SparkSession."""
     if isinstance(factory, Declarable):
         return factory.declared(uid, rows)
+    if isinstance(factory, str) and is_name(factory):
+        raise UsageError(f"source {uid!r} cannot read {factory!r}: say sf.table({factory!r})")
     if isinstance(factory, str | PathLike):
         raise UsageError(
             f"source {uid!r} cannot read {str(factory)!r}: say sf.delta({str(factory)!r}), or sf.files({str(factory)!r}, 'json')"

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 from stateflow.errors import StateflowError
 from stateflow.format.records import FileRef, Outcome, Prepared
 from stateflow.pipelines.sink_kinds import DELTA_APPEND, MEMORY
-from stateflow.spark.inputs.open_inputs import first_line
 from stateflow.spark.internals.delta_log import DeltaLog
+from stateflow.spark.internals.gateway import first_line
 from stateflow.spark.sinks.delta_table import added
 from stateflow.spark.sinks.staging import Stager, staged_schema
 from stateflow.storage.files import verify

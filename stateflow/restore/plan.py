@@ -13,6 +13,7 @@ from stateflow.checkpoint.handle import JobHandle
 from stateflow.compatibility.flows import Check, Counts
 from stateflow.config.options import Options
 from stateflow.format.records import Owner
+from stateflow.pipelines.inputs.tables import DeltaTable
 from stateflow.pipelines.pipeline import Pipeline
 from stateflow.restore.parameters import ParameterRestore
 from stateflow.restore.readers import Reader
@@ -134,7 +135,9 @@ class Plan:
 
 
 def table_path(target: object) -> str:
-    """A table's path, as people read it and Spark opens it. Two of them are compared by `stateflow.pipelines.inputs.places`."""
+    """The name that a catalog has for a table, else its path, as people read it and Spark opens it. Two of them are compared by `stateflow.pipelines.inputs.places`."""
+    if isinstance(target, DeltaTable) and target.name:
+        return target.name
     path = str(getattr(target, "path", target))
     return path if "://" in path else os.path.normpath(Path(path.removeprefix("file:")).absolute())
 

@@ -88,6 +88,7 @@ def make_plan(request: RestoreRequest) -> Plan:
         )
     if request.clone_sinks:
         refuse_copies(origin, job)
+        _refuse_names(flow)
     shared = list(_shared_outputs(flow, origin, own, job))
     parallelism = request.parallelism
     if parallelism:
@@ -175,7 +176,8 @@ def _shared_outputs(flow: Flow, origin: Origin, own: Record | None, job: JobHand
         return
     for sink in flow.sinks:
         if not sink.place or not any(
-            sink.sink_kind.is_at(sink.target, theirs) for theirs in origin.targets.values()
+            sink.sink_kind.is_at(sink.target, theirs, origin.names.get(uid, ""))
+            for uid, theirs in origin.targets.items()
         ):
             continue
         path = _target(sink)
@@ -258,6 +260,16 @@ def _delivered_again(
     )
 
 
+def _refuse_names(flow: Flow) -> None:
+    """UsageError for a copy whose place only a catalog could tell."""
+    for sink in flow.sinks:
+        if sink.sink_kind.cloned and sink.target.name:
+            raise UsageError(
+                f"--clone-sinks makes its copies at paths, and sink {sink.uid!r} writes to {sink.target.name}, which a catalog names: give the "
+                "fork a path, sf.delta('/another/path'), and add the copy to the catalog afterwards (CREATE TABLE ... USING DELTA LOCATION)"
+            )
+
+
 def _target(sink: SinkNode) -> str:
     """Where a sink writes to, for people; empty if that is no place."""
     return table_path(sink.target) if sink.sink_kind.table else sink.output
@@ -266,9 +278,11 @@ def _target(sink: SinkNode) -> str:
 def _written_so_far(newest: Prepared | None, sink: SinkNode) -> str:
     """The table that the sink has written to so far, if it is another one from now on."""
     kind = kind_in_record(newest.kind) if newest is not None else None
-    if newest is None or kind is None or not kind.dataset or sink.sink_kind.is_at(sink.target, newest.target):
+    if newest is None or kind is None or not kind.dataset:
         return ""
-    return table_path(newest.target) if kind.table else newest.target
+    if sink.sink_kind.is_at(sink.target, newest.target, newest.name):
+        return ""
+    return newest.name or (table_path(newest.target) if kind.table else newest.target)
 
 
 def _moves(flow: Flow, record: Record, log: Log) -> bool:

@@ -34,6 +34,8 @@ class Origin:
     """What the tables of feeds showed at the snapshot."""
     targets: Mapping[str, str] = field(default_factory=dict)
     """By sink uid: where the job writes."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """By sink uid: what a catalog calls that place, as far as the snapshot says it."""
     savepoint: Savepoint | None = None
     url: str = ""
 
@@ -59,11 +61,13 @@ def find_origin(origin: str, job: JobHandle, storage_options: Mapping[str, str])
         return _checkpoint(name, job)
     store = open_store(name.url, storage_options)
     savepoint = read_savepoint(store)
+    record = resolved(savepoint, store.url)
     return Origin(
         label=store.url,
-        record=resolved(savepoint, store.url),
+        record=record,
         job=savepoint.job,
         targets=savepoint.targets,
+        names={uid: prepared.name for uid, prepared in record.sinks.items()},
         savepoint=savepoint,
         url=store.url,
     )
@@ -83,6 +87,7 @@ def _checkpoint(name: Name, job: JobHandle) -> Origin:
         last_commits=outcome.last_commits,
         feeds=outcome.feeds,
         targets={uid: prepared.target for uid, prepared in newest.items()},
+        names={uid: prepared.name for uid, prepared in newest.items()},
     )
 
 

@@ -39,9 +39,11 @@ from stateflow.format.records import Owner, Record
 from stateflow.liveness.heart import Heart
 from stateflow.metrics import numbers, reporter
 from stateflow.pipelines.flow import Flow
+from stateflow.pipelines.graph import put_table
 from stateflow.pipelines.lost_rows import LostRows, added, lost_rows
 from stateflow.pipelines.needs import unmet_needs
 from stateflow.pipelines.pipeline import Pipeline
+from stateflow.pipelines.sinks import refuse_one_place
 from stateflow.savepoints.origin import written_places
 from stateflow.spark.batches.batch_attempt import BatchSettings
 from stateflow.spark.batches.routes import Routes
@@ -49,7 +51,7 @@ from stateflow.spark.carry_out import Sinks, functions_of
 from stateflow.spark.inputs.absent_inputs import absent_inputs
 from stateflow.spark.inputs.foreign_changes import tell_of_outputs
 from stateflow.spark.inputs.lineage import traced
-from stateflow.spark.inputs.open_inputs import OpenInputs, open_inputs
+from stateflow.spark.inputs.open_inputs import OpenInputs, locate, open_inputs
 from stateflow.spark.inputs.schemas import Outline
 from stateflow.spark.loop import MOST_INPUT_FREE, BatchLoop, BatchReport
 from stateflow.spark.queries import Queries
@@ -58,6 +60,7 @@ from stateflow.spark.session import lent
 from stateflow.spark.session.build import build_session
 from stateflow.spark.shuffle.placement import Placement
 from stateflow.spark.sinks.base import Sink
+from stateflow.spark.sinks.delta_rewind import TableSink
 from stateflow.spark.sinks.kinds import make_sink
 from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.spark.sinks.staging import Stager
@@ -363,11 +366,16 @@ class _Run:
     def _open_sinks(self, spark: SparkSession, outline: Outline) -> dict[str, Sink]:
         sinks, misfits = {}, []
         for node in self.flow.sinks:
+            locate(spark, node)
+        refuse_one_place(self.flow)
+        for node in self.flow.sinks:
             sink = make_sink(node.uid, node.mode, node.target, node.options, self.options.delivery)
             try:
                 sink.open(spark, outline.schema(node.inputs[0]))
             except IncompatibleError as error:
                 misfits.append(str(error))
+            if isinstance(sink, TableSink):
+                put_table(node, sink.table)
             sinks[node.uid] = sink
         if misfits:
             # All at once: every attempt costs a start of Spark.

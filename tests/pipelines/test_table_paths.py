@@ -13,7 +13,7 @@ import stateflow as sf
     ("path", "message"),
     [
         ("main.sales.orders", r"looks like the name of a table .* say '\./main\.sales\.orders' for a folder"),
-        ("sales.orders", r"`DESCRIBE DETAIL sales\.orders` shows as its location"),
+        ("sales.orders", r"write sf\.table\('sales\.orders'\)"),
         ("`main`.`sales`.`my orders`", "looks like the name of a table"),
         ("delta.`/data/orders`", r"is written as in SQL: write delta\('/data/orders'\)"),
         ("/data/orders ", r"has a space at its end: write delta\('/data/orders'\)"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import stateflow as sf
-from stateflow.spark.inputs.open_inputs import first_line
+from stateflow.spark.internals.gateway import first_line
 from stateflow.spark.task.failures import translated
 
 MISFIT = """An error occurred while calling o126.collectToPython.

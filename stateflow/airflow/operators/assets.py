@@ -21,9 +21,11 @@ def tables_alias(name: str) -> AssetAlias:
     return AssetAlias(name=f"stateflow/{name}/tables", group="stateflow")
 
 
-def table_asset(target: str) -> Asset | None:
+def table_asset(target: str, name: str = "") -> Asset | None:
     """The asset of a Delta table at a path, as others name it: `s3://` for Hadoop's `s3a://`, `file://` for a folder. None if
-    others have no name for its place."""
+    others have no name for its place. One that a catalog calls `name` is known by that."""
+    if name:
+        return Asset(name=name)
     scheme, slashes, rest = target.partition("://")
     if not slashes:
         if target.startswith("file:/"):

@@ -14,6 +14,8 @@ from stateflow.airflow.operators.assets import table_asset
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, Context
 
+    from stateflow.observe.status import SinkStatus
+
 _log = logging.getLogger(__name__)
 
 
@@ -40,16 +42,16 @@ def announce(
 
 
 def announce_tables(
-    context: Context, alias: AssetAlias, tables: Mapping[str, str], facts: Mapping[str, Any]
+    context: Context, alias: AssetAlias, tables: Mapping[str, SinkStatus], facts: Mapping[str, Any]
 ) -> None:
-    """An event for each table that a run has written. `tables`: by the sink's uid, where the table is."""
-    for uid, target in tables.items():
+    """An event for each table that a run has written. `tables` are its sinks by uid."""
+    for uid, sink in tables.items():
         try:
-            asset = table_asset(target)
+            asset = table_asset(sink.target, sink.name)
             if asset is not None:
                 context["outlet_events"][alias].add(asset, extra={**facts, "sink": uid})
         except Exception as error:
-            _log.warning("table %s gets no event: %s", target, error)
+            _log.warning("table %s gets no event: %s", sink.target, error)
 
 
 def keep_quiet(operator: BaseOperator) -> None:

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from stateflow.driver.run_state import RunState
     from stateflow.driver.supervision import Supervision
     from stateflow.jobs.job import Job
-    from stateflow.observe.status import JobStatus
+    from stateflow.observe.status import JobStatus, SinkStatus
 
 OnLiveRun = Annotated[str, Argument(one_of("refuse", "wait", "takeover"))]
 OnRerun = Annotated[str, Argument(one_of("go_on", "skip", "rewind"))]
@@ -547,15 +547,13 @@ class StateflowRunOperator(ReportsLineage, DriverOperator):
         return result
 
 
-def _written(status: JobStatus, mark: ScheduledRun | None) -> dict[str, str]:
+def _written(status: JobStatus, mark: ScheduledRun | None) -> dict[str, SinkStatus]:
     """The Delta tables that have something of this task's run, by sink."""
     from stateflow.pipelines.sink_kinds import is_table  # loads what a DAG file must not
 
     before = (mark.since or 0) if mark is not None else 0
     return {
-        sink.uid: sink.target
-        for sink in status.sinks
-        if is_table(sink.kind) and (sink.last_commit or 0) > before
+        sink.uid: sink for sink in status.sinks if is_table(sink.kind) and (sink.last_commit or 0) > before
     }
 
 

@@ -20,7 +20,11 @@ def absent_inputs(flow: Flow) -> Iterator[str]:
         if isinstance(target, Files) and (named := folder_named_like_a_pattern(target.path)):
             yield folder_sentence(source.uid, named)
             continue
-        if not isinstance(target, Files | DeltaTable) or (folder := folder_of(target.path)) is None:
+        if (
+            not isinstance(target, Files | DeltaTable)
+            or not target.path
+            or (folder := folder_of(target.path)) is None
+        ):
             continue
         if isinstance(target, DeltaTable):
             if not (folder / "_delta_log").is_dir():

@@ -79,7 +79,8 @@ def look_ahead(
         bound = until.get(node.uid) if isinstance(until, Mapping) else until
         if until is not None and bound is None:
             continue  # a source without a bound does not advance
-        delta_log = log_of(table.path) if isinstance(table, DeltaTable) and line != NOTHING else None
+        place = table.path if isinstance(table, DeltaTable) and line != NOTHING else ""
+        delta_log = log_of(place) if place else None
         answers.add(ahead(delta_log, Position.parse(line), bound) if delta_log is not None else Ahead.UNKNOWN)
     if Ahead.UNKNOWN in answers or not answers:
         return None
@@ -95,7 +96,11 @@ def _before_a_first_run(flow: Flow, log_of: LogOf, until: Bound | Mapping[str, B
         bound = until.get(node.uid) if isinstance(until, Mapping) else until
         table = node.factory
         starts = {"startingversion", "startingtimestamp"}
-        if not isinstance(table, DeltaTable) or starts & {name.lower() for name in table.options}:
+        if (
+            not isinstance(table, DeltaTable)
+            or not table.path
+            or starts & {name.lower() for name in table.options}
+        ):
             return None
         delta_log = log_of(table.path)
         if bound is None or delta_log is None or not begins_after(delta_log, bound):

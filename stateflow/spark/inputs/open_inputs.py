@@ -21,16 +21,18 @@ from stateflow.format.source_offsets import SourceLeaves
 from stateflow.operators.lateness import is_late
 from stateflow.pipelines.absent import Watched, is_watched, may_have_nulls, watched
 from stateflow.pipelines.flow import Flow
-from stateflow.pipelines.graph import SourceNode
+from stateflow.pipelines.graph import SinkNode, SourceNode, put_table
 from stateflow.pipelines.inputs.files import Files
 from stateflow.pipelines.inputs.tables import DeltaTable
 from stateflow.pipelines.rows.row_type import quoted
 from stateflow.spark.internals.delta_log import CHANGE_FEED, DeltaLog
 from stateflow.spark.internals.file_systems import missing
 from stateflow.spark.internals.frames import empty_frame
+from stateflow.spark.internals.gateway import first_line
 from stateflow.spark.internals.plans import parts_of_union
 from stateflow.spark.internals.queries import observed_metrics
 from stateflow.spark.shuffle.exchange import LATE
+from stateflow.spark.sources.catalog_tables import located
 from stateflow.spark.sources.kafka_topics import ids_of_topics
 from stateflow.spark.sources.leaves import LeafDescription, check_frame, leaves_of, topic_ids_of
 
@@ -130,19 +132,29 @@ def open_inputs(spark: SparkSession, flow: Flow, *, exactly_once: bool) -> OpenI
     stream = _unioned([(node, _observed(node, frames[node.uid])) for node in nodes])
     # The streams of the union are other objects, in the same order.
     streams = zip(check_frame(stream, exactly_once), opened, strict=True)
-    leaves_read = tuple(replace(leaf, topic_ids=own.topic_ids) for leaf, own in streams)
+    leaves_read = tuple(replace(leaf, topic_ids=own.topic_ids, target=own.target) for leaf, own in streams)
     return OpenInputs(nodes, frames, stream, tuple(layout), leaves_read)
+
+
+def locate(spark: SparkSession, node: SourceNode | SinkNode) -> None:
+    """Gives a source or a sink the place of its table, if a catalog names that and has not been asked."""
+    table = node.factory if isinstance(node, SourceNode) else node.target
+    if isinstance(table, DeltaTable) and not table.path:
+        put_table(node, located(spark, table, f"{node.kind} {node.uid!r}"))
 
 
 def open_source(
     spark: SparkSession, node: SourceNode, *, exactly_once: bool
 ) -> tuple[DataFrame, list[LeafDescription]]:
     """One source's frame, checked, and the streams that it consists of."""
+    locate(spark, node)
     frame = _open_frame(spark, node)
     try:
         leaves = check_frame(frame, exactly_once)
     except StateflowError as error:
         raise type(error)(f"source {node.uid!r}: {error}") from error
+    if isinstance(node.factory, DeltaTable):
+        leaves = [replace(leaf, target=node.factory.named) for leaf in leaves]
     return frame, [
         replace(leaf, topic_ids=ids_of_topics(spark, node.uid, leaf)) if leaf.kind == "kafka" else leaf
         for leaf in leaves
@@ -158,7 +170,7 @@ def _open_frame(spark: SparkSession, node: SourceNode) -> DataFrame:
                 f"sf.delta({factory.path!r})"
             )
         if isinstance(factory, DeltaTable) and factory.reads_changes:
-            _require_feed(spark, node.uid, factory.path)
+            _require_feed(spark, node.uid, factory)
         frame = factory.streaming(spark)
     except StateflowError:
         raise
@@ -183,11 +195,12 @@ def _open_frame(spark: SparkSession, node: SourceNode) -> DataFrame:
     return frame
 
 
-def _require_feed(spark: SparkSession, uid: str, path: str) -> None:
+def _require_feed(spark: SparkSession, uid: str, table: DeltaTable) -> None:
+    path = table.path
     log = DeltaLog(spark, path)
     if log.exists() and not log.begin().shape().is_on(CHANGE_FEED):
         raise UsageError(
-            f"source {uid!r}: the Delta table {path} keeps no feed of its changes: let it do so from now on, ALTER TABLE delta.`{path}` SET "
+            f"source {uid!r}: the {table} keeps no feed of its changes: let it do so from now on, ALTER TABLE delta.`{path}` SET "
             f"TBLPROPERTIES ('{CHANGE_FEED}' = 'true'), and run again"
         )
 
@@ -477,11 +490,3 @@ def unioned(frames: Sequence[DataFrame]) -> DataFrame:
     for other in frames[1:]:
         out = out.unionByName(other)
     return out
-
-
-def first_line(error: Exception) -> str:
-    """The part of Spark's long messages that fits into a sentence."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    if lines[0].startswith("An error occurred while calling ") and len(lines) > 1:
-        return lines[1].removeprefix(": ")  # what Java says; the line above names an object that nobody knows
-    return lines[0]

@@ -17,8 +17,9 @@ from pyspark.sql import DataFrame, SparkSession
 from stateflow.errors import StateflowError
 from stateflow.format.records import Record, SourceState
 from stateflow.format.source_offsets import joined_lines
-from stateflow.spark.inputs.open_inputs import OpenInputs, SourceFrames, first_line
+from stateflow.spark.inputs.open_inputs import OpenInputs, SourceFrames
 from stateflow.spark.inputs.seeding import plan_batch, seed, seed_entries, unread
+from stateflow.spark.internals.gateway import first_line
 from stateflow.spark.sources.file_log import Fetch
 from stateflow.storage.file_urls import hadoop_path
 

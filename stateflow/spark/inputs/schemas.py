@@ -18,7 +18,8 @@ from stateflow.pipelines.graph import KeyedNode, NodeRows, SourceNode, Transform
 from stateflow.pipelines.processes.operator_spec import MAIN
 from stateflow.pipelines.rows.row_type import row_type
 from stateflow.pipelines.step_checks import aggregates
-from stateflow.spark.inputs.open_inputs import OpenInputs, first_line, unioned
+from stateflow.spark.inputs.open_inputs import OpenInputs, unioned
+from stateflow.spark.internals.gateway import first_line
 from stateflow.spark.internals.plans import PlanNode, plan_of
 from stateflow.spark.shuffle.exchange import LATE, KeyedInput, exchanged, same_key_types, spread
 from stateflow.spark.sources.leaves import STATEFUL

@@ -132,6 +132,14 @@ def failure_classes(error: BaseException) -> list[str]:
     return names
 
 
+def first_line(error: Exception) -> str:
+    """The part of Spark's long messages that fits into a sentence."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    if lines[0].startswith("An error occurred while calling ") and len(lines) > 1:
+        return lines[1].removeprefix(": ")  # what Java says; the line above names an object that nobody knows
+    return lines[0]
+
+
 @internal("py4j.protocol.Py4JJavaError.java_exception", where_missing="the text lacks Java's own words")
 def failure_text(error: BaseException) -> str:
     """All that an error that came out of the JVM says."""

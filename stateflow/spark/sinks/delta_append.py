@@ -19,7 +19,7 @@ from stateflow.spark.sinks.base import (
     DeliveryMode,
     is_committed,
 )
-from stateflow.spark.sinks.delta_rewind import TableSink
+from stateflow.spark.sinks.delta_rewind import TableSink, called
 from stateflow.spark.sinks.delta_table import (
     ATTEMPTS,
     added,
@@ -60,7 +60,7 @@ class DeltaAppend(TableSink):
         return cls(target, delivery)
 
     def open(self, spark: SparkSession, schema: StructType) -> None:
-        shape = open_table(spark, self.table, schema, self.delivery)
+        self.table, shape = open_table(spark, self.table, schema, self.delivery)
         check_fit(schema, shape, str(self.table), self.table.path)
 
     def prepare(self, frame: DataFrame, at: SinkSlot, prev: int | None, stager: Stager) -> Prepared:
@@ -91,6 +91,7 @@ class DeltaAppend(TableSink):
                 "partition_by": list(shape.partition_by),
                 "columns": frame.columns,
                 "marks": column_marks(shape, frame.columns),
+                **called(self.table.name),
                 "exactly_once": exactly_once,
             },
             rows=sum(rows_of(add) for add in adds),

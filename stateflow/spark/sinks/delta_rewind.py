@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stateflow.errors import DisagreementError, NotFoundError
-from stateflow.format.records import Prepared
+from stateflow.format.records import CATALOG_NAME, Prepared
 from stateflow.pipelines.inputs.tables import DeltaTable
 from stateflow.spark.internals.delta_log import DeltaLog, LoggedCommit
 from stateflow.spark.sinks.base import (
@@ -96,6 +96,11 @@ def plan_rewind(spark: SparkSession, prepared: Prepared, at: SinkSlot, last_slot
     return Rewind(prepared.target, last_slot, version, undone)
 
 
+def called(name: str) -> dict[str, str]:
+    """What a catalog calls the table, for a record."""
+    return {CATALOG_NAME: name} if name else {}
+
+
 class TableSink(Sink):
     """A sink into a Delta table, which says what slot it has, and whose output can be taken back."""
 
@@ -133,7 +138,12 @@ class TableSink(Sink):
             kind=cls.declared.rewound_as,
             target=prepared.target,
             prev=prev,
-            payload={"table": txn.shape().id, "last_slot": last_slot, "version": planned.version},
+            payload={
+                "table": txn.shape().id,
+                "last_slot": last_slot,
+                "version": planned.version,
+                **called(prepared.name),
+            },
         )
 
     @staticmethod

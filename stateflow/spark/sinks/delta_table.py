@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from stateflow.errors import DisagreementError, IncompatibleError, UsageError
-from stateflow.pipelines.inputs.tables import DeltaTable
+from stateflow.pipelines.inputs.tables import DeltaTable, parts_of, sql_name
+from stateflow.pipelines.rows.row_type import quoted
 from stateflow.spark.internals.delta_log import DeltaLog, TableShape, Transaction
 from stateflow.spark.internals.gateway import failure_classes
 from stateflow.spark.sinks.base import DeliveryMode, decide_undecided, disagreement
 from stateflow.spark.sinks.slot import SinkSlot
+from stateflow.spark.sources.catalog_tables import located
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,8 +31,12 @@ checkpoint: of micro-batches of half a second, each tenth would take two."""
 
 def open_table(
     spark: SparkSession, table: DeltaTable, schema: StructType, delivery: DeliveryMode
-) -> TableShape:
-    """The table's shape; creates the table when there is none."""
+) -> tuple[DeltaTable, TableShape]:
+    """The table at its place, and its shape; creates the table when there is none."""
+    if table.location:
+        check_log_store(spark, table.location, delivery)
+    if not table.path:
+        table = _created_by_name(spark, table, schema)
     check_log_store(spark, table.path, delivery)
     log = DeltaLog(spark, table.path)
     if not log.exists():
@@ -40,17 +47,38 @@ def open_table(
             f"{table} is partitioned by {list(shape.partition_by)}, not by {list(table.partition_by)}: "
             "leave partition_by out or write to another path"
         )
-    return shape
+    return table, shape
+
+
+def _created_by_name(spark: SparkSession, table: DeltaTable, schema: StructType) -> DeltaTable:
+    create_table(spark, table, schema)
+    return located(spark, replace(table, create=False), f"the sink into {table}")
 
 
 def create_table(spark: SparkSession, table: DeltaTable, schema: StructType) -> None:
-    from delta.tables import DeltaTable as Builder
-
     unknown = [c for c in table.partition_by if c not in schema.names]
     if unknown:
         raise UsageError(
             f"partition_by of {table} names {unknown}, which are not among its columns {schema.names}"
         )
+    make = _by_path if table.path else _by_name
+    for attempt in range(1, CREATING + 1):
+        try:
+            make(spark, table, schema)
+            return
+        except Exception:
+            # Two first runs create the table at once. While one is at it, Delta says both that there is a table and that
+            # there is none.
+            if _is_there(spark, table):
+                return
+            if attempt == CREATING:
+                raise
+            time.sleep(0.3 * attempt)
+
+
+def _by_path(spark: SparkSession, table: DeltaTable, schema: StructType) -> None:
+    from delta.tables import DeltaTable as Builder
+
     builder = Builder.createIfNotExists(spark).location(table.path)
     for field in schema.fields:
         builder = builder.addColumn(field.name, field.dataType, nullable=True)
@@ -58,18 +86,34 @@ def create_table(spark: SparkSession, table: DeltaTable, schema: StructType) -> 
         builder = builder.partitionedBy(*table.partition_by)
     for name, value in {**CREATED_WITH, **table.properties}.items():
         builder = builder.property(name, value)
-    for attempt in range(1, CREATING + 1):
-        try:
-            builder.execute()
-            return
-        except Exception:
-            # Two first runs create the table at once. While one is at it, Delta says both that there is a table and that
-            # there is none.
-            if DeltaLog(spark, table.path).exists():
-                return
-            if attempt == CREATING:
-                raise
-            time.sleep(0.3 * attempt)
+    builder.execute()
+
+
+def _by_name(spark: SparkSession, table: DeltaTable, schema: StructType) -> None:
+    """By a statement: Delta's builder knows no name with a catalog."""
+    from pyspark.sql.types import StructField, StructType
+
+    columns = StructType([StructField(field.name, field.dataType, nullable=True) for field in schema.fields])
+    properties = {**CREATED_WITH, **table.properties}
+    parts = [
+        f"CREATE TABLE IF NOT EXISTS {sql_name(parts_of(table.name))} ({columns.toDDL()}) USING delta",
+        f"PARTITIONED BY ({', '.join(map(quoted, table.partition_by))})" if table.partition_by else "",
+        f"LOCATION {_text(table.location)}" if table.location else "",
+        f"TBLPROPERTIES ({', '.join(f'{_text(name)} = {_text(value)}' for name, value in properties.items())})",
+    ]
+    spark.sql(" ".join(filter(None, parts)))
+
+
+def _text(value: str) -> str:
+    r"""A text in a statement. Spark 4.0 would read a quote that is written as two as the end of one text and the start of another."""
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def _is_there(spark: SparkSession, table: DeltaTable) -> bool:
+    if table.path:
+        return DeltaLog(spark, table.path).exists()
+    return bool(located(spark, table, f"the sink into {table}").path)
 
 
 def check_log_store(spark: SparkSession, path: str, delivery: DeliveryMode) -> None:

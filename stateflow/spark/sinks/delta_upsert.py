@@ -18,7 +18,7 @@ from stateflow.spark.internals.frames import cloned_session
 from stateflow.spark.internals.gateway import failure_classes
 from stateflow.spark.sinks.base import BatchFunction, Committed, DeliveryMode, is_committed
 from stateflow.spark.sinks.deletion import deletion, marked
-from stateflow.spark.sinks.delta_rewind import TableSink
+from stateflow.spark.sinks.delta_rewind import TableSink, called
 from stateflow.spark.sinks.delta_rewrite import bytes_per_file, files_to_rewrite, is_plain, metrics, rewritten
 from stateflow.spark.sinks.delta_table import (
     ATTEMPTS,
@@ -91,7 +91,8 @@ class DeltaUpsert(TableSink):
                 )
         self._deletion(schema)
         schema = self._written(schema)
-        self._check(open_table(spark, self.table, schema, self.delivery), schema)
+        self.table, shape = open_table(spark, self.table, schema, self.delivery)
+        self._check(shape, schema)
         _violations(
             spark.createDataFrame([], schema),
             DeltaLog(spark, self.table.path).begin().shape(),
@@ -125,6 +126,7 @@ class DeltaUpsert(TableSink):
                 "order_by": list(self.order_by),
                 **({"operation": operation} if operation else {}),
                 **({"bounds": staged.bounds} if staged.bounds else {}),
+                **called(self.table.name),
                 "exactly_once": self.delivery == "exactly_once",
             },
             files=staged.files,

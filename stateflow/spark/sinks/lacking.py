@@ -22,7 +22,7 @@ def lacking(flow: Flow) -> dict[str, str]:
     problems = {}
     for node in flow.sinks:
         stream, table = node.inputs[0], node.target
-        if not isinstance(table, DeltaTable) or stream.rows is None:
+        if not isinstance(table, DeltaTable) or not table.path or stream.rows is None:
             continue
         there = columns_of(table.path)
         fields = [f for f in stream.rows.fields if f.name != node.options.get("operation")]

@@ -1,0 +1,198 @@
+"""Tables that a catalog names: a run asks once where each is, and reads and writes there."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import stateflow as sf
+from stateflow.errors import DisagreementError, IncompatibleError, NotFoundError, UsageError
+from stateflow.spark.sources.catalog_tables import located
+from tests.spark.pipelines import Workbench
+
+WHO = "source 'orders'"
+
+
+@dataclass
+class Order:
+    id: int
+    amount: int
+
+
+@sf.pipeline("orders")
+def orders(
+    flow: sf.Flow,
+    *,
+    source: str = "shop.orders",
+    copy: str = "shop.copy",
+    latest: str = "shop.latest",
+    create: bool = True,
+) -> None:
+    rows = flow.source("orders", sf.table(source), Order)
+    rows.append("copy", sf.delta(copy) if copy.startswith("/") else sf.table(copy, create=create))
+    rows.upsert("latest", sf.table(latest, create=create), keys=["id"], order_by=["amount"])
+
+
+@pytest.fixture
+def shop(spark: SparkSession) -> Iterator[SparkSession]:
+    spark.sql("CREATE SCHEMA shop")
+    spark.sql("CREATE TABLE shop.orders (id BIGINT, amount BIGINT) USING delta")
+    spark.sql("INSERT INTO shop.orders VALUES (1, 10), (2, 20)")
+    yield spark
+    spark.sql("DROP SCHEMA shop CASCADE")
+
+
+def rows(spark: SparkSession, table: str) -> list[tuple[int, ...]]:
+    return sorted(map(tuple, spark.table(table).collect()))
+
+
+def place(spark: SparkSession, table: str) -> str:
+    return located(spark, sf.table(table), WHO).path
+
+
+def tables(spark: SparkSession) -> list[str]:
+    return sorted(row["tableName"] for row in spark.sql("SHOW TABLES IN shop").collect())
+
+
+def test_a_job_reads_appends_and_upserts_by_name_and_goes_on_under_new_names(
+    shop: SparkSession, bench: Workbench
+) -> None:
+    bench.run(orders)
+    assert (rows(shop, "shop.copy"), rows(shop, "shop.latest")) == ([(1, 10), (2, 20)],) * 2
+    record = bench.records("orders")[-1]
+    assert {uid: prepared.name for uid, prepared in record.sinks.items()} == {
+        "copy": "spark_catalog.shop.copy",
+        "latest": "spark_catalog.shop.latest",
+    }
+    assert record.sinks["copy"].target == place(shop, "shop.copy")
+
+    for table in ("orders", "copy"):  # their folders move with them
+        shop.sql(f"ALTER TABLE shop.{table} RENAME TO shop.{table}_2")
+    shop.sql("INSERT INTO shop.orders_2 VALUES (1, 11)")
+    with pytest.raises(
+        NotFoundError,
+        match=r"no table spark_catalog\.shop\.orders: did you mean spark_catalog\.shop\.orders_2\?",
+    ):
+        bench.run(orders)
+    assert bench.run(orders, {"source": "shop.orders_2", "copy": "SHOP.copy_2"}).rows == 1
+    assert rows(shop, "shop.copy_2") == [(1, 10), (1, 11), (2, 20)]
+    assert rows(shop, "shop.latest") == [(1, 11), (2, 20)]
+
+    shop.sql("INSERT INTO shop.orders_2 VALUES (3, 30)")
+    moved = {"source": "spark_catalog.shop.orders_2", "copy": place(shop, "shop.copy_2")}
+    assert bench.run(orders, moved).rows == 1  # by its path, the table is the same
+    assert len(rows(shop, "shop.copy_2")) == 4
+
+
+def test_a_table_that_was_made_anew_is_refused_before_it_gets_rows(
+    shop: SparkSession, bench: Workbench
+) -> None:
+    bench.run(orders)
+    shop.sql("DROP TABLE shop.copy")
+    shop.sql("CREATE TABLE shop.copy (id BIGINT, amount BIGINT) USING delta")
+    shop.sql("INSERT INTO shop.orders VALUES (3, 30)")
+    with pytest.raises(
+        DisagreementError,
+        match=r"spark_catalog\.shop\.copy has no slot of this job.*put the table back, give a new table a new sink uid",
+    ):
+        bench.run(orders)
+    assert rows(shop, "shop.copy") == []
+    shop.sql("DROP TABLE shop.orders")
+    shop.sql("CREATE TABLE shop.orders (id BIGINT, amount BIGINT) USING delta")
+    with pytest.raises(
+        DisagreementError, match=r"it was recreated; bring the old table back, or give the source a new uid"
+    ):
+        bench.run(orders)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "error", "message"),
+    [
+        ({"create": "false"}, NotFoundError, r"sink 'copy': there is no table spark_catalog\.shop\.copy: .*create=True.*in memory"),
+        ({"latest": "shpo.latest"}, NotFoundError, r"sink 'latest': .* no schema spark_catalog\.shpo: did you mean shop\?"),
+        ({"latest": "spark_catalog.SHOP.copy"}, UsageError, r"sinks 'copy' and 'latest' write to one place, spark_catalog\.SHOP\.copy"),
+        ({"latest": "spark_catalog.shop.orders"}, UsageError, r"source 'orders' reads .*shop\.orders, and sink 'latest' writes to .*shop\.orders"),
+    ],
+)  # fmt: skip
+def test_nothing_is_made_or_written_where_one_name_is_wrong(
+    shop: SparkSession, bench: Workbench, parameters: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        bench.run(orders, parameters)
+    assert (tables(shop), bench.listing()) == (["orders"], [])
+
+
+def test_a_table_by_path_and_by_name_is_one_table(shop: SparkSession, bench: Workbench) -> None:
+    shop.sql("CREATE TABLE shop.latest (id BIGINT, amount BIGINT) USING delta")
+    with pytest.raises(
+        UsageError, match=r"sinks 'copy' and 'latest' write to one place, spark_catalog\.shop\.latest"
+    ):
+        bench.run(orders, {"copy": place(shop, "shop.latest")})
+
+
+def test_a_name_that_stands_for_no_delta_table_is_told_with_what_to_do(
+    shop: SparkSession, tmp_path: Path
+) -> None:
+    shop.sql("CREATE TABLE shop.parquet (id BIGINT) USING parquet")
+    shop.sql("CREATE VIEW shop.seen AS SELECT * FROM shop.orders")
+    shop.sql(f"CREATE TABLE shop.gone (id BIGINT) USING delta LOCATION '{tmp_path / 'gone'}'")
+    shutil.rmtree(tmp_path / "gone")
+    shop.conf.set("spark.sql.catalog.broken", "no.such.Class")
+    for name, error, message in (
+        ("shop.ordres", NotFoundError, r"no table spark_catalog\.shop\.ordres: did you mean spark_catalog\.shop\.orders\?"),
+        ("nowhere.orders", NotFoundError, r"no schema spark_catalog\.nowhere: CREATE SCHEMA `spark_catalog`\.`nowhere`, or correct the name"),
+        ("main.shop.orders", NotFoundError, r"no catalog 'main' for .*: set spark\.sql\.catalog\.main to its class"),
+        ("spark_catalg.shop.orders", NotFoundError, r"no catalog 'spark_catalg' .*: did you mean spark_catalog\?"),
+        ("spark_catalog.a.b.c", UsageError, r"3 parts behind spark_catalog.*: write spark_catalog\.schema\.table"),
+        ("broken.shop.orders", UsageError, r"could not tell where the table broken\.shop\.orders is: .*no\.such\.Class"),
+        ("shop.parquet", UsageError, r"is a table of parquet.*: read its folder with sf\.files, or CONVERT TO DELTA"),
+        ("shop.seen", UsageError, r"shop\.seen is a view, .*: name the table that it is made of"),
+        ("shop.gone", NotFoundError, r"knows .*shop\.gone, and there is no Delta table at its place .*: bring its files back, or DROP TABLE"),
+    ):  # fmt: skip
+        with pytest.raises(error, match=message) as caught:
+            located(shop, sf.table(name), WHO)
+        assert str(caught.value).startswith(WHO)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_table_is_made_where_the_pipeline_says_and_stays_there(
+    shop: SparkSession, bench: Workbench
+) -> None:
+    folder = bench.folder / "a b" / "made"
+
+    @sf.pipeline("made")
+    def made(flow: sf.Flow, *, location: str) -> None:
+        rows = flow.source("orders", sf.table("shop.orders"), Order)
+        target = sf.table(
+            "shop.made", location=location, partition_by=["id"], options={"delta.appendOnly": "true"}
+        )
+        rows.append("made", target)
+
+    bench.run(made, {"location": str(folder)})
+    detail = shop.sql("DESCRIBE DETAIL shop.made").first()
+    assert detail is not None
+    assert (detail["location"], detail["partitionColumns"]) == (f"file:{folder}", ["id"])
+    assert detail["properties"]["delta.appendOnly"] == "true"
+    assert len(rows(shop, "shop.made")) == 2
+    with pytest.raises(
+        UsageError,
+        match=rf"shop\.made is at {re.escape(str(folder))}, and the pipeline says location='/elsewhere'",
+    ):
+        bench.run(made, {"location": "/elsewhere"})
+
+
+def test_commits_that_a_catalog_manages_are_refused(shop: SparkSession) -> None:
+    from stateflow.spark.sources.catalog_tables import _at
+
+    detail = shop.sql("DESCRIBE DETAIL shop.orders").first()
+    assert detail is not None
+    features = [*detail["tableFeatures"], "catalogManaged"]
+    with pytest.raises(IncompatibleError, match=r"commits of shop\.orders are managed by its catalog"):
+        _at(sf.table("shop.orders"), {**detail.asDict(), "tableFeatures": features}, WHO)
