@@ -20,6 +20,7 @@ from stateflow.format.records import FileRef, Prepared, Record, TableFile
 from stateflow.format.references import references
 from stateflow.observe.status import position_of
 from stateflow.pipelines.delivery import taking_ids
+from stateflow.pipelines.feed_readers import fed_by
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.graph import SinkNode
 from stateflow.pipelines.inputs.files import Files
@@ -238,8 +239,19 @@ def _sinks(flow: Flow, origin: Origin, log: Log | None, rewind: bool) -> Iterato
             yield sink("rewinds", f"back to {to}", back_to=had)
         elif has == had or (still and has <= origin.record.slot):
             yield sink("keeps", "has nothing newer than the snapshot")
+        elif fed_by(flow, node):
+            yield sink("keeps", _told_of_the_restore(newest.get(node.uid), has, rewind))
         else:
             yield sink("keeps", _delivered_again(node, newest.get(node.uid), since, has, rewind), again=True)
+
+
+def _told_of_the_restore(newest: Prepared | None, has: int, rewind: bool) -> str:
+    """What becomes of an output that gets a state's feed. Rows that somebody takes out of it would be missed for good."""
+    cannot = "cannot be taken back and " if rewind and newest is not None and not rewindable(newest) else ""
+    return (
+        f"{cannot}keeps its rows of the feed up to slot {has}: leave them there, since the next batch tells what the restore changes; if it "
+        "cannot, its run warns"
+    )
 
 
 def _delivered_again(

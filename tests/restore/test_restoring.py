@@ -387,12 +387,25 @@ def test_a_plan_says_that_output_comes_again_only_when_it_does(scene: Scene) -> 
                 "its keys once more"
             ),
         ),
+        (
+            "feed",
+            (
+                "cannot be taken back and keeps its rows of the feed up to slot 4: leave them there, since the next batch tells what the restore "
+                "changes; if it cannot, its run warns"
+            ),
+        ),
     ],
 )
 @pytest.mark.parametrize("server", ["postgres", "kafka"])
 def test_a_plan_says_which_outputs_cannot_be_taken_back_and_what_becomes_of_their_rows(
     tmp_path: Path, server: str, kind: str, said: str
 ) -> None:
+    class Seen(sf.KeyedProcess[int, Any, Any]):
+        times = sf.ValueState(int, default=0)
+
+        def process(self, key: int, rows: Any, ctx: sf.Context) -> Any:
+            yield from ()
+
     @sf.pipeline("orders")
     def orders(flow: sf.Flow) -> None:
         events = flow.source("events", sf.files(str(tmp_path), "json"), "user long")
@@ -401,13 +414,16 @@ def test_a_plan_says_which_outputs_cannot_be_taken_back_and_what_becomes_of_thei
         )
         if kind == "append":
             events.append("totals", target)
+        elif kind == "feed":
+            events.key_by("user").process("seen", Seen, output="user long")
+            flow.state_changes("seen").append("totals", target)
         else:
             events.upsert("totals", target, keys="user")
 
     place = "kafka://one:9092/totals" if server == "kafka" else "postgres://environment/public.totals"
     made = MadeJob(str(tmp_path / "root"))
     for _ in range(3):
-        made.batch(kind=f"{server}_{kind}", target=place)
+        made.batch(kind=f"{server}_{'append' if kind == 'feed' else kind}", target=place)
     made.beat(ended=True)
     options = load(code={"checkpoint_dir": str(tmp_path / "root")}, env={}, folder=tmp_path)
     given: dict[str, Any] = {"options": options, "allow_non_restored_state": True}

@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 from stateflow.errors import UsageError
 from stateflow.format.records import OperatorState, Prepared, ShownState
 from stateflow.operators.combiner_choice import Combined, as_note
+from stateflow.pipelines.feed_readers import fed_by, readers_of
 from stateflow.pipelines.graph import (
     KeyedNode,
     Node,
@@ -35,7 +36,7 @@ from stateflow.pipelines.processes.operator_spec import DEAD_LETTERS, MAIN
 from stateflow.pipelines.ready.operators import ReadyOperator
 from stateflow.pipelines.rows.row_type import RowType, row_type
 from stateflow.spark.batches.batch_attempt import BatchAttempt
-from stateflow.spark.batches.changes_between import changes_between, feeds_read_by, readers_of
+from stateflow.spark.batches.changes_between import changes_between
 from stateflow.spark.batches.running_operator import RunningOperator, begun
 from stateflow.spark.inputs.open_inputs import SourceFrames, unioned, with_lateness
 from stateflow.spark.internals.plans import in_one_stage
@@ -218,7 +219,7 @@ class Batch:
         acks = self.acks[node.uid] = running.acks()
         if (known := running.groups(acks)) is not None:
             self.combined[node.uid] = known
-        self.operators[node.uid] = running.state(acks, feeds_read_by(self.attempt.settings.flow, node))
+        self.operators[node.uid] = running.state(acks, fed_by(self.attempt.settings.flow, node))
         return acks
 
     def _staging_target(self) -> Callable[[str], Target]:

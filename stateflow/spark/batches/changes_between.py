@@ -29,8 +29,8 @@ from stateflow.errors import IncompatibleError
 from stateflow.format.encoding import renumbered, state_range
 from stateflow.format.records import OperatorState, Record, ShownState, StateSchema
 from stateflow.operators.binding import type_of
-from stateflow.pipelines.flow import Flow
-from stateflow.pipelines.graph import KeyedNode, Node, SinkNode
+from stateflow.pipelines.feed_readers import fed_by, readers_of
+from stateflow.pipelines.graph import KeyedNode, SinkNode
 from stateflow.pipelines.processes.process import Process
 from stateflow.reading.diff import ComparedSnapshot, Differences
 from stateflow.reading.opened_shard import opened_shard
@@ -275,12 +275,7 @@ def _of_other_feeds(
 ) -> list[str]:
     """A sentence if tables in which the state begins show another one that nobody tells them of any more."""
     flow = attempt.settings.flow
-    told = {
-        (sink.uid, other.uid, each.state)
-        for other in flow.operators
-        for output, each in other.feeds.items()
-        for sink in readers_of(flow, other, output)[0]
-    }
+    told = {(sink.uid, *feed) for sink in flow.sinks for feed in fed_by(flow, sink)}
     left = [
         each
         for each in under_todays_names(attempt.feeds, flow.sinks)
@@ -402,31 +397,6 @@ def _of_erased_keys(node: KeyedNode, feed: TaskFeed, tables: Sequence[str], pare
         f"the feed of state {feed.state!r} of operator {node.uid!r} has no rows for erasure {parent.slot}: its tables "
         f"({', '.join(tables)}) still have those of the erased key, which have to be deleted there"
     )
-
-
-def feeds_read_by(flow: Flow, reader: KeyedNode) -> tuple[tuple[str, str], ...]:
-    """The feeds that reach an operator, by operator and state."""
-    return tuple(
-        (node.uid, feed.state)
-        for node in flow.operators
-        for output, feed in node.feeds.items()
-        if reader in readers_of(flow, node, output)[1]
-    )
-
-
-def readers_of(flow: Flow, node: Node, output: str) -> tuple[list[SinkNode], list[KeyedNode]]:
-    """The sinks and the operators that rows of an output reach without an operator in between."""
-    sinks, operators = [], []
-    ahead = [reader for reader, rows in flow.consumers(node) if rows.output == output]
-    while ahead:
-        at = ahead.pop()
-        if isinstance(at, SinkNode):
-            sinks.append(at)
-        elif isinstance(at, KeyedNode):
-            operators.append(at)
-        else:
-            ahead += [reader for reader, _ in flow.consumers(at)]
-    return sinks, operators
 
 
 def _only(record: Record, uid: str) -> Record:
