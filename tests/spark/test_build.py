@@ -17,7 +17,7 @@ from stateflow.format.records import Owner
 from stateflow.jobs.job import Job
 from stateflow.jobs.savepoints import dispose_unfinished, unfinished_savepoints
 from stateflow.spark.state_tables import build
-from stateflow.spark.state_tables.build import BuildRequest, build_savepoint
+from stateflow.spark.state_tables.build import BuildRequest, build_savepoint, still_read
 from stateflow.spark.state_tables.frames import table_frame
 from stateflow.spark.state_tables.snapshots import checkpoint_of
 from tests.spark.pipelines import ORDER, Order, Sum, Workbench, at
@@ -316,3 +316,9 @@ def test_what_a_killed_import_has_left_is_found_by_a_clean_up(
     inside = replace(wanted, to=str(bench.folder / "root/begins/made"))
     with pytest.raises(UsageError, match="is no place for a savepoint of job 'begins'"):
         build_savepoint(spark, inside)
+
+
+def test_an_operator_has_not_read_the_feed_of_a_state_that_is_made_anew() -> None:
+    read = (("sum", "total"), ("sum", "largest"), ("counts", "n"))
+    assert still_read(read, {"sum": {"total": None}}) == read[1:]
+    assert still_read(read, {}) == read

@@ -8,7 +8,7 @@ from __future__ import annotations
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -200,6 +200,13 @@ def _job_of(like: TableSnapshot | None) -> str:
     return like.savepoint.job if like.savepoint is not None else like.origin.job
 
 
+def still_read(
+    feeds: Sequence[tuple[str, str]], tables: Mapping[str, Mapping[str, Any]]
+) -> tuple[tuple[str, str], ...]:
+    """Of the feeds that an operator has read, those whose state is not made anew: of the others it has had other rows."""
+    return tuple((operator, state) for operator, state in feeds if state not in tables.get(operator, {}))
+
+
 def _operator(
     spark: SparkSession, node: KeyedNode, request: BuildRequest, storage: TaskStorage
 ) -> OperatorState:
@@ -222,7 +229,11 @@ def _operator(
             parallelism=node.parallelism,
         )
     operator = msgspec.structs.replace(
-        before, states=states, next_state_id=next_id, options=fixed_options(node)
+        before,
+        states=states,
+        next_state_id=next_id,
+        options=fixed_options(node),
+        feeds=still_read(before.feeds, request.tables),
     )
     tables = tables_of(before) if like is not None and before.states else {}
     frames = {
