@@ -29,6 +29,7 @@ from stateflow.connectors.kafka.cluster import Cluster
 from stateflow.spark.sinks.delivered import delivered
 from stateflow.spark.sinks.kinds import make_sink
 from stateflow.testing.sink_log import SinkLog
+from tests.connectors.fed import FedJob
 from tests.connectors.kafka_committer import UNAVAILABLE, Records
 from tests.connectors.kafka_server import Topics
 from tests.spark.kafka_broker import Broker
@@ -337,3 +338,26 @@ def test_brokers_that_are_killed_in_the_middle_of_commits_leave_every_message_on
             code = process.wait(120)
     assert code == 0
     assert sorted(str(m.value) for m in topics.read(topic)) == records.wanted
+
+
+def test_a_feed_is_in_the_topic_once_and_tells_a_restore(
+    spark: SparkSession, topics: Topics, topic: str, tmp_path: Path
+) -> None:
+    job = FedJob(spark, tmp_path, sf.kafka(topic, bootstrap=topics.address), "append", keys="user")
+    first = job.batch(1, 2)
+    second = job.batch(2, 3)
+    plan = job.restored(first, rewind_sinks=True)
+    assert [sink.note.partition(":")[0] for sink in plan.sinks] == [
+        f"cannot be taken back and keeps its rows of the feed up to slot {second}"
+    ]
+    restored = int(plan.apply().checkpoint)
+    job.forget_input()
+    third = job.batch(3)
+    found = [json.loads(m.value or "{}") for m in topics.read(topic)]
+    rows = [(row["user"], row["slot"], row["kind"], row["before"], row["after"]) for row in found]
+    assert sorted(rows, key=lambda row: (row[1], row[0])) == [
+        (1, first, "put", None, 1.0), (2, first, "put", None, 2.0),
+        (2, second, "put", 2.0, 4.0), (3, second, "put", None, 3.0),
+        (2, restored, "restore", 4.0, 2.0), (3, restored, "delete", 3.0, None),
+        (3, third, "put", None, 3.0),
+    ]  # fmt: skip

@@ -29,6 +29,7 @@ from stateflow.connectors.postgres import sink as sink_module
 from stateflow.spark.sinks.delivered import delivered
 from stateflow.spark.sinks.kinds import make_sink
 from stateflow.testing.sink_log import SinkLog
+from tests.connectors.fed import FedJob
 from tests.connectors.postgres_server import Server, server, variable
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
@@ -443,3 +444,35 @@ def test_names_in_capitals_and_with_quotes_are_as_in_sql(log: SinkLog, database:
     sink = opened(log, "iD long, V string", "upsert", table='shop."Odd ""t"', keys=["ID"])
     log.deliver(sink, rows(log, "iD long, V string", (1, "a")))
     assert table(database, '"Id", v', 'shop."Odd ""t"') == [(1, "a")]
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_a_feed_is_in_the_table_once_and_tells_a_restore(
+    spark: SparkSession, log: SinkLog, database: Server, tmp_path: Path, mode: str
+) -> None:
+    now = {"keys": "user", "delete_when": "kind in ('delete', 'expire')", "order_by": "slot"}
+    target = sf.postgres("shop.changes", connection=IN, create=True)
+    job = FedJob(spark, tmp_path, target, mode, **(now if mode == "upsert" else {}))
+    first = job.batch(1, 2)
+    second = job.batch(2, 3)
+    plan = job.restored(first, rewind_sinks=True)
+    assert [sink.note.partition(":")[0] for sink in plan.sinks] == [
+        f"cannot be taken back and keeps its rows of the feed up to slot {second}"
+    ]
+    restored = int(plan.apply().checkpoint)
+    job.forget_input()
+    third = job.batch(3)
+    found = database.run('SELECT "user", slot, kind, before, after FROM shop.changes ORDER BY 2, 1')
+    if mode == "upsert":
+        assert found == [
+            (1, first, "put", None, 1.0),
+            (2, restored, "restore", 4.0, 2.0),
+            (3, third, "put", None, 3.0),
+        ]
+        return
+    assert found == [
+        (1, first, "put", None, 1.0), (2, first, "put", None, 2.0),
+        (2, second, "put", 2.0, 4.0), (3, second, "put", None, 3.0),
+        (2, restored, "restore", 4.0, 2.0), (3, restored, "delete", 3.0, None),
+        (3, third, "put", None, 3.0),
+    ]  # fmt: skip
