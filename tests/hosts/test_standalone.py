@@ -12,6 +12,7 @@ import pytest
 
 from tests.hosts.hosting import Host, alive, eventually, give, host
 from tests.hosts.test_runs import running, slow
+from tests.quick_java import QUICK_JAVA
 from tests.spark.standalone import standalone
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
@@ -20,11 +21,12 @@ CONF = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "600m",
     "spark.executor.memory": "600m",
+    "spark.executor.extraJavaOptions": QUICK_JAVA,
     "spark.sql.shuffle.partitions": "2",
     "spark.python.daemon.module": "stateflow.spark.task.daemon",
 }
-SHARED = ("--option", "shared_filesystem=true")
-# Each run is a process of its own, and its workers know no other.
+SHARED = ("--option", "shared_filesystem=true", "--option", "parallelism=2")
+# Each run is a process of its own, and its workers know no other. A task that fails would be tried again, in another worker.
 LEAKY = """
 import builtins
 
@@ -33,7 +35,8 @@ RUN = os.getpid()
 
 class Leaky(Total):
     def process(self, account, rows, ctx):
-        assert getattr(builtins, "served", RUN) == RUN, "a worker of another run"
+        if getattr(builtins, "served", RUN) != RUN:
+            open({shared!r}, "w").close()
         builtins.served = RUN
         yield from super().process(account, rows, ctx)
 """
@@ -68,7 +71,9 @@ def test_runs_on_the_executors_of_a_cluster(tmp_path: Path) -> None:
         host(tmp_path, *words, master=master) as made,
     ):
         # Two at once, each with the relative paths of its own folder.
-        projects = [made.project(name, body=LEAKY, operator="Leaky") for name in ("one", "two")]
+        shared = tmp_path / "a worker had served another run"
+        body = LEAKY.format(shared=str(shared))
+        projects = [made.project(name, body=body, operator="Leaky") for name in ("one", "two")]
         clients = [begin(made, each) for each in projects]
         for client in clients:
             said, _ = client.communicate(timeout=120)
@@ -78,6 +83,7 @@ def test_runs_on_the_executors_of_a_cluster(tmp_path: Path) -> None:
         ran = made.run(projects[0], *SHARED)
         assert ran.returncode == 0, ran.stderr
         assert [total(made, name) for name in ("one", "two")] == ["2.0", "1.0"]
+        assert not shared.exists()
 
         application, before = made.shown()["pid"], executors(made)
         project, begun, go = slow(made, "killed")
