@@ -71,6 +71,7 @@ def gc(
         unfinished_savepoints,
     )
     from stateflow.liveness.stale_pins import release_stale
+    from stateflow.replay.fork import sweep
 
     options = call.options(retained_checkpoints=retained, retained_age=age, retention=retention)
     found = job_of(options, job)
@@ -86,6 +87,8 @@ def gc(
             raise NotFoundError(f"job {job!r} has no pin {pin_id}: `stateflow show {job} -o json` lists them")
         if yes:
             release(found.store, found.layout, pin_id)
+    for fork in sweep(found.store) if yes else ():
+        call.output.log(f"deleted {fork}: a replay that is gone has left it")
     asked = (options.retained_checkpoints, options.retained_age, options.retention)
     plan = found.garbage(*asked)
     done = found.collect(*asked) if yes else None

@@ -71,9 +71,9 @@ def _remove(store: Store, layout: JobLayout) -> None:
     store.delete([last])
 
 
-def sweep(store: Store) -> None:
-    """Removes the forks of replays that died on this host, or whose pin was released."""
-    here = this_process()
+def sweep(store: Store) -> list[str]:
+    """Removes the forks of replays that died on this host, or whose pin was released; gives their names."""
+    here, removed = this_process(), []
     for name in store.folders(""):
         if not name.startswith(REPLAY_PREFIX):
             continue
@@ -82,8 +82,10 @@ def sweep(store: Store) -> None:
             owner = decode(store.read(path), Owner, path)
             if has_ended(owner, here, process_start) or not _is_pinned(store, name):
                 _remove(store, JobLayout(name))
+                removed.append(name)
         except StateflowError as error:
             _log.debug("the fork %s is left alone: %s", name, error)
+    return removed
 
 
 def _is_pinned(store: Store, name: str) -> bool:

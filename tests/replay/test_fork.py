@@ -10,8 +10,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from typer.testing import CliRunner
 
 from stateflow.checkpoint.pins import list_pins, release
+from stateflow.cli.main import app
 from stateflow.config.options import load
 from stateflow.errors import BusyError
 from stateflow.jobs.erasure import plan_erase
@@ -79,6 +81,22 @@ def test_an_erasure_takes_away_what_a_replay_left_that_was_killed_on_another_hos
         plan_erase(job, "1", load(env={}, folder=tmp_path)).apply(job.owner("erase"))
         assert job.store.folders("") == ["orders"]
         never_ends.pop_all()
+
+
+def test_the_command_that_lets_its_pins_go_takes_away_a_fork_of_another_host(tmp_path: Path) -> None:
+    made_job(tmp_path)
+    job = Job(str(tmp_path), "orders")
+    elsewhere = msgspec.structs.replace(job.owner("replay"), host="another", pid_scope="another")
+    killed = forked(job, job.log().checkpoints, elsewhere)
+    fork = killed.__enter__()
+    words = ["gc", "orders", "--yes", "--checkpoint-dir", str(tmp_path)]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    assert fork.name in job.store.folders(""), "nobody knows whether it is over"
+    said = CliRunner().invoke(
+        app, [*words, *(word for pin in list_pins(job.store, job.layout) for word in ("--release", pin.id))]
+    )
+    assert f"deleted {fork.name}: a replay that is gone has left it" in said.output
+    assert job.store.folders("") == ["orders"]
 
 
 def test_a_job_that_is_called_as_a_fork_is_none(tmp_path: Path) -> None:
