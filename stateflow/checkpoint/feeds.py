@@ -18,7 +18,7 @@ def shown_after(record: Record, outcomes: Mapping[str, str], before: Shown) -> S
     # What a restore takes back shows what it showed then, and nothing else.
     gone_back = set(record.sinks) if record.kind == "restore" else set()
     new = {each.name: each for each in record.feeds if outcomes.get(each.sink) != "abandoned"}
-    written = {each.sink for each in new.values()} if record.kind == "checkpoint" else set()
+    written = {each.sink for each in new.values()}
     shown = {
         each.name: each
         for each in before
