@@ -17,6 +17,7 @@ from typing import Any
 class Registry:
     url: str = ""
     schemas: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+    subjects: dict[str, list[int]] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     login: str = ""
 
@@ -42,6 +43,29 @@ def registry(login: str = "") -> Iterator[Registry]:
             self.send_response(code)
             self.end_headers()
             self.wfile.write(json.dumps(body).encode())
+
+        def do_POST(self) -> None:
+            """A field keeps its type in all versions of a subject."""
+            served.asked.append(self.path)
+            subject = self.path.split("/")[2]
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            schema = json.loads(body["schema"])
+            known = [served.schemas[id] for id in served.subjects.get(subject, [])]
+            types = {field["name"]: field["type"] for each in known for field in each["fields"]}
+            lost = [f["name"] for f in schema["fields"] if types.get(f["name"], f["type"]) != f["type"]]
+            code, answer = 200, {}
+            if lost:
+                code, answer = 409, {"error_code": 409, "message": f"TYPE_MISMATCH of {lost[0]}"}
+            else:
+                id = next(
+                    (id for id, each in served.schemas.items() if each == schema), len(served.schemas) + 1
+                )
+                served.schemas[id] = schema
+                served.subjects.setdefault(subject, []).append(id)
+                answer = {"id": id}
+            self.send_response(code)
+            self.end_headers()
+            self.wfile.write(json.dumps(answer).encode())
 
         def log_message(self, *given: Any) -> None:
             """Says nothing."""

@@ -40,7 +40,7 @@ def declared(mode: str, target: Any, *others: Any, **options: Any) -> Any:
         ("append", sf.kafka("a", bootstrap="b:1", since="latest"), {}, "since of Kafka topic a is for reading it and would do nothing"),
         ("append", sf.kafka("a", bootstrap="b:1", per_batch=5), {}, "per_batch of Kafka topic a is for reading it"),
         ("append", sf.kafka("a", bootstrap="b:1", options={"failOnDataLoss": "false"}), {}, "option 'failOnDataLoss' of Kafka topic a is for reading"),
-        ("append", sf.kafka("a", bootstrap="b:1", value="avro", registry="http://r:1"), {}, "Kafka topic a gets no Avro yet: say value='json'"),
+        ("append", sf.kafka("a", bootstrap="b:1", key="avro", registry="http://r:1"), {"keys": "user"}, "Kafka topic a gets no key of Avro yet: say key='json'"),
         ("append", sf.kafka("a", bootstrap="b:1", key="string"), {}, "nothing says of which columns: say keys='user'"),
         ("append", sf.kafka("a", bootstrap="b:1", value="string"), {}, "one column of the type string, and here it is user string, amount double"),
         ("append", sf.kafka("a", bootstrap="b:1", value="string"), {"keys": "user"}, "a value of string .* here it is amount double: say value='json'"),

@@ -6,7 +6,7 @@ import json
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 
 from stateflow.connectors import fields_of, inside_of, parts_of_schema
@@ -14,6 +14,8 @@ from stateflow.connectors import fields_of, inside_of, parts_of_schema
 Decode = Callable[[bytes, int], tuple[Any, int]]
 """From bytes and a position: the value there, and the position behind it."""
 
+EXACT = Context(prec=76)
+"""Python's own context would round what has more than 28 digits."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY = date(1970, 1, 1)
 _FITS = {
@@ -29,6 +31,7 @@ _FITS = {
     "fixed": ("binary",),
     "date": ("date",),
     "timestamp": ("timestamp",),
+    "timestamp_ntz": ("timestamp_ntz",),
 }
 """Spark's types that take any value of Avro's."""
 
@@ -170,6 +173,8 @@ def _kind(node: Any) -> str:
         return "date"
     if logical in ("timestamp-millis", "timestamp-micros") and kind == "long":
         return "timestamp"
+    if logical in ("local-timestamp-millis", "local-timestamp-micros") and kind == "long":
+        return "timestamp_ntz"
     return kind
 
 
@@ -177,12 +182,13 @@ def _conversion(node: Any) -> Callable[[Any], Any] | None:
     kind = _kind(node)
     if kind == "decimal":
         scale = int(node.get("scale", 0))
-        return lambda raw: Decimal(int.from_bytes(raw, "big", signed=True)).scaleb(-scale)
+        return lambda raw: Decimal(int.from_bytes(raw, "big", signed=True)).scaleb(-scale, EXACT)
     if kind == "date":
         return lambda days: _DAY + timedelta(days=days)
-    if kind == "timestamp":
-        unit = 1000 if node["logicalType"] == "timestamp-millis" else 1
-        return lambda count: _EPOCH + timedelta(microseconds=count * unit)
+    if kind in ("timestamp", "timestamp_ntz"):
+        unit = 1000 if node["logicalType"].endswith("-millis") else 1
+        start = _EPOCH if kind == "timestamp" else _EPOCH.replace(tzinfo=None)
+        return lambda count: start + timedelta(microseconds=count * unit)
     return None
 
 

@@ -45,9 +45,9 @@ def _check_target(where: str, target: KafkaTopic) -> None:
     ):  # fmt: skip
         if given != otherwise:
             raise for_reading(where, name, target)
-    if "avro" in (target.value, target.key):
+    if target.key == "avro":
         raise UsageError(
-            f"{where}: {target} gets no Avro yet: say value='json', or let transform() make bytes and say value='bytes'"
+            f"{where}: {target} gets no key of Avro yet: say key='json', or let transform() make bytes and say key='bytes'"
         )
     if unknown := [name for name in target.options if not name.lower().startswith("kafka.")]:
         raise for_reading(where, f"option {unknown[0]!r}", target, "'kafka.*' are properties of the client")

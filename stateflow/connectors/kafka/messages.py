@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from typing import TYPE_CHECKING
 
 from stateflow.connectors import DELETE, UsageError, as_json, check_as_json, quoted
+from stateflow.connectors.kafka import avro_values
 from stateflow.connectors.kafka.kinds import TEXTS, one_column
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
+    from stateflow.connectors.kafka.avro_values import AvroValues
     from stateflow.connectors.kafka.topic import KafkaTopic
 
 KEY, VALUE, SIZE = "key", "value", "size"
@@ -33,10 +36,10 @@ def check(
     own = [names[key.lower()] for key in keys]
     values = [name for name in schema.names if name != operation]
     types = {field.name: field.dataType.simpleString() for field in schema}
-    if topic.value != "json":
+    if topic.value in TEXTS:
         values = [name for name in values if name not in own]
         one_column(what, "value", topic.value, [(name, types[name]) for name in values])
-    else:
+    elif topic.value == "json":
         check_as_json(what, ((name, types[name]) for name in values))
     one_column(what, "key", topic.key or "", [(name, types[name]) for name in own])
     return own, values
@@ -49,9 +52,15 @@ def messages(
     values: Sequence[str],
     operation: str,
     order_by: Sequence[str],
+    avro: AvroValues | None = None,
 ) -> DataFrame:
     """The rows as they are staged: key, value, how many bytes they have, and by what messages of one key are ordered."""
-    value = quoted(values[0]) if topic.value != "json" else as_json(values)
+    if avro is not None:
+        # Behind all columns, of which the key is made.
+        frame = frame.mapInArrow(avro, deepcopy(frame.schema).add(avro_values.VALUE, "binary"))
+        value = avro_values.VALUE
+    else:
+        value = as_json(values) if topic.value == "json" else quoted(values[0])
     if operation:
         value = f"CASE WHEN {quoted(operation)} = '{DELETE}' THEN NULL ELSE {value} END"
     order = [f"{quoted(name)} AS {ORDER.format(k)}" for k, name in enumerate(order_by)]

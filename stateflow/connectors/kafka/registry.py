@@ -8,10 +8,19 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 from urllib.error import HTTPError, URLError
+from urllib.parse import quote
 from urllib.request import Request, urlopen
 
-from stateflow.connectors import NotFoundError, StateflowError, UnavailableError, UsageError
+from stateflow.connectors import (
+    IncompatibleError,
+    NotFoundError,
+    StateflowError,
+    UnavailableError,
+    UsageError,
+)
 from stateflow.connectors.kafka.avro import AvroMisfit, AvroSchema
+from stateflow.connectors.kafka.settings import registry_settings
+from stateflow.connectors.kafka.topic import KafkaTopic
 
 _PATIENCE = 15
 """Seconds that a registry has to answer in."""
@@ -33,14 +42,27 @@ class SchemaRegistry:
         """UnavailableError for one that does not answer, UsageError for one that refuses the login."""
         self._get("/subjects")
 
-    def _get(self, path: str) -> Any:
+    def register(self, subject: str, schema: str) -> int:
+        """The id of a schema of the subject, which it has from now on. IncompatibleError where the registry's rules refuse it."""
+        return _registered(self, subject, schema)
+
+    def _get(self, path: str, body: Any = None) -> Any:
         request = Request(self.url.rstrip("/") + path, headers={"Accept": "application/json"})
+        if body is not None:
+            request.data = json.dumps(body).encode()
+            request.add_header("Content-Type", "application/vnd.schemaregistry.v1+json")
         if self.login:
             request.add_header("Authorization", f"Basic {base64.b64encode(self.login.encode()).decode()}")
         try:
             with urlopen(request, timeout=_PATIENCE) as answer:
                 return json.load(answer)
         except HTTPError as error:
+            if error.code in (409, 422) and body is not None:
+                said = json.loads(error.read() or b"{}").get("message", "it says no more")
+                raise IncompatibleError(
+                    f"the schema registry {self.url} refuses the schema of the columns under {path} ({said}): put out columns that fit its "
+                    "newest version, or let the subject's compatibility be another one"
+                ) from None
             raise _refused(self.url, path, error.code) from None
         except (URLError, OSError, ValueError) as error:
             reason = getattr(error, "reason", error)
@@ -66,6 +88,19 @@ def _schema(registry: SchemaRegistry, id: int) -> AvroSchema:
         raise UsageError(
             f"schema {id} of the registry {registry.url} cannot be read ({error}): register it anew"
         ) from error
+
+
+@cache
+def _registered(registry: SchemaRegistry, subject: str, schema: str) -> int:
+    path = f"/subjects/{quote(subject, safe='')}/versions"
+    return int(registry._get(path, {"schema": schema, "schemaType": "AVRO"})["id"])
+
+
+def registry_of(topic: KafkaTopic) -> SchemaRegistry | None:
+    """Where the writers' schemas are; None if a file has the schema, or the value has none."""
+    if not topic.registry:
+        return None
+    return SchemaRegistry(topic.registry, registry_settings(topic).get("basic.auth.user.info", ""))
 
 
 def _refused(url: str, path: str, code: int) -> StateflowError:

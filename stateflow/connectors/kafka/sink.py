@@ -30,6 +30,7 @@ from stateflow.connectors import (
     trying_again,
 )
 from stateflow.connectors.kafka import messages, slots
+from stateflow.connectors.kafka.avro_values import AvroValues, registered
 from stateflow.connectors.kafka.cluster import Cluster, TopicFacts
 from stateflow.connectors.kafka.kinds import APPEND, UPSERT
 from stateflow.connectors.kafka.topic import KafkaTopic
@@ -60,7 +61,8 @@ class KafkaAppend(Sink):
         return cls(target, options, delivery)
 
     def open(self, spark: SparkSession, schema: StructType) -> None:
-        self._columns(schema)
+        _, values = self._columns(schema)
+        self._avro(schema, values)
         trying_again(lambda: _may_write(Cluster(self.topic)))
 
     def prepare(self, frame: DataFrame, at: SinkSlot, prev: int | None, stager: Stager) -> Prepared:
@@ -82,7 +84,8 @@ class KafkaAppend(Sink):
             return facts
 
         facts = trying_again(asked)
-        rows = messages.messages(frame, self.topic, keys, values, operation, self.order_by)
+        avro = self._avro(frame.schema, values)
+        rows = messages.messages(frame, self.topic, keys, values, operation, self.order_by, avro)
         staged = stager.write(rows, at, [messages.SIZE])
         if staged.files:
             self._refuse(staged, facts, at, deletes=bool(operation))
@@ -146,6 +149,12 @@ class KafkaAppend(Sink):
                     f"the upsert into {what} names {column!r}, which is not among the columns {schema.names}"
                 )
         return messages.check(what, self.topic, schema, self.keys, self.operation)
+
+    def _avro(self, schema: StructType, values: Sequence[str]) -> AvroValues | None:
+        """How values become Avro. The registry has their schema from then on; it is asked once by each process."""
+        if self.topic.value != "avro":
+            return None
+        return registered(self.topic, [(name, schema[name].dataType.simpleString()) for name in values])
 
     def _refuse(self, staged: Staged, facts: TopicFacts, at: SinkSlot, deletes: bool) -> None:
         """IncompatibleError for messages that the topic would not take, or that would mean something else."""

@@ -40,8 +40,8 @@ from stateflow.connectors.kafka.columns import (
     of_message,
     sql_of,
 )
-from stateflow.connectors.kafka.registry import SchemaRegistry
-from stateflow.connectors.kafka.settings import java_settings, registry_settings
+from stateflow.connectors.kafka.registry import SchemaRegistry, registry_of
+from stateflow.connectors.kafka.settings import java_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -326,11 +326,7 @@ class KafkaMessages(RecentTexts):
     @property
     def registry(self) -> SchemaRegistry | None:
         """Where the writers' schemas are; None if a file has the schema, or the value has none."""
-        if not self.topic.registry:
-            return None
-        return SchemaRegistry(
-            self.topic.registry, registry_settings(self.topic).get("basic.auth.user.info", "")
-        )
+        return registry_of(self.topic)
 
     def _avro_rows(self) -> AvroRows:
         values = self._values
