@@ -378,6 +378,11 @@ def test_a_table_is_an_asset_under_the_name_that_others_give_it(target: str, uri
     assert (asset.uri if asset else None) == uri
 
 
+def test_a_table_of_a_catalog_is_an_asset_under_its_name() -> None:
+    asset = table_asset("/data/totals", "spark_catalog.sales.totals")
+    assert asset == Asset("spark_catalog.sales.totals")
+
+
 def test_a_table_that_a_run_writes_gets_an_event_that_others_can_wait_for(
     method: Method, table: Table
 ) -> None:

@@ -37,5 +37,40 @@ def test_paths_are_taken_as_they_are(path: str) -> None:
     assert sf.delta(path).path == path
 
 
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("orders", r"no name of a table with its schema: write its parts with dots, such as 'sales.orders'"),
+        ("", r"needs a name: write table\('main\.sales\.orders'\)"),
+        ("sales.my orders", "a part with other signs than letters"),
+        ("/data/orders", r"is a path, .* write delta\(\.\.\.\) for a path"),
+        ("delta.`orders`", r"is a path, .* write delta\(\.\.\.\) for a path"),
+        ("{schema}.orders", r"has \{schema\} in it: write f'\.\.\.', with the f"),
+    ],
+)
+def test_what_is_no_name_is_refused_with_what_to_write(name: str, message: str) -> None:
+    with pytest.raises(sf.UsageError, match=message):
+        sf.table(name)
+
+
+@pytest.mark.parametrize("name", ["sales.orders", "main.sales.orders", "`my cat`.`sales`.v1", "a.b.c.d"])
+def test_names_are_known_whatever_their_case_and_quotes(name: str) -> None:
+    table = sf.table(name)
+    assert (table.path, table.create) == ("", False)
+    assert table.is_called(f"main.{name.upper()}")
+    assert not table.is_called("main.sales.others")
+
+
+def test_a_source_makes_no_table() -> None:
+    @sf.pipeline("p")
+    def p(flow: sf.Flow) -> None:
+        flow.source("a", sf.table("sales.orders", create=True)).append("b", sf.delta("/b"))
+
+    with pytest.raises(
+        sf.UsageError, match="create= and location= are for a sink that makes its table: leave them out"
+    ):
+        p.build()
+
+
 def test_a_path_object_is_a_path() -> None:
     assert sf.delta(Path("/data/orders")).path == "/data/orders"  # type: ignore[arg-type]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
+import types
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +19,7 @@ from stateflow.errors import DisagreementError, IncompatibleError, NotFoundError
 from stateflow.spark.sources.catalog_tables import located
 from tests.spark.pipelines import Workbench
 
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "sources.md"
 WHO = "source 'orders'"
 
 
@@ -47,6 +50,16 @@ def shop(spark: SparkSession) -> Iterator[SparkSession]:
     spark.sql("INSERT INTO shop.orders VALUES (1, 10), (2, 20)")
     yield spark
     spark.sql("DROP SCHEMA shop CASCADE")
+
+
+def documented() -> sf.Pipeline:
+    """The pipeline that the page has."""
+    page = PAGE.read_text(encoding="utf-8").partition("\n## Tables of a catalog\n")[2]
+    code = re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)[0]
+    module = types.ModuleType("documented_tables")
+    sys.modules[module.__name__] = module
+    exec(code, module.__dict__)
+    return module.orders  # type: ignore[no-any-return]
 
 
 def rows(spark: SparkSession, table: str) -> list[tuple[int, ...]]:
@@ -94,7 +107,7 @@ def test_a_job_reads_appends_and_upserts_by_name_and_goes_on_under_new_names(
 def test_a_table_that_was_made_anew_is_refused_before_it_gets_rows(
     shop: SparkSession, bench: Workbench
 ) -> None:
-    bench.run(orders)
+    bench.run(documented())
     shop.sql("DROP TABLE shop.copy")
     shop.sql("CREATE TABLE shop.copy (id BIGINT, amount BIGINT) USING delta")
     shop.sql("INSERT INTO shop.orders VALUES (3, 30)")
