@@ -79,4 +79,5 @@ class Topics:
 
 
 def _text(value: Any) -> str | None:
-    return None if value is None else bytes(value).decode()
+    # Bytes that are no text can be had again.
+    return None if value is None else bytes(value).decode(errors="surrogateescape")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,10 @@ import stateflow as sf
 from stateflow.connectors import tries
 from stateflow.connectors.kafka.cluster import Cluster
 from stateflow.connectors.kafka.topic import KafkaTopic
+from stateflow.pipelines.rows.row_type import row_type
 from stateflow.testing import SinkConformance
 from tests.connectors.kafka_server import Topics
+from tests.connectors.schema_registry import registry
 from tests.spark.kafka_broker import broker
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300), pytest.mark.usefixtures("spark")]
@@ -66,6 +70,33 @@ class TestKafkaAppend(SinkConformance):
         return read.selectExpr("row.*").toArrow().to_pylist()
 
 
+class TestKafkaAvro(TestKafkaAppend):
+    names = "avro"
+
+    @pytest.fixture(autouse=True)
+    def _registry(self) -> Iterator[None]:
+        with registry() as served:
+            self.registry = served.url
+            yield
+
+    def target(self, folder: Path, name: str) -> KafkaTopic:
+        return replace(super().target(folder, name), value="avro", registry=self.registry)
+
+    def rows(self, target: KafkaTopic) -> Iterable[Mapping[str, Any]]:
+        """As a source of ours reads them, without the jars of its reader."""
+        values = [
+            (message.value or "").encode(errors="surrogateescape")
+            for message in self.topics.read(target.topic)
+        ]
+        when = datetime(2026, 1, 1, tzinfo=UTC)
+        messages = self.spark().createDataFrame(
+            [(None, value, target.topic, 0, number, when, 0) for number, value in enumerate(values)],
+            "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, timestampType int",
+        )
+        source = target.declared("rows", row_type("id long, slot long, at long, v string, op string"))
+        return source.parsed(messages.coalesce(1)).toArrow().to_pylist()
+
+
 class TestKafkaUpsert(TestKafkaAppend):
     mode = "upsert"
     names = "upsert"
@@ -84,6 +115,10 @@ _OF_UPSERTS = {
     "test_an_accident_in_prepare_leaves_nothing_to_be_seen",
     "test_of_a_key_the_newest_row_stays_and_deletes_delete",
 }
+_OF_AVRO = {"test_rows_are_seen_when_their_record_is_committed_and_not_before"}
+for name in {name for name in dir(SinkConformance) if name.startswith("test_")} - _OF_AVRO:
+    # Behind the bytes of a value it is the same code.
+    setattr(TestKafkaAvro, name, None)
 for name in {name for name in dir(SinkConformance) if name.startswith("test_")} - _OF_UPSERTS:
     # An upsert prepares other messages. From there on it is the code of an append.
     setattr(TestKafkaUpsert, name, None)
