@@ -42,11 +42,11 @@ VICTIMS = {
 HEAD = """# The kill loop
 
 This page shows what random kills of running pipelines have found, and how you can repeat them. `make kill-long`
-(`python -m bench.kill`) runs pipelines in processes of their own, with two keyed operators, a side output and three sinks, and
+(`python -m bench.kill`) runs pipelines in processes of their own, with two keyed operators, a side output and four sinks, and
 kills what belongs to them with SIGKILL. Input arrives all the while. Every round is a job of its own, in one of the scenes below.
 It ends with a run that drains the input. Then the loop makes four checks:
 
-- All outputs equal, row for row, one pass over the input in plain Python.
+- All outputs equal, row for row, one pass over the input in plain Python. One of them is the [feed](time-machine.md#state-as-a-feed) of a state.
 - That pass also knows every key's state, and the files that the last checkpoint names hold the same state.
 - Every file can be read, and its checksum is right.
 - After a collection no file is left that no record names.
@@ -98,7 +98,7 @@ def page(journal: Journal, commit: str, seeds: list[int], commits: Mapping[str, 
         f"| jumps of the clock | {sum(each.jumps for each in rounds):,} |",
         f"| runs started | {sum(each.runs for each in rounds):,} |",
         f"| batches that ended | {sum(each.batches for each in rounds):,} |",
-        f"| rows checked in three sinks and two operators' state | {sum(each.rows for each in rounds):,} |",
+        f"| rows checked in four sinks and two operators' state | {sum(each.rows for each in rounds):,} |",
         f"| rounds, each a job of its own | {len(rounds)} |",
         f"| time | {sum(each.seconds for each in rounds) / 60:.0f} minutes |",
         f"| seeds | {', '.join(map(str, seeds))} |",
