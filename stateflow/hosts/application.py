@@ -27,7 +27,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from stateflow.hosts import zygote
-from stateflow.hosts.client import BUSY, CURRENT, UNAVAILABLE, UNSERVED, USAGE, Connection, request
+from stateflow.hosts.client import BUSY, CURRENT, LOG, UNAVAILABLE, UNSERVED, USAGE, Connection, request
 from stateflow.hosts.places import Places
 from stateflow.hosts.settings import Current, HostSettings, read_settings, write
 from stateflow.hosts.upgrades import installed
@@ -248,7 +248,8 @@ class Application:
         if self.places.draining:
             return {"refused": "it is draining: try later, or name another host", "exit_code": BUSY}
         if self._outdated:
-            return {"refused": f"{CHANGED}, and its replacement is not ready", "exit_code": BUSY}
+            why = f"{CHANGED}, and its replacement is not ready: {self.folder.parent / LOG} says why if it does not come soon"
+            return {"refused": why, "exit_code": BUSY}
         taken = "its place is" if self.places.count == 1 else f"all its {self.places.count} places are"
         who = f"`stateflow host show {self.name}` says by whom; try later, or start the host with more --runs"
         return {"refused": f"{taken} taken: {who}", "exit_code": BUSY}

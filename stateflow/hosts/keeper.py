@@ -52,6 +52,8 @@ class _Application:
     ready: bool = False
     draining_since: float = 0.0
     stopping_since: float = 0.0
+    stale: bool = False
+    """Whether it wants to be replaced. It goes on until another one is ready, however often that one does not start."""
     replaced: bool = False
     lost: bool = False
     """Whether its Spark has died. It ends when its runs have, and another one starts at once."""
@@ -91,7 +93,7 @@ class Keeper:
             if (
                 not self._ending
                 and self._starting is None
-                and self._current is None
+                and (self._current is None or self._current.stale)
                 and time.time() >= self._start_at
             ):
                 self._start()
@@ -132,8 +134,7 @@ class Keeper:
             self._lose(application)
         elif "recycle" in message:
             self.log(f"application {number} is replaced: {message['recycle']}")
-            if self._starting is None and not self._ending:
-                self._start()
+            application.stale = True
 
     def _lose(self, application: _Application) -> None:
         application.lost = True

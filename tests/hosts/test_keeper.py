@@ -46,6 +46,18 @@ for line in sys.stdin:
 sys.exit(1)
 """
 """One whose Spark dies, and which lives on with the last words of its runs."""
+HINDERED = """
+import json, sys
+number = int(sys.argv[2])
+if number == 2:
+    sys.exit(1)
+for said in ({"ready": f"nowhere-{number}", "processes": {}}, {"recycle": "it is used up"})[: 2 if number == 1 else 1]:
+    print(json.dumps(said), flush=True)
+for line in sys.stdin:
+    if line.strip() in ("replaced", "stop"):
+        sys.exit(0)
+"""
+"""One whose first replacement does not start."""
 KEEP = "import sys; from pathlib import Path; from stateflow.hosts.keeper import keep; sys.exit(keep(Path(sys.argv[1]), [sys.executable, '-c', sys.argv[2]]))"
 
 
@@ -106,6 +118,16 @@ def test_a_dead_spark_has_its_successor_at_once_and_the_name_no_longer(folder: P
     assert keeper.returncode == 0
     assert said.count("another one starts") == 1, said
     assert "application 2 starts" in said
+
+
+def test_a_replacement_that_does_not_start_is_tried_again(folder: Path) -> None:
+    keeper = kept(folder, HostSettings(), HINDERED)
+    eventually(lambda: "nowhere-3" in current(folder), "the second replacement takes runs")
+    keeper.terminate()
+    _, said = keeper.communicate(timeout=60)
+    assert keeper.returncode == 0
+    assert "application 2 has ended with code 1: another one starts in 1 s" in said
+    assert "application 4" not in said
 
 
 def test_a_host_that_never_began_is_not_among_those_that_have_ended(folder: Path) -> None:
