@@ -37,6 +37,7 @@ def features(flow: sf.Flow, *, input: str, output: str) -> None:
 
 TRAINING = """
 select label.*, max_by(change.after, change.slot) as known
-from {labels} as label left join delta.`{changes}` as change
-on change.user = label.user and change.time <= label.ts group by all
+from labels as label left join changes as change
+on change.user = label.user and change.time + interval {delay} <= label.ts
+group by all
 """

@@ -31,6 +31,7 @@ def versions(flow: sf.Flow, *, input: str, output: str) -> None:
 VALID = """
 select id, after as tier, time as valid_from, valid_to from (
   select *, lead(time) over (partition by id order by slot) as valid_to
-  from delta.`{changes}`
+  from changes
 ) where kind not in ('delete', 'expire')
+  and (valid_to is null or valid_to > time)
 """
