@@ -12,9 +12,9 @@ from stateflow.format.records import OperatorState, Record
 from stateflow.operators.context import Moment
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.graph import KeyedNode
-from stateflow.reading.key_state import KeyState, key_state, unknown_operator
+from stateflow.reading.key_state import KeyState, key_state
 from stateflow.reading.past_states import PastStates
-from stateflow.reading.query import key_from_text
+from stateflow.reading.query import key_from_text, unknown_operator
 from stateflow.reading.snapshots import reader_context
 from stateflow.replay.captured import CapturedSink
 from stateflow.replay.evaluation import Evaluation, PastBatches, evaluation, moment_of

@@ -18,8 +18,8 @@ from stateflow.format.instants import instant
 from stateflow.format.records import Record
 from stateflow.masking import masked
 from stateflow.pipelines.loading import LoadedPipeline
-from stateflow.reading.key_state import unknown_operator
 from stateflow.reading.predicates import condition
+from stateflow.reading.query import unknown_operator
 from stateflow.testing.keyed import KeyedHarness
 
 STANDARD = frozenset({"datetime", "decimal", "pathlib", "uuid"})

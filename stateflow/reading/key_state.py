@@ -24,7 +24,7 @@ from stateflow.format.encoding import (
 from stateflow.format.keygroups import xxhash64
 from stateflow.format.records import FileRef, OperatorState, Owner, Record, Shard
 from stateflow.reading.past_states import with_other_keys
-from stateflow.reading.query import LookupResult, StateReader, Target, key_from_text
+from stateflow.reading.query import LookupResult, StateReader, Target, key_from_text, unknown_operator
 from stateflow.reading.stored_entries import StateEntries
 from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.keys.text import text_of_key
@@ -165,11 +165,6 @@ def last_changes(
             found.append(later[0].slot)
         later = record, entries
     return found[::-1]
-
-
-def unknown_operator(record: Record, uid: str) -> str:
-    known = ", ".join(sorted(record.operators)) or "none"
-    return f"checkpoint {record.slot} has no operator {uid!r}: its operators are {known}"
 
 
 def _entries(reader: StateReader, target: Target, key: Any) -> Iterator[tuple[bytes, bytes]]:

@@ -191,6 +191,14 @@ class StateSize:
     """The index of expiries, or the queue of a timer: it finds entries when their time has come."""
 
 
+def unknown_operator(record: Record, uid: str, label: str = "") -> str:
+    """What a user reads who asks a snapshot for an operator that it does not have."""
+    named = label or f"checkpoint {record.slot}"
+    if not record.operators:
+        return f"{named} has no state of any operator: it was made before the first batch, or the pipeline keeps none"
+    return f"{named} has no operator {uid!r}: its operators are {', '.join(sorted(record.operators))}"
+
+
 class StateReader:
     """One record, open for look-ups from any number of threads. The caller keeps it from collection meanwhile."""
 
@@ -372,10 +380,7 @@ class StateReader:
     def _make_target(self, operator: str, name: str) -> Target:
         owner = self.record.operators.get(operator)
         if owner is None:
-            known = ", ".join(sorted(self.record.operators)) or "none"
-            raise NotFoundError(
-                f"checkpoint {self.record.slot} has no operator {operator!r}: its operators are {known}"
-            )
+            raise NotFoundError(unknown_operator(self.record, operator))
         schema = owner.states.get(name)
         if schema is None:
             if name in owner.operator_states:

@@ -18,7 +18,7 @@ from stateflow.errors import CorruptError, NotFoundError, UsageError
 from stateflow.format.encoding import prefix
 from stateflow.format.keygroups import xxhash64
 from stateflow.format.records import END_OF_TIME, Owner, Shard
-from stateflow.reading.query import StateReader, key_from_text
+from stateflow.reading.query import StateReader, key_from_text, unknown_operator
 from stateflow.reading.snapshots import checkpoint_reader
 from stateflow.state.backends.openings import OpenShards
 from tests.jobs.queried import NOW, Balance, Counted, QueriedJob, Row, entries_of, filled, states_of
@@ -344,6 +344,10 @@ def test_what_does_not_exist_is_named_with_what_does(reader: StateReader) -> Non
         reader.get("balnce", "total", 1)
     with pytest.raises(NotFoundError, match=r"no state 'totl'.*its states are brief, carts"):
         reader.get("balance", "totl", 1)
+    before = msgspec.structs.replace(reader.record, operators={})
+    assert "no state of any operator: it was made before the first batch" in unknown_operator(
+        before, "balance"
+    )
     with pytest.raises(UsageError, match="is a value state and has no map keys"):
         reader.get("balance", "total", 1, "x")
     with pytest.raises(UsageError, match="the map key of state 'items'"):

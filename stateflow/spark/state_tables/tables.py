@@ -30,6 +30,7 @@ from stateflow.format.records import (
     StateSchema,
     TableFile,
 )
+from stateflow.reading.query import unknown_operator
 from stateflow.spark.state_tables.selection import EVERYTHING, Range, Selection
 from stateflow.spark.state_tables.shards import OpenedShard
 from stateflow.spark.task.storage import TaskStorage
@@ -197,7 +198,7 @@ def table_of(
     """The table and all its parts. `label` names the snapshot in errors. The files of `record` can be fetched."""
     operator = record.operators.get(uid)
     if operator is None:
-        raise NotFoundError(f"{label} has no operator {uid!r}: its operators are {_names(record.operators)}")
+        raise NotFoundError(unknown_operator(record, uid, label))
     bare = msgspec.structs.replace(operator, shards=(), operator_states={}, hosts=())
     base = storage.root if savepoint is not None else ""
     table = Table(uid, state, bare, storage, open_shard, base)
