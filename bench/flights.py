@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.clock import cpu_of_tree
 from bench.generate import BatchSpec, dataset
 from bench.measurement import Measurement, Results, Section, Workplace, at_most, median, seconds
 
@@ -48,13 +45,7 @@ def run(side: str, size: Size, workplace: Workplace) -> dict[str, Any]:
     session = sides.session()
 
     def one(flights: int, folder: Path) -> dict[str, float]:
-        """Seconds and CPU seconds from batch to batch, as the last of a job's batches took them."""
         folder.mkdir()
-        ends: list[tuple[float, float]] = []
-
-        def each(report: Any) -> None:
-            ends.append((time.perf_counter(), cpu_of_tree(os.getpid())))
-
         options: dict[str, Any] = {"max_concurrent_checkpoints": flights}
         with ExitStack() as stack:
             if side.endswith("far"):
@@ -64,11 +55,10 @@ def run(side: str, size: Size, workplace: Workplace) -> dict[str, Any]:
                 url, storage = stack.enter_context(slow_objects(folder / "root", folder, DELAY))
                 options |= {"checkpoint_dir": url, "storage_options": storage}
             parameters = {"input": str(data.path), "output": str(folder / "output")}
-            sides.stateflow_run(session, pipeline, parameters, folder, each=each, options=options)
-        (start, spent), (end, in_all) = ends[size.warm_up], ends[-1]
-        count = size.batches[side]
-        assert len(ends) == 1 + size.warm_up + count, f"{len(ends)} batches"
-        return {"wall": (end - start) / count, "cpu": (in_all - spent) / count}
+            return sides.per_batch(
+                session, pipeline, parameters, folder,
+                warm_up=size.warm_up, batches=size.batches[side], options=options,
+            )  # fmt: skip
 
     pairs = []
     for number in range(size.pairs + 1):

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from tempfile import mkdtemp
 from typing import Any
 
@@ -18,7 +22,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 import stateflow as sf
 from bench import operators
-from bench.clock import Timed, timed
+from bench.clock import Timed, cpu_of_tree, timed
 from bench.generate import Dataset
 from bench.operators import ONE_FILE, OUTPUT
 from stateflow.config.options import load
@@ -89,6 +93,30 @@ def stateflow_run(
     with timed(spark) as batches:
         report = run(request)
     return Outcome(batches, reports, report)
+
+
+def per_batch(
+    spark: SparkSession,
+    pipeline: sf.Pipeline,
+    parameters: Mapping[str, Any],
+    work: Path,
+    *,
+    warm_up: int,
+    batches: int,
+    options: Mapping[str, Any] = {},
+) -> dict[str, float]:
+    """Seconds and CPU seconds from batch to batch, as the last of a job's batches took them, and the median of the seconds."""
+    ends: list[tuple[float, float]] = []
+
+    def each(report: BatchReport) -> None:
+        ends.append((time.perf_counter(), cpu_of_tree(os.getpid())))
+
+    stateflow_run(spark, pipeline, parameters, work, each=each, options=options)
+    assert len(ends) == 1 + warm_up + batches, f"{len(ends)} batches"
+    counted = ends[warm_up:]
+    (start, spent), (end, in_all) = counted[0], counted[-1]
+    took = [later - earlier for (earlier, _), (later, _) in pairwise(counted)]
+    return {"wall": (end - start) / batches, "cpu": (in_all - spent) / batches, "middle": median(took)}
 
 
 def process(spark: SparkSession, data: Dataset, work: Path, **arguments: Any) -> Outcome:
