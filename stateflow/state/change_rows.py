@@ -101,6 +101,8 @@ class ChangeRows:
     def rows(self, changes: ChangedEntries, slot: int, time: int) -> pa.RecordBatch:
         """One row per entry. One that had a value which nobody can read any more has none before."""
         kinds, keys, before, after = changes
+        if not keys:
+            return pa.RecordBatch.from_pylist([], schema=self.schema)
         names = self._table.schema.names
         of_keys = dict(zip(names, self._table.decode_keys(keys), strict=False))
         columns = [of_keys[name] for name in self._entry_columns]

@@ -279,7 +279,7 @@ def test_show_tells_what_a_job_is_made_of(command: Command, root: Path) -> None:
     assert source["position"] == "version 3 read completely"
     assert source["lines"] == [OFFSET % 4], "what `state import --offset` takes"
     assert shown["sinks"] == [
-        {"uid": "totals", "kind": "delta_append", "target": "/data/totals", "last_commit": 4}
+        {"uid": "totals", "kind": "delta_append", "target": "/data/totals", "last_commit": 4, "name": ""}
     ]
     text = command("show", "orders", "--checkpoint-dir", root).out
     for word in ("balance", "before-the-sale -> 3", "/data/totals", "events", "~10"):

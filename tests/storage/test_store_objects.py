@@ -363,10 +363,11 @@ def test_google_stops_at_a_missing_object_and_deleting_carries_on() -> None:
     class Google(BaseHTTPRequestHandler):
         def do_DELETE(self) -> None:
             path = unquote(self.path)
-            self.send_response(204 if path in there else 404)
+            status = 204 if path in there else 404
+            there.discard(path)
+            self.send_response(status)
             self.send_header("Content-Length", "0")
             self.end_headers()
-            there.discard(path)
 
         def log_message(self, format: str, *args: object) -> None:
             pass
