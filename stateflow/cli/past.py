@@ -101,7 +101,7 @@ def history(
     notes = [f"{_counted(found)} read"]
     if found.nothing:
         notes.insert(0, found.nothing)
-    notes += _other_keys(found)
+    notes += _otherwise(found)
     if found.more:
         notes.append(f"there are older versions: --limit above {limit} shows them")
     if found.collected:
@@ -146,12 +146,17 @@ def history(
     )
 
 
-def _other_keys(found: KeyHistory | FirstBad) -> list[str]:
-    if not found.other_keys:
-        return []
-    return [
-        f"in checkpoint {_slots(found.other_keys)} the operator had keys of another type, and the key was not looked up there"
-    ]
+def _otherwise(found: KeyHistory | FirstBad) -> list[str]:
+    notes = []
+    if found.other_keys:
+        notes.append(
+            f"in checkpoint {_slots(found.other_keys)} the operator had keys of another type, and the key was not looked up there"
+        )
+    for name in dict.fromkeys(found.renamed.values()):
+        slots = [slot for slot, other in sorted(found.renamed.items()) if other == name]
+        where = f"checkpoint {slots[0]}" if len(slots) == 1 else f"checkpoints {slots[0]} to {slots[-1]}"
+        notes.append(f"in {where} the state is called {name!r}")
+    return notes
 
 
 def _slots(of: Sequence[int]) -> str:
@@ -406,7 +411,7 @@ def bisect(
     if found.other_types:
         slots = _slots(found.other_types)
         note += f"\nin checkpoint {slots} the state had another type, which the condition does not fit, and it was not looked at there"
-    note += "".join(f"\n{line}" for line in _other_keys(found))
+    note += "".join(f"\n{line}" for line in _otherwise(found))
     note += "".join(
         f"\n{line}"
         for line in (*([found.nothing] if found.nothing else []), *_cut((said["previous"], said["value"])))

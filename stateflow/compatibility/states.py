@@ -19,6 +19,7 @@ from stateflow.format.records import (
     Shard,
     StateSchema,
 )
+from stateflow.format.state_names import found_names, names_in
 from stateflow.operators.binding import TIMER_IDS, schemas, type_of
 from stateflow.pipelines.graph import KeyedNode, origin
 from stateflow.pipelines.ready.fixed_options import duration
@@ -184,34 +185,12 @@ def declared_elements(node: KeyedNode) -> dict[str, DeclaredOperatorState[Any]]:
 
 def recorded_names(node: KeyedNode, before: OperatorState) -> dict[str, str]:
     """By declared state, its name in the record, if it is there."""
-    return _names_in(declared_states(node), before)
-
-
-def _names_in(declared: Mapping[str, StateSchema], before: OperatorState) -> dict[str, str]:
-    names = _found({n: s.aliases for n, s in declared.items()}, before.states)
-    # Older code runs again: what newer code had renamed says so in its aliases.
-    taken = {*names.values(), *declared}
-    for old, schema in before.states.items():
-        if old not in taken:
-            name = next((alias for alias in schema.aliases if alias in declared and alias not in names), None)
-            if name is not None:
-                names[name] = old
-    return names
+    return names_in(declared_states(node), before.states)
 
 
 def element_names(node: KeyedNode, before: OperatorState) -> dict[str, str]:
     """By declared operator state, its name in the record, if it is there."""
-    return _found({n: d.aliases for n, d in declared_elements(node).items()}, before.operator_states)
-
-
-def _found(declared: Mapping[str, tuple[str, ...]], recorded: Collection[str]) -> dict[str, str]:
-    """Looks under its own name first, then under an alias. A name that another state has taken does not count."""
-    left, names = set(recorded), {}
-    for name, aliases in declared.items():
-        if (old := next((n for n in (name, *aliases) if n in left), None)) is not None:
-            names[name] = old
-            left.remove(old)
-    return names
+    return found_names({n: d.aliases for n, d in declared_elements(node).items()}, before.operator_states)
 
 
 def resolve_states(
@@ -233,7 +212,7 @@ def compared_states(
     recorded = dict(before.states) if before else {}
     next_id = before.next_state_id if before else FIRST_STATE_ID
     declared = declared_states(node)
-    names = _names_in(declared, before) if before else {}
+    names = names_in(declared, before.states) if before else {}
     resolved: dict[str, StateSchema] = {}
     blocks = changed_blocks(node, before) if before else {}
     changes = {name: change for name, change in blocks.items() if name not in given}

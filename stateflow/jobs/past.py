@@ -22,7 +22,7 @@ from stateflow.reading.bisect import FirstBad, first_of_any, first_of_key
 from stateflow.reading.diff import ComparedSnapshot, Differences, compared_savepoint, no_point
 from stateflow.reading.history import KeyHistory, history_of_key
 from stateflow.reading.key_state import last_changes
-from stateflow.reading.past_states import DISK_READERS, READERS, KeyOfState, PastStates
+from stateflow.reading.past_states import DISK_READERS, READERS, KeyOfState, PastStates, other_names
 from stateflow.reading.predicates import Predicate, condition
 from stateflow.reading.snapshots import ReaderContext, reader_context
 from stateflow.savepoints.format import read_savepoint
@@ -139,10 +139,12 @@ def first_bad(
 
 def _without_columns(text: str, records: Sequence[Record], operator: str, state: str) -> tuple[int, ...]:
     """The records whose type of the state lacks what a condition needs: there it would quietly be of nothing."""
+    names = other_names(records, operator, state)
     schemas = {
-        record.slot: owner.states[state]
+        record.slot: owner.states[name]
         for record in records
-        if (owner := record.operators.get(operator)) is not None and state in owner.states
+        if (owner := record.operators.get(operator)) is not None
+        and (name := names.get(record.slot, state)) in owner.states
     }
     types = {(schema.kind, schema.value): schema for schema in schemas.values()}
     unfit = {kind for kind, schema in types.items() if not _fits(text, schema)}

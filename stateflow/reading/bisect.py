@@ -6,8 +6,8 @@ the one before; a scan looks at all and finds the first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -20,6 +20,7 @@ from stateflow.reading.past_states import (
     PastStates,
     nothing_stored,
     number_of_checkpoints,
+    other_names,
     with_other_keys,
 )
 from stateflow.reading.predicates import Predicate
@@ -48,6 +49,8 @@ class FirstBad:
     """Look-ups of the key, each in a record; of a search over a whole state the checkpoints that were compared."""
     scanned: bool
     other_keys: tuple[int, ...] = ()
+    """As in a history."""
+    renamed: Mapping[int, str] = field(default_factory=dict)
     """As in a history."""
     other_types: tuple[int, ...] = ()
     """Checkpoints in which the type of the state lacks what the condition needs; they are not looked at."""
@@ -83,6 +86,7 @@ def first_of_key(
     """In these records, which ascend."""
     values: dict[int, Any] = {}
     found_any = False
+    asked = asked.across(records)
 
     def value(at: int) -> Any:
         nonlocal found_any
@@ -129,6 +133,7 @@ def first_of_key(
         checkpoints=(checkpoints := number_of_checkpoints(records)),
         edits=count - checkpoints,
         other_keys=others,
+        renamed=asked.renamed,
         look_ups=states.look_ups,
         scanned=scanned,
         nothing="" if found_any or not records else nothing_stored(records[-1], asked),
@@ -141,7 +146,12 @@ def first_of_any(
     """Over all keys of a state: the whole state of the first record, then what each further record changed. Of an entry that went
     the value is None."""
     others = with_other_keys(records, records[-1], operator)
-    records = [record for record in records if record.slot not in others]
+    renamed = other_names(records, operator, state)
+    records = [
+        _with_name(record, operator, renamed.get(record.slot, state), state)
+        for record in records
+        if record.slot not in others
+    ]
     compared = 0
 
     def answer(at: int | None, change: EntryChange | None) -> FirstBad:
@@ -157,6 +167,7 @@ def first_of_any(
             look_ups=compared,
             scanned=True,
             other_keys=others,
+            renamed=renamed,
         )
 
     for at, record in enumerate(records):
@@ -185,6 +196,16 @@ def _changes(
         look_up=True,
     )
     return differences.changes()
+
+
+def _with_name(record: Record, operator: str, former: str, name: str) -> Record:
+    """The record as if its state had always had its later name."""
+    if former == name:
+        return record
+    owner = record.operators[operator]
+    states = {name if each == former else each: schema for each, schema in owner.states.items()}
+    owner = msgspec.structs.replace(owner, states=states)
+    return msgspec.structs.replace(record, operators={**record.operators, operator: owner})
 
 
 def _emptied(record: Record) -> Record:

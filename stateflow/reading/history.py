@@ -84,6 +84,8 @@ class KeyHistory:
     """Checkpoints in which the operator had another type of key, so that the key is not looked up there."""
     nothing: str = ""
     """Why there is no version, as a sentence."""
+    renamed: Mapping[int, str] = field(default_factory=dict)
+    """By slot, what the state was called in checkpoints that have another name for it."""
     rows: Mapping[int, RowsOfVersion] = field(default_factory=dict)
     """By slot, the rows of the versions, if they were asked for."""
 
@@ -94,6 +96,7 @@ def history_of_key(
     """The newest `limit` versions of the key in these records, which ascend."""
     if not records:
         return KeyHistory((), 0, 0, 0, (), False)
+    asked = asked.across(records)
     newest = _newest_with(records, states, asked)
     others = with_other_keys(records, newest, asked.operator)
     collected: list[int] = []
@@ -111,6 +114,7 @@ def history_of_key(
         len(shown) < len(versions),
         others,
         "" if versions else nothing_stored(newest, asked),
+        renamed=asked.renamed,
     )
 
 
@@ -188,13 +192,13 @@ def _versions(
 def _fingerprint(record: Record, asked: KeyOfState, states: PastStates) -> tuple[object, ...] | None:
     """The same for two records that show the same; None where only a look can tell."""
     operator = record.operators.get(asked.operator)
-    schema = operator.states.get(asked.state) if operator else None
+    schema = operator.states.get(asked.name_in(record)) if operator else None
     if operator is None or schema is None:
         return ("undeclared",)
     if schema.ttl is not None:
         return None
     try:
-        target = states.reader(record).target(asked.operator, asked.state)
+        target = states.reader(record).target(asked.operator, asked.name_in(record))
         codec = target.codec
         key = codec.decode(codec.encode(target.key_of_text(asked.key)), 0)[0]
     except UsageError:
@@ -250,7 +254,7 @@ def _what(
 def _expired(before: Record, record: Record, states: PastStates, asked: KeyOfState) -> bool:
     """Whether what the record before held had expired by the time of this one."""
     operator = before.operators[asked.operator]
-    if operator.states[asked.state].ttl is None:
+    if operator.states[asked.name_in(before)].ttl is None:
         return False
     try:
         result = states.look_up(before, asked, at=record)

@@ -7,7 +7,7 @@ watermark.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ import msgspec
 
 from stateflow.errors import CorruptError, NotFoundError
 from stateflow.format.records import Record
+from stateflow.format.state_names import names_in
 from stateflow.reading.files.shard_files import ShardFiles, StateFiles
 from stateflow.reading.query import LIMIT, LookupResult, StateReader, Target
 from stateflow.reading.snapshots import ReaderContext
@@ -36,6 +37,15 @@ class KeyOfState:
     map_key: str | None = None
     namespace: str | None = None
     limit: int | None = LIMIT
+    renamed: Mapping[int, str] = field(default_factory=dict)
+    """By slot, what the state was called in records that have another name for it."""
+
+    def name_in(self, record: Record) -> str:
+        return self.renamed.get(record.slot, self.state)
+
+    def across(self, records: Sequence[Record]) -> KeyOfState:
+        """The same, which knows the state's other names in these records."""
+        return replace(self, renamed=other_names(records, self.operator, self.state))
 
 
 @dataclass
@@ -67,12 +77,12 @@ class PastStates:
             self.look_ups += 1
         reader = self.reader(record, at=at)
         try:
-            target = reader.target(asked.operator, asked.state)
+            target = reader.target(asked.operator, asked.name_in(record))
         except NotFoundError:
             return None
         return reader.look_up(
             asked.operator,
-            asked.state,
+            asked.name_in(record),
             target.key_of_text(asked.key),
             None if asked.map_key is None else target.map_key_of_text(asked.map_key),
             namespace=None if asked.namespace is None else target.namespace_of_text(asked.namespace),
@@ -81,7 +91,7 @@ class PastStates:
 
     def target(self, record: Record, asked: KeyOfState) -> Target:
         """The state in this record, with the key, map key and namespace checked against it."""
-        target = self.reader(record).target(asked.operator, asked.state)
+        target = self.reader(record).target(asked.operator, asked.name_in(record))
         key: Any = target.key_of_text(asked.key)
         target.place(key, None if asked.namespace is None else target.namespace_of_text(asked.namespace))
         if asked.map_key is not None:
@@ -92,7 +102,7 @@ class PastStates:
 def nothing_stored(record: Record, asked: KeyOfState) -> str:
     """The sentence for a key under which no checkpoint has anything. The record has the state."""
     operator = record.operators[asked.operator]
-    schema = operator.states[asked.state]
+    schema = operator.states[asked.name_in(record)]
     parts = {"key": asked.key, "map key": asked.map_key, "namespace": asked.namespace}
     under = " and ".join(f"{name} {text}" for name, text in parts.items() if text is not None)
     namespaces = (
@@ -115,6 +125,29 @@ def with_other_keys(records: Sequence[Record], newest: Record, operator: str) ->
     return tuple(
         record.slot for record in records if operator in record.operators and types(record) != types(newest)
     )
+
+
+def other_names(records: Sequence[Record], operator: str, state: str) -> dict[int, str]:
+    """By slot, what a state is called in those of the records, which ascend, that have another name for it. The records on both sides
+    of the newest one that has `state` are followed by what renamed states say of their earlier names."""
+    having = [record.operators[operator].states for record in records if operator in record.operators]
+    slots = [record.slot for record in records if operator in record.operators]
+    newest = next((at for at in reversed(range(len(having))) if state in having[at]), None)
+    if newest is None:
+        return {}
+    found: dict[int, str] = {}
+    for away in (reversed(range(newest)), range(newest + 1, len(having))):
+        name, states = state, having[newest]
+        for at in away:
+            if name not in having[at]:
+                other = names_in(states, having[at]).get(name)
+                if other is None:
+                    continue  # it is not there, under any name
+                name = other
+            states = having[at]
+            if name != state:
+                found[slots[at]] = name
+    return found
 
 
 def number_of_checkpoints(records: Sequence[Record]) -> int:
@@ -142,5 +175,6 @@ __all__ = [
     "gone",
     "nothing_stored",
     "number_of_checkpoints",
+    "other_names",
     "with_other_keys",
 ]

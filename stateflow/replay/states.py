@@ -14,6 +14,7 @@ from typing import Any
 
 from stateflow.format.encoding import NAMESPACE, PREFIX_WIDTH, TIME_WIDTH, prefix
 from stateflow.format.records import OperatorState, Shard
+from stateflow.format.state_names import names_in
 from stateflow.reading.query import LookupResult, StateReader, Target
 from stateflow.reading.stored_entries import EntryName
 from stateflow.replay.rows import DIFFERENT, GONE, NEW
@@ -69,15 +70,16 @@ def state_changes(before: StateReader, after: StateReader, most: int) -> Iterato
         if [kind for _, kind in old.key] != [kind for _, kind in operator.key]:
             yield StateChanges(uid, "", note=OTHER_KEYS)
             continue
-        for name in sorted(old.states.keys() - operator.states.keys()):
+        former = names_in(operator.states, old.states)
+        for name in sorted(old.states.keys() - former.values()):
             yield StateChanges(uid, name, note="the state is gone")
         for name in sorted(operator.states):
-            if name not in old.states:
+            if name not in former:
                 yield StateChanges(uid, name, note="the state is new")
-            elif old.states[name].namespace != operator.states[name].namespace:
+            elif old.states[former[name]].namespace != operator.states[name].namespace:
                 yield StateChanges(uid, name, note=OTHER_NAMESPACES)
             else:
-                yield _compared(before, after, uid, name, most)
+                yield _compared(before, after, uid, (former[name], name), most)
         for name, elements in sorted(operator.operator_states.items()):
             known = old.operator_states.get(name)
             alike = known is not None and sorted(map(sorted, known.parts)) == sorted(
@@ -88,15 +90,19 @@ def state_changes(before: StateReader, after: StateReader, most: int) -> Iterato
             )
 
 
-def _compared(before: StateReader, after: StateReader, uid: str, name: str, most: int) -> StateChanges:
+def _compared(
+    before: StateReader, after: StateReader, uid: str, names: tuple[str, str], most: int
+) -> StateChanges:
+    """`names`: what the state is called before and after."""
+    former, name = names
     counts: dict[str, int] = {}
     changes: list[KeyChange] = []
     keys = 0
-    for key, namespace, is_same in _keys(before, after, uid, name):
+    for key, namespace, is_same in _keys(before, after, uid, names):
         keys += 1
         if is_same:
             continue
-        old = before.look_up(uid, name, key, namespace=namespace, limit=None)
+        old = before.look_up(uid, former, key, namespace=namespace, limit=None)
         new = after.look_up(uid, name, key, namespace=namespace, limit=None)
         if old.found == new.found and old.json == new.json:
             continue  # the same value, stored in another way; or expired in both
@@ -118,9 +124,11 @@ def _beginning(result: LookupResult) -> Any:
     return shown[:SHOWN] if isinstance(shown, list) and result.what == "list" else shown
 
 
-def _keys(before: StateReader, after: StateReader, uid: str, name: str) -> Iterator[tuple[Any, Any, bool]]:
+def _keys(
+    before: StateReader, after: StateReader, uid: str, names: tuple[str, str]
+) -> Iterator[tuple[Any, Any, bool]]:
     """Each key with entries on a side, in each of its namespaces, and whether both sides have the same bytes."""
-    old, new = before.target(uid, name), after.target(uid, name)
+    old, new = before.target(uid, names[0]), after.target(uid, names[1])
     groups = _groups_to_read(before.record.operators[uid], after.record.operators[uid])
     for group in groups:
         ours = _by_key(before, old, group)

@@ -114,6 +114,52 @@ def test_a_key_that_never_was_is_told_with_how_a_key_is_written(typed: Typed, ro
     assert "has anything under key 1 and map key sku7:" in entry
 
 
+def renamed(job: GrownJob, former: str, name: str) -> None:
+    """A release that renames a state: from the next record on it has the other name, under the same number."""
+    schemas = {each: schema for each, schema in job.schemas.items() if each != former}
+    job.schemas = {**schemas, name: msgspec.structs.replace(job.schemas[former], aliases=(former,))}
+
+
+@pytest.mark.parametrize("state", ["total", "sum", "balance"])
+def test_a_renamed_state_is_followed_under_each_of_its_names(typed: Typed, job: GrownJob, state: str) -> None:
+    renamed(job, "total", "sum")
+    put(job, u1=-2)
+    renamed(job, "sum", "balance")
+    put(job, u1=7, u3=100)
+    said = typed("history", "orders", "balance", state, 1, "-o", "json")
+    assert said.code == 0, said.err
+    assert [(v["checkpoint"], v["value"]) for v in said.json["versions"]] == [
+        (2, 5), (4, 8), (5, -3), (7, -1), (8, -2), (9, 7)
+    ]  # fmt: skip
+    told = {
+        "total": "in checkpoints 2 to 7 the state is called 'total'",
+        "sum": "in checkpoint 8 the state is called 'sum'",
+        "balance": "in checkpoint 9 the state is called 'balance'",
+    }
+    shown = typed("history", "orders", "balance", state, 1).err
+    assert [name for name, sentence in told.items() if sentence in shown] == [n for n in told if n != state]
+    if state == "balance":
+        found = typed(
+            "bisect", "orders", "balance", state, 1, "--first", "value - previous > 2", "-o", "json"
+        )
+        assert found.json["checkpoint"] == 4
+        found = typed("bisect", "orders", "balance", state, "--any", "--first", "value < 0", "-o", "json")
+        assert (found.json["checkpoint"], found.json["key"]) == (5, "1")
+        # An entry that nobody has written since is no change of the checkpoint in which the state got its name.
+        found = typed("bisect", "orders", "balance", state, "--any", "--since", 7, "--first", "previous < 0")
+        assert "checkpoint 8" in found.out + found.err
+
+
+def test_a_name_that_another_state_has_now_is_not_followed(typed: Typed, job: GrownJob) -> None:
+    renamed(job, "total", "sum")
+    job.schemas["total"] = msgspec.structs.replace(job.schemas["sum"], id=90, aliases=())
+    put(job, u1=-2)
+    said = typed("history", "orders", "balance", "sum", 1, "-o", "json").json
+    assert [(v["checkpoint"], v["what"]) for v in said["versions"]][-1] == (8, "changed")
+    said = typed("history", "orders", "balance", "total", 1, "-o", "json").json
+    assert [(v["checkpoint"], v["what"]) for v in said["versions"]][-1] == (8, "deleted")
+
+
 def test_a_negative_key_stands_behind_two_dashes(command: Command, root: Path, job: GrownJob) -> None:
     said = command("history", "orders", "balance", "total", "--checkpoint-dir", root, "--", "-1")
     assert "has anything under key -1:" in said.err

@@ -65,3 +65,26 @@ def test_every_key_that_differs_is_counted_and_shown_once(backend: str, seed: in
         for reader in readers:
             reader.close()
         assert found == expected, (one, other)
+
+
+def test_a_renamed_state_is_compared_with_what_it_was_called(tmp_path: Path) -> None:
+    job = grown(tmp_path, "memory", 0)
+    slot = job.log().chain[-1].slot
+    record = job.at(slot)
+    operator = record.operators["balance"]
+    states = {name: schema for name, schema in operator.states.items() if name != "total"}
+    states["sum"] = msgspec.structs.replace(operator.states["total"], aliases=("total",))
+    operators = {"balance": msgspec.structs.replace(operator, states=states)}
+    names = {}
+    for newer in (True, False):
+        readers = [
+            job.context(tmp_path / "host").reader(each)
+            for each in (record, msgspec.structs.replace(record, operators=operators))
+        ]
+        found = list(state_changes(*(readers if newer else reversed(readers)), NO_MORE))
+        assert [change for change in found if change.note or change.changed] == []
+        names[newer] = {change.state for change in found}
+        for reader in readers:
+            reader.close()
+    assert names[True] - names[False] == {"sum"}
+    assert names[False] - names[True] == {"total"}
