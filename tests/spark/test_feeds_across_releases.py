@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -52,16 +53,25 @@ class Releases:
         assert not [each for each in report.warnings if "the feed of" in each]
         return self.bench.records("releases")[-1].slot
 
+    @property
+    def job(self) -> Job:
+        return Job(str(self.bench.folder / "root"), "releases")
+
+    @property
+    def options(self) -> Any:
+        folders = {f"{name}_dir": str(self.bench.folder / name) for name in ("cache", "scratch")}
+        code = {"checkpoint_dir": str(self.bench.folder / "root"), "local_fsync": False, **folders}
+        return load(code=code, env={}, folder=self.bench.folder)
+
+    def replay(self, pipeline: sf.Pipeline, since: int, until: int) -> Any:
+        return self.job.replay(pipeline, since, until, options=self.options)
+
     def restore(self, pipeline: sf.Pipeline, slot: int) -> None:
         """Leaves the table alone; what was read since is not there any more."""
-        folders = {f"{name}_dir": str(self.bench.folder / name) for name in ("cache", "scratch")}
-        options = load(
-            code={"checkpoint_dir": str(self.bench.folder / "root"), "local_fsync": False, **folders},
-            env={},
-            folder=self.bench.folder,
+        plan = self.job.restore(
+            f"checkpoint:{slot}", pipeline, options=self.options, allow_non_restored_state=True
         )
-        job = Job(str(self.bench.folder / "root"), "releases")
-        job.restore(f"checkpoint:{slot}", pipeline, options=options, allow_non_restored_state=True).apply()
+        plan.apply()
         for path in sorted((self.bench.folder / "orders").iterdir())[1:]:
             path.unlink()
 
@@ -134,3 +144,37 @@ def test_a_key_whose_value_only_a_function_reads_is_told_when_it_goes(job: Relea
     job.batch(new, "total", 1)
     gone = [row for row in sf.memory("told").rows if row["kind"] == "delete"]
     assert [(row["user"], row["before"]) for row in gone] == [(4, "1")]
+
+
+@dataclass
+class Spent:
+    amount: float = 0.0
+
+    def __add__(self, other: Spent) -> Spent:
+        return replace(self, amount=self.amount + other.amount)
+
+
+@dataclass
+class SpentOften(Spent):
+    orders: int = 7
+
+
+def test_a_replay_goes_through_the_batch_that_tells_of_a_changed_type(job: Releases) -> None:
+    def declared(kind: Any) -> sf.Pipeline:
+        return job.release("total", total=sf.ValueState(kind, default=kind))
+
+    old, new = declared(Spent), declared(SpentOften)
+    job.batch(old, "total", 0, 1, 2)
+    second = job.batch(old, "total", 0)
+    evolved = job.batch(new, "total", 1)
+    last = job.batch(new, "total", 2)
+    kinds = [(row["slot"], row["kind"]) for row in sf.memory("told").rows if row["slot"] >= evolved]
+    assert sorted(kinds) == [(evolved, "evolve"), (evolved, "evolve"), (evolved, "put"), (last, "put")]
+    for code, since, until in ((new, evolved, last), (old, second, second)):
+        report = job.replay(code, since, until)
+        assert report.is_same, report.document()
+    # Code of today over a batch from before it tells of the change there.
+    report = job.replay(new, second, last)
+    sink = report.document()["sinks"][0]
+    assert (sink["gone"], sink["new"], sink["different"]) == (2, 2, 0)
+    assert {(each["after"] or each["before"])["kind"] for each in sink["changes"]} == {"evolve"}
