@@ -90,7 +90,7 @@ class FlowHarness:
 
         for sink in self.flow.sinks:
             if isinstance(sink.target, DeltaTable):
-                self._inside(f"sink {sink.uid!r} writes to", sink.target.path)
+                self._inside(f"sink {sink.uid!r} writes to", sink.target)
         for source in self.flow.sources:
             self._make_empty(source.uid)
         # A worker cannot import a test by its name, and finds what the test imports where the test does.
@@ -130,6 +130,7 @@ class FlowHarness:
                 if nodes[0].sink_kind.calls_function
                 else f"sink {sink!r} writes to {nodes[0].output}, which is not in the test's folder: look there"
             )
+        self._inside(f"sink {sink!r} writes to", target)
         if not (Path(target.path) / "_delta_log").exists():
             return []
         read: list[dict[str, Any]] = (
@@ -152,10 +153,16 @@ class FlowHarness:
             raise UsageError(
                 f"source {uid!r} declares no row class: give it one, as in flow.source({uid!r}, ..., Order)"
             )
-        self._inside(f"source {uid!r} reads", target.path)
+        self._inside(f"source {uid!r} reads", target)
         return target, rows
 
-    def _inside(self, what: str, path: str) -> None:
+    def _inside(self, what: str, target: Files | DeltaTable) -> None:
+        if isinstance(target, DeltaTable) and target.name:
+            raise UsageError(
+                f"{what} {target.name}, which a catalog names, and a harness has no catalog: let a parameter of the pipeline choose between "
+                "sf.table(name) and sf.delta(path)"
+            )
+        path = target.path
         if self._folder not in Path(path).parents or ".." in Path(path).parts:
             raise UsageError(
                 f"{what} {path}, which is not in the test's folder {self._folder}: make its path a parameter of the pipeline"

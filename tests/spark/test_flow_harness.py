@@ -187,6 +187,21 @@ def test_a_test_writes_nowhere_but_into_its_folder(tmp_path: Path) -> None:
         outside.run()
 
 
+def test_a_table_of_a_catalog_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    @sf.pipeline("named")
+    def named(flow: sf.Flow) -> None:
+        flow.source("orders", sf.table("shop.orders"), Order).append("copy", sf.table("shop.copy"))
+
+    harness = FlowHarness(named, tmp_path / "test")
+    instead = "a catalog names, and a harness has no catalog: let a parameter .* sf.delta"
+    with pytest.raises(sf.UsageError, match=f"source 'orders' reads shop.orders, which {instead}"):
+        harness.add("orders", order(1, 1, 1))
+    with pytest.raises(sf.UsageError, match=f"sink 'copy' writes to shop.copy, which {instead}"):
+        harness.run()
+    with pytest.raises(sf.UsageError, match=f"sink 'copy' writes to shop.copy, which {instead}"):
+        harness.table("copy")
+
+
 @dataclass
 class Idle:
     id: int
