@@ -15,7 +15,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 import stateflow as sf
+from stateflow.config.options import load
 from stateflow.errors import DisagreementError, IncompatibleError, NotFoundError, UsageError
+from stateflow.jobs.job import Job
+from stateflow.spark.sinks.delta_append import DeltaAppend
 from stateflow.spark.sources.catalog_tables import located
 from tests.spark.pipelines import Workbench
 
@@ -102,6 +105,42 @@ def test_a_job_reads_appends_and_upserts_by_name_and_goes_on_under_new_names(
     moved = {"source": "spark_catalog.shop.orders_2", "copy": place(shop, "shop.copy_2")}
     assert bench.run(orders, moved).rows == 1  # by its path, the table is the same
     assert len(rows(shop, "shop.copy_2")) == 4
+
+
+def test_savepoints_recovery_restores_and_replays_find_the_tables_of_the_record(
+    shop: SparkSession, bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = {f"{name}_dir": str(bench.folder / name) for name in ("cache", "scratch")}
+    code = {"checkpoint_dir": str(bench.folder / "root"), "local_fsync": False, **folders}
+    options = load(code=code, env={}, folder=bench.folder)
+    job = Job(str(bench.folder / "root"), "orders")
+    kept = {"retained_checkpoints": 20}
+    bench.run(orders, **kept)
+    first = bench.records("orders")[-1].slot
+    assert job.savepoint(options=options).url
+
+    # A record is decided, and its run ends before anything of it is out. The next one finishes it.
+    def ended(*arguments: Any) -> None:
+        raise OSError("the run ends here")
+
+    shop.sql("INSERT INTO shop.orders VALUES (1, 11), (3, 30)")
+    with monkeypatch.context() as patch:
+        patch.setattr(DeltaAppend, "commit", ended)
+        with pytest.raises(Exception, match="the run ends here"):
+            bench.run(orders, **kept)
+    assert rows(shop, "shop.copy") == [(1, 10), (2, 20)]
+    bench.run(orders, **kept)
+    after = [(1, 10), (1, 11), (2, 20), (3, 30)], [(1, 11), (2, 20), (3, 30)]
+    assert (rows(shop, "shop.copy"), rows(shop, "shop.latest")) == after
+    last = bench.records("orders")[-1].slot
+    report = job.replay(orders, last, last, options=options)
+    assert report.is_same, report.document()
+    assert {uid: sink.after for uid, sink in report.sinks.items()} == {"copy": 2, "latest": 2}
+
+    job.restore(f"checkpoint:{first}", orders, options=options, rewind_sinks=True).apply()
+    assert (rows(shop, "shop.copy"), rows(shop, "shop.latest")) == ([(1, 10), (2, 20)],) * 2
+    bench.run(orders, **kept)
+    assert (rows(shop, "shop.copy"), rows(shop, "shop.latest")) == after
 
 
 def test_a_table_that_was_made_anew_is_refused_before_it_gets_rows(
