@@ -37,7 +37,7 @@ class KeyOfState:
     map_key: str | None = None
     namespace: str | None = None
     limit: int | None = LIMIT
-    renamed: Mapping[int, str] = field(default_factory=dict)
+    renamed: Mapping[int, str] = field(default_factory=dict, hash=False)
     """By slot, what the state was called in records that have another name for it."""
 
     def name_in(self, record: Record) -> str:

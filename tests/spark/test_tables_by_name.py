@@ -74,7 +74,8 @@ def place(spark: SparkSession, table: str) -> str:
 
 
 def tables(spark: SparkSession) -> list[str]:
-    return sorted(row["tableName"] for row in spark.sql("SHOW TABLES IN shop").collect())
+    shown = spark.sql("SHOW TABLES IN shop").collect()
+    return sorted(row["tableName"] for row in shown if not row["isTemporary"])
 
 
 def test_a_job_reads_appends_and_upserts_by_name_and_goes_on_under_new_names(
