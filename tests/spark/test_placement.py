@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from stateflow.spark.shuffle.placement import spread
@@ -45,6 +45,11 @@ def test_without_executors_nothing_is_said_anew() -> None:
 names = st.sampled_from([f"executor_host-{n % 3}_{n}" for n in range(7)])
 
 
+CROWDED = ["", "executor_host-0_0", *[""] * 5, "executor_host-0_0", "", *["executor_host-0_0"] * 2, ""]
+ONE_LARGER = {f"executor_host-{n % 3}_{n}": 1 + n // 6 for n in range(7)}
+
+
+@example(CROWDED, ONE_LARGER)
 @given(st.lists(names | st.just(""), max_size=40), st.dictionaries(names, st.integers(1, 8), min_size=1))
 def test_nobody_has_more_than_its_cores_or_its_share_and_what_is_settled_stays(
     homes: list[str], executors: dict[str, int]

@@ -72,8 +72,10 @@ def spread(homes: Sequence[str], executors: Mapping[str, int]) -> tuple[str, ...
     for number, home in enumerate(homes):
         if number in placed:
             continue
-        near = [name for name in load if _host(name) == _host(home) and load[name] < most[name]]
-        executor = min(near or load, key=lambda name: ((load[name] + 1) / executors[name], name))
+        # Shares are rounded up, so there is room for every subtask.
+        free = [name for name in load if load[name] < most[name]]
+        near = [name for name in free if _host(name) == _host(home)]
+        executor = min(near or free, key=lambda name: ((load[name] + 1) / executors[name], name))
         placed[number] = executor
         load[executor] += 1
     return tuple(placed[number] for number in range(len(homes)))
