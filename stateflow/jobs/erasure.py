@@ -36,6 +36,7 @@ from stateflow.format.encoding import group_range, split, split_timer
 from stateflow.format.expiry_blocks import block, decode_progress, encode_progress, is_block, keys_of
 from stateflow.format.keygroups import key_group
 from stateflow.format.records import OperatorState, Owner, Pin, Record, Shard, ShownState
+from stateflow.format.sql_texts import text_in_quotes
 from stateflow.liveness.heart import Heart
 from stateflow.liveness.stale_pins import stale
 from stateflow.reading.query import key_from_text
@@ -169,7 +170,7 @@ def _literal(value: object) -> str:
         return str(value)
     if isinstance(value, bytes):
         return f"X'{value.hex()}'"
-    return "'" + str(value).replace("\\", "\\\\").replace("'", "\\'") + "'"
+    return text_in_quotes(str(value))
 
 
 def _keys(head: Record, text: str, operator: str) -> Iterator[tuple[str, object]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from stateflow.errors import IncompatibleError
 from stateflow.format.scalars import COLUMN_TYPES
+from stateflow.format.sql_texts import text_in_quotes
 from stateflow.pipelines.rows.row_type import parts_of_schema, quoted
 from stateflow.pipelines.rows.type_text import fields_of, inside_of, size_of
 
@@ -81,8 +82,7 @@ def _struct(sql: str, have: str, want: str, path: str, depth: int) -> str:
         if found is None:
             raise _Unlike(f"{path}.{name}", "", type)
         value = _as(f"{sql}.{quoted(found)}", there[found], type, f"{path}.{name}", depth)
-        escaped = name.replace("\\", "\\\\").replace("'", "\\'")
-        values += [f"'{escaped}'", value]
+        values += [text_in_quotes(name), value]
     return f"if({sql} is null, null, named_struct({', '.join(values)}))"
 
 

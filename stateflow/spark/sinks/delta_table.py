@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from stateflow.errors import DisagreementError, IncompatibleError, UsageError
+from stateflow.format.sql_texts import text_in_quotes
 from stateflow.pipelines.inputs.tables import DeltaTable, parts_of, sql_name
 from stateflow.pipelines.rows.row_type import quoted
 from stateflow.spark.internals.delta_log import DeltaLog, TableShape, Transaction
@@ -98,16 +99,10 @@ def _by_name(spark: SparkSession, table: DeltaTable, schema: StructType) -> None
     parts = [
         f"CREATE TABLE IF NOT EXISTS {sql_name(parts_of(table.name))} ({columns.toDDL()}) USING delta",
         f"PARTITIONED BY ({', '.join(map(quoted, table.partition_by))})" if table.partition_by else "",
-        f"LOCATION {_text(table.location)}" if table.location else "",
-        f"TBLPROPERTIES ({', '.join(f'{_text(name)} = {_text(value)}' for name, value in properties.items())})",
+        f"LOCATION {text_in_quotes(table.location)}" if table.location else "",
+        f"TBLPROPERTIES ({', '.join(f'{text_in_quotes(name)} = {text_in_quotes(value)}' for name, value in properties.items())})",
     ]
     spark.sql(" ".join(filter(None, parts)))
-
-
-def _text(value: str) -> str:
-    r"""A text in a statement. Spark 4.0 would read a quote that is written as two as the end of one text and the start of another."""
-    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
 
 
 def _is_there(spark: SparkSession, table: DeltaTable) -> bool:
