@@ -60,15 +60,18 @@ def test_a_client_that_asks_again_gets_over_a_liar(tmp_path: Path) -> None:
     server = DurableS3.new(tmp_path / "s3", lies=0.4)
     try:
         store = store_of(server)
-        for number in range(12):
+        number = 0
+        # By chance a short run tells few kinds of lies.
+        while number < 12 or (len(server.told()) < 5 and number < 200):
             body = b"%d" % number
             assert create_once(store, f"job/{number}", body) == body
             assert store.read(f"job/{number}") == body
             store.list("job/")
+            number += 1
         time.sleep(2.5)  # what is late has arrived
-        assert len(server.told()) > 4
+        assert len(server.told()) >= 5
         assert set(server.told()) <= set(LIES)
-        while len(store.list("job/")) < 12:
+        while len(store.list("job/")) < number:
             pass
     finally:
         server.kill()
