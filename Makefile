@@ -83,7 +83,7 @@ rules: setup ## does a test notice when a rule is removed from the code? Half an
 azurite: setup ## the Azure emulator for the tests that use it (Node.js)
 	@$(RUN) -m scripts.azurite
 
-hdfs: setup ## a small HDFS for the tests that use it (Hadoop's minicluster, a jar of 56 MB)
+hdfs: setup ## a small HDFS and YARN for the tests that use them (Hadoop's minicluster, jars of 66 MB)
 	@$(RUN) -m scripts.hdfs
 
 browser: setup ## the browser for the tests of the pages (Chromium, Debian's package)

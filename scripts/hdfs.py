@@ -1,5 +1,5 @@
-"""The jar that tests run a small HDFS from: NameNode and DataNode of Hadoop's minicluster, in the cache folder. Hadoop's client is
-among Spark's own jars, in the same version."""
+"""The jars that tests run a small HDFS and a small YARN from: Hadoop's minicluster, and Bouncy Castle, without which YARN's
+ResourceManager does not start, in the cache folder. Hadoop's client is among Spark's own jars, in the same version."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def locked(lock: Path = LOCK) -> tuple[Bundle, dict[str, str]]:
     _, coordinates, *lines = lock.read_text(encoding="utf-8").splitlines()
     brought = ("hadoop-client-api", "hadoop-client-runtime", "hadoop-annotations")
     excluded = (*(f"org.apache.hadoop:{name}" for name in brought), "org.xerial.snappy:snappy-java")
-    bundle = Bundle("-hdfs", (coordinates.removeprefix("# "),), excluded)
+    bundle = Bundle("-hdfs", tuple(coordinates.removeprefix("# ").split()), excluded)
     return bundle, {name: digest for digest, name in (line.split() for line in lines)}
 
 
@@ -42,7 +42,7 @@ def main() -> None:
     cache = cache_folder()
     bundle, _ = locked()
     if not recorded_jars(cache, bundle):
-        print(f"-- {bundle.packages[0]} ...", flush=True)
+        print(f"-- {' '.join(bundle.packages)} ...", flush=True)
     try:
         fetched(cache)
     except StateflowError as error:

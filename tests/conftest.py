@@ -39,6 +39,7 @@ LONGEST = (
     "test_runs.py",
     "test_warm_host.py",
     "test_standalone.py",
+    "test_yarn.py",
     "test_start_page.py",
     "test_hdfs_root.py",
     "test_nexmark_peer.py",

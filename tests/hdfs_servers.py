@@ -42,11 +42,27 @@ class HdfsServer:
         return f"hdfs://127.0.0.1:{self.rpc}/test-{next(_names)}" + (f"/{folder}" if folder else "")
 
 
-@contextmanager
-def hdfs_server(folder: Path, *, patience: float = 120) -> Iterator[HdfsServer]:
+def hadoop_command(program: str, *configuration: Path) -> list[str]:
+    """Starts a class of Hadoop's servers. `configuration`: folders with its settings."""
     jars = recorded_jars(cache_folder(), hdfs.locked()[0])
     if not jars:
-        pytest.fail("HDFS is not installed: run `make hdfs` first", pytrace=False)
+        pytest.fail("Hadoop's servers are not installed: run `make hdfs` first", pytrace=False)
+    client = [
+        jar
+        for jar in spark_jars()
+        if jar.name.startswith(("hadoop-client-", "snappy", "log4j-", "slf4j-", "jcl-over-slf4j"))
+    ]
+    return [
+        str(require_java(cache_folder()) / "bin" / "java"),
+        *QUICK_JAVA.split(),
+        *("-Xmx256m", "-Djava.awt.headless=true", "-Djava.net.preferIPv4Stack=true"),
+        *("-cp", ":".join(map(str, [*configuration, *jars, *client]))),
+        program,
+    ]
+
+
+@contextmanager
+def hdfs_server(folder: Path, *, patience: float = 120) -> Iterator[HdfsServer]:
     folder.mkdir(parents=True, exist_ok=True)
     ports = {"rpc": free_port(), "http": free_port()}
     settings = {
@@ -61,17 +77,8 @@ def hdfs_server(folder: Path, *, patience: float = 120) -> Iterator[HdfsServer]:
         # Whoever started it is the superuser; tests of permissions ask as somebody else.
         "dfs.permissions.enabled": "true",
     }
-    hadoop = [
-        jar
-        for jar in spark_jars()
-        if jar.name.startswith(("hadoop-client-", "snappy", "log4j-", "slf4j-", "jcl-over-slf4j"))
-    ]
     command = [
-        str(require_java(cache_folder()) / "bin" / "java"),
-        *QUICK_JAVA.split(),
-        *("-Xmx256m", "-Djava.awt.headless=true", "-Djava.net.preferIPv4Stack=true"),
-        *("-cp", ":".join(map(str, [*jars, *hadoop]))),
-        "org.apache.hadoop.test.MiniDFSClusterManager",
+        *hadoop_command("org.apache.hadoop.test.MiniDFSClusterManager"),
         *("-datanodes", "1", "-format", "-nnport", str(ports["rpc"]), "-httpport", str(ports["http"])),
         *itertools.chain.from_iterable(("-D", f"{name}={value}") for name, value in settings.items()),
     ]

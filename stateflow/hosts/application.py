@@ -42,7 +42,7 @@ LOOKS = 1.0
 """Seconds between two looks at Spark's JVM and at memory."""
 LAST_WORDS = 10.0
 """Seconds that runs have to end by themselves when the JVM is gone."""
-OF_SPARKS_OWN = ("AWS_", "AZURE_", "GOOGLE_", "HADOOP_", "SPARK_")
+OF_SPARKS_OWN = ("AWS_", "AZURE_", "GOOGLE_", "HADOOP_", "SPARK_", "YARN_")
 """What the JVM has read from its environment. A run with other values needs a JVM of its own."""
 ADDRESS = 100
 """Bytes that the address of a socket may have on every system."""

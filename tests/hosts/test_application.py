@@ -56,6 +56,16 @@ def test_a_run_elsewhere_is_refused_where_relative_paths_would_mean_the_host_s_f
     assert application.unfit(asked) == ""
 
 
+@pytest.mark.parametrize("variable", ["AWS_PROFILE", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_CONF_DIR"])
+def test_a_run_whose_spark_would_read_another_environment_is_refused(
+    application: Application, tmp_path: Path, variable: str
+) -> None:
+    asked = request(["run", "a.py"], {variable: "/there"}, 0.0) | {"cwd": str(tmp_path)}
+    assert f"the variable {variable} is another one" in application.unfit(asked)
+    application._environ = {variable: "/there"}
+    assert application.unfit(asked) == ""
+
+
 def test_what_a_run_holds_in_memory_is_none_of_the_growth_that_replaces_an_application(
     application: Application, monkeypatch: pytest.MonkeyPatch
 ) -> None:
