@@ -10,12 +10,12 @@ from typing import cast
 
 from stateflow.checkpoint.handle import JobHandle
 from stateflow.checkpoint.log import Log
-from stateflow.checkpoint.names import parse, slot_of
+from stateflow.checkpoint.names import complete_records, parse, slot_of
 from stateflow.errors import NotFoundError, UsageError
 from stateflow.format.records import FileRef, OperatorState, Record
 from stateflow.jobs.past import kept_records
 from stateflow.quantities import several, size_text
-from stateflow.reading.diff import ComparedSnapshot, Differences, EntryChange
+from stateflow.reading.diff import ComparedSnapshot, Differences, EntryChange, StateNames, names_of_states
 from stateflow.reading.files.shard_files import StateFiles, identity
 from stateflow.reading.history import KeyHistory, history_of_key
 from stateflow.reading.past_states import KeyOfState, PastStates
@@ -112,13 +112,17 @@ class StateReader:
     def differences(self, before: str, after: str, operator: str, state: str, log: Log) -> ReadDifferences:
         slots = [slot_of(parse(name), self.job, log) for name in (before, after)]
         one, other = self.records(slots)
+        between = [r.slot for r in complete_records(log) if min(slots) < r.slot < max(slots)]
+        near = 0 < len(between) <= MOST_CHECKPOINTS
+        names = names_of_states(one, other, lambda: self.records(between) if near else [])
+        points = one, other, names
         command = f"stateflow diff {self.job.name} {one.slot} {other.slot}"
         _refuse_too_different(one, other, operator, command)
         # With what a key held before, if that is found in time; else without.
         with suppress(BudgetSpent):
-            return self._compared(one, other, operator, state, True, ReadingBudget(command, LOOK_UP_SECONDS))
+            return self._compared(points, operator, state, True, ReadingBudget(command, LOOK_UP_SECONDS))
         with _refused():
-            found = self._compared(one, other, operator, state, False, ReadingBudget(command, SECONDS))
+            found = self._compared(points, operator, state, False, ReadingBudget(command, SECONDS))
         found.notes.append(
             f"what each key held before takes too long to find here: such keys are written or deleted, and `{command}` says which of "
             "them are new"
@@ -126,8 +130,15 @@ class StateReader:
         return found
 
     def _compared(
-        self, one: Record, other: Record, operator: str, state: str, look_up: bool, budget: ReadingBudget
+        self,
+        points: tuple[Record, Record, StateNames],
+        operator: str,
+        state: str,
+        look_up: bool,
+        budget: ReadingBudget,
     ) -> ReadDifferences:
+        """`points`: the two, and what the states of the second are called in the first."""
+        one, other, names = points
         context = self._context(budget)
         sides = [ComparedSnapshot(f"checkpoint {each.slot}", each, context) for each in (one, other)]
         differences = Differences(
@@ -136,6 +147,7 @@ class StateReader:
             operators=(operator,) if operator else (),
             states=(state,) if state else (),
             look_up=None if look_up else False,
+            names=names,
         )
         found = ReadDifferences(one, other)
         for change in differences.changes():

@@ -263,6 +263,7 @@ def diff(
             if len(first) < limit:
                 first.append(change)
             write(change)
+        renamed = found.renamed
         notes, unread, names = list(found.notes), found.unread, (found.before.name, found.after.name)
     away = sum(ref.size for ref in unread.values())
     if unread:
@@ -288,6 +289,7 @@ def diff(
                 }
                 for name, of_state in counts.items()
             ],
+            "renamed": [dict(zip(("operator", "state", "before"), each, strict=True)) for each in renamed],
             "notes": notes,
             "unread_files": len(unread),
             "unread_bytes": away,

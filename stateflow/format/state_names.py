@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from stateflow.format.records import StateSchema
 
+States = Mapping[str, StateSchema]
 
-def names_in(declared: Mapping[str, StateSchema], recorded: Mapping[str, StateSchema]) -> dict[str, str]:
+
+def names_in(declared: States, recorded: States) -> dict[str, str]:
     """By declared state, its name in the record, if it is there."""
     names = found_names({name: schema.aliases for name, schema in declared.items()}, recorded)
     # Older code runs again: what newer code had renamed says so in its aliases.
@@ -27,4 +29,27 @@ def found_names(declared: Mapping[str, tuple[str, ...]], recorded: Collection[st
         if (old := next((n for n in (name, *aliases) if n in left), None)) is not None:
             names[name] = old
             left.remove(old)
+    return names
+
+
+def names_along(records: Sequence[States], state: str) -> list[str | None]:
+    """What a state of the first of these records is called in each of them; None where it is not. Neighbours in time are compared, since
+    an alias may name the last name only, or be gone by now."""
+    name, known, names = state, records[0], list[str | None]()
+    for states in records:
+        # Two releases with the same names have the same states.
+        found = name if states.keys() == known.keys() else names_in(known, states).get(name)
+        names.append(found)
+        if found is not None:
+            name, known = found, states
+    return names
+
+
+def names_between(records: Sequence[States]) -> dict[str, str]:
+    """By state of the last of these records, which are neighbours in time, its name in the first."""
+    names: dict[str, str] = {}
+    for state in records[-1]:
+        first = names_along(records[::-1], state)[-1]
+        if first is not None and first not in names.values():
+            names[state] = first
     return names

@@ -19,7 +19,13 @@ from stateflow.config.options import Options
 from stateflow.errors import NotFoundError, UsageError
 from stateflow.format.records import OperatorState, Record, StateSchema
 from stateflow.reading.bisect import FirstBad, first_of_any, first_of_key
-from stateflow.reading.diff import ComparedSnapshot, Differences, compared_savepoint, no_point
+from stateflow.reading.diff import (
+    ComparedSnapshot,
+    Differences,
+    compared_savepoint,
+    names_of_states,
+    no_point,
+)
 from stateflow.reading.history import KeyHistory, history_of_key
 from stateflow.reading.key_state import last_changes
 from stateflow.reading.past_states import DISK_READERS, READERS, KeyOfState, PastStates, other_names
@@ -235,7 +241,9 @@ def differing(
             stack.enter_context(_snapshot(whose, name, options))
             for whose, name in ((job, before), (other or job, after))
         )
-        yield Differences(one, two, operators=operators, states=states, look_up=look_up)
+        kept = (lambda: complete_records(_log(job))) if other is None else list
+        names = names_of_states(one.record, two.record, kept)
+        yield Differences(one, two, operators=operators, states=states, look_up=look_up, names=names)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ for `before`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import islice
@@ -26,6 +26,7 @@ from stateflow.format.records import (
     Shard,
     StateSchema,
 )
+from stateflow.format.state_names import names_between
 from stateflow.reading.files.differences import (
     UNKNOWN,
     Difference,
@@ -38,12 +39,14 @@ from stateflow.reading.files.differences import (
 from stateflow.reading.files.shard_files import StateFiles
 from stateflow.reading.opened_shard import opened_shard
 from stateflow.reading.snapshots import ReaderContext
-from stateflow.reading.stored_entries import EntryName, StateEntries, states_by_id
+from stateflow.reading.stored_entries import EntryName, StateEntries
 from stateflow.savepoints.format import resolved
 from stateflow.state.backends.base import Backend
 from stateflow.state.keys.text import text_of_key
 from stateflow.state.values.plain import jsonable
 
+StateNames = Mapping[str, Mapping[str, str]]
+"""By operator and state of the second point, what the state is called in the first."""
 Kind = Literal["came", "went", "expired", "changed", "written", "deleted", "unknown"]
 KINDS: Sequence[Kind] = ("came", "went", "expired", "changed", "written", "deleted", "unknown")
 """written: there is something now, which is new or changed. deleted: there is nothing now, and there may have been nothing.
@@ -115,6 +118,8 @@ class Differences:
     """Whether files that both have are fetched to find out what was before. None: read if they are on this host."""
     share: tuple[int, int] = (0, 1)
     """Which of how many shares of the work: of each operator every so many-th pair of shards."""
+    names: StateNames | None = None
+    """None: as the two records alone tell it."""
     notes: list[str] = field(default_factory=list)
     """What cannot be told entry by entry: states that only one side has, types that changed."""
     unread: dict[str, FileRef] = field(default_factory=dict)
@@ -177,8 +182,26 @@ class Differences:
             self._elements(uid, ours[uid], theirs[uid])
         return keyed
 
-    def _wanted(self, state: str) -> bool:
-        return not self.states or state in self.states
+    def names_of(self, uid: str) -> Mapping[str, str]:
+        """By state of the second point, its name in the first."""
+        if self.names is not None:
+            return self.names.get(uid, {})
+        return names_of_states(self.before.record, self.after.record).get(uid, {})
+
+    @property
+    def renamed(self) -> list[tuple[str, str, str]]:
+        """Operator, state and its name in the first point, where that is another one."""
+        both = self.before.record.operators.keys() & self.after.record.operators.keys()
+        return [
+            (uid, name, former)
+            for uid in sorted(both)
+            if not self.operators or uid in self.operators
+            for name, former in sorted(self.names_of(uid).items())
+            if name != former and self._wanted(name, former)
+        ]
+
+    def _wanted(self, *names: str) -> bool:
+        return not self.states or any(name in self.states for name in names)
 
     def _check(self, uid: str, one: OperatorState, other: OperatorState) -> None:
         if (one.key, one.max_parallelism) != (other.key, other.max_parallelism):
@@ -194,14 +217,25 @@ class Differences:
             )
 
     def _declarations(self, uid: str, one: OperatorState, other: OperatorState) -> None:
-        for name in sorted({*one.states, *other.states}):
-            if not self._wanted(name):
+        former = self.names_of(uid)
+        lonely = {
+            **dict.fromkeys(one.states.keys() - former.values(), self.before.name),
+            **dict.fromkeys(other.states.keys() - former.keys(), self.after.name),
+        }
+        self.notes += [
+            f"state {name!r} of operator {uid!r} is declared only in {where}"
+            for name, where in sorted(lonely.items())
+            if self._wanted(name)
+        ]
+        for name, old in sorted(former.items()):
+            if not self._wanted(name, old):
                 continue
-            before, after = one.states.get(name), other.states.get(name)
-            if before is None or after is None:
-                where = self.before.name if after is None else self.after.name
-                self.notes.append(f"state {name!r} of operator {uid!r} is declared only in {where}")
-            elif before.value != after.value:
+            before, after = one.states[old], other.states[name]
+            if name != old:
+                self.notes.append(
+                    f"state {name!r} of operator {uid!r} is called {old!r} in {self.before.name}"
+                )
+            if before.value != after.value:
                 self.notes.append(
                     f"the type of state {name!r} of operator {uid!r} changed from {before.value} to {after.value}; entries that nobody "
                     "has written since are not listed"
@@ -229,26 +263,82 @@ class _Overdue:
     moment: int
 
 
+@dataclass(frozen=True, slots=True)
+class _SideOfState:
+    """A state in one of the two snapshots."""
+
+    name: str
+    schema: StateSchema
+    entries: StateEntries
+    moment: int | None
+    """What expires at or before it had expired by the record's own time."""
+
+    @property
+    def number(self) -> int:
+        """In the keys of its entries. A timer's queue, and an index of expiries, have others."""
+        return self.entries.target.state_id
+
+    def visible(self, stored: Stored) -> bytes | None:
+        return stored if isinstance(stored, bytes) and not self.entries.expired(stored, self.moment) else None
+
+
+@dataclass(frozen=True, slots=True)
+class _ComparedState:
+    """A state of both snapshots, or of one of them."""
+
+    before: _SideOfState | None
+    after: _SideOfState | None
+
+    @property
+    def some(self) -> _SideOfState:
+        side = self.after or self.before
+        assert side is not None
+        return side
+
+    @property
+    def names(self) -> Sequence[str]:
+        return [side.name for side in (self.before, self.after) if side is not None]
+
+
 class _ComparedOperator:
-    """One operator of both snapshots, which has the same keys in both."""
+    """One operator of both snapshots, which has the same keys in both.
+
+    Differences are under the numbers of the earlier side. A state that only the later side has keeps its own number, unless another
+    state has it.
+    """
 
     def __init__(self, asked: Differences, uid: str, one: OperatorState, other: OperatorState) -> None:
         self._asked, self._uid = asked, uid
         self._operators = one, other
         self._snapshots = asked.before, asked.after
-        readers = [each.context.reader(each.record) for each in self._snapshots]
-        self._states = [
-            states_by_id(operator, lambda name, reader=reader: StateEntries(reader.target(uid, name)))  # type: ignore[misc]
-            for operator, reader in zip(self._operators, readers, strict=True)
-        ]
-        named = [{name: number for number, (name, _) in states.items()} for states in self._states]
-        common = named[0].keys() & named[1].keys()
-        self._same_ids = all(named[0][name] == named[1][name] for name in common)
-        self._number_before = {named[1][name]: named[0][name] for name in common}
-        self._moments = [
-            {name: _moment(schema, snapshot.record) for name, schema in operator.states.items()}
-            for operator, snapshot in zip(self._operators, self._snapshots, strict=True)
-        ]
+        befores, afters = (self._sides(snapshot, uid) for snapshot in self._snapshots)
+        former = asked.names_of(uid)
+        self._states = {
+            side.number: _ComparedState(side, None)
+            for name, side in befores.items()
+            if name not in former.values()
+        }
+        for name, old in former.items():
+            self._states[befores[old].number] = _ComparedState(befores[old], afters[name])
+        self._numbers = {afters[name].number: befores[old].number for name, old in former.items()}
+        """Of the later side, by its own number."""
+        free = max(one.next_state_id, other.next_state_id)
+        for name, side in afters.items():
+            if name not in former:
+                number = side.number if side.number not in self._states else (free := free + 1)
+                self._states[number] = _ComparedState(None, side)
+                self._numbers[side.number] = number
+        self._same_ids = all(theirs == ours for theirs, ours in self._numbers.items())
+
+    @staticmethod
+    def _sides(snapshot: ComparedSnapshot, uid: str) -> Mapping[str, _SideOfState]:
+        reader, operator = snapshot.context.reader(snapshot.record), snapshot.record.operators[uid]
+        return {
+            name: _SideOfState(
+                name, schema, StateEntries(reader.target(uid, name)), _moment(schema, snapshot.record)
+            )
+            for name, schema in operator.states.items()
+        }
 
     def changes(self) -> Iterator[EntryChange]:
         for difference in self.differences():
@@ -260,7 +350,7 @@ class _ComparedOperator:
             yield from self._of_pair(pair)
 
     def unchanged(self, number: int) -> Iterator[tuple[bytes, bytes]]:
-        later = next((theirs for theirs, ours in self._number_before.items() if ours == number), number)
+        later = next((theirs for theirs, ours in self._numbers.items() if ours == number), number)
         for pair in self._pairs():
             differ = {each.key for each in self._of_pair(pair) if each.before != each.after}
             with _Look(pair, self._snapshots) as look:
@@ -313,17 +403,19 @@ class _ComparedOperator:
     def _overdue(self, pair: ShardPair) -> list[_Overdue]:
         """Where expired entries may not be deleted yet, which then are on one side only by its time: on the side of the later
         time its index has blocks that are due."""
+        if not self._same_ids:
+            return []  # every file is read anyway
         found = []
-        for name in self._moments[0].keys() & self._moments[1].keys():
-            moments = self._moments[0][name], self._moments[1][name]
-            if moments[0] == moments[1]:
+        for number, state in self._states.items():
+            if state.before is None or state.after is None or state.before.moment == state.after.moment:
                 continue
-            number = int(moments[1] is not None and (moments[0] is None or moments[1] > moments[0]))
-            moment = moments[number]
-            schema, shard = self._operators[number].states[name], pair.sides[number].shard
-            due = shard.next_event_expiry if schema.ttl_time == "event" else shard.next_processing_expiry
-            if schema.expiry_index and moment is not None and due is not None and due <= moment:
-                found.append(_Overdue(number, schema.expiry_index, schema.id, moment))
+            moments = state.before.moment, state.after.moment
+            later = int(moments[1] is not None and (moments[0] is None or moments[1] > moments[0]))
+            side, shard = (state.before, state.after)[later], pair.sides[later].shard
+            due = shard.next_event_expiry if side.schema.ttl_time == "event" else shard.next_processing_expiry
+            moment, index = side.moment, side.schema.expiry_index
+            if index and moment is not None and due is not None and due <= moment:
+                found.append(_Overdue(later, index, number, moment))
         return found
 
     def _expiring(self, overdue: Sequence[_Overdue], look: _Look) -> Iterator[bytes]:
@@ -340,66 +432,63 @@ class _ComparedOperator:
         after: dict[bytes, Stored] = {}
         for difference in differences:
             number = int.from_bytes(difference.key[2:PREFIX_WIDTH], "big")
-            if difference.before is not None and number in self._states[0]:
+            state = self._states.get(number)
+            if difference.before is not None and state is not None and state.before is not None:
                 before[difference.key] = difference.before
-            own = self._number_before.get(number)
+            own = self._numbers.get(number)
             if difference.after is not None and own is not None:
                 after[renumbered(difference.key, own)] = difference.after
         for key in sorted(before.keys() | after.keys()):
             yield Difference(key, before.get(key), after.get(key))
 
     def _change(self, found: Difference) -> Iterator[EntryChange]:
-        number = int.from_bytes(found.key[2:PREFIX_WIDTH], "big")
-        own = self._states[0].get(number)
-        if own is not None:
-            name = own[0]
-            other = next((s for n, s in self._states[1].values() if n == name), None)
-            if other is None:
-                return  # the note says that the state is not declared any more
-            then = own[1]
-        else:
-            later = self._states[1].get(number) if self._same_ids else None
-            if later is None:
-                return
-            name, other = later
-            then = other
-            found = Difference(found.key, None, found.after)
-        if not self._asked._wanted(name):
+        state = self._states.get(int.from_bytes(found.key[2:PREFIX_WIDTH], "big"))
+        if state is None or not self._asked._wanted(*state.names):
             return
-        made = self._kind(name, then, other, found)
+        made = _kind(state, found)
         if made is None:
             return
         kind, before, after = made
+        then, now = ((side or state.some).entries for side in (state.before, state.after))
         entry = then.name(found.key)
         yield EntryChange(
             self._uid,
-            name,
+            state.some.name,
             kind,
             entry.key,
             entry.namespace,
             entry.part,
             None if before is None else then.value(entry, before),
-            None if after is None else other.value(entry, after),
+            None if after is None else now.value(entry, after),
         )
 
-    def _kind(
-        self, state: str, then: StateEntries, now: StateEntries, found: Difference
-    ) -> tuple[Kind, bytes | None, bytes | None] | None:
-        was, is_ = found.before, found.after
-        moment_then, moment_now = self._moments[0].get(state), self._moments[1].get(state)
-        before = was if isinstance(was, bytes) and not then.expired(was, moment_then) else None
-        after = is_ if isinstance(is_, bytes) and not now.expired(is_, moment_now) else None
-        if is_ is UNKNOWN:
-            return None if was is UNKNOWN else ("unknown", before, None)
-        if was is UNKNOWN:
-            return ("deleted", None, None) if after is None else ("written", None, after)
-        if before is None:
-            return None if after is None else ("came", None, after)
-        if after is None:
-            return ("expired" if now.expired(before, moment_now) else "went", before, None)
-        if before == after or _same_value(then, now, before, after, found.key):
-            return None
-        return "changed", before, after
+
+def _kind(state: _ComparedState, found: Difference) -> tuple[Kind, bytes | None, bytes | None] | None:
+    """With what was there before, and what is there now, as it is stored."""
+    then, now = state.before, state.after
+    if now is None:
+        assert then is not None
+        if found.before is UNKNOWN:
+            return "deleted", None, None
+        before = then.visible(found.before)
+        return None if before is None else ("went", before, None)
+    if then is None:
+        if found.after is UNKNOWN:
+            return "unknown", None, None
+        after = now.visible(found.after)
+        return None if after is None else ("came", None, after)
+    before, after = then.visible(found.before), now.visible(found.after)
+    if found.after is UNKNOWN:
+        return None if found.before is UNKNOWN else ("unknown", before, None)
+    if found.before is UNKNOWN:
+        return ("deleted", None, None) if after is None else ("written", None, after)
+    if before is None:
+        return None if after is None else ("came", None, after)
+    if after is None:
+        return ("expired" if now.entries.expired(before, now.moment) else "went", before, None)
+    if before == after or _same_value(then.entries, now.entries, before, after, found.key):
+        return None
+    return "changed", before, after
 
 
 def _same_value(then: StateEntries, now: StateEntries, before: bytes, after: bytes, key: bytes) -> bool:
@@ -488,6 +577,24 @@ def _shards(operator: OperatorState) -> list[Shard]:
     return [shard for subtask in operator.shards for shard in subtask]
 
 
+def names_of_states(
+    before: Record, after: Record, kept: Callable[[], Sequence[Record]] = lambda: ()
+) -> StateNames:
+    """`kept`: the job's records, ascending, which are asked for
+    what happened in between where the two alone leave states without a partner."""
+    ends = before.operators.keys() & after.operators.keys()
+    if any(before.operators[uid].states.keys() != after.operators[uid].states.keys() for uid in ends):
+        first, last = sorted((before.slot, after.slot))
+        between = [record for record in kept() if first < record.slot < last]
+    else:
+        between = []
+    records = (before, *(between if before.slot <= after.slot else reversed(between)), after)
+    return {
+        uid: names_between([each.operators[uid].states for each in records if uid in each.operators])
+        for uid in ends
+    }
+
+
 def _moment(schema: StateSchema, record: Record) -> int | None:
     """What expires at or before it had expired by the record's own time."""
     if schema.ttl is None:
@@ -505,6 +612,8 @@ __all__ = [
     "Differences",
     "EntryChange",
     "Kind",
+    "StateNames",
     "compared_savepoint",
+    "names_of_states",
     "no_point",
 ]

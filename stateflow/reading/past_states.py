@@ -15,7 +15,7 @@ import msgspec
 
 from stateflow.errors import CorruptError, NotFoundError
 from stateflow.format.records import Record
-from stateflow.format.state_names import names_in
+from stateflow.format.state_names import names_along
 from stateflow.reading.files.shard_files import ShardFiles, StateFiles
 from stateflow.reading.query import LIMIT, LookupResult, StateReader, Target
 from stateflow.reading.snapshots import ReaderContext
@@ -136,17 +136,9 @@ def other_names(records: Sequence[Record], operator: str, state: str) -> dict[in
     if newest is None:
         return {}
     found: dict[int, str] = {}
-    for away in (reversed(range(newest)), range(newest + 1, len(having))):
-        name, states = state, having[newest]
-        for at in away:
-            if name not in having[at]:
-                other = names_in(states, having[at]).get(name)
-                if other is None:
-                    continue  # it is not there, under any name
-                name = other
-            states = having[at]
-            if name != state:
-                found[slots[at]] = name
+    for away in (range(newest, -1, -1), range(newest, len(having))):
+        names = names_along([having[at] for at in away], state)
+        found |= {slots[at]: name for at, name in zip(away, names, strict=True) if name and name != state}
     return found
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from stateflow.format.encoding import NAMESPACE, PREFIX_WIDTH, TIME_WIDTH, read_timestamp
 from stateflow.format.instants import instant
-from stateflow.format.records import OperatorState
 from stateflow.reading.query import Target
 from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.keys.text import text_of_key
@@ -95,11 +93,4 @@ class StateEntries:
         )
 
 
-def states_by_id(
-    operator: OperatorState, make: Callable[[str], StateEntries]
-) -> Mapping[int, tuple[str, StateEntries]]:
-    """The states of an operator by the id in their entries' keys. Queues and indexes have other ids."""
-    return {(made := make(name)).target.state_id: (name, made) for name in operator.states}
-
-
-__all__ = ["EntryName", "StateEntries", "states_by_id"]
+__all__ = ["EntryName", "StateEntries"]

@@ -150,6 +150,34 @@ def test_a_renamed_state_is_followed_under_each_of_its_names(typed: Typed, job: 
         assert "checkpoint 8" in found.out + found.err
 
 
+def test_a_diff_across_a_rename_compares_the_state_with_itself(typed: Typed, job: GrownJob) -> None:
+    renamed(job, "total", "sum")
+    put(job, u1=-2)
+    renamed(job, "sum", "balance")
+    # A third release that no longer says how the state was called.
+    job.schemas["balance"] = msgspec.structs.replace(job.schemas["balance"], aliases=("sum",))
+    put(job, u1=7, u3=100)
+    for points, now, then, values in (
+        ((7, 9), "balance", "total", (-1, 7)),
+        ((9, 7), "total", "balance", (7, -1)),
+    ):
+        shown = typed("diff", "orders", *points)
+        assert shown.err.count(f"state '{now}' of operator 'balance' is called '{then}' in checkpoint") == 1
+        assert "declared only in" not in shown.err
+        said = typed("diff", "orders", *points, "-o", "json").json
+        assert said["renamed"] == [{"operator": "balance", "state": now, "before": then}]
+        (state,) = said["states"]
+        assert state["state"] == now
+        assert ("1", *values) in [(c["key"], c["before"], c["after"]) for c in state["first"]]
+        assert len(state["first"]) == 2
+        for name in (now, then):
+            assert (
+                typed("diff", "orders", *points, "--state", name, "-o", "json").json["states"]
+                == said["states"]
+            )
+    assert typed("diff", "orders", 3, 7, "-o", "json").json["renamed"] == []
+
+
 def test_a_name_that_another_state_has_now_is_not_followed(typed: Typed, job: GrownJob) -> None:
     renamed(job, "total", "sum")
     job.schemas["total"] = msgspec.structs.replace(job.schemas["sum"], id=90, aliases=())

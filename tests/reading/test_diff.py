@@ -111,7 +111,7 @@ def test_another_job_with_other_ids_is_compared_by_the_names_of_its_states(tmp_p
     after = other.batch(lambda model: moved)  # type: ignore[arg-type,return-value]
     found = Differences(one.snapshot(before, tmp_path), other.snapshot(after, tmp_path))
     changes = sorted((c.state, c.key, c.before, c.after) for c in found.changes())
-    assert changes == [("total", 2, 1, 8), ("total", 3, 1, None)]
+    assert changes == [("points", 3, None, 1), ("total", 2, 1, 8), ("total", 3, 1, None)]
 
 
 def test_what_cannot_be_compared_is_refused_in_one_sentence(job: GrownJob, tmp_path: Path) -> None:
@@ -129,13 +129,49 @@ def test_what_cannot_be_compared_is_refused_in_one_sentence(job: GrownJob, tmp_p
         list(Differences(one, one, states=["nothing"]).changes())
 
 
-def test_a_state_that_one_side_lacks_is_noted(job: GrownJob, tmp_path: Path) -> None:
+def test_a_state_that_one_side_lacks_is_noted_and_its_entries_come_or_go(
+    job: GrownJob, tmp_path: Path
+) -> None:
+    before = many(job, range(3), 1)
+    job.schemas["sum"] = msgspec.structs.replace(job.schemas.pop("total"), id=50)
+    after = job.batch(lambda model: {**dict.fromkeys(model), full(50, 2): _int.dumps(2)})
+    for points, told in (((before, after), "went came"), ((after, before), "came went")):
+        total, made = told.split()
+        found = Differences(*(job.snapshot(slot, tmp_path) for slot in points))
+        changes = sorted((c.state, c.key, c.kind) for c in found.changes())
+        assert changes == [("sum", 2, made), *(("total", user, total) for user in range(3))]
+        assert sorted(note.split(" is ")[0] for note in found.notes) == [
+            "state 'sum' of operator 'balance'",
+            "state 'total' of operator 'balance'",
+        ]
+
+
+def test_a_number_that_another_state_has_now_is_no_name(job: GrownJob, tmp_path: Path) -> None:
+    """A restore to before a state was declared gives its number to the next new one."""
     before = many(job, range(3), 1)
     job.schemas["sum"] = job.schemas.pop("total")
-    after = many(job, range(3), 2)
+    after = many(job, range(2), 1)
     found = Differences(job.snapshot(before, tmp_path), job.snapshot(after, tmp_path))
-    assert list(found.changes()) == []
-    assert [note.split(" is ")[0] for note in found.notes] == [
-        "state 'sum' of operator 'balance'",
-        "state 'total' of operator 'balance'",
+    changes = sorted((c.state, c.key, c.before, c.after) for c in found.changes())
+    assert changes == [
+        *(("sum", user, None, 1) for user in range(3)),
+        *(("total", user, 1, None) for user in range(3)),
     ]
+
+
+def test_a_renamed_state_is_compared_with_itself_in_both_directions(job: GrownJob, tmp_path: Path) -> None:
+    before = many(job, range(3), 1)
+    job.schemas["sum"] = msgspec.structs.replace(job.schemas.pop("total"), aliases=("total",))
+    after = many(job, range(1), 2)
+    for points, name, expected in (
+        ((before, after), "sum", (0, 1, 2)),
+        ((after, before), "total", (0, 2, 1)),
+    ):
+        for asked in ((), ("sum",), ("total",)):
+            found = Differences(*(job.snapshot(slot, tmp_path) for slot in points), states=asked)
+            changes = [(c.state, c.key, c.before, c.after) for c in found.changes()]
+            assert changes == [(name, *expected)]
+            other = {"sum": "total", "total": "sum"}[name]
+            assert found.notes == [
+                f"state {name!r} of operator 'balance' is called {other!r} in checkpoint {points[0]}"
+            ]

@@ -149,11 +149,33 @@ def test_what_cannot_be_told_entry_by_entry_is_logged_once(
     job.schemas["sum"] = job.schemas.pop("total")
     other = job.give(u1=2)
     with caplog.at_level(logging.WARNING):
-        assert job.table(diff=f"{one}..{other}") == Counter()
+        came = ("balance", "sum", "came", "1", None, None, None, "2")
+        assert job.table(diff=f"{one}..{other}") == Counter([row(1, "went", 1, None), came])
     assert [each.getMessage().split(" is ")[0] for each in caplog.records] == [
         "state 'sum' of operator 'balance'",
         "state 'total' of operator 'balance'",
     ]
+
+
+def test_a_renamed_state_is_compared_with_itself_and_said_to_be_once(
+    job: Grown, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = job.give(u1=1)
+    job.schemas["sum"] = msgspec.structs.replace(job.schemas.pop("total"), aliases=("total",))
+    between = job.give(u1=2)
+    job.schemas["all"] = msgspec.structs.replace(job.schemas.pop("sum"), aliases=("sum",))
+    other = job.give(u1=3)
+    url = str(job.folder / "sp")
+    job.save(between, url)
+    for points, called, now, values in (
+        (f"{one}..{other}", f"is called 'total' in checkpoint {one} of", "all", ("1", "3")),
+        (f"{url}..{other}", "is called 'sum' in the savepoint", "all", ("2", "3")),
+    ):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            table = job.table(diff=points)
+        assert table == Counter([("balance", now, "changed", "1", None, None, *values)])
+        assert [called in each.getMessage() for each in caplog.records] == [True]
 
 
 @pytest.mark.parametrize(

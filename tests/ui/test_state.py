@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import xxhash
 
@@ -147,6 +148,22 @@ def test_differences_are_those_of_the_command(airflow_app: AirflowApp, tmp_path:
             ]
             assert sorted(map(str, told)) == sorted(map(str, wanted)), (before, after)
             assert sum(sum(s["counts"].values()) for s in shown["states"]) == len(wanted)
+
+
+def test_a_renamed_state_is_compared_with_itself_and_said_to_be(airflow_app: AirflowApp) -> None:
+    job = GrownJob(airflow_app.root, "renamed")
+    before = put(job, u1=5)
+    for former, name in (("total", "sum"), ("sum", "balance")):
+        job.schemas[name] = msgspec.structs.replace(job.schemas.pop(former), aliases=(former,))
+        after = put(job, u1=6)
+    address = f"{JOB.removesuffix('orders')}renamed/differences?before={before}&after={after}"
+    until(lambda: airflow_app.admin.get(address).status_code == 200)
+    found = get(airflow_app, address)
+    (state,) = found["states"]
+    assert (state["state"], [(c["before"], c["after"]) for c in state["first"]]) == ("balance", [(5, 6)])
+    assert found["notes"] == [
+        f"state 'balance' of operator 'balance' is called 'total' in checkpoint {before}"
+    ]
 
 
 def test_points_are_named_as_on_the_command_line(airflow_app: AirflowApp) -> None:

@@ -20,11 +20,19 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from stateflow.checkpoint.names import Elsewhere, parse
+from stateflow.checkpoint.names import Elsewhere, complete_records, parse
 from stateflow.config.options import Options
 from stateflow.errors import CorruptError, NotFoundError, UsageError
 from stateflow.format.records import Record
-from stateflow.reading.diff import TEXTS, ComparedSnapshot, Differences, compared_savepoint, no_point
+from stateflow.reading.diff import (
+    TEXTS,
+    ComparedSnapshot,
+    Differences,
+    StateNames,
+    compared_savepoint,
+    names_of_states,
+    no_point,
+)
 from stateflow.reading.snapshots import ReaderContext
 from stateflow.spark.state_tables.snapshots import SnapshotOrigin, TableSnapshot, checkpoint_of, savepoint_at
 from stateflow.spark.task.storage import TaskStorage
@@ -66,6 +74,7 @@ class ComparedPoints:
     after: Point
     operators: Sequence[str]
     states: Sequence[str]
+    names: StateNames
 
     def differences(self, share: tuple[int, int] = (0, 1)) -> Differences:
         return Differences(
@@ -75,6 +84,7 @@ class ComparedPoints:
             states=self.states,
             look_up=True,
             share=share,
+            names=self.names,
         )
 
     @property
@@ -124,22 +134,24 @@ def compared_points(settings: Mapping[str, str], options: Options) -> ComparedPo
     if len(texts) != 2 or not all(texts):
         raise UsageError(f"option diff is {settings['diff']!r}: write two points as 317..318")
     jobs = settings["job"], settings.get("with", settings["job"])
-    before, after = (_point(text, job, options) for text, job in zip(texts, jobs, strict=True))
-    chosen = [(settings[name],) if name in settings else () for name in ("operator", "state")]
-    return ComparedPoints(before, after, *chosen)
+    found = [_found(text, job, options) for text, job in zip(texts, jobs, strict=True)]
+    owner = next((each.owner for each in found if each.owner is not None), None)
+    kept = (lambda: complete_records(owner.log())) if owner is not None and "with" not in settings else list
+    before, after = (
+        Point(each.origin, each.record, each.storage(), open_reader(each.options)) for each in found
+    )
+    operators, states = ((settings[name],) if name in settings else () for name in ("operator", "state"))
+    names = names_of_states(before.record, after.record, kept)
+    return ComparedPoints(before, after, operators, states, names)
 
 
-def _point(text: str, job: str, options: Options) -> Point:
+def _found(text: str, job: str, options: Options) -> TableSnapshot:
     if not isinstance(parse(text), Elsewhere):
-        return _found(checkpoint_of(job, text, options))
+        return checkpoint_of(job, text, options)
     try:
         snapshot = savepoint_at(text, options)
     except NotFoundError as error:
         raise no_point(text, error) from error
     assert snapshot.savepoint is not None
     compared_savepoint(snapshot.savepoint, text, job)
-    return _found(snapshot)
-
-
-def _found(snapshot: TableSnapshot) -> Point:
-    return Point(snapshot.origin, snapshot.record, snapshot.storage(), open_reader(snapshot.options))
+    return snapshot
