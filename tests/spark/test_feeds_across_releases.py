@@ -131,6 +131,17 @@ def test_a_state_that_got_the_number_of_another_one_is_told_by_its_name(job: Rel
     assert job.told == {6: 1.0, 7: 1.0}, "2 has the bytes in y that it had in x"
 
 
+def test_a_state_that_has_another_name_and_another_number_is_told_by_its_alias(job: Releases) -> None:
+    early = job.batch(job.release(a=number()), "a", 1, 2)
+    job.batch(job.release("total", a=number(), total=number()), "total", 1, 2, 3)
+    job.restore(job.release(a=number()), early)
+    job.batch(job.release(a=number(), y=number()), "y", 2, 5)
+    today = {"a": number(), "y": number(), "sum": number(aliases=["total"])}
+    job.batch(job.release(**today), "sum", 2, 6)
+    job.batch(job.release("sum", **today), "sum", 7)
+    assert job.told == {2: 1.0, 6: 1.0, 7: 1.0}
+
+
 def test_a_key_whose_value_only_a_function_reads_is_told_when_it_goes(job: Releases) -> None:
     def text(value: float) -> str:
         return f"{value:g}"

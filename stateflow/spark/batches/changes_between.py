@@ -25,6 +25,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from stateflow.checkpoint.feeds import Lag, lag, operator_reader
+from stateflow.compatibility.states import recorded_names
 from stateflow.errors import IncompatibleError
 from stateflow.format.encoding import renumbered, state_range
 from stateflow.format.records import OperatorState, Record, ShownState, StateSchema
@@ -32,7 +33,7 @@ from stateflow.operators.binding import type_of
 from stateflow.pipelines.feed_readers import fed_by, readers_of
 from stateflow.pipelines.graph import KeyedNode, SinkNode
 from stateflow.pipelines.processes.process import Process
-from stateflow.reading.diff import ComparedSnapshot, Differences
+from stateflow.reading.diff import ComparedSnapshot, Differences, names_of_states
 from stateflow.reading.opened_shard import opened_shard
 from stateflow.reading.snapshots import ReaderContext
 from stateflow.spark.batches.batch_attempt import BatchAttempt
@@ -142,7 +143,17 @@ class ChangesBetween:
         assert self.shown is not None
         context = self._context()
         one, other = (ComparedSnapshot("", record, context) for record in (self.shown, self.parent))
-        return Differences(one, other, look_up=True, share=share)
+        names = {uid: dict(each) for uid, each in names_of_states(self.shown, self.parent).items()}
+        # Of the state itself the code may know more than the two records.
+        former = next(
+            name for name, schema in self.shown.operators[self.uid].states.items() if schema == self.then
+        )
+        own = recorded_state_name(self.parent, self.uid, self.feed.schema)
+        assert own is not None
+        names[self.uid] = {name: old for name, old in names[self.uid].items() if old != former} | {
+            own: former
+        }
+        return Differences(one, other, look_up=True, share=share, names=names)
 
     def _entries(
         self, record: Record, schema: StateSchema, share: tuple[int, int]
@@ -226,7 +237,7 @@ def changes_between(
         gap = "restore" if behind.since is not None and behind.since < parent.cut else "snapshot"
         if behind.since is not None:
             name = next(each.state for each in shown.values() if each is not None)
-            then, reason = _comparable(base, name, parent, now, node, feed)
+            then, reason = _comparable(base, name, parent, node)
             why = why or reason
     elif now is None:  # the state begins
         return None, [*lacking, *_of_other_feeds(attempt, node, feed, [u for u in shown if shown[u] is None])]
@@ -256,7 +267,7 @@ def _shown_by(attempt: BatchAttempt, sink: SinkNode, node: KeyedNode, feed: Task
     ours = [
         each
         for each in under_todays_names(attempt.feeds, attempt.settings.flow.sinks)
-        if (each.sink, each.operator) == (sink.uid, node.uid) and _is_same(attempt, each, feed)
+        if (each.sink, each.operator) == (sink.uid, node.uid) and _is_same(attempt, each, node, feed)
     ]
     return max(ours, key=lambda each: each.slot, default=None)
 
@@ -308,24 +319,13 @@ def under_todays_names(feeds: Iterable[ShownState], sinks: Sequence[SinkNode]) -
     )
 
 
-def _is_same(attempt: BatchAttempt, shown: ShownState, feed: TaskFeed) -> bool:
-    recorded = _state_of(attempt.parent, shown)
-    if recorded is not None:
-        return recorded.id == feed.schema.id
-    if shown.state == feed.state:
-        return True
-    # Either release may be the later one: a state of theirs goes back to before its other name.
-    then = _state_of(attempt.record_at(shown.slot), shown)
-    return (
-        then is not None
-        and then.id == feed.schema.id
-        and (feed.state in then.aliases or shown.state in feed.schema.aliases)
-    )
-
-
-def _state_of(record: Record | None, shown: ShownState) -> StateSchema | None:
-    operator = record.operators.get(shown.operator) if record is not None else None
-    return operator.states.get(shown.state) if operator is not None else None
+def _is_same(attempt: BatchAttempt, shown: ShownState, node: KeyedNode, feed: TaskFeed) -> bool:
+    """By the names in the newest record that has the state which the table shows."""
+    for record in (attempt.parent, attempt.record_at(shown.slot)):
+        operator = record.operators.get(node.uid) if record is not None else None
+        if operator is not None and shown.state in operator.states:
+            return recorded_names(node, operator).get(feed.state) == shown.state
+    return shown.state == feed.state
 
 
 def recorded_state(record: Record, uid: str, schema: StateSchema) -> StateSchema | None:
@@ -341,15 +341,9 @@ def recorded_state_name(record: Record, uid: str, schema: StateSchema) -> str | 
 
 
 def _comparable(
-    base: Record | None,
-    name: str,
-    parent: Record,
-    now: StateSchema | None,
-    node: KeyedNode,
-    feed: TaskFeed,
+    base: Record | None, name: str, parent: Record, node: KeyedNode
 ) -> tuple[StateSchema | None, str]:
-    """The state's schema in `base`, where it is called `name`, and why it cannot be compared with `now`, that of the parent; empty if it
-    can."""
+    """The state's schema in `base`, where it is called `name`, and why it cannot be compared with that of the parent; empty if it can."""
     if base is None:
         gone = "the checkpoint of what they show is gone"
         return (
@@ -362,12 +356,6 @@ def _comparable(
     then, other = one.states[name], parent.operators.get(node.uid, one)
     if (one.key, one.max_parallelism) != (other.key, other.max_parallelism):
         return then, "the operator has another key or other key groups now"
-    numbers = {
-        then.id == feed.schema.id,
-        *(one.states[each].id == other.states[each].id for each in one.states.keys() & other.states.keys()),
-    }
-    if now is not None and other.states.get(name) != now and numbers != {True}:
-        return then, "the state has another name and another number now"
     return then, ""
 
 
