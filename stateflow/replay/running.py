@@ -22,6 +22,7 @@ from stateflow.replay.captured import CapturedSink, unheard
 from stateflow.replay.comparison import SHOWN, ReplayReport, SinkChanges, Unsteady
 from stateflow.replay.delivered import NotKept, delivered_rows, read_files, staged_rows, was_abandoned
 from stateflow.replay.evaluation import Evaluation, PastBatches, evaluation
+from stateflow.replay.feed_names import RenamedFeed, renamed_feeds, under_todays_name
 from stateflow.replay.rows import RowChanges, compared
 from stateflow.replay.span import Step
 from stateflow.replay.states import state_changes
@@ -78,6 +79,8 @@ class _Replay:
         self.flow.nodes[:] = [
             _captured(node) if isinstance(node, SinkNode) else node for node in self.flow.nodes
         ]
+        self.renamed: dict[tuple[str, RenamedFeed], list[int]] = {}
+        """By sink and feed, the slots of batches in which the feed's state had another name."""
         self._notes(last)
 
     def _notes(self, last: Record) -> None:
@@ -120,6 +123,7 @@ class _Replay:
             self._compare_states(request.steps[-1].record, parent)
 
     def _notes_at_the_end(self) -> None:
+        self.report.notes += [feed.note(sink, slots) for (sink, feed), slots in self.renamed.items()]
         if self.request.check:
             self.report.notes.append("no operator did anything else at a second try of its batches")
         for sink in self.report.sinks.values():
@@ -165,7 +169,7 @@ class _Batches:
         report.batches += 1
         report.rows += int(record.statistics.get("processed_rows", 0))
         if report.unsteady is None:
-            self._take_outputs(record, prepared)
+            self._take_outputs(record, batch.operators, prepared)
         return msgspec.structs.replace(
             record, operators=batch.operators, sinks={}, statistics=batch.statistics(), parameters={}
         )
@@ -178,7 +182,9 @@ class _Batches:
 
     # -- what was put out
 
-    def _take_outputs(self, record: Record, prepared: Mapping[str, Prepared]) -> None:
+    def _take_outputs(
+        self, record: Record, operators: Mapping[str, OperatorState], prepared: Mapping[str, Prepared]
+    ) -> None:
         request, report = self.of.request, self.of.report
         for uid, node in self.of.declared.items():
             sink = report.sinks.setdefault(uid, SinkChanges(uid, _key_of(node)))
@@ -201,6 +207,9 @@ class _Batches:
             except NotKept as why:
                 sink.unknown[record.slot] = str(why)
                 continue
+            for renamed in renamed_feeds(self.of.flow, uid, record.operators, operators):
+                self.of.renamed.setdefault((uid, renamed), []).append(record.slot)
+                before = None if before is None else under_todays_name(before, renamed)
             found = compared(*_both(before, after), sink.key)
             sink.take(record.slot, found)
             if found.changed:

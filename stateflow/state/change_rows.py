@@ -94,6 +94,12 @@ class ChangeRows:
         return tuple(self.schema.names[: len(self._entry_columns)])
 
     @property
+    def state_column(self) -> str:
+        """The column of the state's name."""
+        names: list[str] = self.schema.names
+        return names[len(self._entry_columns)]
+
+    @property
     def valued(self) -> bool:
         """Whether there are columns `before` and `after`, which stand before the last two."""
         return self._value is not None

@@ -157,6 +157,26 @@ def test_a_key_whose_value_only_a_function_reads_is_told_when_it_goes(job: Relea
     assert [(row["user"], row["before"]) for row in gone] == [(4, "1")]
 
 
+def test_a_replay_over_a_rename_compares_the_feeds_rows_as_those_of_the_state(job: Releases) -> None:
+    old, new = job.release("total", total=number()), job.release("sum", sum=number(aliases=["total"]))
+    job.batch(old, "total", 1, 2)
+    second = job.batch(old, "total", 1)
+    third = job.batch(old, "total", 2)
+    last = job.batch(new, "sum", 3)
+    for code, since, until, now, then in (
+        (new, second, third, "sum", "total"),
+        (old, last, last, "total", "sum"),
+    ):
+        report = job.replay(code, since, until)
+        assert report.is_same, report.document()
+        where = f"2 checkpoints, {second} to {third}" if since < until else f"checkpoint {last}"
+        assert report.notes == [
+            f"state {now!r} of operator 'counts' was called {then!r} in {where}: its feed's rows for sink 'told' are compared as if "
+            f"column 'state' had said {now!r}"
+        ]
+    assert job.replay(new, last, last).notes == []
+
+
 @dataclass
 class Spent:
     amount: float = 0.0
