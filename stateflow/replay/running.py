@@ -207,7 +207,7 @@ class _Batches:
             except NotKept as why:
                 sink.unknown[record.slot] = str(why)
                 continue
-            for renamed in renamed_feeds(self.of.flow, uid, record.operators, operators):
+            for renamed in renamed_feeds(self.of.flow, uid, after.column_names, record.operators, operators):
                 self.of.renamed.setdefault((uid, renamed), []).append(record.slot)
                 before = None if before is None else under_todays_name(before, renamed)
             found = compared(*_both(before, after), sink.key)

@@ -21,7 +21,7 @@ class Releases:
         self.bench, self.batches = bench, 0
         sf.memory("told").clear()
 
-    def release(self, fed: str = "", **states: Any) -> sf.Pipeline:
+    def release(self, fed: str = "", *, step: Any = None, **states: Any) -> sf.Pipeline:
         """One with these states, of which one has a feed."""
         bench = self.bench
 
@@ -29,7 +29,7 @@ class Releases:
             for row in rows:
                 for name in states:
                     state = getattr(self, name)
-                    if row.sku == name:
+                    if row.sku in (name, "any"):
                         state.value += type(state.value)(1)
                     elif row.sku == "again":
                         state.value = state.value
@@ -42,7 +42,8 @@ class Releases:
             rows = flow.source("orders", bench.source("orders", ORDER), Order)
             rows.key_by("user").process("counts", operator, output="user long")
             if fed:
-                flow.state_changes("counts", state=fed).collect("told", sf.memory("told"))
+                feed = flow.state_changes("counts", state=fed)
+                (feed if step is None else feed.transform(step)).collect("told", sf.memory("told"))
 
         return releases
 
@@ -159,10 +160,10 @@ def test_a_key_whose_value_only_a_function_reads_is_told_when_it_goes(job: Relea
 
 def test_a_replay_over_a_rename_compares_the_feeds_rows_as_those_of_the_state(job: Releases) -> None:
     old, new = job.release("total", total=number()), job.release("sum", sum=number(aliases=["total"]))
-    job.batch(old, "total", 1, 2)
-    second = job.batch(old, "total", 1)
-    third = job.batch(old, "total", 2)
-    last = job.batch(new, "sum", 3)
+    job.batch(old, "any", 1, 2)
+    second = job.batch(old, "any", 1)
+    third = job.batch(old, "any", 2)
+    last = job.batch(new, "any", 3)
     for code, since, until, now, then in (
         (new, second, third, "sum", "total"),
         (old, last, last, "total", "sum"),
@@ -175,6 +176,23 @@ def test_a_replay_over_a_rename_compares_the_feeds_rows_as_those_of_the_state(jo
             f"column 'state' had said {now!r}"
         ]
     assert job.replay(new, last, last).notes == []
+
+
+def test_a_replay_says_which_rows_a_renamed_state_makes_differ_by_its_name(job: Releases) -> None:
+    def named(frame: Any) -> Any:
+        return frame.withColumnRenamed("state", "whose")
+
+    states = {"total": number()}, {"sum": number(aliases=["total"])}
+    old, new = (job.release(*each, step=named, **each) for each in states)
+    job.batch(old, "any", 1, 2)
+    slot = job.batch(old, "any", 1)
+    report = job.replay(new, slot, slot)
+    (sink,) = report.document()["sinks"]
+    assert [(c["before"]["whose"], c["after"]["whose"]) for c in sink["changes"]] == [("total", "sum")]
+    assert report.notes == [
+        f"state 'sum' of operator 'counts' was called 'total' in checkpoint {slot}: rows for sink 'told' into which a step puts that "
+        "name of its feed differ by it"
+    ]
 
 
 @dataclass
