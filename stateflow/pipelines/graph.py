@@ -207,8 +207,11 @@ class Graph:
 
     @property
     def jars(self) -> tuple[str, ...]:
-        """Names of the bundles of jars that Spark needs beside Delta's, to read its sources."""
-        return tuple(sorted({node.factory.jars for node in self.sources} - {""}))
+        """Names of the bundles of jars that Spark needs beside Delta's, for its sources and its tables."""
+        tables = [node.target for node in self.sinks if isinstance(node.target, DeltaTable)]
+        return tuple(
+            sorted({each.jars for each in (*(node.factory for node in self.sources), *tables)} - {""})
+        )
 
     @property
     def operators(self) -> list[KeyedNode]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from threading import Barrier
+from typing import Protocol
 
 from stateflow.errors import NotFoundError, StateflowError, UsageError
 from stateflow.format.layout import probe_key
@@ -15,17 +16,40 @@ RACERS = 4
 ROUNDS = 3
 
 
+class Probed(Protocol):
+    """The part of a store that the probe needs."""
+
+    def read(self, path: str) -> bytes: ...
+
+    def create(self, path: str, body: bytes) -> None: ...
+
+    def delete(self, paths: Iterable[str]) -> None: ...
+
+
 def probe(store: Store, ids: Callable[[], str]) -> None:
     """UsageError if two creates of one path can both succeed there; `ids` gives unique names.
 
+    Two runs would then own one job, and nobody would notice.
+    """
+    if what := why_not_once(store, ids):
+        raise UsageError(
+            f"{store.url} cannot hold checkpoints: {what}; use a store with working conditional writes "
+            "(S3, GCS, Azure Blob, HDFS, a local disk)"
+        )
+
+
+def why_not_once(store: Probed, ids: Callable[[], str]) -> str:
+    """What shows that two creates of one path can both succeed there; empty if nothing does.
+
     Some emulators, gateways and mounted file systems accept the condition of a conditional write and ignore it, or
-    check it before they write: two runs would then own one job, and nobody would notice.
+    check it before they write.
     """
     keys: list[str] = []
     try:
-        _one_after_another(store, _fresh(keys, ids))
+        what = _one_after_another(store, _fresh(keys, ids))
         for _ in range(ROUNDS):
-            _at_once(store, _fresh(keys, ids))
+            what = what or _at_once(store, _fresh(keys, ids))
+        return what
     finally:
         with suppress(
             StateflowError
@@ -38,7 +62,7 @@ def _fresh(keys: list[str], ids: Callable[[], str]) -> str:
     return keys[-1]
 
 
-def _one_after_another(store: Store, key: str) -> None:
+def _one_after_another(store: Probed, key: str) -> str:
     for _ in range(ROUNDS):
         # A conflict on a fresh key: the client met its own success again, or S3 stored nothing and wants to be asked again.
         with suppress(ExistsError):
@@ -46,19 +70,17 @@ def _one_after_another(store: Store, key: str) -> None:
         if (found := _body_at(store, key)) is not None:
             break
     if found != b"first":
-        raise _broken(store, "an object that was just created cannot be read back")
+        return "an object that was just created cannot be read back"
     try:
         store.create(key, b"second")
     except ExistsError:
         if _body_at(store, key) != b"first":
-            raise _broken(
-                store, "a second create reported a conflict and replaced the object all the same"
-            ) from None
-        return
-    raise _broken(store, "a second create of the same path succeeded")
+            return "a second create reported a conflict and replaced the object all the same"
+        return ""
+    return "a second create of the same path succeeded"
 
 
-def _at_once(store: Store, key: str) -> None:
+def _at_once(store: Probed, key: str) -> str:
     start = Barrier(RACERS)
 
     def race(body: bytes) -> bytes | None:
@@ -72,21 +94,15 @@ def _at_once(store: Store, key: str) -> None:
     with ThreadPoolExecutor(RACERS) as pool:
         winners = [body for body in pool.map(race, [b"racer %d" % n for n in range(RACERS)]) if body]
     if len(winners) > 1:
-        raise _broken(store, f"{len(winners)} creates of one path succeeded at once")
+        return f"{len(winners)} creates of one path succeeded at once"
     # It is no fault if nobody won: a store may report a conflict to the winner too, or to all and store nothing.
     if winners and _body_at(store, key) != winners[0]:
-        raise _broken(store, "the body of a create that lost replaced the body of the create that won")
+        return "the body of a create that lost replaced the body of the create that won"
+    return ""
 
 
-def _body_at(store: Store, key: str) -> bytes | None:
+def _body_at(store: Probed, key: str) -> bytes | None:
     try:
         return store.read(key)
     except NotFoundError:
         return None
-
-
-def _broken(store: Store, what: str) -> UsageError:
-    return UsageError(
-        f"{store.url} cannot hold checkpoints: {what}; use a store with working conditional writes "
-        "(S3, GCS, Azure Blob, HDFS, a local disk)"
-    )

@@ -186,6 +186,18 @@ def test_a_flow_says_which_jars_its_sources_need_and_is_checked_without_them() -
     assert plain.jars == ()
 
 
+def test_a_flow_with_a_table_or_a_folder_on_s3_says_so() -> None:
+    written = sf.Flow("written")
+    written.source("in", sf.delta("/in")).append("out", sf.delta("S3A://lake/out"))
+    assert written.jars == ("s3",)
+    read = sf.Flow("read")
+    read.source("in", sf.delta("s3://lake/in"))
+    assert read.jars == ("s3",)
+    named = sf.Flow("named")
+    named.source("in", sf.delta("/in")).append("out", sf.table("main.out", location="s3a://lake/out"))
+    assert named.jars == ("s3",)
+
+
 @pytest.mark.parametrize(
     ("classes", "error", "sentence"),
     [

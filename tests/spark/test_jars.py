@@ -250,6 +250,34 @@ def test_the_jars_of_a_connector_have_a_lock_of_their_own(
         jars._refuse_others(tmp_path, ["one.jar"], jars.Bundle("-of-kafka", kafka.packages, lock=lock))
 
 
+def test_the_jars_for_s3_are_of_hadoops_version_and_leave_amazons_bundle_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    s3 = jars.bundle_of("s3")
+    assert s3.packages[0] == f"org.apache.hadoop:hadoop-aws:{jars.hadoop_version()}"
+    assert "software.amazon.awssdk:bundle" in s3.excluded
+    monkeypatch.setattr(jars, "hadoop_version", lambda: "3.5.0")
+    locked = jars.locked_jars(jars.bundle_of("s3"))
+    assert "org.apache.hadoop_hadoop-aws-3.5.0.jar" in locked
+    assert not any("bundle" in name for name in locked)
+    monkeypatch.setattr(jars, "hadoop_version", lambda: "3.4.2")
+    assert jars.bundle_of("s3").packages[1] == "software.amazon.awssdk:s3:2.29.52"
+    assert jars.locked_jars(jars.bundle_of("s3")) == {}, "another Hadoop has other jars"
+
+
+def test_a_client_of_s3_that_the_user_has_chosen_is_not_joined_by_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from stateflow.spark.session import settings
+
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    assert not settings.brings_s3({"spark.jars.packages": "org.example:other:1"})
+    assert settings.brings_s3({"spark.jars.packages": "org.apache.hadoop:hadoop-aws:3.5.0"})
+    assert settings.brings_s3({"spark.jars": "/opt/jars/hadoop-aws-3.5.0.jar"})
+    (tmp_path / "spark-defaults.conf").write_text("spark.jars.packages org.apache.hadoop:hadoop-aws:3.5.0\n")
+    assert settings.brings_s3({})
+
+
 def test_a_host_and_a_submission_have_the_jars_of_connectors_that_are_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -475,9 +475,10 @@ def test_at_least_once_appends_without_transaction_versions(
     assert DeltaLog(spark, str(path)).begin().slot_of(log.at().app_id) is None
 
 
-def test_s3_without_a_shared_log_store_is_refused_under_exactly_once(spark: SparkSession) -> None:
-    sink = DeltaAppend(delta("s3a://bucket/table"))
-    with pytest.raises(UsageError, match=r"spark.delta.logStore.s3a.impl"):
+def test_s3_without_a_client_of_it_is_refused_under_exactly_once(spark: SparkSession) -> None:
+    sink = DeltaAppend(delta("s3n://bucket/table"))
+    refused = r"(?s)needs commits that no other driver can overwrite, and Hadoop does not open it \(.*s3n.*spark.delta.logStore.s3n.impl="
+    with pytest.raises(UsageError, match=refused):
         sink.open(spark, numbers(spark).schema)
 
 

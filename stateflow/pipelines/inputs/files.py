@@ -10,7 +10,7 @@ from stateflow.errors import UsageError
 from stateflow.names import with_options
 from stateflow.pipelines.inputs.connection import check_connection
 from stateflow.pipelines.inputs.input import Input
-from stateflow.pipelines.inputs.places import between
+from stateflow.pipelines.inputs.places import between, on_s3
 from stateflow.pipelines.inputs.reader_options import check_reader_options
 from stateflow.pipelines.rows.former_names import as_of_today, columns_to_read, former_names
 from stateflow.pipelines.rows.misfits import Misfits, Reading
@@ -92,6 +92,10 @@ class Files(Input):
     @property
     def named(self) -> str:
         return self.path
+
+    @property
+    def jars(self) -> str:
+        return "s3" if on_s3(self.path) else ""
 
     def reads(self, place: str) -> bool:
         """Whether a source of them would read what is written to a place."""

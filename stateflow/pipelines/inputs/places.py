@@ -39,6 +39,12 @@ def canonical(path: str) -> str:
     return f"{scheme}://{host}{_tidy(below)}".rstrip("/")
 
 
+def on_s3(path: str) -> bool:
+    """Whether a path is one of a bucket of S3, or of a store that speaks its protocol."""
+    url = _URL.fullmatch(path)
+    return url is not None and _FAMILY.get(url[1].lower(), url[1].lower()) == "s3"
+
+
 def same_place(one: str, other: str) -> bool:
     """Whether two paths or URLs name one place."""
     return canonical(one) == canonical(other)

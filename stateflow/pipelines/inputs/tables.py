@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from stateflow.errors import UsageError
 from stateflow.names import with_options
 from stateflow.pipelines.inputs.input import Input
-from stateflow.pipelines.inputs.places import canonical
+from stateflow.pipelines.inputs.places import canonical, on_s3
 from stateflow.pipelines.inputs.reader_options import check_reader_options
 from stateflow.pipelines.rows.row_type import quoted
 
@@ -77,6 +77,10 @@ class DeltaTable(Input):
     @property
     def named(self) -> str:
         return self.name or self.path
+
+    @property
+    def jars(self) -> str:
+        return "s3" if on_s3(self.path or self.location) else ""
 
     @property
     def properties(self) -> dict[str, str]:

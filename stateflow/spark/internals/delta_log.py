@@ -15,6 +15,7 @@ import xxhash
 from stateflow.errors import NotFoundError
 from stateflow.internals import internal
 from stateflow.spark.internals.java_names import java_names
+from stateflow.spark.internals.s3_logs import create_commits
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -118,6 +119,7 @@ class DeltaLog:
         """Of the table at a path, whether there is one or not. `opened`: the log as Delta's source of the table holds it."""
         self.spark = spark
         self.path = path
+        create_commits(spark, path)
         jvm = java_names(spark)
         self._jvm: Any = jvm
         self._delta = jvm.org.apache.spark.sql.delta

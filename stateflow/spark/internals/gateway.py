@@ -74,6 +74,13 @@ def has_class(spark: SparkSession, name: str) -> bool:
     return True
 
 
+@internal("pyspark.SparkContext._jsc")
+def hadoop_setting(spark: SparkSession, name: str) -> str:
+    """A setting of Hadoop's, as the application has it; empty for none."""
+    context: Any = spark.sparkContext
+    return str(context._jsc.hadoopConfiguration().get(name) or "")
+
+
 @internal("py4j.java_gateway.JavaGateway.new_array(java_class, dimensions)", "pyspark.SparkContext._gateway")
 def java_array(spark: SparkSession, kind: Any, *items: Any) -> Any:
     """An array of objects, which Py4J makes of no list."""
@@ -98,6 +105,22 @@ def compiled(spark: SparkSession, source: str, loader: Any = None) -> Any:
     compiler.setParentClassLoader(loader or class_loader(spark))
     compiler.cook(source)
     return compiler
+
+
+@internal("java.lang.ClassLoader.defineClass(String, byte[], int, int)")
+def define_classes(spark: SparkSession, source: str, name: str, loader: Any) -> None:
+    """Gives the classes that `source` has to a loader, so that every thread finds them by their names. `name` is one of them."""
+    # A session before this one may have left them here.
+    with suppress(Exception):
+        loader.loadClass(name)
+        return
+    lang = java_names(spark).java.lang
+    text, code = lang.Class.forName("java.lang.String"), lang.Class.forName("[B")
+    kinds = java_array(spark, lang.Class, text, code, lang.Integer.TYPE, lang.Integer.TYPE)
+    define = lang.Class.forName("java.lang.ClassLoader").getDeclaredMethod("defineClass", kinds)
+    define.setAccessible(True)
+    for each, code in dict(compiled(spark, source, loader).getBytecodes()).items():
+        define.invoke(loader, java_array(spark, lang.Object, each, code, 0, len(code)))
 
 
 def made(spark: SparkSession, source: str, name: str, argument: Any) -> Any:

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stateflow.internals import internal
-from stateflow.spark.internals.gateway import compiled, java_array
+from stateflow.spark.internals.gateway import define_classes
 from stateflow.spark.internals.java_names import java_names
 
 if TYPE_CHECKING:
@@ -37,7 +36,6 @@ _HADOOPS_OWN = {
     "org.apache.hadoop.fs.FileSystem.get(URI, Configuration)",
     "org.apache.hadoop.fs.FileContext.getFileContext(URI, Configuration)",
     "org.apache.hadoop.fs.RawLocalFileSystem.setPermission(Path, FsPermission)",
-    "java.lang.ClassLoader.defineClass(String, byte[], int, int)",
     where_missing="Hadoop goes on to start processes for local files",
 )
 def without_processes(session: SparkSession) -> bool:
@@ -125,17 +123,6 @@ def work_in(session: SparkSession, folder: str) -> None:
 
 
 def _define(session: SparkSession) -> None:
-    """Gives the classes to the loader of Hadoop's own, so that every thread finds them by their names."""
-    lang = java_names(session).java.lang
-    loader = lang.Class.forName("org.apache.hadoop.fs.RawLocalFileSystem").getClassLoader()
-    # A session before this one may have left them here.
-    with suppress(Exception):
-        loader.loadClass(_FILES)
-        return
-    text, code = lang.Class.forName("java.lang.String"), lang.Class.forName("[B")
-    kinds = java_array(session, lang.Class, text, code, lang.Integer.TYPE, lang.Integer.TYPE)
-    define = lang.Class.forName("java.lang.ClassLoader").getDeclaredMethod("defineClass", kinds)
-    define.setAccessible(True)
-    source = _SOURCE.read_text(encoding="utf-8")
-    for name, code in dict(compiled(session, source, loader).getBytecodes()).items():
-        define.invoke(loader, java_array(session, lang.Object, name, code, 0, len(code)))
+    """Gives the classes to the loader of Hadoop's own."""
+    beside = java_names(session).java.lang.Class.forName("org.apache.hadoop.fs.RawLocalFileSystem")
+    define_classes(session, _SOURCE.read_text(encoding="utf-8"), _FILES, beside.getClassLoader())

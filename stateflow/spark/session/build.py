@@ -21,7 +21,7 @@ from stateflow.spark.internals.gateway import connect, context_runs, ignore_sigt
 from stateflow.spark.internals.local_files import without_processes
 from stateflow.spark.session import class_data, compiling, lent, workers
 from stateflow.spark.session.bundles import lacking_bundles
-from stateflow.spark.session.jars import bundle_of, jars_with, packages
+from stateflow.spark.session.jars import bundle_of, jars_with, packages, recorded_bundles
 from stateflow.spark.session.java import require_java
 from stateflow.spark.session.settings import (
     DELTA,
@@ -31,6 +31,7 @@ from stateflow.spark.session.settings import (
     RUNTIME,
     STATIC,
     TEMPORARY,
+    brings_s3,
     one_process,
     says_where,
 )
@@ -132,7 +133,9 @@ def _started(
         ours.append(f'"-Djava.io.tmpdir={temporary}"')
     if java_options := " ".join(filter(None, (*ours, user_options))):
         settings["spark.driver.extraJavaOptions"] = java_options
-    jars = [*filter(None, [conf.get("spark.jars")]), *map(str, jars_with(cache, bundles))]
+    # A command that opens the tables of a job, such as a restore, knows no pipeline that says what they need.
+    wanted = {*bundles, *({"s3"} & set(recorded_bundles(cache)))} - ({"s3"} if brings_s3(conf) else set())
+    jars = [*filter(None, [conf.get("spark.jars")]), *map(str, jars_with(cache, sorted(wanted)))]
     settings["spark.jars"] = ",".join(jars)
     extensions = [DELTA["spark.sql.extensions"], *conf.get("spark.sql.extensions", "").split(",")]
     settings["spark.sql.extensions"] = ",".join(dict.fromkeys(filter(None, extensions)))

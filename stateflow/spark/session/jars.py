@@ -27,8 +27,14 @@ from stateflow.spark.session.java import find_java, install_java, require_java
 from stateflow.spark.session.versions import minor, tested
 
 LOCK = Path(__file__).parent / "jars.lock"
-_OF_CONNECTORS = {"kafka": "org.apache.spark:spark-sql-kafka-0-10_2.13"}
-"""Packages that have Spark's own version."""
+_KAFKA = "org.apache.spark:spark-sql-kafka-0-10_2.13"
+"""It has Spark's own version."""
+_AWS_SDK = {"3.4.1": "2.24.6", "3.4.2": "2.29.52", "3.5.0": "2.35.4"}
+"""The version of Amazon's SDK that each Hadoop was made with."""
+_OF_AWS_SDK = ("s3", "s3-transfer-manager", "sts")
+_WHOLE_SDK = ("software.amazon.awssdk:bundle", "org.wildfly.openssl:wildfly-openssl")
+"""What hadoop-aws asks for and does not need: all of Amazon's services, 686 MB in one jar, and a faster TLS that few have."""
+_BUNDLES = ("kafka", "s3")
 
 
 def packages() -> tuple[str, ...]:
@@ -63,14 +69,31 @@ class Bundle:
 
 
 def bundle_of(name: str) -> Bundle:
-    """The jars that a connector needs beside Delta's, by the name that its tables and topics say: `kafka`."""
-    lock = LOCK.with_name(f"{name}.lock")
-    return Bundle(f"-of-{name}", (f"{_OF_CONNECTORS[name]}:{version('pyspark')}",), lock=lock)
+    """The jars that Spark needs beside Delta's, by the name that topics, tables and folders say: `kafka`, `s3`."""
+    packages, excluded = (
+        (_s3(hadoop_version()), _WHOLE_SDK) if name == "s3" else ((f"{_KAFKA}:{version('pyspark')}",), ())
+    )
+    return Bundle(f"-of-{name}", packages, excluded, lock=LOCK.with_name(f"{name}.lock"))
+
+
+def hadoop_version() -> str:
+    """That of Spark's own jars."""
+    names = (jar.name.removeprefix("hadoop-client-api-") for jar in spark_jars())
+    return next((name.removesuffix(".jar") for name in names if re.match(r"\d.*\.jar$", name)), "")
+
+
+def _s3(hadoop: str) -> tuple[str, ...]:
+    """Hadoop's client of S3, which has to be of Hadoop's own version, and the parts of Amazon's SDK that it uses."""
+    sdk = _AWS_SDK.get(hadoop) or _AWS_SDK[max(_AWS_SDK)]
+    return (
+        f"org.apache.hadoop:hadoop-aws:{hadoop}",
+        *(f"software.amazon.awssdk:{part}:{sdk}" for part in _OF_AWS_SDK),
+    )
 
 
 def recorded_bundles(cache: Path) -> list[str]:
     """Names of the bundles that are here already."""
-    return [name for name in _OF_CONNECTORS if recorded_jars(cache, bundle_of(name))]
+    return [name for name in _BUNDLES if recorded_jars(cache, bundle_of(name))]
 
 
 def jars_with(cache: Path, bundles: Iterable[str]) -> list[Path]:
@@ -239,8 +262,8 @@ def _proxy(env: Mapping[str, str]) -> dict[str, str]:
 def _main(connectors: list[str]) -> None:
     """Makes sure that Java and the jars are there, also those of these connectors."""
     for name in connectors:
-        if name not in _OF_CONNECTORS:
-            raise UsageError(f"no connector is called {name!r}: say {', '.join(_OF_CONNECTORS)}")
+        if name not in _BUNDLES:
+            raise UsageError(f"no connector is called {name!r}: say {', '.join(_BUNDLES)}")
     folder = cache_folder()
     if not find_java(folder):
         install_java(folder)
@@ -251,7 +274,7 @@ def _main(connectors: list[str]) -> None:
 
 if __name__ == "__main__":
     if {"-h", "--help"} & set(sys.argv[1:]):
-        print(f"python -m stateflow.spark.session.jars [{'|'.join(_OF_CONNECTORS)}]: {_main.__doc__}")
+        print(f"python -m stateflow.spark.session.jars [{'|'.join(_BUNDLES)}]: {_main.__doc__}")
         sys.exit()
     try:
         _main(sys.argv[1:])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from stateflow.config.options import cache_folder
 from stateflow.masking import SECRET_NAME, SECRET_URL
-from stateflow.spark.session.jars import jars_with, recorded_bundles, spark_home
+from stateflow.spark.session.jars import jars_with, recorded_bundles, spark_home, spark_jars
 
 DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -67,12 +67,23 @@ def says_where(conf: Mapping[str, str]) -> bool:
     """Whether the user has chosen a folder for Spark's temporary files."""
     if TEMPORARY in conf or os.environ.get("SPARK_LOCAL_DIRS"):
         return True
+    return TEMPORARY in _defaults()
+
+
+def brings_s3(conf: Mapping[str, str]) -> bool:
+    """Whether the user has chosen a client of S3, or Spark has one among its own jars."""
+    named = " ".join(conf.get(name, "") for name in ("spark.jars", "spark.jars.packages"))
+    return "hadoop-aws" in f"{named} {_defaults()}" or any(
+        jar.name.startswith("hadoop-aws-") for jar in spark_jars()
+    )
+
+
+def _defaults() -> str:
+    """Spark's own file of settings; empty without one."""
     folder = os.environ.get("SPARK_CONF_DIR") or spark_home() / "conf"
     with suppress(OSError):
-        return TEMPORARY in (Path(folder) / "spark-defaults.conf").read_text(
-            encoding="utf-8", errors="replace"
-        )
-    return False
+        return (Path(folder) / "spark-defaults.conf").read_text(encoding="utf-8", errors="replace")
+    return ""
 
 
 def submit_conf(cache: Path | None = None) -> dict[str, str]:

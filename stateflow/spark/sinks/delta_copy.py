@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from stateflow.errors import DisagreementError, NotFoundError, UsageError
 from stateflow.spark.internals.delta_log import DeltaLog, LoggedCommit
-from stateflow.spark.sinks.delta_table import check_log_store
 from stateflow.spark.sinks.delta_versions import TableVersion, version_up_to
+from stateflow.spark.sinks.log_stores import check_log_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,6 +15,7 @@ from stateflow.pipelines.rows.row_type import quoted
 from stateflow.spark.internals.delta_log import DeltaLog, TableShape, Transaction
 from stateflow.spark.internals.gateway import failure_classes
 from stateflow.spark.sinks.base import DeliveryMode, decide_undecided, disagreement
+from stateflow.spark.sinks.log_stores import check_log_store
 from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.spark.sources.catalog_tables import located
 
@@ -109,22 +110,6 @@ def _is_there(spark: SparkSession, table: DeltaTable) -> bool:
     if table.path:
         return DeltaLog(spark, table.path).exists()
     return bool(located(spark, table, f"the sink into {table}").path)
-
-
-def check_log_store(spark: SparkSession, path: str, delivery: DeliveryMode) -> None:
-    """Delta on S3 does not exclude a second driver by itself: two drivers would overwrite each other's commits."""
-    scheme = path.partition("://")[0] if "://" in path else ""
-    if delivery == "at_least_once" or scheme not in ("s3", "s3a", "s3n"):
-        return
-    configured = spark.conf.get(f"spark.delta.logStore.{scheme}.impl", "") or spark.conf.get(
-        "spark.delta.logStore.class", ""
-    )
-    if not configured or configured.endswith("S3SingleDriverLogStore"):
-        raise UsageError(
-            f"exactly-once output into {path} needs a log store that several drivers can share: set "
-            f"spark.delta.logStore.{scheme}.impl=io.delta.storage.S3DynamoDBLogStore "
-            "(package delta-storage-s3-dynamodb) or use delivery='at_least_once'"
-        )
 
 
 def refuse_disagreement(txn: Transaction, at: SinkSlot, target: str, prev: int | None) -> None:

@@ -1,0 +1,171 @@
+"""Delta tables on S3 without another service: drivers that race, answers that get lost, stores that do not keep to a condition.
+
+The server is moto's, which honours If-None-Match: conditional puts take turns in `tests/servers.py`.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.servers import Answer, ObjectServer, s3_server
+from tests.spark.s3_drivers import Driver, drivers, settings
+
+pytestmark = pytest.mark.system
+
+APPENDS = 110
+UPSERTS = 16
+RECORDS = 15
+_COMMIT = re.compile(r"/_delta_log/\d{20}\.json$")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ObjectServer]:
+    with s3_server() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def two(server: ObjectServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Driver]]:
+    with drivers(2, settings(server), tmp_path_factory.mktemp("drivers")) as both:
+        yield both
+
+
+@pytest.fixture
+def table(server: ObjectServer) -> Iterator[str]:
+    yield server.new_root("tables/orders").replace("s3://", "s3a://")
+    server.fault, server.heeds_conditions = None, True
+
+
+def at_once(both: list[Driver], **arguments: Any) -> list[Any]:
+    for driver, writer in zip(both, "ab", strict=True):
+        driver.begin(**{"writer": writer, **arguments})
+    return [driver.end() for driver in both]
+
+
+def slow_commits(method: str, path: str) -> Answer | None:
+    """Leaves time between a look at the log and the write."""
+    if method == "PUT" and _COMMIT.search(path):
+        time.sleep(0.05)
+    return None
+
+
+@pytest.mark.timeout(900)
+def test_two_drivers_that_append_to_a_table_lose_no_commit(
+    two: list[Driver], server: ObjectServer, table: str
+) -> None:
+    server.fault = slow_commits
+    assert two[0].do("open", table=table) == "opened"
+    assert at_once(two, op="deliver", table=table, count=APPENDS) == [["committed"] * APPENDS] * 2
+    assert two[0].do("rows", table=table) == [[writer, n] for writer in "ab" for n in range(APPENDS)]
+    assert Counter(two[1].do("operations", table=table)) == {
+        "CREATE TABLE": 1,
+        "STREAMING UPDATE": 2 * APPENDS,
+    }
+    assert any("_last_checkpoint" in path for _, path in server.requests)
+    assert any(re.search(r"_delta_log/\d{20}\.checkpoint.*parquet$", path) for _, path in server.requests)
+
+
+def test_without_the_condition_they_lose_commits(server: ObjectServer, table: str, tmp_path: Path) -> None:
+    server.fault = slow_commits
+    with drivers(2, settings(server), tmp_path) as both:
+        assert [driver.do("as_delta_alone") for driver in both] == ["done", "done"]
+        assert both[0].do("open", table=table) == "opened"
+        at_once(both, op="deliver", table=table, count=30)
+        rows = both[0].do("rows", table=table)
+    assert rows != [[writer, n] for writer in "ab" for n in range(30)]
+
+
+def test_two_drivers_that_upsert_into_a_table_lose_no_commit(
+    two: list[Driver], server: ObjectServer, table: str
+) -> None:
+    server.fault = slow_commits
+    assert two[0].do("open", table=table, kind="upsert") == "opened"
+    outcomes = at_once(two, op="deliver", table=table, count=UPSERTS, kind="upsert")
+    assert outcomes == [["committed"] * UPSERTS] * 2
+    assert two[0].do("rows", table=table) == [[writer, n] for writer in "ab" for n in range(1, UPSERTS, 2)]
+    assert Counter(two[1].do("operations", table=table)) == {"CREATE TABLE": 1, "MERGE": 2 * UPSERTS}
+
+
+def test_of_a_zombie_and_its_successor_one_commits_each_record(
+    two: list[Driver], server: ObjectServer, table: str, tmp_path: Path
+) -> None:
+    server.fault = slow_commits
+    file = str(tmp_path / "record")
+    for n in range(RECORDS):
+        assert two[0].do("prepare", table=table, writer="a", n=n, file=file) == "decided"
+        outcomes = at_once(two, op="commit", table=table, file=file, writer="a")
+        assert sorted(outcomes) == ["already", "committed"]
+    assert two[0].do("rows", table=table) == [["a", n] for n in range(RECORDS)]
+
+
+def test_a_commit_whose_answer_is_lost_is_neither_doubled_nor_missing(
+    two: list[Driver], server: ObjectServer, table: str
+) -> None:
+    assert two[0].do("open", table=table) == "opened"
+    lost: set[str] = set()
+
+    def lose(method: str, path: str) -> Answer | None:
+        if method == "PUT" and _COMMIT.search(path) and path not in lost:
+            lost.add(path)
+            return "lose"
+        return None
+
+    server.fault = lose
+    assert two[0].do("deliver", table=table, writer="a", count=8) == ["committed"] * 8
+    assert len(lost) == 8
+    assert two[1].do("rows", table=table) == [["a", n] for n in range(8)]
+    assert Counter(two[1].do("operations", table=table)) == {"CREATE TABLE": 1, "STREAMING UPDATE": 8}
+
+
+def test_a_commit_that_the_store_wants_to_be_asked_for_again_is_asked_for_again(
+    two: list[Driver], server: ObjectServer, table: str
+) -> None:
+    assert two[0].do("open", table=table) == "opened"
+    refused: set[str] = set()
+
+    def conflict(method: str, path: str) -> Answer | None:
+        if method == "PUT" and _COMMIT.search(path) and path not in refused:
+            refused.add(path)
+            return "conflict"
+        return None
+
+    server.fault = conflict
+    assert two[0].do("deliver", table=table, writer="a", count=3) == ["committed"] * 3
+    assert len(refused) == 3
+    assert two[0].do("rows", table=table) == [["a", n] for n in range(3)]
+
+
+def test_a_store_that_does_not_keep_to_the_condition_is_refused_when_the_run_begins(
+    server: ObjectServer, table: str, tmp_path: Path
+) -> None:
+    server.heeds_conditions = False
+    with drivers(1, settings(server), tmp_path) as [driver]:
+        said = driver.do("open", table=table)
+        assert said.startswith(
+            f"UsageError: exactly-once output into {table} needs commits that no other driver can overwrite"
+        )
+        bucket = table.split("/")[2]
+        assert (
+            f"the store of bucket {bucket} at {server.endpoint} does not keep to the condition of a create"
+            in said
+        )
+        assert "spark.delta.logStore.s3a.impl=io.delta.storage.S3DynamoDBLogStore" in said
+        server.heeds_conditions = True
+        assert driver.do("open", table=table) == "opened"
+
+
+def test_a_client_that_was_told_to_leave_conditions_out_is_refused(
+    server: ObjectServer, table: str, tmp_path: Path
+) -> None:
+    conf = settings(server, **{"spark.hadoop.fs.s3a.create.conditional.enabled": "false"})
+    with drivers(1, conf, tmp_path) as [driver]:
+        said = driver.do("open", table=table)
+        assert "does not create files on a condition" in said
+        assert "fs.s3a.create.conditional.enabled" in said
