@@ -24,7 +24,7 @@ SPARKS = ("4.0", "4.1")
 """The other Sparks, whose environments `scripts/other_spark.py` makes."""
 _ALL_OF_THE_PROJECT = (
     "pyproject.toml",
-    *(f"--extra={extra}" for extra in ("dev", "kafka", "otel", "postgres", "prometheus", "serve")),
+    *(f"--extra={extra}" for extra in ("dev", "iceberg", "kafka", "otel", "postgres", "prometheus", "serve")),
 )
 
 

@@ -237,6 +237,7 @@ ROOMS: Mapping[str, Room] = {
     "connectors/files": Room(
         "folders of Parquet, JSON or CSV with a log of manifests", "connectors", "manifests.py"
     ),
+    "connectors/iceberg": Room("rows into tables of Iceberg, and out of them", "connectors", "sink.py"),
     "connectors/kafka": Room(
         "topics of Kafka: their messages as rows, and rows as messages", "connectors", "topic.py"
     ),

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from stateflow import testing
+    from stateflow.connectors.iceberg.table import iceberg
     from stateflow.connectors.kafka.topic import kafka
     from stateflow.connectors.postgres.table import postgres
     from stateflow.errors import (
@@ -135,6 +136,7 @@ __all__ = [
     "files",
     "first",
     "hopping",
+    "iceberg",
     "kafka",
     "last",
     "max",
@@ -189,6 +191,7 @@ _ROOMS = {
         "session",
         "tumbling",
     ),
+    "stateflow.connectors.iceberg.table": ("iceberg",),
     "stateflow.connectors.kafka.topic": ("kafka",),
     "stateflow.connectors.postgres.table": ("postgres",),
     "stateflow.jobs.job": ("Job",),

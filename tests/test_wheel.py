@@ -179,6 +179,7 @@ def test_the_wheel_has_its_own_name_and_the_extras_of_the_project(wheel: Path, m
     assert metadata["Name"] == DISTRIBUTION
     assert set(metadata.get_all("Provides-Extra", [])) == {
         "dev",
+        "iceberg",
         "kafka",
         "kerberos",
         "otel",

@@ -70,7 +70,8 @@ if TYPE_CHECKING:
     from stateflow.spark.sinks.deletion import deletion, marked
     from stateflow.spark.sinks.duplicates import first_duplicate
     from stateflow.spark.sinks.slot import SinkSlot
-    from stateflow.spark.sinks.staging import Staged, Stager
+    from stateflow.spark.sinks.staging import Staged, Stager, staged_schema
+    from stateflow.spark.sinks.task_writer import TaskWriter
     from stateflow.spark.task.failures import task_error
     from stateflow.storage.roots import open_store
     from stateflow.storage.store import Store, create_once
@@ -107,6 +108,7 @@ __all__ = [
     "Stager",
     "StateflowError",
     "Store",
+    "TaskWriter",
     "UnavailableError",
     "UsageError",
     "arrow_type",
@@ -139,6 +141,7 @@ __all__ = [
     "require_columns",
     "required",
     "row_type",
+    "staged_schema",
     "suggestion",
     "task_error",
     "text_in_sql",
@@ -196,7 +199,8 @@ _ROOMS = {
     "stateflow.spark.sinks.deletion": ("deletion", "marked"),
     "stateflow.spark.sinks.duplicates": ("first_duplicate",),
     "stateflow.spark.sinks.slot": ("SinkSlot",),
-    "stateflow.spark.sinks.staging": ("Staged", "Stager"),
+    "stateflow.spark.sinks.staging": ("Staged", "Stager", "staged_schema"),
+    "stateflow.spark.sinks.task_writer": ("TaskWriter",),
     "stateflow.storage.roots": ("open_store",),
     "stateflow.storage.store": ("Store", "create_once"),
 }

@@ -337,6 +337,8 @@ KINDS: dict[str, SinkKind] = {kind.name: kind for kind in (DELTA_APPEND, DELTA_U
 """By name in records."""
 OURS: dict[str, str] = {
     "files_append": "stateflow.connectors.files.kind:APPEND",
+    "iceberg_append": "stateflow.connectors.iceberg.table:APPEND",
+    "iceberg_upsert": "stateflow.connectors.iceberg.table:UPSERT",
     "kafka_append": "stateflow.connectors.kafka.kinds:APPEND",
     "kafka_upsert": "stateflow.connectors.kafka.kinds:UPSERT",
     "postgres_append": "stateflow.connectors.postgres.table:APPEND",

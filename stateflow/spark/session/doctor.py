@@ -34,7 +34,11 @@ from stateflow.storage.roots import open_store
 Verdict = Literal["ok", "warn", "fail"]
 
 PACKAGES = (DISTRIBUTION, "pyspark", "delta-spark", "pyarrow", "rocksdict", "obstore", "msgspec")
-CONNECTORS = {"psycopg": ("postgres", "sf.postgres"), "confluent-kafka": ("kafka", "sf.kafka as a target")}
+CONNECTORS = {
+    "psycopg": ("postgres", "sf.postgres"),
+    "confluent-kafka": ("kafka", "sf.kafka as a target"),
+    "pyiceberg": ("iceberg", "sf.iceberg"),
+}
 """Packages that only a connector needs: the extra that has each, and what needs it."""
 TIGHT, LITTLE = 1 << 30, 5 << 30
 CREDENTIALS: Mapping[str, tuple[str, ...]] = {

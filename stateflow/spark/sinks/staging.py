@@ -22,6 +22,7 @@ from stateflow.spark.internals.frames import arrow_schema, empty_frame
 from stateflow.spark.sinks.key_ranges import Bound, Bounds, bounds_of, together
 from stateflow.spark.sinks.same_task import then_in_arrow
 from stateflow.spark.sinks.slot import SinkSlot
+from stateflow.spark.sinks.task_writer import WRITTEN, MakeWriter, WriterTask, as_schema
 from stateflow.storage.file_urls import file_folder, file_url, hadoop_path
 from stateflow.storage.files import checksum, upload_file, verify
 from stateflow.storage.local import LocalStore
@@ -179,6 +180,15 @@ class Stager:
         known = {name: pair for name, pair in bounds.items() if pair is not None}
         return Staged(tuple(files), sum(row["rows"] for row in rows), nulls, known)
 
+    def write_with(self, frame: DataFrame, make: MakeWriter) -> list[str]:
+        """Writes the rows of `frame` where they are computed, by a writer of the sink's own for each task, in one job whose result stage is
+        the frame's last. Returns what the writers described."""
+        if files_of(frame) == ():
+            return []
+        task = WriterTask(make, self.new_id(), arrow_schema(frame.schema))
+        # Collected rows come from exactly one attempt of each partition.
+        return [row["written"] for row in then_in_arrow(frame, task, WRITTEN).collect()]
+
     def read(self, spark: SparkSession, refs: Sequence[FileRef], schema: StructType) -> DataFrame:
         """The rows of exactly these files, each checked against its reference."""
         frame = self._frame(spark, refs, schema)
@@ -319,14 +329,3 @@ def batches_of(file: Path, name: str) -> Iterator[pa.RecordBatch]:
     else:
         with pq.ParquetFile(file) as parquet:
             yield from parquet.iter_batches(batch_size=ROW_GROUP)
-
-
-def as_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """`batch` with the names and types of `schema`, without copying what already has them."""
-    import pyarrow as pa
-
-    if batch.schema.equals(schema):
-        return batch
-    return pa.record_batch(
-        [c.cast(f.type) for c, f in zip(batch.columns, schema, strict=True)], schema=schema
-    )

@@ -1,0 +1,331 @@
+"""Appends to an Iceberg table: tasks write data files, and the commit adds them in a snapshot together with the slot."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from stateflow.connectors import (
+    BatchFunction,
+    Committed,
+    DeliveryMode,
+    DisagreementError,
+    IncompatibleError,
+    Prepared,
+    Sink,
+    SinkKind,
+    SinkSlot,
+    Stager,
+    UnavailableError,
+    decide,
+    decide_undecided,
+    disagreement,
+)
+from stateflow.connectors.iceberg.catalog import (
+    ConflictError,
+    catalog_of,
+    found,
+    loaded,
+    told,
+    trying_again,
+)
+from stateflow.connectors.iceberg.columns import made_partitions, made_schema, written_schema
+from stateflow.connectors.iceberg.data_files import data_file
+from stateflow.connectors.iceberg.slots import (
+    slot_of,
+    slot_property,
+    summary_of,
+    taken_back,
+    way_back,
+    writers,
+)
+from stateflow.connectors.iceberg.table import APPEND, IcebergTable
+from stateflow.connectors.iceberg.writer import TaskWriters
+
+if TYPE_CHECKING:
+    from pyiceberg.schema import Schema
+    from pyiceberg.table import Table, Transaction
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+_TRIES = 100
+_PROPERTIES = {
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "100",
+}
+"""Of a table that a run makes: each commit leaves a file of metadata behind, and the older ones go."""
+_MERGED = "commit.manifest-merge.enabled"
+"""Iceberg's default is true, and PyIceberg's false: each commit would be read by all that follow."""
+
+Change = Callable[["Table", "Transaction"], None]
+"""What a commit does to a table, beside its slot: it makes the snapshot."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedTable:
+    """A table as a record names it."""
+
+    catalog: str
+    name: str
+    uuid: str
+    """Another one for a table that was made anew."""
+    spec: int
+    """Of the partitions that its files have."""
+    columns: Sequence[Sequence[Any]]
+    """Ids and names of the columns that are written."""
+
+    @classmethod
+    def of(cls, prepared: Prepared) -> RecordedTable:
+        return cls(*(prepared.payload[name] for name in cls.__dataclass_fields__))
+
+    @property
+    def table(self) -> IcebergTable:
+        return IcebergTable(self.name, self.catalog)
+
+    def payload(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__dataclass_fields__} | {"exactly_once": True}
+
+
+class IcebergAppend(Sink):
+    """The sink `stream.append(uid, iceberg(table))`."""
+
+    declared: ClassVar[SinkKind] = APPEND
+
+    def __init__(self, table: IcebergTable, options: Mapping[str, Any]) -> None:
+        self.table = table
+        self.options = options
+
+    @classmethod
+    def of(cls, target: IcebergTable, options: Mapping[str, Any], delivery: DeliveryMode) -> IcebergAppend:
+        return cls(target, options)
+
+    def open(self, spark: SparkSession, schema: StructType) -> None:
+        if self.table.create and found(self.table) is None:
+            self._make(schema)
+        table = loaded(self.table)
+        self._columns(table, schema)
+
+    def prepare(self, frame: DataFrame, at: SinkSlot, prev: int | None, stager: Stager) -> Prepared:
+        table = trying_again(self.table, lambda: asked(self.table, at, prev))
+        columns = self._columns(table, frame.schema)
+        written = stager.write_with(frame, TaskWriters(table.io, table.metadata, columns))
+        files = [json.loads(file) for file in written]
+        return self._prepared(table, columns, prev, {"files": files}, sum(file["rows"] for file in files))
+
+    @staticmethod
+    def commit(
+        spark: SparkSession,
+        prepared: Prepared,
+        at: SinkSlot,
+        still_owner: Callable[[], None],
+        functions: Mapping[str, BatchFunction],
+        stager: Stager,
+    ) -> Committed:
+        if not prepared.payload["files"]:
+            return "none"
+        return committed(prepared, at, still_owner, lambda table, made: _append(prepared, at, table, made))
+
+    @classmethod
+    def last_slot(cls, spark: SparkSession, prepared: Prepared, at: SinkSlot) -> int | None:
+        return slot_of(loaded(RecordedTable.of(prepared).table).metadata, at.app_id)[0]
+
+    def writers(self, spark: SparkSession) -> Mapping[str, str]:
+        return writers(loaded(self.table).metadata)
+
+    @classmethod
+    def rewind(
+        cls, spark: SparkSession, prepared: Prepared, at: SinkSlot, prev: int | None, last_slot: int | None
+    ) -> Prepared:
+        target = RecordedTable.of(prepared)
+        _, refused = way_back(loaded(target.table).metadata, at.app_id, last_slot)
+        if refused:
+            raise IncompatibleError(
+                f"{target.table} cannot go back for {at}: {refused}; restore without --rewind-sinks, into a new table and a new sink uid"
+            )
+        payload = {**target.payload(), "back_to": last_slot}
+        return Prepared(kind=cls.declared.rewound_as, target=prepared.target, prev=prev, payload=payload)
+
+    @staticmethod
+    def commit_rewind(
+        spark: SparkSession,
+        prepared: Prepared,
+        at: SinkSlot,
+        still_owner: Callable[[], None],
+        functions: Mapping[str, BatchFunction],
+        stager: Stager,
+    ) -> Committed:
+        return committed(prepared, at, still_owner, lambda table, made: _go_back(prepared, at, table, made))
+
+    def _columns(self, table: Table, schema: StructType) -> Schema:
+        """The columns of the data files. Refuses a table that cannot be written, or does not fit."""
+        what = str(self.table)
+        refuse_unwritable(table, what)
+        return written_schema(schema, table.schema(), what)
+
+    def _prepared(
+        self, table: Table, columns: Schema, prev: int | None, payload: Mapping[str, Any], rows: int
+    ) -> Prepared:
+        metadata = table.metadata
+        written = [[field.field_id, field.name] for field in columns.fields]
+        target = RecordedTable(
+            self.table.catalog, self.table.name, str(metadata.table_uuid), metadata.default_spec_id, written
+        )
+        return Prepared(
+            kind=self.declared.name,
+            target=self.table.place,
+            prev=prev,
+            payload={**target.payload(), **payload},
+            rows=rows,
+        )
+
+    def _make(self, schema: StructType, keys: Sequence[str] = ()) -> None:
+        from pyiceberg.exceptions import TableAlreadyExistsError
+
+        what = str(self.table)
+        columns = made_schema(schema, keys, what)
+        spec = made_partitions(columns, self.table.partitions, what)
+        catalog = catalog_of(self.table)
+        with told(self.table):
+            try:
+                catalog.create_table(self.table.name, columns, partition_spec=spec, properties=_PROPERTIES)
+            except TableAlreadyExistsError:
+                return  # somebody else has made it in this very moment
+
+
+def asked(table: IcebergTable, at: SinkSlot, prev: int | None) -> Table:
+    """The table, before a record is decided. DisagreementError where its slot is not that of the log."""
+    opened = loaded(table)
+    slot, _ = slot_of(opened.metadata, at.app_id)
+    if decide_undecided(slot, prev, at.slot, at.late) == "disagree":
+        raise disagreement(at, str(table), slot, prev)
+    if (snapshot := taken_back(opened.metadata, at.app_id)) is not None:
+        raise DisagreementError(
+            f"sink and log disagree: somebody has rolled {table} back behind slot {slot} of {at}, so that its rows are gone; bring them back with "
+            f"table.manage_snapshots().set_current_snapshot({snapshot.snapshot_id}).commit(), or give the sink a new uid"
+        )
+    return opened
+
+
+def committed(prepared: Prepared, at: SinkSlot, still_owner: Callable[[], None], change: Change) -> Committed:
+    """Commits a change with its slot, once: whoever finds that somebody else has committed meanwhile looks at the slot again."""
+    target = RecordedTable.of(prepared)
+    for _ in range(_TRIES):
+        try:
+            return trying_again(target.table, lambda: _tried(target, prepared, at, still_owner, change))
+        except ConflictError:
+            continue
+    raise UnavailableError(
+        f"{_TRIES} others wrote to {target.table} while {at} committed slot {at.slot}: run again"
+    )
+
+
+def _tried(
+    target: RecordedTable, prepared: Prepared, at: SinkSlot, still_owner: Callable[[], None], change: Change
+) -> Committed:
+    table = loaded(target.table)
+    slot, mark = slot_of(table.metadata, at.app_id)
+    verdict = decide(slot, prepared.prev, at.slot, at.late)
+    if verdict == "disagree" or (verdict == "already" and mark != at.mark):
+        still_owner()
+        raise disagreement(at, str(target.table), slot, prepared.prev)
+    if verdict == "already":
+        return "already"
+    if reason := _changed(table, target):
+        still_owner()
+        raise DisagreementError(
+            f"record {at.slot} of {at} is decided, and {reason}: put the table back, or give the rows up with `stateflow abandon {at.job_name} "
+            f"{at.slot}`"
+        )
+    metadata = table.metadata
+    table.metadata = metadata.model_copy(update={"properties": {_MERGED: "true", **metadata.properties}})
+    transaction = table.transaction()
+    transaction.set_properties(slot_property(at))
+    change(table, transaction)
+    # The snapshot is committed only on top of the one that was current when the slot was read.
+    still_owner()
+    transaction.commit_transaction()
+    return "committed"
+
+
+def _changed(table: Table, target: RecordedTable) -> str:
+    """Why files of a record cannot be added to the table as it is now; empty if they can."""
+    metadata = table.metadata
+    if str(metadata.table_uuid) != target.uuid:
+        return f"{target.table} was dropped or made anew since"
+    if metadata.default_spec_id != target.spec:
+        return f"{target.table} has other partitions since"
+    there = {field.field_id: field for field in table.schema().fields}
+    written = {id for id, _ in target.columns}
+    gone = [name for id, name in target.columns if id not in there]
+    if gone:
+        return f"{target.table} has lost its column {gone[0]!r} since"
+    wanted = [field.name for id, field in there.items() if field.required and id not in written]
+    return f"{target.table} has got the required column {wanted[0]!r} since" if wanted else ""
+
+
+def refuse_unwritable(table: Table, what: str) -> None:
+    """IncompatibleError for a table that PyIceberg does not write as it asks for."""
+    metadata = table.metadata
+    if metadata.format_version > 2:
+        raise IncompatibleError(
+            f"{what} has version {metadata.format_version} of Iceberg's format, and versions 1 and 2 are written: write to a table of version 2"
+        )
+    if (kind := metadata.properties.get("write.format.default", "parquet").lower()) != "parquet":
+        raise IncompatibleError(
+            f"{what} wants files of {kind} (write.format.default), and Parquet is written: set it to parquet"
+        )
+    names = {field.field_id for field in table.schema().fields}
+    for field in table.spec().fields:
+        if field.source_id not in names:
+            raise IncompatibleError(
+                f"{what} is partitioned by a field inside a struct ({field.name}), which is not written: partition it by a column"
+            )
+
+
+def refuse_unreadable(table: Table, what: str) -> None:
+    """IncompatibleError for a table with rows that PyIceberg takes for there, though they are deleted."""
+    snapshot = table.current_snapshot()
+    if snapshot is None or snapshot.summary is None:
+        return
+    if snapshot.summary["total-equality-deletes"] not in (None, "0"):
+        raise IncompatibleError(
+            f"{what} has equality deletes, which PyIceberg does not read: have them rewritten first (rewrite_data_files)"
+        )
+
+
+def _append(prepared: Prepared, at: SinkSlot, table: Table, transaction: Transaction) -> None:
+    spec, schema = table.spec(), table.schema()
+    gone = [
+        file["path"] for file in prepared.payload["files"] if not table.io.new_input(file["path"]).exists()
+    ]
+    if gone:
+        raise DisagreementError(
+            f"record {at.slot} of {at} is decided, and its data file {gone[0]} is gone (were orphan files removed, with too short a retention?): put "
+            f"it back, or give the rows up with `stateflow abandon {at.job_name} {at.slot}`"
+        )
+    with transaction.update_snapshot(snapshot_properties=summary_of(at)).merge_append() as snapshot:
+        for file in prepared.payload["files"]:
+            snapshot.append_data_file(data_file(file, spec, schema))
+
+
+def _go_back(prepared: Prepared, at: SinkSlot, table: Table, transaction: Transaction) -> None:
+    from pyiceberg.table.update.snapshot import ManageSnapshots
+
+    snapshot, refused = way_back(table.metadata, at.app_id, prepared.payload["back_to"])
+    if refused:
+        raise DisagreementError(
+            f"record {at.slot} of {at} is decided, and {RecordedTable.of(prepared).table} cannot go back any more: {refused}; give it up with `stateflow "
+            f"abandon {at.job_name} {at.slot}`"
+        )
+    update = transaction.update_snapshot(snapshot_properties=summary_of(at))
+    if snapshot is None:
+        with update.overwrite() as emptied:
+            for task in table.scan().plan_files():
+                emptied.delete_data_file(task.file)
+        return
+    ManageSnapshots(transaction).set_current_snapshot(snapshot)
+    # A snapshot of its own on top: no commit that began before this one finds the table as it was then.
+    with update.fast_append():
+        pass

@@ -1,0 +1,124 @@
+"""What a table says of the jobs that write to it: their slots, in its properties, and the snapshots that they made.
+
+A commit writes both. The property is what counts: snapshots expire. The snapshot's summary has the slot for people, and for a way back.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from stateflow.connectors import SinkSlot
+
+if TYPE_CHECKING:
+    from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.snapshots import Snapshot
+
+SINK, SLOT = "stateflow.sink", "stateflow.slot"
+_PREFIX = "stateflow/"
+
+
+def slot_of(metadata: TableMetadata, app_id: str) -> tuple[int | None, int | None]:
+    """Slot and mark of a sink's last commit."""
+    text = metadata.properties.get(app_id)
+    if text is None:
+        return None, None
+    found = json.loads(text)
+    return found["slot"], found["mark"]
+
+
+def slot_property(at: SinkSlot) -> dict[str, str]:
+    return {at.app_id: json.dumps({"slot": at.slot, "mark": at.mark, "job": at.job_name})}
+
+
+def summary_of(at: SinkSlot) -> dict[str, str]:
+    return {SINK: at.app_id, SLOT: str(at.slot), "stateflow.job": at.job_name}
+
+
+def writers(metadata: TableMetadata) -> Mapping[str, str]:
+    """Names of jobs by the `app_id` of the sinks that have written to the table."""
+    return {
+        name: json.loads(text)["job"]
+        for name, text in metadata.properties.items()
+        if name.startswith(_PREFIX) and text.startswith("{")
+    }
+
+
+def lineage(metadata: TableMetadata) -> Iterator[Snapshot | None]:
+    """The snapshots from the current one back; None at the end if an older one has expired."""
+    snapshot = metadata.current_snapshot()
+    while snapshot is not None:
+        yield snapshot
+        if snapshot.parent_snapshot_id is None:
+            if not _is_first(snapshot):
+                yield None
+            return
+        snapshot = metadata.snapshot_by_id(snapshot.parent_snapshot_id)
+        if snapshot is None:
+            yield None
+
+
+def _is_first(snapshot: Snapshot) -> bool:
+    """Whether the table was empty before. PyIceberg takes the parent away from a snapshot whose parent has expired."""
+    if snapshot.summary is None:
+        return False
+    rows, added = snapshot.summary["total-records"], snapshot.summary["added-records"]
+    return rows is not None and int(rows) == int(added or 0)
+
+
+def slot_in(snapshot: Snapshot, app_id: str) -> int | None:
+    """The slot that made a snapshot, if a sink did."""
+    summary = snapshot.summary
+    if summary is None or summary[SINK] != app_id:
+        return None
+    return int(str(summary[SLOT]))
+
+
+def taken_back(metadata: TableMetadata, app_id: str) -> Snapshot | None:
+    """The snapshot of a sink's last commit, if somebody has rolled the table back behind it."""
+    slot, _ = slot_of(metadata, app_id)
+    if slot is None:
+        return None
+    made = next((each for each in metadata.snapshots if slot_in(each, app_id) == slot), None)
+    if made is None:
+        return None
+    for snapshot in lineage(metadata):
+        if snapshot is None or snapshot.snapshot_id == made.snapshot_id:
+            return None  # of what has expired nobody can tell
+    return made
+
+
+def way_back(metadata: TableMetadata, app_id: str, last_slot: int | None) -> tuple[int | None, str]:
+    """The snapshot that a sink's slot left, or that was there before the sink's first; None for an empty table. The text says why there
+    is no way, and is empty if there is one."""
+    oldest: Snapshot | None = None
+    others: Snapshot | None = None
+    for snapshot in lineage(metadata):
+        if snapshot is None:
+            return None, "the snapshot to go back to, or one on the way, has expired"
+        slot = slot_in(snapshot, app_id)
+        if slot is None:
+            # A compaction changes no rows.
+            if others is None and not _keeps_rows(snapshot):
+                others = snapshot
+            continue
+        if others is not None:
+            return None, _by_others(others)
+        if last_slot is not None and slot <= last_slot:
+            return snapshot.snapshot_id, ""
+        oldest = snapshot
+    if last_slot is not None:
+        return None, f"no snapshot of slot {last_slot}, or of one before it, is left"
+    if oldest is None:
+        return None, "no snapshot of this sink is left"
+    # That it is there is known: no snapshot before the first of all has expired.
+    return oldest.parent_snapshot_id, ""
+
+
+def _keeps_rows(snapshot: Snapshot) -> bool:
+    return snapshot.summary is not None and snapshot.summary.operation.value == "replace"
+
+
+def _by_others(snapshot: Snapshot) -> str:
+    return f"others have written since (snapshot {snapshot.snapshot_id}), and their rows would go, too"

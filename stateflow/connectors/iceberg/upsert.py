@@ -1,0 +1,226 @@
+"""Upserts into an Iceberg table: the commit writes the files anew that have a key of the batch, in one snapshot with the slot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from stateflow.connectors import (
+    BatchFunction,
+    Committed,
+    DisagreementError,
+    IncompatibleError,
+    Prepared,
+    SinkKind,
+    SinkSlot,
+    Staged,
+    Stager,
+    UsageError,
+    deletion,
+    first_duplicate,
+    marked,
+    names_of,
+    staged_schema,
+)
+from stateflow.connectors.iceberg.catalog import found, loaded, trying_again
+from stateflow.connectors.iceberg.columns import written_schema
+from stateflow.connectors.iceberg.merge import Merge, Newest
+from stateflow.connectors.iceberg.sink import (
+    IcebergAppend,
+    RecordedTable,
+    asked,
+    committed,
+    refuse_unreadable,
+)
+from stateflow.connectors.iceberg.slots import summary_of
+from stateflow.connectors.iceberg.table import UPSERT, IcebergTable
+from stateflow.connectors.iceberg.writer import DataFileWriter
+
+if TYPE_CHECKING:
+    from pyiceberg.schema import Schema
+    from pyiceberg.table import Table, Transaction
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+_KEYS = ("int", "long", "string", "date", "timestamp", "timestamptz", "boolean", "binary")
+"""Types of columns that tell rows apart; decimals, too."""
+
+
+class IcebergUpsert(IcebergAppend):
+    """The sink `stream.upsert(uid, iceberg(table), keys=[...], order_by=..., delete_when=...)`."""
+
+    declared: ClassVar[SinkKind] = UPSERT
+
+    def __init__(self, table: IcebergTable, options: Mapping[str, Any]) -> None:
+        super().__init__(table, options)
+        self.keys = names_of(options.get("keys"))
+        self.order_by = names_of(options.get("order_by"))
+        self.operation = str(options.get("operation") or "")
+        self.delete_when: str | None = options.get("delete_when")
+
+    def open(self, spark: SparkSession, schema: StructType) -> None:
+        if self.delete_when is not None:
+            deletion(f"the upsert into {self.table}, delete_when", self.delete_when, schema)
+        if self.table.create and found(self.table) is None:
+            self._make(self._rows(schema), self.keys)
+        self._columns(loaded(self.table), schema)
+
+    def prepare(self, frame: DataFrame, at: SinkSlot, prev: int | None, stager: Stager) -> Prepared:
+        operation, schema = self.operation, frame.schema
+        if self.delete_when is not None:
+            condition = deletion(f"the upsert into {self.table}, delete_when", self.delete_when, schema)
+            frame, operation = marked(frame, condition, operation)
+        table = trying_again(self.table, lambda: asked(self.table, at, prev))
+        columns = self._columns(table, schema)
+        staged = stager.write(frame, at)
+        newest = Newest(self.keys, self.order_by, operation)
+        if staged.files:
+            self._refuse_nulls(columns, staged, newest, at, stager)
+            self._refuse_duplicates(frame, staged, at, stager)
+        payload = {
+            "files": [],
+            "schema": frame.schema.json(),
+            "keys": list(self.keys),
+            "order_by": list(self.order_by),
+            "operation": operation,
+        }
+        prepared = self._prepared(table, columns, prev, payload, staged.rows)
+        return Prepared(
+            kind=prepared.kind,
+            target=prepared.target,
+            prev=prev,
+            payload=prepared.payload,
+            files=staged.files,
+            rows=staged.rows,
+        )
+
+    @staticmethod
+    def commit(
+        spark: SparkSession,
+        prepared: Prepared,
+        at: SinkSlot,
+        still_owner: Callable[[], None],
+        functions: Mapping[str, BatchFunction],
+        stager: Stager,
+    ) -> Committed:
+        if not prepared.files:
+            return "none"
+        return committed(
+            prepared, at, still_owner, lambda table, made: _merge(prepared, at, stager, table, made)
+        )
+
+    def _rows(self, schema: StructType) -> StructType:
+        """The columns that the table has."""
+        if self.operation and self.operation not in schema.names:
+            raise UsageError(
+                f"the rows for {self.table} have no column {self.operation!r}, which says what is deleted: let transform() keep it"
+            )
+        return without(schema, self.operation)
+
+    def _columns(self, table: Table, schema: StructType) -> Schema:
+        what, rows = str(self.table), self._rows(schema)
+        refuse_unreadable(table, what)
+        columns = super()._columns(table, rows)
+        names = {name.lower(): field for name, field in zip(rows.names, columns.fields, strict=True)}
+        for column in (*self.keys, *self.order_by):
+            if column.lower() not in names:
+                raise UsageError(
+                    f"the upsert into {what} names {column!r}, which is not among the columns {rows.names}"
+                )
+        for key in self.keys:
+            kind = str(names[key.lower()].field_type)
+            if kind not in _KEYS and not kind.startswith("decimal"):
+                raise IncompatibleError(
+                    f"the upsert into {what} has the key {key!r}, which is {kind}: keys are whole numbers, text, bytes, decimals, dates and times"
+                )
+        refuse_other_columns(table.schema(), columns, what)
+        return columns
+
+    def _refuse_nulls(
+        self, columns: Schema, staged: Staged, newest: Newest, at: SinkSlot, stager: Stager
+    ) -> None:
+        nulls = {name.lower(): count for name, count in staged.nulls.items()}
+        absent = [key for key in self.keys if nulls.get(key.lower())]
+        if absent:
+            raise IncompatibleError(
+                f"{nulls[absent[0].lower()]} of the rows of {at} have a null in the key column {absent[0]!r} and cannot be merged into "
+                f"{self.table}: no row was written; leave such rows out where the operator puts them out"
+            )
+        required = [
+            field.name for field in columns.fields if field.required and nulls.get(field.name.lower())
+        ]
+        for batch in stager.batches(staged.files) if required else ():
+            for name in required:
+                if newest.lacks(batch, name):
+                    raise IncompatibleError(
+                        f"rows of {at} have a null in column {name!r} of {self.table}, which is required: no row was written; leave such rows out "
+                        "where the operator puts them out"
+                    )
+
+    def _refuse_duplicates(self, frame: DataFrame, staged: Staged, at: SinkSlot, stager: Stager) -> None:
+        if self.order_by:
+            return
+        duplicate = first_duplicate(frame.sparkSession, staged, frame.schema, self.keys, stager)
+        if duplicate is not None:
+            values = ", ".join(f"{k}={v!r}" for k, v in zip(self.keys, duplicate[0], strict=True))
+            raise IncompatibleError(
+                f"{duplicate[1]} rows of one batch of {at} have the key {values}, and {self.table} can keep one: give upsert an "
+                "order_by, of which the highest wins, or make one row per key; no row was written"
+            )
+
+
+def without(schema: StructType, column: str) -> StructType:
+    """The columns but for one, if they have it."""
+    return type(schema)([field for field in schema if field.name != column])
+
+
+def refuse_other_columns(table: Schema, columns: Schema, what: str) -> None:
+    """IncompatibleError unless an output has all columns of the table, as a file that is written anew has."""
+    written = {field.field_id: field for field in columns.fields}
+    if lacking := [field.name for field in table.fields if field.field_id not in written]:
+        raise IncompatibleError(
+            f"{what} has the column {lacking[0]!r}, which the output of the upsert lacks: put out all of its columns {list(table.column_names)}"
+        )
+    for field in table.fields:
+        if written[field.field_id].field_type != field.field_type:
+            raise IncompatibleError(
+                f"{what} has other fields in its column {field.name!r} than the output of the upsert, or in another order: put them out as they are there"
+            )
+
+
+def _merge(prepared: Prepared, at: SinkSlot, stager: Stager, table: Table, transaction: Transaction) -> None:
+    payload, target = prepared.payload, RecordedTable.of(prepared)
+    rows = without(staged_schema(prepared), payload["operation"])
+    try:
+        columns = written_schema(rows, table.schema(), str(target.table))
+        refuse_other_columns(table.schema(), columns, str(target.table))
+    except IncompatibleError as error:
+        raise DisagreementError(
+            f"record {at.slot} of {at} is decided, and {error}; put the table right and run again, or give the rows up with `stateflow abandon "
+            f"{at.job_name} {at.slot}`"
+        ) from error
+    newest = Newest(payload["keys"], payload["order_by"], payload["operation"])
+    writer = DataFileWriter(table.io, table.metadata, table.schema(), stager.new_id())
+    merge = Merge(
+        table, writer, newest.of(stager.batches(prepared.files)), _places(columns, rows.names, table)
+    )
+    removed = merge.files_without_keys(_names(payload["keys"], columns, rows.names))
+    merge.put_new_rows()
+    update = transaction.update_snapshot(snapshot_properties=summary_of(at))
+    with update.overwrite() if removed else update.merge_append() as snapshot:
+        for file in removed:
+            snapshot.delete_data_file(file)
+        for file in writer.close():
+            snapshot.append_data_file(file)
+
+
+def _places(columns: Schema, names: Sequence[str], table: Table) -> list[str]:
+    """The names that the rows have for the columns of the table, in its order."""
+    own = {field.field_id: name for name, field in zip(names, columns.fields, strict=True)}
+    return [own[field.field_id] for field in table.schema().fields]
+
+
+def _names(keys: Sequence[str], columns: Schema, names: Sequence[str]) -> dict[str, str]:
+    """By the table's name of a key that of the rows."""
+    there = {name.lower(): (field.name, name) for name, field in zip(names, columns.fields, strict=True)}
+    return dict(there[key.lower()] for key in keys)
