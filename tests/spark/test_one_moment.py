@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 import stateflow as sf
 from stateflow.config.options import Options, load
 from stateflow.errors import NotFoundError, StateflowError
 from stateflow.jobs.job import Job
+from stateflow.pipelines.delivery import Delivery
 from stateflow.spark import carry_out
 from stateflow.spark.state_tables.source import register
 from tests.spark.pipelines import ORDER, Order, Sum, Workbench, at
@@ -184,3 +185,23 @@ def test_a_run_that_ends_between_two_commits_leaves_the_batch_before_for_readers
     ).apply()
     assert report.read() == (1, 1, 1)
     assert report.read(half) == (2, 2, 2)
+
+
+def test_a_function_finds_the_batch_in_the_tables_before_it(spark: SparkSession, bench: Workbench) -> None:
+    tables = [str(bench.folder / name) for name in ("one", "two")]
+    seen = []
+
+    def tell(frame: DataFrame, delivery: Delivery) -> None:
+        seen.append((frame.count(), *(spark.read.format("delta").load(table).count() for table in tables)))
+
+    @sf.pipeline("orders")
+    def orders(flow: sf.Flow) -> None:
+        rows = flow.source("orders", bench.source("orders", ORDER), Order)
+        for number, table in enumerate(tables):
+            rows.append(f"table{number}", sf.delta(table))
+        rows.for_each_batch("told", tell)
+
+    for batch in range(3):
+        bench.rows("orders", [Order(1, "a", 1.0, at(batch))])
+        bench.run(orders)
+    assert seen == [(1, number, number) for number in (1, 2, 3)]
