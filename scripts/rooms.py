@@ -323,7 +323,7 @@ ROOMS: Mapping[str, Room] = {
     ),
     "airflow/triggers": Room(
         "waiting in the triggerer",
-        "airflow/connections airflow/launchers checkpoint driver format hosts observe quantities",
+        "airflow/connections airflow/launchers checkpoint connectors/kafka driver format hosts jobs observe quantities",
         "run.py",
     ),
     "airflow/operators": Room(

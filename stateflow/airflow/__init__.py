@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from stateflow.airflow.triggers.idle import StateflowIdleTrigger as StateflowIdleTrigger
     from stateflow.airflow.triggers.job import CheckpointFreshnessTrigger as CheckpointFreshnessTrigger
     from stateflow.airflow.triggers.job import WatermarkTrigger as WatermarkTrigger
+    from stateflow.airflow.triggers.new_rows import NewRowsTrigger as NewRowsTrigger
     from stateflow.airflow.triggers.run import StateflowRunTrigger as StateflowRunTrigger
 
 _HOME = {
@@ -42,6 +43,7 @@ _HOME = {
     "CheckpointLink": "operators.links",
     "InProcess": "launchers",
     "Kubernetes": "launchers",
+    "NewRowsTrigger": "triggers.new_rows",
     "SparkSubmit": "launchers",
     "WarmHost": "launchers",
     "StaleJobs": "staleness",

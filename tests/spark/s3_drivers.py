@@ -135,6 +135,21 @@ class Work:
     def rows(self, table: str) -> list[list[Any]]:
         return sorted([r.writer, r.n] for r in self.spark.read.format("delta").load(table).collect())
 
+    def table(self, path: str) -> list[list[Any]]:
+        return sorted(list(row) for row in self.spark.read.format("delta").load(path).collect())
+
+    def vacuum(self, path: str) -> int:
+        """Deletes what no newest version has; how many files that were."""
+        self.spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+        before = self._files(path)
+        self.spark.sql(f"VACUUM delta.`{path}` RETAIN 0 HOURS")
+        return before - self._files(path)
+
+    def _files(self, path: str) -> int:
+        where, context = self.spark._jvm.org.apache.hadoop.fs.Path(path), self.spark.sparkContext  # type: ignore[union-attr]
+        listed = where.getFileSystem(context._jsc.hadoopConfiguration()).listStatus(where)  # type: ignore[attr-defined]
+        return sum(str(each.getPath().getName()).endswith(".parquet") for each in listed)
+
     def operations(self, table: str) -> list[str]:
         """Of the table's versions."""
         return [row.operation for row in self.spark.sql(f"DESCRIBE HISTORY delta.`{table}`").collect()]

@@ -19,7 +19,7 @@ from tests.spark.s3_drivers import Driver, drivers, settings
 
 pytestmark = pytest.mark.system
 
-APPENDS = 110
+APPENDS = 100
 UPSERTS = 16
 RECORDS = 15
 _COMMIT = re.compile(r"/_delta_log/\d{20}\.json$")
@@ -169,3 +169,13 @@ def test_a_client_that_was_told_to_leave_conditions_out_is_refused(
         said = driver.do("open", table=table)
         assert "does not create files on a condition" in said
         assert "fs.s3a.create.conditional.enabled" in said
+
+
+def test_a_commit_that_goes_in_several_parts_replaces_none(two: list[Driver], table: str) -> None:
+    for driver in two:
+        driver.do("open", table=f"{table}-other")
+    commit = f"{table}/_delta_log/00000000000000000000.json"
+    for driver, mark in zip(two, "xy", strict=True):
+        driver.begin("create", path=commit, megabytes=70, mark=mark)
+    assert sorted(driver.end() for driver in two) == [False, True]
+    assert two[0].do("create", path=commit, megabytes=70, mark="z") is False
