@@ -30,6 +30,7 @@ from stateflow.hosts import zygote
 from stateflow.hosts.client import BUSY, CURRENT, LOG, UNAVAILABLE, UNSERVED, USAGE, Connection, request
 from stateflow.hosts.places import Places
 from stateflow.hosts.settings import Current, HostSettings, read_settings, write
+from stateflow.hosts.spark_settings import host_settings
 from stateflow.hosts.upgrades import installed
 from stateflow.quantities import several
 
@@ -499,42 +500,6 @@ class Application:
         if memory > self._warm * (1 + self.settings.recycle_growth):
             return f"its memory has grown from {self._warm >> 20} to {memory >> 20} MiB"
         return ""
-
-
-LASTING = (
-    # Unlike a driver of its own it runs the same code a thousand times: Java compiles it as soon as it does by default.
-    "-XX:CompileThresholdScaling=1",
-    # And what it has needed for a moment it gives back when it has nothing to do.
-    "-XX:G1PeriodicGCInterval=30000",
-    "-XX:MinHeapFreeRatio=10",
-    "-XX:MaxHeapFreeRatio=30",
-    # It collects garbage more often before it takes more: with runs in a row it is never idle, and gave nothing back.
-    "-XX:GCTimeRatio=4",
-)
-"""Options of Java for an application that stays."""
-JAVA_OPTIONS = "spark.driver.extraJavaOptions"
-
-
-def host_settings(given: Mapping[str, str], master: str | None) -> dict[str, str]:
-    """Settings of Spark for an application with many runs. `given` are the user's own, which win."""
-    from stateflow.spark.session.settings import one_process
-
-    java = " ".join((*LASTING, given.get(JAVA_OPTIONS, ""))).strip()
-    # Executors of a cluster give a Python worker to whichever run is next: it would find the modules of the one before.
-    alone = one_process(master or given.get("spark.master") or os.environ.get("MASTER"))
-    return {
-        **({} if alone else {"spark.python.worker.reuse": "false"}),
-        "spark.scheduler.mode": "FAIR",
-        "spark.locality.wait": "3000ms",
-        # What Spark keeps of jobs that are over, for pages that nobody looks at.
-        "spark.ui.retainedJobs": "100",
-        "spark.ui.retainedStages": "100",
-        "spark.ui.retainedTasks": "1000",
-        "spark.sql.ui.retainedExecutions": "50",
-        "spark.sql.streaming.ui.retainedQueries": "10",
-        **given,
-        JAVA_OPTIONS: java,
-    }
 
 
 def resident(pid: int) -> int:
