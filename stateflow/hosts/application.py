@@ -18,7 +18,6 @@ import sys
 import tempfile
 import threading
 import time
-import traceback
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,7 +26,20 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from stateflow.hosts import zygote
-from stateflow.hosts.client import BUSY, CURRENT, LOG, UNAVAILABLE, UNSERVED, USAGE, Connection, request
+from stateflow.hosts.client import (
+    BUSY,
+    CURRENT,
+    FAILED,
+    LOG,
+    UNAVAILABLE,
+    UNSERVED,
+    USAGE,
+    Connection,
+    Refused,
+    request,
+)
+from stateflow.hosts.forked import BEGUN
+from stateflow.hosts.log import log, log_exception
 from stateflow.hosts.places import Places
 from stateflow.hosts.settings import Current, HostSettings, read_settings, write
 from stateflow.hosts.spark_settings import host_settings
@@ -51,6 +63,9 @@ CHANGED = "the library, or a package beside it, was changed since it started"
 WARMING_RUNS = (("warming", "in", "table"), ("warming", "in", "table"), ("warming_delta", "table", "out"))
 """A pipeline, its input and its output. The first run begins a job, the second carries on, the third reads Delta: it takes 3 CPU s of
 a host's start, and saves one in the first run that reads such a table."""
+ENDED_ITSELF = (
+    "ended its Python with exit code 0 before it came to its end, as os._exit(0) does: it counts as failed"
+)
 _WARMING = Path(__file__).parent / "warming.py"
 _SHIM = Path(__file__).parent / "worker_shim.py"
 _ALLOWED = ("SPARK_HOME", "SPARK_ENV_LOADED", "SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE")
@@ -74,7 +89,7 @@ class Application:
         self.name = folder.name
         self.number = number
         self.settings = settings
-        self.folder = folder / f"application-{number}"
+        self.folder = folder / f"application-{number}-{os.getpid()}"
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(mode=0o700)
         self.sockets = _sockets_of(self.folder)
@@ -157,7 +172,7 @@ class Application:
             ours.sock.close()
             theirs.sock.close()
             if answer is None or answer.get("exit") != 0:
-                sys.stderr.write(f"application {self.number} is not warm: {answer}\n")
+                log(f"application {self.number} is not warm: {answer}")
                 break
         os.close(null)
         shutil.rmtree(folder, ignore_errors=True)
@@ -275,7 +290,7 @@ class Application:
                 "" if self._only_folder else message["cwd"],
             )
         except Exception:  # whatever a JVM that dies, or is out of memory, answers with
-            traceback.print_exc()
+            log_exception()
             self._spark_has_died()
             with suppress(OSError):
                 connection.send({"refused": "its Spark does not answer", "exit_code": UNAVAILABLE})
@@ -285,6 +300,7 @@ class Application:
         code: int | None = None
         try:
             loan = lent.loan
+            self._note_begun(place)
             self._tell_zygote(
                 {
                     **{name: message[name] for name in ("argv", "environ", "cwd", "umask")},
@@ -297,11 +313,17 @@ class Application:
                 },
                 files,
             )
-            run.pid = events.get()["started"]
+            begun = events.get()
+            if "failed" in begun:
+                raise Refused(f"it cannot start a process: {begun['failed']}", UNAVAILABLE)
+            run.pid = begun["started"]
             connection.send({"started": run.pid})
             if self._stopping:
                 self._stop(run)
             code = self._follow(run)
+        except Refused as refusal:
+            with suppress(OSError):
+                connection.send({"refused": str(refusal), "exit_code": refusal.exit_code})
         except OSError:
             code = self._kill(place, run.pid) if run.pid else None
         finally:
@@ -314,6 +336,12 @@ class Application:
             self.served += 1
             self._take_back(lent, place)
 
+    def _note_begun(self, place: int) -> None:
+        try:
+            (self.folder / f"place-{place}" / BEGUN).touch()
+        except OSError as error:
+            raise Refused(f"it cannot write into its folder: {error}", UNAVAILABLE) from None
+
     def _take_back(self, lent: Lent, place: int) -> None:
         from stateflow.spark.internals.lending import stop_workers
 
@@ -323,7 +351,7 @@ class Application:
             except (
                 Exception
             ):  # the next run of the place must not suffer; what stays, goes with the application
-                traceback.print_exc()
+                log_exception()
         self._tell_zygote({"do": "end", "place": place})
         self._clear(place)
 
@@ -356,6 +384,8 @@ class Application:
 
     def _said(self, code: int, run: HostedRun) -> dict[str, Any]:
         """A run that was killed has a signal's number; a shell adds 128 to it."""
+        if code == 0 and (self.folder / f"place-{run.place}" / BEGUN).exists():
+            return {"exit": FAILED, "says": f"the run of {run.job} {ENDED_ITSELF}"}
         if self._moving and not run.told and code in (0, -signal.SIGTERM):
             return {"again": True}
         if code == UNSERVED:
@@ -366,7 +396,7 @@ class Application:
 
     def _clear(self, place: int) -> None:
         folder = self.folder / f"place-{place}"
-        for name in ("environment.json", "unserved", "endless"):
+        for name in (BEGUN, "environment.json", "unserved", "endless"):
             (folder / name).unlink(missing_ok=True)
         note = folder / "temporary"
         with suppress(OSError):
@@ -456,8 +486,7 @@ class Application:
 
     def end(self, why: str, code: int = 1) -> NoReturn:
         """Ends this process at once. The zygote ends with it, and Spark's JVM, whose input closes."""
-        sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} application {self.number}: {why}\n")
-        sys.stderr.flush()
+        log(f"application {self.number}: {why}")
         for folder in (self.sockets, self.folder):
             shutil.rmtree(folder, ignore_errors=True)
         os._exit(code)
@@ -547,7 +576,7 @@ def serve(folder: Path, number: int, command: zygote.Command) -> NoReturn:
     try:
         application.open()
     except BaseException:
-        traceback.print_exc()
+        log_exception()
         application.end("it did not start")
     processes, listens = application.processes(), str(application.sockets / "runs")
     # An application that drains is still asked for its runs, when another one has the host's name.

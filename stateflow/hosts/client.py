@@ -242,6 +242,8 @@ def _run_on(folder: Path, asked: Mapping[str, Any], say: Callable[[str], None]) 
                 for number in _FORWARDED:
                     before[number] = signal.signal(number, forward)
             elif "exit" in message:
+                if "says" in message:
+                    say(message["says"])
                 return int(message["exit"])
     finally:
         for number, handler in before.items():

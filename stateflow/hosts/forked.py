@@ -14,6 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+BEGUN = "begun"
+"""The file in a place's folder that is there until its run has come to its end."""
 LIFELINE = -1
 """The end of a pipe whose other end only the zygote has: it closes when the zygote is gone."""
 FIRST_TO_GO = "500"
@@ -58,6 +60,7 @@ def become_run(
         left.kill()  # or Python would wait for it now
     atexit._run_exitfuncs()
     _flush()
+    Path(message["place_folder"], BEGUN).unlink(missing_ok=True)
     # Threads and processes that the pipeline has left do not keep it alive, and Python's own end takes a tenth of a second.
     os._exit(code if isinstance(code, int) else int(code is not None))
 

@@ -14,7 +14,6 @@ import os
 import queue
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -26,13 +25,15 @@ from typing import Any
 from stateflow.driver.supervisor import started
 from stateflow.errors import BusyError
 from stateflow.hosts.client import CURRENT, KEEPER, LOCK
-from stateflow.hosts.lease import has_lapsed
+from stateflow.hosts.lease import Lease
+from stateflow.hosts.log import log
 from stateflow.hosts.settings import (
     SETTINGS,
     Current,
     HostSettings,
     KeeperProcess,
     forget,
+    read_keeper,
     read_settings,
     write,
 )
@@ -78,6 +79,7 @@ class Keeper:
         """Until it is told to end. The exit code: 1 if the first application did not start."""
         for number in (STOP, signal.SIGINT, DRAIN):
             signal.signal(number, self._told)
+        lease = Lease(self.folder, self.settings.lease, time.monotonic())
         self._start()
         while True:
             with suppress(queue.Empty):
@@ -85,8 +87,8 @@ class Keeper:
                 continue
             if self._ending and not self._applications:
                 return 0
-            if not self._ending and has_lapsed(self.folder, self.settings.lease, time.time()):
-                self.log(f"nobody has renewed the lease for {self.settings.lease:.0f} s: the host drains")
+            if not self._ending and (why := self._is_left(lease)):
+                log(f"{why}: the host drains")
                 self._told(DRAIN, None)
             if self._failures and self._next == 2 and not self._applications:
                 return 1  # it has never worked: whoever starts it sees why
@@ -94,11 +96,19 @@ class Keeper:
                 not self._ending
                 and self._starting is None
                 and (self._current is None or self._current.stale)
-                and time.time() >= self._start_at
+                and time.monotonic() >= self._start_at
             ):
                 self._start()
             for each in list(self._applications.values()):
-                self._hurry(each, time.time() - self.settings.drain_timeout)
+                self._hurry(each, time.monotonic() - self.settings.drain_timeout)
+
+    def _is_left(self, lease: Lease) -> str:
+        """Why nobody needs this host any more; empty while somebody may."""
+        if lease.has_lapsed(time.monotonic()):
+            return f"nobody has renewed the lease for {self.settings.lease:.0f} s"
+        if not _is_ours(self.folder):
+            return f"{self.folder / KEEPER} was removed, so nobody finds the host any more"
+        return ""
 
     @property
     def _starting(self) -> _Application | None:
@@ -107,11 +117,15 @@ class Keeper:
     def _start(self) -> None:
         number, self._next = self._next, self._next + 1
         command = [*self._command, str(self.folder), str(number)]
-        process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
-        )
+        try:
+            process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+            )
+        except OSError as error:  # the machine has no memory or no process left
+            self._try_later(f"application {number} cannot start: {error}", failed=True)
+            return
         application = self._applications[number] = _Application(number, process)
-        self.log(f"application {number} starts (process {process.pid})")
+        log(f"application {number} starts (process {process.pid})")
         threading.Thread(target=self._listen, args=[application], daemon=True).start()
 
     def _listen(self, application: _Application) -> None:
@@ -120,7 +134,7 @@ class Keeper:
             try:
                 self._said.put((application.number, json.loads(line)))
             except ValueError:
-                self.log(line.decode(errors="replace").rstrip())
+                log(line.decode(errors="replace").rstrip())
         application.process.wait()
         self._said.put((application.number, None))
 
@@ -133,32 +147,35 @@ class Keeper:
         elif "lost" in message:
             self._lose(application)
         elif "recycle" in message:
-            self.log(f"application {number} is replaced: {message['recycle']}")
+            log(f"application {number} is replaced: {message['recycle']}")
             application.stale = True
 
     def _lose(self, application: _Application) -> None:
         application.lost = True
         if application is self._current:
             self._vacate()
-            self.log(f"the Spark of application {application.number} has died: another one starts")
+            log(f"the Spark of application {application.number} has died: another one starts")
 
     def _vacate(self) -> None:
         """From here on no application has the host's name."""
         self._current = None
-        (self.folder / CURRENT).unlink(missing_ok=True)
+        if _is_ours(self.folder):
+            (self.folder / CURRENT).unlink(missing_ok=True)
 
     def _take_over(self, application: _Application, message: dict[str, Any]) -> None:
         if application.lost:
             return
+        current = Current(message["ready"], application.process.pid, application.number, time.time())
+        try:
+            write(self.folder, CURRENT, current)
+        except OSError as error:  # such as a disk that is full: the one before goes on meanwhile
+            log(f"application {application.number} cannot take the name of the host: {error}")
+            self._end(application)
+            return
         application.ready, application.processes = True, message["processes"]
         self._failures = 0
         before, self._current = self._current, application
-        write(
-            self.folder,
-            CURRENT,
-            Current(message["ready"], application.process.pid, application.number, time.time()),
-        )
-        self.log(
+        log(
             f"application {application.number} takes runs (JVM {application.processes.get('jvm', 'elsewhere')})"
         )
         if before is not None:
@@ -168,7 +185,7 @@ class Keeper:
 
     def _drain(self, application: _Application, how: str = "drain") -> None:
         """`how`: "drain" and "replaced" let runs end by themselves, "stop" and "move" after their batch."""
-        now = time.time()
+        now = time.monotonic()
         application.draining_since = application.draining_since or now
         application.replaced = application.replaced or how == "replaced"
         if how in ("stop", "move"):
@@ -179,12 +196,10 @@ class Keeper:
         """Stops the runs of an application that drains since before then, and ends it if it stops since before then."""
         number, limit = application.number, self.settings.drain_timeout
         if 0 < application.stopping_since < long_ago:
-            self.log(f"application {number} did not stop in {limit:.0f} s: it is ended with its runs")
+            log(f"application {number} did not stop in {limit:.0f} s: it is ended with its runs")
             self._end(application)
         elif not application.stopping_since and 0 < application.draining_since < long_ago:
-            self.log(
-                f"application {number} did not drain in {limit:.0f} s: each of its runs ends after its batch"
-            )
+            log(f"application {number} did not drain in {limit:.0f} s: each of its runs ends after its batch")
             self._drain(application, "move" if application.replaced and not self._ending else "stop")
 
     def _tell(self, application: _Application, what: str) -> None:
@@ -200,11 +215,16 @@ class Keeper:
             self._vacate()
         if self._ending or (application.ready and (code == 0 or application.lost)):
             return
-        self._failures += not application.ready
+        self._try_later(
+            f"application {application.number} has ended with code {code}", failed=not application.ready
+        )
+
+    def _try_later(self, why: str, *, failed: bool) -> None:
+        """Sets when another application starts. `failed`: if the last one has not started."""
+        self._failures += failed
         pause = min(MOST_PAUSE, 2.0**self._failures - 1) if self._failures else 0.0
-        self._start_at = time.time() + pause
-        again = f"another one starts in {pause:.0f} s" if pause else "another one starts"
-        self.log(f"application {application.number} has ended with code {code}: {again}")
+        self._start_at = time.monotonic() + pause
+        log(f"{why}: {f'another one starts in {pause:.0f} s' if pause else 'another one starts'}")
 
     def _told(self, number: int, frame: object) -> None:
         stops, before = number != DRAIN, self._stopping
@@ -220,10 +240,6 @@ class Keeper:
         assert application.process.stdin is not None
         with suppress(OSError):
             application.process.stdin.close()
-
-    def log(self, text: str) -> None:
-        sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
-        sys.stderr.flush()
 
 
 def claim(folder: Path) -> int:
@@ -246,14 +262,24 @@ def claim(folder: Path) -> int:
     return lock
 
 
+def _is_ours(folder: Path) -> bool:
+    """Whether this process keeps the host of a folder: somebody may have removed what was there, and another host may be there now."""
+    try:
+        keeper = read_keeper(folder)
+    except OSError:
+        return True  # the disk does not tell
+    return keeper is not None and keeper.pid == os.getpid()
+
+
 def keep(folder: Path, application: Sequence[str]) -> int:
     """Keeps a host until it is told to end; its exit code. `application`: see `Keeper`."""
     lock = claim(folder)
     try:
         code = Keeper(folder, read_settings(folder), application).keep()
-        if code:
+        if code and _is_ours(folder):
             (folder / SETTINGS).unlink(missing_ok=True)  # it has never been there
         return code
     finally:
-        forget(folder)
+        if _is_ours(folder):
+            forget(folder)
         os.close(lock)

@@ -1,10 +1,11 @@
 """The lease of a host: it drains when nobody has renewed it for so long. Whoever keeps a host may be gone for ever.
 
-The time of the last renewal is that of a file in the host's folder.
+The time of a file in the host's folder changes with each renewal.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 RENEWED = "renewed"
@@ -14,11 +15,22 @@ def renew(folder: Path) -> None:
     (folder / RENEWED).touch(mode=0o600)
 
 
-def has_lapsed(folder: Path, lease: float, now: float) -> bool:
-    """`lease`: in seconds; 0 never lapses. `now`: in seconds since 1970, by the clock of the folder's disk."""
-    if not lease:
-        return False
-    try:
-        return now - (folder / RENEWED).stat().st_mtime > lease
-    except OSError:
-        return True
+class Lease:
+    """When it was renewed last, by the clock of who looks: the machine's may be set, and the disk's may be another machine's."""
+
+    def __init__(self, folder: Path, length: float, now: float) -> None:
+        """`length`: in seconds; 0 never lapses. `now`, here and below: in seconds, by a clock that nobody sets."""
+        self._file = folder / RENEWED
+        self._length = length
+        self._since = now
+        self._seen = self._time()
+
+    def has_lapsed(self, now: float) -> bool:
+        if (seen := self._time()) != self._seen:
+            self._seen, self._since = seen, now
+        return 0 < self._length < now - self._since
+
+    def _time(self) -> int:
+        with suppress(OSError):
+            return self._file.stat().st_mtime_ns
+        return 0

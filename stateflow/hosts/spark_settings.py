@@ -10,9 +10,7 @@ from stateflow.spark.session.settings import STATIC, one_process
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 LASTING = (
-    # Unlike a driver of its own it runs the same code a thousand times: Java compiles it as soon as it does by default.
-    "-XX:CompileThresholdScaling=1",
-    # And what it has needed for a moment it gives back when it has nothing to do.
+    # What it has needed for a moment it gives back when it has nothing to do.
     "-XX:G1PeriodicGCInterval=30000",
     "-XX:MinHeapFreeRatio=10",
     "-XX:MaxHeapFreeRatio=30",

@@ -114,7 +114,13 @@ class Zygote:
 
     def _fork_run(self, message: dict[str, Any], files: list[int]) -> None:
         place = self._place(message["place"])
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:  # the machine has no memory or no process left
+            for each in files:
+                os.close(each)
+            self._host.send({"place": message["place"], "failed": str(error)})
+            return
         if pid == 0:
             self._become(lambda: become_run(message, files, self._command))
         place.run = pid
@@ -135,7 +141,14 @@ class Zygote:
         number, _, entries = body.partition(b"\0\0")
         place = self._place(int(number))
         variables = dict(entry.split(b"=", 1) for entry in entries.split(b"\0") if b"=" in entry)
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError:
+            # Spark sees that what it has started is gone, and says so in the run whose task it is.
+            for each in files:
+                os.close(each)
+            sock.close()
+            return
         if pid == 0:
             errors = place.errors if place.errors >= 0 else files[2]
             self._become(lambda: become_workers(variables, [*files[:2], errors]))

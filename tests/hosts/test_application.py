@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import signal
 import socket
+import threading
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
 
 from stateflow.hosts.application import Application, HostedRun
 from stateflow.hosts.client import BUSY, UNAVAILABLE, Connection, request
+from stateflow.hosts.forked import BEGUN
 from stateflow.hosts.places import Places
 from stateflow.hosts.settings import HostSettings
+from stateflow.hosts.zygote import Zygote
 from stateflow.spark.internals import lending
+from stateflow.spark.internals.lending import Loan
 
 ASKED = {"argv": ["run", "a.py"], "environ": {}, "cwd": "/", "umask": 0}
 
@@ -43,6 +49,73 @@ def test_a_run_that_spark_does_not_answer_is_refused_and_not_listed(
     application._run_at(1, theirs, ASKED, [])
     assert ours.receive()[0] == {"refused": "its Spark does not answer", "exit_code": UNAVAILABLE}
     assert application.runs == {}
+
+
+class Lent:
+    """What a run borrows, without Spark."""
+
+    loan = Loan("run", 1, "secret")
+
+    def __init__(self, *arguments: Any) -> None: ...
+
+    def take_back(self) -> None: ...
+
+
+def test_a_run_for_which_no_process_can_be_started_is_refused(
+    application: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lending, "Lent", Lent)
+    monkeypatch.setattr(lending, "stop_workers", lambda spark, program: None)
+    ours, its = map(Connection, socket.socketpair())
+    application._zygote, application._to_zygote, application.served = ours, threading.Lock(), 0
+    application._events, application.master = {1: SimpleQueue()}, "local[2]"
+    (application.folder / "place-1").mkdir()
+
+    zygote = Zygote.__new__(Zygote)
+    zygote._host, zygote._places = its, {}
+    monkeypatch.setattr("os.fork", fails)
+    null = os.open(os.devnull, os.O_RDWR)
+    zygote._fork_run({"place": 1}, [null])
+    with pytest.raises(OSError, match="Bad file"):
+        os.fstat(null)
+    application._events[1].put(ours.receive()[0] or {})
+
+    asks, asked = map(Connection, socket.socketpair())
+    application._run_at(1, asked, ASKED, [])
+    refused = {"refused": "it cannot start a process: [Errno 11] no more", "exit_code": UNAVAILABLE}
+    assert asks.receive()[0] == refused
+    assert application.runs == {}
+
+
+def fails() -> int:
+    raise OSError(errno.EAGAIN, "no more")
+
+
+def test_a_host_that_cannot_write_into_its_folder_refuses_runs(
+    application: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lending, "Lent", Lent)
+    monkeypatch.setattr(lending, "stop_workers", lambda spark, program: None)
+    ours, its = map(Connection, socket.socketpair())
+    application._zygote, application._to_zygote = ours, threading.Lock()
+    application._events, application.served = {1: SimpleQueue()}, 0
+    asks, asked = map(Connection, socket.socketpair())
+    application._run_at(1, asked, ASKED, [])
+    refused = asks.receive()[0] or {}
+    assert refused["exit_code"] == UNAVAILABLE
+    assert "it cannot write into its folder: [Errno 2]" in refused["refused"]
+    assert its.receive()[0] == {"do": "end", "place": 1}
+
+
+def test_a_run_whose_python_ends_before_the_run_does_has_failed(application: Application) -> None:
+    run = HostedRun("orders", 1, 0.0, Connection(socket.socket()))
+    (application.folder / "place-1").mkdir()
+    assert application._said(0, run) == {"exit": 0}
+    (application.folder / "place-1" / BEGUN).touch()
+    said = application._said(0, run)
+    assert said["exit"] == 1
+    assert "the run of orders ended its Python with exit code 0 before it came to its end" in said["says"]
+    assert application._said(3, run) == {"exit": 3}
 
 
 def test_a_run_elsewhere_is_refused_where_relative_paths_would_mean_the_host_s_folder(

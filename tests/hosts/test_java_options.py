@@ -5,13 +5,17 @@ from __future__ import annotations
 import pytest
 
 from stateflow.hosts.spark_settings import JAVA_OPTIONS, LASTING, SMALL_ARRAYS, host_settings
-from stateflow.spark.session import compiling
+from stateflow.spark.session import class_data, compiling
 
 
-def test_java_compiles_as_by_default_and_gives_memory_back() -> None:
+def test_java_compiles_as_late_as_for_a_driver_of_its_own_and_gives_memory_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in class_data.JAVA_READS:
+        monkeypatch.delenv(name, raising=False)
     settings = host_settings({}, "local[2]")
     assert settings[JAVA_OPTIONS].split() == list(LASTING)
-    assert compiling.options(settings[JAVA_OPTIONS]) == "", "a driver of its own compiles later"
+    assert compiling.options(settings[JAVA_OPTIONS]) == compiling.LATER
     assert settings["spark.scheduler.mode"] == "FAIR"
 
 

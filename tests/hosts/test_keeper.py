@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -58,13 +60,40 @@ for line in sys.stdin:
         sys.exit(0)
 """
 """One whose first replacement does not start."""
+USED_UP = """
+import json, os, sys, time
+number = int(sys.argv[2])
+open(sys.argv[1] + f"/begun-{number}", "w").close()
+print(json.dumps({"ready": f"nowhere-{number}", "processes": {}}), flush=True)
+while number == 1 and not os.path.exists("GO"):
+    time.sleep(0.05)
+if number == 1:
+    print(json.dumps({"recycle": "it is used up"}), flush=True)
+for line in sys.stdin:
+    if line.strip() in ("replaced", "stop"):
+        sys.exit(0)
+sys.exit(1)
+"""
+"""One that is replaced when a file is there."""
+BACKWARDS = (
+    "import time; real, began = time.time, time.time(); time.time = lambda: began - 100 * (real() - began); "
+)
+FAST = "import time; real = time.time; time.time = lambda: real() + 7200; "
+"""Clocks of a machine that somebody sets."""
 KEEP = "import sys; from pathlib import Path; from stateflow.hosts.keeper import keep; sys.exit(keep(Path(sys.argv[1]), [sys.executable, '-c', sys.argv[2]]))"
 
 
-def kept(folder: Path, settings: HostSettings, application: str = APPLICATION) -> subprocess.Popen[str]:
+def kept(
+    folder: Path,
+    settings: HostSettings,
+    application: str = APPLICATION,
+    *,
+    clock: str = "",
+    log: int | IO[str] = subprocess.PIPE,
+) -> subprocess.Popen[str]:
     starting.prepare(folder, settings)
     process = subprocess.Popen(
-        [sys.executable, "-c", KEEP, str(folder), application], stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", clock + KEEP, str(folder), application], stderr=log, text=True
     )
     eventually((folder / "current.json").exists, "its application takes runs")
     return process
@@ -77,8 +106,9 @@ def folder(tmp_path: Path) -> Iterator[Path]:
         os.kill(keeper.pid, 9)
 
 
-def test_a_host_whose_lease_nobody_renews_drains(folder: Path) -> None:
-    keeper = kept(folder, HostSettings(lease=1.0))
+@pytest.mark.parametrize("clock", ["", BACKWARDS, FAST], ids=["right", "backwards", "ahead"])
+def test_a_host_whose_lease_nobody_renews_drains(folder: Path, clock: str) -> None:
+    keeper = kept(folder, HostSettings(lease=1.0), clock=clock)
     until = time.monotonic() + 2.5
     while time.monotonic() < until:
         lease.renew(folder)
@@ -120,14 +150,54 @@ def test_a_dead_spark_has_its_successor_at_once_and_the_name_no_longer(folder: P
     assert "application 2 starts" in said
 
 
-def test_a_replacement_that_does_not_start_is_tried_again(folder: Path) -> None:
-    keeper = kept(folder, HostSettings(), HINDERED)
+@pytest.mark.parametrize("clock", ["", BACKWARDS], ids=["right", "backwards"])
+def test_a_replacement_that_does_not_start_is_tried_again(folder: Path, clock: str) -> None:
+    keeper = kept(folder, HostSettings(), HINDERED, clock=clock)
     eventually(lambda: "nowhere-3" in current(folder), "the second replacement takes runs")
     keeper.terminate()
     _, said = keeper.communicate(timeout=60)
     assert keeper.returncode == 0
     assert "application 2 has ended with code 1: another one starts in 1 s" in said
     assert "application 4" not in said
+
+
+def test_a_disk_without_room_for_the_log_ends_no_host(folder: Path) -> None:
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        keeper = kept(folder, HostSettings(), HINDERED, log=full)
+    eventually(lambda: "nowhere-3" in current(folder), "the second replacement takes runs")
+    keeper.terminate()
+    assert keeper.wait(60) == 0
+
+
+def test_while_the_name_of_a_host_cannot_be_written_the_application_that_has_it_goes_on(folder: Path) -> None:
+    go = folder.parent / "go"
+    keeper = kept(folder, HostSettings(), USED_UP.replace("GO", str(go)))
+    hindrance = folder / "current.json.part"
+    hindrance.mkdir()
+    go.touch()
+    eventually((folder / "begun-3").exists, "a second replacement is ready")
+    assert "nowhere-1" in current(folder)
+    hindrance.rmdir()
+    eventually(lambda: "nowhere-1" not in current(folder), "a replacement takes runs")
+    keeper.terminate()
+    _, said = keeper.communicate(timeout=60)
+    assert keeper.returncode == 0
+    assert "application 2 cannot take the name of the host" in said
+
+
+def test_a_host_whose_folder_was_removed_ends_and_leaves_alone_who_has_its_name(folder: Path) -> None:
+    before = kept(folder, HostSettings())
+    shutil.rmtree(folder)
+    after = kept(folder, HostSettings())
+    _, said = before.communicate(timeout=60)
+    assert before.returncode == 0
+    assert "keeper.json was removed, so nobody finds the host any more: the host drains" in said
+    keeper = starting.keeper_of(folder)
+    assert keeper is not None
+    assert keeper.pid == after.pid
+    assert current(folder) != ""
+    after.terminate()
+    after.communicate(timeout=60)
 
 
 def test_a_host_that_never_began_is_not_among_those_that_have_ended(folder: Path) -> None:
