@@ -32,7 +32,8 @@ from stateflow.state.values.evolution.versions import versioned
 from stateflow.state.values.serializers import EXPIRES, RAW_CODE, Serializer, serializer_for
 from stateflow.storage.cache import FileCache
 from stateflow.storage.files import inline, upload_file
-from stateflow.storage.roots import open_store
+from stateflow.storage.roots import open_recorded, open_store
+from stateflow.storage.store import Store
 from tests.jobs.fake import ClaimedJob
 
 GROUPS = 8
@@ -280,7 +281,7 @@ class GrownJob(ClaimedJob):
         place = self.folder / f"task-{uuid.uuid4().hex}"
         fetched = self.folder / f"fetched-{uuid.uuid4().hex}"
         fetched.mkdir()
-        fetch = FileCache(self.folder / "tasks", 1 << 30).fetcher(lambda base: self.store, fetched)
+        fetch = FileCache(self.folder / "tasks", 1 << 30).fetcher(self.store_of, fetched)
         own = {k: v for k, v in changes.items() if shard.first <= int.from_bytes(k[:2], "big") <= shard.last}
         backend = self.open_shard()(shard, place, fetch)
         backend.write(own.items())
@@ -414,8 +415,12 @@ class GrownJob(ClaimedJob):
         """A native savepoint of a checkpoint."""
         create_native(
             self.store, self.layout, self.at(slot), open_store(url, fsync=False), name="s", owner=self.owner(), note="",
-            ids=self.ids, clock=self.clock, open_base=lambda base: self.store, scratch=self.folder / "scratch", offsets={},
+            ids=self.ids, clock=self.clock, open_base=self.store_of, scratch=self.folder / "scratch", offsets={},
         )  # fmt: skip
+
+    def store_of(self, base: str) -> Store:
+        """The store of what a reference is relative to: the root, or a savepoint."""
+        return open_recorded(base, {}, root=self.root) if base else self.store
 
     def context(self, host: Path) -> ReaderContext:
         return ReaderContext(

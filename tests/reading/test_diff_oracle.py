@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from stateflow.format.records import Record
+from stateflow.format.records import Record, StateSchema
 from stateflow.reading.diff import Differences
 from stateflow.reading.history import history_of_key
 from stateflow.reading.key_state import key_state
@@ -141,9 +141,8 @@ def check_another_job(job: GrownJob, copy: GrownJob, host: Path, rng: random.Ran
         assert applied(here, diff(copy, other, one, host, of=job)) == there
 
 
-def held(state: str, job: GrownJob, meant: list[Meaning]) -> Any:
+def held(schema: StateSchema, meant: list[Meaning]) -> Any:
     """What a query is to show of one key, of one namespace, in one state."""
-    schema = job.schemas[state]
     if schema.kind == "map":
         return {m.part: m.value for m in meant}
     if schema.kind == "list":
@@ -180,7 +179,7 @@ def check_histories(job: GrownJob, host: Path, users: Iterable[int]) -> None:
             meant = by_key.get(place)
             assert found.found is (meant is not None), (place, record.slot)
             if meant is not None:
-                assert found.value == held(state, job, meant), (place, record.slot)
+                assert found.value == held(job.schemas[state], meant), (place, record.slot)
             told[*place, record.slot] = found.json if found.found else None
         check_whole_key(job, record, reader, told, users)
         reader.close()
