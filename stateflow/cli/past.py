@@ -101,6 +101,8 @@ def history(
     notes = [f"{_counted(found)} read"]
     if found.nothing:
         notes.insert(0, found.nothing)
+    if found.begins_later is not None:
+        notes.append(f"nothing from before checkpoint {found.begins_later} is kept")
     notes += _otherwise(found)
     if found.more:
         notes.append(f"there are older versions: --limit above {limit} shows them")
@@ -126,6 +128,7 @@ def history(
             "collected": list(found.collected),
             "other_keys": list(found.other_keys),
             "more": found.more,
+            "begins_later": found.begins_later,
         },
         TextTable(
             ("checkpoint", "time", "what", "value", "code", "run"),

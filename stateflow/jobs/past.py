@@ -13,7 +13,7 @@ import msgspec
 
 from stateflow.checkpoint.handle import JobHandle
 from stateflow.checkpoint.log import Log, SlotCache
-from stateflow.checkpoint.names import Elsewhere, Slot, Time, complete_records, parse, slot_of
+from stateflow.checkpoint.names import Elsewhere, Name, Slot, Time, complete_records, parse, slot_of
 from stateflow.checkpoint.pins import pinned
 from stateflow.config.options import Options
 from stateflow.errors import NotFoundError, UsageError
@@ -57,7 +57,10 @@ def kept_records(job: JobHandle, log: Log, since: str = "", until: str = "") -> 
         last = slot_of(parse(until), job, log)
         records = [record for record in records if record.slot <= last]
     if not records:
-        newest = complete_records(log)[-1]
+        kept = complete_records(log)
+        if since and until and any(record.slot <= last for record in kept):
+            raise UsageError(f"--since {since} begins behind --until {until}: nothing lies between them")
+        newest = kept[-1]
         raise NotFoundError(
             f"job {job.name!r} keeps no checkpoint in that time: its newest one is {newest.slot} of {Time(newest.at)}"
         )
@@ -67,8 +70,17 @@ def kept_records(job: JobHandle, log: Log, since: str = "", until: str = "") -> 
 def history(
     job: JobHandle, asked: KeyOfState, options: Options, *, since: str = "", limit: int | None = None
 ) -> KeyHistory:
-    records = kept_records(job, _log(job), since)
-    return history_of_key(records, PastStates(_context(job, options)), asked, limit=limit)
+    log = _log(job)
+    records = kept_records(job, log, since)
+    found = history_of_key(records, PastStates(_context(job, options)), asked, limit=limit)
+    begins_later = bool(since) and _lies_before(parse(since), complete_records(log)[0])
+    return replace(found, begins_later=records[0].slot if begins_later else None)
+
+
+def _lies_before(name: Name, record: Record) -> bool:
+    if isinstance(name, Time):
+        return name.micros < record.at
+    return isinstance(name, Slot) and name.number < record.slot
 
 
 def with_rows(
@@ -220,6 +232,8 @@ def _untouched(
     state = next((name for name, schema in operator.states.items() if not schema.namespace), "")
     asked = f"stateflow history {job.name} {uid} {state} {shlex.quote(key)}"
     look = f"; `{asked}` shows its values" if newest and state else ""
+    if not newest and (before := max((r.slot for r in complete_records(log) if r.slot < slot), default=None)):
+        look = f"; `stateflow diff {job.name} {before} {slot} --operator {uid}` shows keys that it changed"
     return f"the batch of checkpoint {slot} had no rows of key {key} for operator {uid!r}, and left its state alone: {known}{look}"
 
 

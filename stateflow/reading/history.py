@@ -86,6 +86,8 @@ class KeyHistory:
     """Why there is no version, as a sentence."""
     renamed: Mapping[int, str] = field(default_factory=dict)
     """By slot, what the state was called in checkpoints that have another name for it."""
+    begins_later: int | None = None
+    """The oldest kept checkpoint, if what was asked for reaches further back."""
     rows: Mapping[int, RowsOfVersion] = field(default_factory=dict)
     """By slot, the rows of the versions, if they were asked for."""
 

@@ -103,6 +103,27 @@ def test_a_history_can_begin_later_and_show_less(typed: Typed) -> None:
     assert "there are older versions: --limit above 1 shows them" in newest.err
 
 
+def test_what_reaches_further_back_than_what_is_kept_says_so(typed: Typed, job: GrownJob) -> None:
+    job.begin("another", retained=3)
+    put(job, u1=1)
+    job.collect()
+    assert "no checkpoint 3 (any more)" in typed("query", "orders", "balance", "total", 1, "--at", 3).err
+    words = ("history", "orders", "balance", "total", 1)
+    for since in (3, "2020-01-01T00:00"):
+        assert "nothing from before checkpoint 6 is kept" in typed(*words, "--since", since).err
+        assert typed(*words, "--since", since, "-o", "json").json["begins_later"] == 6
+    for since in ((), ("--since", 6), ("--since", 7)):
+        assert "nothing from before" not in typed(*words, *since).err
+
+
+def test_a_search_that_begins_behind_its_end_is_refused(typed: Typed, job: GrownJob) -> None:
+    words = ("bisect", "orders", "balance", "total", 1, "--first", "value < 0")
+    said = typed(*words, "--since", 6, "--until", 4)
+    assert said.code == 2
+    assert "--since 6 begins behind --until 4: nothing lies between them" in said.err
+    assert "its newest one is 7 of" in typed(*words, "--since", 99).err
+
+
 def test_a_key_that_never_was_is_told_with_how_a_key_is_written(typed: Typed, root: Path) -> None:
     sentence = "no checkpoint that was looked at has anything under key 9: a key of operator 'balance' is user int: a whole number of 64 bits, such as 42"
     said = typed("history", "orders", "balance", "total", 9)

@@ -252,6 +252,15 @@ def test_what_cannot_be_debugged_is_refused_with_the_next_step(shop: Shop) -> No
         rf"checkpoints that changed it are {shop.slots[1]}, {shop.slots[2]}; `stateflow history shop balance ",
     ):
         shop.debug("balance", 0, shop.slots[3])
+    before, slot = shop.slots[2:4]
+    with pytest.raises(NotFoundError, match="no kept checkpoint changed it") as refused:
+        shop.debug("balance", 4711, slot)
+    told = str(refused.value).rpartition("; `")[2]
+    assert told == f"stateflow diff shop {before} {slot} --operator balance` shows keys that it changed"
+    with Job(str(shop.bench.folder / "root"), "shop").diff(
+        str(before), str(slot), operators=["balance"]
+    ) as changed:
+        assert {change.key for change in changed.changes()}
     with pytest.raises(UsageError, match="is int, and 'ann' is not one"):
         shop.debug("balance", "ann", shop.slots[2])
     with pytest.raises(NotFoundError, match="checkpoint 99"):

@@ -109,9 +109,9 @@ class ClaimedJob(FakeJob):
         super().__init__(open_store(root, self.storage_options, fsync=False), name, retained)
         self.begin(run)
 
-    def begin(self, run: str) -> Writer:
+    def begin(self, run: str, retained: int | None = None) -> Writer:
         """A run claims the job."""
-        self.writer = self.claim(run)
+        self.writer = self.claim(run, retained)
         return self.writer
 
     def decide(

@@ -163,7 +163,7 @@ class GrownJob(ClaimedJob):
             assignment=parts,
             shards=tuple((Shard(first, last, self.backend),) for first, last in parts),
             states=self.schemas,
-            next_state_id=99,
+            next_state_id=1000,
         )
 
     # -- what changes the job

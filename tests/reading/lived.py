@@ -190,6 +190,9 @@ class LivedJob(GrownJob):
         """Some checkpoints are tagged; of the others only the newest stay."""
         for slot in self.rng.sample(list(self.models), len(self.models) // 2):
             self.tag(slot, f"kept-{slot}-{self.ids()}")
+        # The next record announces what is no longer kept.
+        self.begin(f"run-{self.ids()}", retained=self.rng.choice((2, 5)))
+        self.work()
         self.collect()
         kept = {record.slot for record in self.records()}
         self.models = {slot: model for slot, model in self.models.items() if slot in kept}
