@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(RUN) -m pytest -q --durations=15 -n 3 --dist loadfile --no-loadscope-reorder $(if $(SEED),--random-order-seed=$(SEED))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup release demo demo-check demo-spark test test-system test-airflow test-oldest-spark test-other-airflow lint format types bench bench-quick kill-long fuzz mistakes rules azurite hdfs browser postgres screenshots compose-check docker-env lock sbom docs audit clean
+.PHONY: help setup release demo demo-check demo-spark test test-system test-airflow test-oldest-spark test-other-airflow lint format types bench bench-quick kill-long fuzz mistakes rules azurite hdfs iceberg browser postgres screenshots compose-check docker-env lock sbom docs audit clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -39,7 +39,7 @@ demo-spark: setup ## without Airflow, in a minute: a run, kill -9 and recovery o
 test: setup ## what anybody can run, in a quarter of an hour; TESTS=tests/state for a part, SEED=7 for a random order, SPARK=4.0 for an older Spark
 	@$(if $(SPARK),$(RUN) -m scripts.other_spark $(SPARK) $(TESTS),$(PYTEST) -m "not system" $(TESTS))
 
-test-system: setup azurite hdfs browser postgres ## the rest: real Airflow, Kafka, clusters, Azure, HDFS, a browser, kills; TESTS, SEED
+test-system: setup azurite hdfs iceberg browser postgres ## the rest: real Airflow, Kafka, clusters, Azure, HDFS, a browser, kills; TESTS, SEED
 	@$(PYTEST) -m system $(TESTS)
 
 test-airflow: setup ## all tests of Airflow, with the long ones that the others skip, about ten minutes
@@ -82,6 +82,9 @@ rules: setup ## does a test notice when a rule is removed from the code? Half an
 
 azurite: setup ## the Azure emulator for the tests that use it (Node.js)
 	@$(RUN) -m scripts.azurite
+
+iceberg: setup ## Iceberg's REST catalog for the tests that use it (jars of 33 MB)
+	@$(RUN) -m scripts.iceberg_rest
 
 hdfs: setup ## a small HDFS and YARN for the tests that use them (Hadoop's minicluster, jars of 66 MB)
 	@$(RUN) -m scripts.hdfs

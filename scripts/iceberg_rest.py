@@ -9,6 +9,7 @@ import hashlib
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from stateflow.config.options import cache_folder
@@ -20,7 +21,8 @@ LOCK = Path(__file__).parent / "iceberg_rest.lock"
 _MODULE = """<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">
 <info organisation="stateflow" module="iceberg-rest"/><dependencies>{}</dependencies></ivy-module>"""
 _DEPENDENCY = '<dependency org="{}" name="{}" rev="{}" transitive="false" conf="default->*">{}</dependency>'
-_CLASSIFIER = '<artifact name="{}" type="jar" m:classifier="{}"/>'
+_PLAIN = '<artifact name="{}" type="jar"/>'
+_CLASSIFIED = '<artifact name="{}" type="jar" m:classifier="{}"/>'
 
 
 def locked(lock: Path = LOCK) -> dict[str, str]:
@@ -58,7 +60,7 @@ def file_name(coordinates: str) -> str:
 def _resolve(cache: Path, target: Path, wanted: dict[str, str]) -> None:
     target.mkdir(parents=True)
     module = target / "ivy.xml"
-    module.write_text(_MODULE.format("".join(map(_dependency, wanted))))
+    module.write_text(_MODULE.format("".join(_dependencies(wanted))))
     ivy = next(jar for jar in spark_jars() if jar.name.startswith("ivy-"))
     command = [
         str(require_java(cache) / "bin" / "java"), "-jar", str(ivy), "-ivy", str(module), "-cache", str(target / "ivy"),
@@ -73,11 +75,14 @@ def _resolve(cache: Path, target: Path, wanted: dict[str, str]) -> None:
         )
 
 
-def _dependency(coordinates: str) -> str:
-    group, name, version, *classifier = coordinates.split(":")
-    return _DEPENDENCY.format(
-        group, name, version, "".join(_CLASSIFIER.format(name, each) for each in classifier)
-    )
+def _dependencies(wanted: Iterable[str]) -> Iterator[str]:
+    """One per module: Ivy takes the last of several."""
+    artifacts: dict[tuple[str, ...], list[str]] = {}
+    for coordinates in wanted:
+        group, name, version, *classifier = coordinates.split(":")
+        artifact = _CLASSIFIED.format(name, *classifier) if classifier else _PLAIN.format(name)
+        artifacts.setdefault((group, name, version), []).append(artifact)
+    return (_DEPENDENCY.format(*module, "".join(each)) for module, each in artifacts.items())
 
 
 def main() -> None:

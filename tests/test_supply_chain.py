@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
-from scripts import azurite, bootstrap, hdfs, sbom
+from scripts import azurite, bootstrap, hdfs, iceberg_rest, sbom
 from scripts.npm import ensure
 from stateflow.errors import UnavailableError
 from stateflow.spark.session import jars
@@ -185,6 +185,22 @@ def test_a_jar_of_hdfs_with_another_hash_is_refused_and_not_kept(content: bytes,
         return
     with pytest.raises(UnavailableError, match=r"small\.jar, .* is not the file that hadoop\.lock names"):
         hdfs.fetched(tmp_path, lock)
+    assert not jar.exists()
+
+
+@pytest.mark.parametrize("content", [b"right", b"wrong"])
+def test_a_jar_of_icebergs_catalog_with_another_hash_is_refused_and_none_is_kept(
+    content: bytes, tmp_path: Path
+) -> None:
+    lock, jar = tmp_path / "rest.lock", tmp_path / "iceberg-rest/small-1-tests.jar"
+    lock.write_text(f"#\n{hashlib.sha256(b'right').hexdigest()}  a:small:1:tests\n")
+    jar.parent.mkdir()
+    jar.write_bytes(content)
+    if content == b"right":
+        assert iceberg_rest.fetched(tmp_path, lock) == (jar,)
+        return
+    with pytest.raises(UnavailableError, match=r"small-1-tests\.jar is not the file that rest\.lock names"):
+        iceberg_rest.fetched(tmp_path, lock)
     assert not jar.exists()
 
 

@@ -476,6 +476,21 @@ def test_a_folder_that_nobody_may_write_is_refused(
         sink_of(log)
 
 
+def test_an_error_of_the_catalog_is_told_without_its_password(
+    catalog: Catalog, log: SinkLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__TOKEN", "geheim")
+
+    def away(*args: Any) -> Any:
+        raise ConnectionError("https://lake.example?token=geheim does not answer")
+
+    monkeypatch.setattr(type(catalog), "load_table", away)
+    with pytest.raises(
+        UnavailableError, match=r"cannot be reached: https://lake.example\?token=\*\*\* does not answer"
+    ):
+        sink_of(log, create=False)
+
+
 @pytest.mark.parametrize(
     ("given", "expected"),
     [

@@ -20,7 +20,7 @@ def test_a_page_shows_the_code_and_what_it_does(story: Story) -> None:
 def test_every_recipe_has_a_story_and_is_in_the_list() -> None:
     told = {story.recipe for story in STORIES}
     # A chain is told by its tables, and so is a database: tests/spark/test_recipes.py, test_recipe_*.py.
-    told |= {"chains", "changes", "postgres", "kafka_to_postgres", "versions", "features", "audit"}
+    told |= {"chains", "changes", "postgres", "kafka_to_postgres", "iceberg", "versions", "features", "audit"}
     assert {path.stem for path in FOLDER.glob("*.py")} == told
     listed = re.findall(
         r"\]\(([\w-]+)\.md\) \|$", (pages.PAGES / "index.md").read_text("utf-8"), re.MULTILINE

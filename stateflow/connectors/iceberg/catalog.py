@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 
-from stateflow.connectors import NotFoundError, StateflowError, UnavailableError, UsageError, required
+from stateflow.connectors import NotFoundError, StateflowError, UnavailableError, UsageError, hidden, required
 from stateflow.connectors import trying_again as again
 from stateflow.connectors.iceberg.table import IcebergTable
 
@@ -132,7 +133,7 @@ def told(table: IcebergTable) -> Iterator[None]:
 
 def _known(table: IcebergTable, error: Exception) -> StateflowError | None:
     kind, package = type(error).__name__, type(error).__module__.partition(".")[0]
-    said = " ".join(str(error).split()) or kind
+    said = hidden(" ".join(str(error).split()) or kind, _texts(configuration(table)))
     if package == "pyiceberg":
         if kind in ("NoSuchTableError", "NoSuchIcebergTableError"):
             return NotFoundError(
@@ -164,6 +165,12 @@ def _known(table: IcebergTable, error: Exception) -> StateflowError | None:
     if isinstance(error, OSError) or package in _CLIENTS:
         return _unavailable(table, said)
     return None
+
+
+def _texts(config: Mapping[str, Any]) -> dict[str, str]:
+    """The settings of a catalog, and the password that a URI of it may have."""
+    uri = str(config.get("uri", ""))
+    return {name: str(value) for name, value in config.items()} | {"password": urlsplit(uri).password or ""}
 
 
 def _denied(table: IcebergTable, said: str) -> UsageError:

@@ -1,0 +1,122 @@
+"""Commits to Iceberg by processes that are killed at any moment, two at a time, with catalogs that are killed, too: equal to a batch
+computation, nothing twice."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.catalog import Catalog
+
+import stateflow as sf
+import stateflow.connectors.tries as pauses_module
+from stateflow.testing import SinkConformance
+from tests.connectors.iceberg_catalog import NAME, rows_of, sql_catalog
+from tests.connectors.iceberg_committer import BEHIND, SCHEMA, UNAVAILABLE, Records
+from tests.connectors.iceberg_rest import RestServer, rest_server
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+KILLS = 50
+
+
+def rows(catalog: Catalog) -> list[tuple[int, int]]:
+    return sorted((row["id"], row["slot"]) for row in rows_of(catalog, "shop.t"))
+
+
+def finish(records: Records) -> None:
+    code: int | None = UNAVAILABLE
+    while code in (UNAVAILABLE, BEHIND):
+        process = records.carry_on()
+        process.join(300)
+        code = process.exitcode
+    assert code == 0
+
+
+def records_of(catalog: Catalog, folder: Path, kind: str, slots: int) -> Records:
+    catalog.create_table("shop.t", SCHEMA)
+    records = Records(folder / "root", sf.iceberg("shop.t", catalog=NAME), slots, kind)
+    records.decide()
+    return records
+
+
+@pytest.mark.parametrize("kind", ["iceberg_append", "iceberg_upsert"])
+def test_fifty_kills_of_two_runs_that_both_believe_to_be_the_newest(kind: str, tmp_path: Path) -> None:
+    seed = random.randrange(10**6)
+    moments, kills = random.Random(seed), 0
+    with sql_catalog(tmp_path / "lake") as catalog:
+        records = records_of(catalog, tmp_path, kind, 140)
+        while kills < KILLS and records.finished < records.slots:
+            runs = [records.carry_on() for _ in range(2)]
+            for run in runs:
+                run.join(0.05 + moments.random() * 0.3)
+                kills += run.is_alive()
+                run.kill()
+                run.join()
+                assert run.exitcode in (0, -9, UNAVAILABLE, BEHIND), run.exitcode
+        finish(records)
+        assert kills >= KILLS, f"all was committed after {kills} kills"
+        assert rows(catalog) == records.wanted, f"seed {seed}, {kills} kills"
+
+
+@pytest.fixture(scope="module")
+def rest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RestServer, Catalog]]:
+    with rest_server(tmp_path_factory.mktemp("rest")) as made:
+        yield made
+
+
+@pytest.mark.parametrize("kind", ["iceberg_append", "iceberg_upsert"])
+def test_a_rest_catalog_that_is_killed_started_again_and_slow(
+    kind: str, tmp_path: Path, rest: tuple[RestServer, Catalog]
+) -> None:
+    server, catalog = rest
+    seed = random.randrange(10**6)
+    moments = random.Random(seed)
+    records = records_of(catalog, tmp_path, kind, 60)
+    try:
+        for accident in range(8):
+            run = records.carry_on()
+            run.join(0.3 + moments.random() * 0.7)
+            if accident % 2:
+                with server.stopped():
+                    time.sleep(0.5 + moments.random())
+            else:
+                server.kill()
+                if moments.random() < 0.5:
+                    run.kill()
+                server.start()
+            run.join(1 + moments.random())
+            run.kill()
+            run.join()
+        finish(records)
+        assert rows(catalog) == records.wanted, f"seed {seed}"
+    finally:
+        catalog.drop_table("shop.t")
+
+
+class TestIcebergByRest(SinkConformance):
+    """An append by a REST catalog, whose server goes away at lines of the commit."""
+
+    every = 6
+
+    @pytest.fixture(autouse=True)
+    def _catalog(self, rest: tuple[RestServer, Catalog], monkeypatch: pytest.MonkeyPatch, spark: Any) -> None:
+        monkeypatch.setattr(pauses_module, "PAUSES", (0.0,) * 3)
+        self.server, self.catalog = rest
+
+    def target(self, folder: Path, name: str) -> Any:
+        return sf.iceberg(f"shop.{name}", catalog=NAME, create=True)
+
+    def rows(self, target: Any) -> Iterable[Mapping[str, Any]]:
+        found = rows_of(self.catalog, target.name)
+        maps = [f"c{k}" for k, kind in enumerate(self.types) if kind.startswith("map")]
+        for row in found:
+            row.update({name: dict(row[name]) for name in maps if row.get(name) is not None})
+        return found
+
+    def break_connection(self) -> None:
+        self.server.kill()
+        self.server.start()
