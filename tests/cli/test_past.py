@@ -197,6 +197,11 @@ def test_a_diff_across_a_rename_compares_the_state_with_itself(typed: Typed, job
                 == said["states"]
             )
     assert typed("diff", "orders", 3, 7, "-o", "json").json["renamed"] == []
+    # A look at one checkpoint is by the names of then, and the refusal has them.
+    then = typed("query", "orders", "balance", "balance", 1, "--at", 7)
+    assert "has no state 'balance' in checkpoint 7: its states are" in then.err
+    assert "total" in then.err
+    assert typed("query", "orders", "balance", "total", 1, "--at", 7).out == "-1\n"
 
 
 def test_a_name_that_another_state_has_now_is_not_followed(typed: Typed, job: GrownJob) -> None:

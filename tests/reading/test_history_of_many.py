@@ -8,14 +8,17 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from stateflow.errors import NotFoundError
 from stateflow.format.records import FileRef
 from stateflow.jobs.job import Job
+from stateflow.reading.bisect import first_of_key
 from stateflow.reading.history import history_of_key
 from stateflow.reading.key_state import last_changes
 from stateflow.reading.past_states import KeyOfState, PastStates
+from stateflow.reading.predicates import function
 from stateflow.state.values.serializers import serializer_for
 from stateflow.storage.cache import FileCache
 from stateflow.storage.local import LocalStore
@@ -141,3 +144,20 @@ def test_the_name_of_each_record_is_kept_on_disk_before_it_is_believed_several_a
     asked = Job(job.root, "orders").history_of("balance", "total", "1")
     assert len(asked.versions) == 8
     assert {f"chk-{slot:08d}" for slot in job.models} <= kept
+
+
+@pytest.mark.parametrize("wanted", [0, 3, 12, 21, 22])
+def test_a_search_among_a_thousand_checkpoints_looks_at_ten(
+    job: GrownJob, tmp_path: Path, wanted: int
+) -> None:
+    kept = [job.at(slot) for slot in job.models]
+    records = [
+        msgspec.structs.replace(kept[number * len(kept) // 1000], slot=number) for number in range(1000)
+    ]
+    states = PastStates(job.context(tmp_path / "host"))
+    predicate = function("wanted", lambda value: value is not None and value >= wanted)
+    found = first_of_key(records, states, ASKED, predicate, scan=False)
+    # User 1 has the number of every third of the 24.
+    first = next((at for at in range(1000) if at * len(kept) // 1000 // 3 * 3 >= wanted), None)
+    assert (found.record and found.record.slot) == first
+    assert 9 <= found.look_ups <= 10
