@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -81,14 +82,14 @@ def test_a_zombie_that_has_read_the_slot_before_commits_it_no_second_time(
 ) -> None:
     """PyIceberg alone tries again after the conflict, and the rows would be there twice."""
     prepared = log.prepare(sink_of(log), frame(log, 1, 2))
-    own, others = OneTry.commit_table, iter([True])
+    own, others = SqlCatalog.commit_table, iter([True])
 
-    def overtaken(self: OneTry, table: Table, requirements: Any, updates: Any) -> Any:
+    def overtaken(self: SqlCatalog, table: Table, requirements: Any, updates: Any) -> Any:
         if next(others, False):
             assert log.commit(prepared) == "committed"
         return own(self, table, requirements, updates)
 
-    monkeypatch.setattr(OneTry, "commit_table", overtaken)
+    monkeypatch.setattr(SqlCatalog, "commit_table", overtaken)
     assert log.commit(prepared) == "already"
     assert ids(catalog) == [1, 2]
 
@@ -98,13 +99,13 @@ def test_a_commit_whose_answer_is_lost_as_a_conflict_is_in_once_and_whole(
 ) -> None:
     """A proxy sends a commit twice: the first is carried out, and the answer is the conflict of the second. Nobody may delete its manifests."""
     prepared = log.prepare(sink_of(log), frame(log, 1, 2))
-    monkeypatch.setattr(OneTry, "commit_table", twice(OneTry.commit_table))
+    monkeypatch.setattr(SqlCatalog, "commit_table", twice(SqlCatalog.commit_table))
     assert log.commit(prepared) == "already"
     assert ids(catalog) == [1, 2]
 
 
 def twice(own: Callable[..., Any]) -> Callable[..., Any]:
-    def sent_twice(self: OneTry, table: Table, requirements: Any, updates: Any) -> Any:
+    def sent_twice(self: SqlCatalog, table: Table, requirements: Any, updates: Any) -> Any:
         own(self, table, requirements, updates)
         return own(self, table, requirements, updates)
 
@@ -153,16 +154,16 @@ def test_a_way_back_lets_no_older_commit_in_that_was_under_way(
     sink = sink_of(log)
     deliver(log, sink, 1)
     second = log.prepare(sink, frame(log, 2))
-    own, others = OneTry.commit_table, iter([True])
+    own, others = SqlCatalog.commit_table, iter([True])
 
-    def overtaken(self: OneTry, table: Table, requirements: Any, updates: Any) -> Any:
+    def overtaken(self: SqlCatalog, table: Table, requirements: Any, updates: Any) -> Any:
         if next(others, False):
             log.commit(second)
             log.slot += 1
             log.commit(log.stored(prepare_rewind(log.spark, second, log.at(), log.last, 1)))
         return own(self, table, requirements, updates)
 
-    monkeypatch.setattr(OneTry, "commit_table", overtaken)
+    monkeypatch.setattr(SqlCatalog, "commit_table", overtaken)
     with pytest.raises(DisagreementError):
         log.commit(second, 2)
     assert ids(catalog) == [1]
@@ -208,6 +209,18 @@ def test_the_manifests_of_many_commits_are_merged(catalog: Catalog, log: SinkLog
     assert ids(catalog) == list(range(1, 8))
 
 
+def test_old_files_of_metadata_go_behind_as_many_as_the_table_keeps(catalog: Catalog, log: SinkLog) -> None:
+    sink = sink_of(log)
+    table = catalog.load_table("shop.orders")
+    assert table.properties["write.metadata.delete-after-commit.enabled"] == "true"
+    table.transaction().set_properties({"write.metadata.previous-versions-max": "2"}).commit_transaction()
+    for slot in range(1, 7):
+        deliver(log, sink, slot)
+    folder = Path(table.location().removeprefix("file://")) / "metadata"
+    assert len(list(folder.glob("*.metadata.json"))) <= 4
+    assert ids(catalog) == list(range(1, 7))
+
+
 # --- a way back
 
 
@@ -230,6 +243,22 @@ def test_the_way_back_goes_over_a_compaction_and_to_a_table_that_others_filled_b
     assert ids(catalog) == [1, 100]
     rewound(log, newest, None)
     assert ids(catalog) == [100]
+
+
+def test_a_table_of_version_1_is_written_and_goes_back(catalog: Catalog, log: SinkLog) -> None:
+    schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "item", StringType()))
+    catalog.create_table("shop.orders", schema, properties={"format-version": "1"})
+    sink = sink_of(log)
+    deliver(log, sink, 1)
+    newest = deliver(log, sink, 2)
+    rewound(log, newest, 1)
+    assert ids(catalog) == [1]
+    newest = deliver(log, sink, 3)
+    rewound(log, newest, None)
+    assert ids(catalog) == []
+    deliver(log, sink, 4)
+    table = catalog.load_table("shop.orders")
+    assert (table.format_version, ids(catalog)) == (1, [4])
 
 
 def test_what_others_wrote_since_refuses_the_way_back(catalog: Catalog, log: SinkLog) -> None:

@@ -110,6 +110,19 @@ def test_files_without_a_key_of_the_batch_stay_as_they_are(catalog: Catalog, log
     }  # fmt: skip
 
 
+def test_a_table_of_version_1_is_merged_into(catalog: Catalog, log: SinkLog) -> None:
+    fields = [
+        NestedField(1, "id", LongType()),
+        NestedField(2, "at", DoubleType()),
+        NestedField(3, "item", StringType()),
+    ]
+    catalog.create_table("shop.orders", Schema(*fields), properties={"format-version": "1"})
+    sink = sink_of(log)
+    log.deliver(sink, frame(log, (1, 0.0, "a"), (2, 0.0, "a")))
+    log.deliver(sink, frame(log, (2, 1.0, "b"), (3, 1.0, "b")))
+    assert items(catalog) == {1: "a", 2: "b", 3: "b"}
+
+
 def test_a_batch_that_replaces_nothing_appends_for_readers_of_new_rows(
     catalog: Catalog, log: SinkLog
 ) -> None:
