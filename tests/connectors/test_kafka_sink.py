@@ -26,6 +26,7 @@ from stateflow.connectors import (
     tries,
 )
 from stateflow.connectors.kafka.cluster import Cluster
+from stateflow.connectors.kafka.ends import ends_of
 from stateflow.spark.sinks.delivered import delivered
 from stateflow.spark.sinks.kinds import make_sink
 from stateflow.testing.sink_log import SinkLog
@@ -298,6 +299,17 @@ def test_who_opens_the_sinks_transaction_shuts_out_all_others(topics: Topics, to
     with pytest.raises(UnavailableError, match="fenced"):
         write(first, b"old", lambda: write(second, b"new"))
     assert [message.value for message in topics.read(topic)] == ["new"]
+
+
+def test_a_topic_says_where_its_next_messages_will_stand(log: SinkLog, topics: Topics, topic: str) -> None:
+    before = ends_of([topic], topics.address)[topic]
+    assert set(before.values()) == {0}
+    assert log.deliver(opened(log, topics, topic), rows(log, PAIR, (1, "a"), (2, "b"))) == "committed"
+    after = ends_of([topic], topics.address)[topic]
+    assert after.keys() == before.keys()
+    assert sum(after.values()) >= 2
+    with pytest.raises(NotFoundError, match="Kafka topic nobody-has-made-it is not there"):
+        ends_of(["nobody-has-made-it"], topics.address)
 
 
 def test_kills_of_the_run_at_any_moment_leave_every_message_once(
