@@ -74,8 +74,6 @@ def test_a_pipeline_on_s3_runs_is_vacuumed_and_goes_back(tmp_path: Path) -> None
         stateflow("tag", "orders", "before", *root)
         with drivers(1, settings(server), tmp_path) as [driver]:
             assert driver.do("table", path=table) == [[0, 1.0], [1, 10.0]]
-            # The version with one key has files that no later one has.
-            assert driver.do("vacuum", path=table) >= 1
             run(2)
             assert driver.do("table", path=table) == [[0, 101.0], [1, 10.0]]
             assert driver.do("table", path=f"{table}-copy") == [[0, 1.0], [0, 100.0], [1, 10.0]]
@@ -94,6 +92,9 @@ def test_a_pipeline_on_s3_runs_is_vacuumed_and_goes_back(tmp_path: Path) -> None
             stateflow("run", "orders.py:orders", *params, *root, *said)
             assert driver.do("table", path=table) == [[0, 101.0], [1, 10.0]]
             assert driver.do("table", path=f"{table}-copy") == [[0, 1.0], [0, 100.0], [1, 10.0]]
+            # The file of the user whose total has changed is in older versions only.
+            assert driver.do("vacuum", path=table) >= 1
+            assert driver.do("table", path=table) == [[0, 101.0], [1, 10.0]]
         assert any(path.endswith("/orders/_delta_log/_last_checkpoint") for _, path in server.requests)
         record = server.options["access_key_id"].encode()
         secret = server.options["secret_access_key"].encode()
