@@ -14,9 +14,14 @@ from pyiceberg.catalog import Catalog
 
 import stateflow as sf
 from scripts.recipes.story import FOLDER, ROOT
+from stateflow.spark.inputs import connected
 from tests.connectors.iceberg_catalog import rows_of, sql_catalog
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(connected.SupportsTriggerAvailableNow is None, reason="Spark is older than 4.2"),
+]
 PIPELINE = FOLDER / "iceberg.py"
 SCHEMA = pa.schema([("id", pa.int64()), ("user", pa.string()), ("amount", pa.int32())])
 
