@@ -29,8 +29,8 @@ from stateflow.spark.session.versions import minor, tested
 LOCK = Path(__file__).parent / "jars.lock"
 _KAFKA = "org.apache.spark:spark-sql-kafka-0-10_2.13"
 """It has Spark's own version."""
-_AWS_SDK = {"3.4.1": "2.24.6", "3.4.2": "2.29.52", "3.5.0": "2.35.4"}
-"""The version of Amazon's SDK that each Hadoop was made with."""
+_AWS_SDK = {"3.4.1": "2.24.5", "3.4.2": "2.29.52", "3.5.0": "2.35.4"}
+"""The version of Amazon's SDK that each Hadoop was made with; of 3.4.1 the one before, since parts of its own are not on Maven."""
 _OF_AWS_SDK = ("s3", "s3-transfer-manager", "sts")
 _WHOLE_SDK = ("software.amazon.awssdk:bundle", "org.wildfly.openssl:wildfly-openssl")
 """What hadoop-aws asks for and does not need: all of Amazon's services, 686 MB in one jar, and a faster TLS that few have."""
