@@ -33,10 +33,13 @@ IMPORTED = (
     "stateflow.spark.session.build",
     "stateflow.spark.session.lent",
     "stateflow.spark.task.daemon",
+    "stateflow.cli.main",
     "stateflow",
     "pyspark.sql",
     "pyspark.sql.functions",
-    "rich.live",
+    # PySpark itself loads it, with unittest and protobuf, when a session is made.
+    "pyspark.testing",
+    "rich.progress",
 )
 
 
