@@ -38,7 +38,8 @@ from tests.airflow.tasks import Try, context_of, ran, task
 from tests.jobs.made import made_job
 
 FROZEN = """
-CheckpointFreshnessSensor CheckpointFreshnessTrigger CheckpointLink InProcess Kubernetes SparkSubmit StaleJobs StateflowCleanupOperator
+CheckpointFreshnessSensor CheckpointFreshnessTrigger CheckpointLink InProcess Kubernetes NewRowsTrigger SparkSubmit StaleJobs
+StateflowCleanupOperator
 StateflowHook StateflowHostOperator StateflowHostTrigger StateflowIdleTrigger StateflowOperator StateflowReplayOperator StateflowRescaleOperator
 StateflowRestoreOperator StateflowRunOperator StateflowRunTrigger StateflowSavepointOperator
 StateflowStopOperator StateflowVerifyOperator WarmHost WatermarkSensor WatermarkTrigger checkpoint_asset
