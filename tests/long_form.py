@@ -1,4 +1,4 @@
-"""What runs before a release, and not with every change: it tries the project's own tools, and no promise to users."""
+"""What runs before a release, and not with every change: it tries the project's own tools, or more of what shorter tests try."""
 
 from __future__ import annotations
 
@@ -7,5 +7,6 @@ import os
 import pytest
 
 BEFORE_A_RELEASE = pytest.mark.skipif(
-    not os.environ.get("STATEFLOW_LONG"), reason="it tries a tool of this project: STATEFLOW_LONG=1 runs it"
+    not os.environ.get("STATEFLOW_LONG"),
+    reason="before a release, by STATEFLOW_LONG=1: it tries a tool of this project, or more of what a shorter test tries",
 )
