@@ -19,8 +19,14 @@ NAME = "lake"
 def sql_catalog(folder: Path) -> Iterator[Catalog]:
     """A catalog in SQLite, as PyIceberg's variables in the environment name it."""
     folder.mkdir(parents=True, exist_ok=True)
-    properties = {"uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/warehouse"}
+    properties = {
+        "type": "sql",
+        "uri": f"sqlite:///{folder}/catalog.db",
+        "warehouse": f"file://{folder}/warehouse",
+    }
     with (
+        # Another fixture may have said "rest" for longer than this one lives.
+        variable("PYICEBERG_CATALOG__LAKE__TYPE", properties["type"]),
         variable("PYICEBERG_CATALOG__LAKE__URI", properties["uri"]),
         variable("PYICEBERG_CATALOG__LAKE__WAREHOUSE", properties["warehouse"]),
     ):
