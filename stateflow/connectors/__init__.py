@@ -68,7 +68,7 @@ if TYPE_CHECKING:
         disagreement,
     )
     from stateflow.spark.sinks.deletion import deletion, marked
-    from stateflow.spark.sinks.duplicates import first_duplicate
+    from stateflow.spark.sinks.duplicates import first_duplicate, refuse_duplicates, refuse_null_keys
     from stateflow.spark.sinks.slot import SinkSlot
     from stateflow.spark.sinks.staging import Staged, Stager, staged_schema
     from stateflow.spark.sinks.task_writer import TaskWriter
@@ -138,6 +138,8 @@ __all__ = [
     "parts_of_schema",
     "properties_of",
     "quoted",
+    "refuse_duplicates",
+    "refuse_null_keys",
     "require_columns",
     "required",
     "row_type",
@@ -197,7 +199,7 @@ _ROOMS = {
         "disagreement",
     ),
     "stateflow.spark.sinks.deletion": ("deletion", "marked"),
-    "stateflow.spark.sinks.duplicates": ("first_duplicate",),
+    "stateflow.spark.sinks.duplicates": ("first_duplicate", "refuse_duplicates", "refuse_null_keys"),
     "stateflow.spark.sinks.slot": ("SinkSlot",),
     "stateflow.spark.sinks.staging": ("Staged", "Stager", "staged_schema"),
     "stateflow.spark.sinks.task_writer": ("TaskWriter",),

@@ -182,11 +182,13 @@ class Differences:
             self._elements(uid, ours[uid], theirs[uid])
         return keyed
 
+    def __post_init__(self) -> None:
+        if self.names is None:
+            self.names = names_of_states(self.before.record, self.after.record)
+
     def names_of(self, uid: str) -> Mapping[str, str]:
         """By state of the second point, its name in the first."""
-        if self.names is not None:
-            return self.names.get(uid, {})
-        return names_of_states(self.before.record, self.after.record).get(uid, {})
+        return (self.names or {}).get(uid, {})
 
     @property
     def renamed(self) -> list[tuple[str, str, str]]:
@@ -580,8 +582,7 @@ def _shards(operator: OperatorState) -> list[Shard]:
 def names_of_states(
     before: Record, after: Record, kept: Callable[[], Sequence[Record]] = lambda: ()
 ) -> StateNames:
-    """`kept`: the job's records, ascending, which are asked for
-    what happened in between where the two alone leave states without a partner."""
+    """`kept`: the job's records, ascending. They are asked for where the two alone leave states without a partner."""
     ends = before.operators.keys() & after.operators.keys()
     if any(before.operators[uid].states.keys() != after.operators[uid].states.keys() for uid in ends):
         first, last = sorted((before.slot, after.slot))

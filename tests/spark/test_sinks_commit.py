@@ -14,7 +14,7 @@ from stateflow.errors import DisagreementError, FencedError, IncompatibleError
 from stateflow.format.records import FileRef, Prepared
 from stateflow.pipelines.inputs.tables import delta
 from stateflow.spark.internals.delta_log import LoggedFile, TableShape, _file_of
-from stateflow.spark.sinks import delta_append, delta_upsert, function, memory
+from stateflow.spark.sinks import delta_append, delta_upsert, duplicates, function, memory
 from stateflow.spark.sinks.delta_rewrite import files_to_rewrite, is_plain
 from stateflow.spark.sinks.delta_table import refuse_disagreement
 from stateflow.spark.sinks.delta_upsert import DeltaUpsert
@@ -272,7 +272,7 @@ def test_a_null_in_a_key_is_looked_for_before_the_decision() -> None:
 
 
 def test_a_key_twice_without_an_order_is_refused_before_the_decision(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delta_upsert, "first_duplicate", lambda *_: ((1,), 2))
+    monkeypatch.setattr(duplicates, "first_duplicate", lambda *_: ((1,), 2))
     staged, given = Staged((), 2), (COLUMNS, SHAPE, AT, "", Files())
     with pytest.raises(IncompatibleError, match=r"2 rows of one batch .* have the key id=1"):
         DeltaUpsert(delta("/out"), ["id"])._check_rows(None, staged, *given)  # type: ignore[arg-type]

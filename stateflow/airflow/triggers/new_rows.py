@@ -106,7 +106,8 @@ class NewRowsTrigger(BaseEventTrigger):
         while True:
             if not noted:
                 # Only now: had this process died at once, the event might not have reached Airflow's database.
-                noted = await self._remember(last)
+                await self._remember(last)
+                noted = True
             try:
                 seen = await in_thread(self._look)
             except (StateflowError, AirflowException) as error:
@@ -154,10 +155,9 @@ class NewRowsTrigger(BaseEventTrigger):
             )
             return None
 
-    async def _remember(self, last: Called | None) -> bool:
+    async def _remember(self, last: Called | None) -> None:
         if last is not None and self.asset_state_store is not None:
             try:
                 await self.asset_state_store.aset(self._memory, asdict(last))
             except Exception as error:
                 self.log.warning("a restart of the triggerer will call for this run again: %s", error)
-        return True

@@ -12,6 +12,7 @@ from stateflow.connectors import (
     Committed,
     DeliveryMode,
     DisagreementError,
+    FileRef,
     IncompatibleError,
     Prepared,
     Sink,
@@ -165,7 +166,13 @@ class IcebergAppend(Sink):
         return written_schema(schema, table.schema(), what)
 
     def _prepared(
-        self, table: Table, columns: Schema, prev: int | None, payload: Mapping[str, Any], rows: int
+        self,
+        table: Table,
+        columns: Schema,
+        prev: int | None,
+        payload: Mapping[str, Any],
+        rows: int,
+        files: tuple[FileRef, ...] = (),
     ) -> Prepared:
         metadata = table.metadata
         written = [[field.field_id, field.name] for field in columns.fields]
@@ -177,6 +184,7 @@ class IcebergAppend(Sink):
             target=self.table.place,
             prev=prev,
             payload={**target.payload(), **payload},
+            files=files,
             rows=rows,
         )
 

@@ -17,9 +17,10 @@ from stateflow.connectors import (
     Stager,
     UsageError,
     deletion,
-    first_duplicate,
     marked,
     names_of,
+    refuse_duplicates,
+    refuse_null_keys,
     staged_schema,
 )
 from stateflow.connectors.iceberg.catalog import found, loaded, trying_again
@@ -75,8 +76,10 @@ class IcebergUpsert(IcebergAppend):
         staged = stager.write(frame, at)
         newest = Newest(self.keys, self.order_by, operation)
         if staged.files:
+            refuse_null_keys(staged, self.keys, at, self.table)
             self._refuse_nulls(columns, staged, newest, at, stager)
-            self._refuse_duplicates(frame, staged, at, stager)
+            if not self.order_by:
+                refuse_duplicates(frame.sparkSession, staged, frame.schema, self.keys, stager, at, self.table)
         payload = {
             "files": [],
             "schema": frame.schema.json(),
@@ -84,15 +87,7 @@ class IcebergUpsert(IcebergAppend):
             "order_by": list(self.order_by),
             "operation": operation,
         }
-        prepared = self._prepared(table, columns, prev, payload, staged.rows)
-        return Prepared(
-            kind=prepared.kind,
-            target=prepared.target,
-            prev=prev,
-            payload=prepared.payload,
-            files=staged.files,
-            rows=staged.rows,
-        )
+        return self._prepared(table, columns, prev, payload, staged.rows, staged.files)
 
     @staticmethod
     def commit(
@@ -139,16 +134,9 @@ class IcebergUpsert(IcebergAppend):
     def _refuse_nulls(
         self, columns: Schema, staged: Staged, newest: Newest, at: SinkSlot, stager: Stager
     ) -> None:
-        nulls = {name.lower(): count for name, count in staged.nulls.items()}
-        absent = [key for key in self.keys if nulls.get(key.lower())]
-        if absent:
-            raise IncompatibleError(
-                f"{nulls[absent[0].lower()]} of the rows of {at} have a null in the key column {absent[0]!r} and cannot be merged into "
-                f"{self.table}: no row was written; leave such rows out where the operator puts them out"
-            )
-        required = [
-            field.name for field in columns.fields if field.required and nulls.get(field.name.lower())
-        ]
+        """Refuses nulls in required columns of rows that stay."""
+        nulls = {name.lower() for name, count in staged.nulls.items() if count}
+        required = [field.name for field in columns.fields if field.required and field.name.lower() in nulls]
         for batch in stager.batches(staged.files) if required else ():
             for name in required:
                 if newest.lacks(batch, name):
@@ -156,17 +144,6 @@ class IcebergUpsert(IcebergAppend):
                         f"rows of {at} have a null in column {name!r} of {self.table}, which is required: no row was written; leave such rows out "
                         "where the operator puts them out"
                     )
-
-    def _refuse_duplicates(self, frame: DataFrame, staged: Staged, at: SinkSlot, stager: Stager) -> None:
-        if self.order_by:
-            return
-        duplicate = first_duplicate(frame.sparkSession, staged, frame.schema, self.keys, stager)
-        if duplicate is not None:
-            values = ", ".join(f"{k}={v!r}" for k, v in zip(self.keys, duplicate[0], strict=True))
-            raise IncompatibleError(
-                f"{duplicate[1]} rows of one batch of {at} have the key {values}, and {self.table} can keep one: give upsert an "
-                "order_by, of which the highest wins, or make one row per key; no row was written"
-            )
 
 
 def without(schema: StructType, column: str) -> StructType:

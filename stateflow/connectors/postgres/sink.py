@@ -25,9 +25,10 @@ from stateflow.connectors import (
     decide_undecided,
     deletion,
     disagreement,
-    first_duplicate,
     marked,
     names_of,
+    refuse_duplicates,
+    refuse_null_keys,
     value_as_json,
 )
 from stateflow.connectors import quoted as quoted_in_sql
@@ -164,21 +165,9 @@ class PostgresAppend(Sink):
             )
         staged = stager.write(frame, at)
         if staged.files:
-            nulls = {name.lower(): count for name, count in staged.nulls.items()}
-            absent = [key for key in self.keys if nulls.get(key.lower())]
-            if absent:
-                raise IncompatibleError(
-                    f"{nulls[absent[0].lower()]} of the rows of {at} have a null in the key column {absent[0]!r} and cannot be merged into "
-                    f"{self.table}: no row was written; leave such rows out where the operator puts them out"
-                )
+            refuse_null_keys(staged, self.keys, at, self.table)
             if self.keys and not self.order_by:
-                duplicate = first_duplicate(spark, staged, frame.schema, self.keys, stager)
-                if duplicate is not None:
-                    values = ", ".join(f"{k}={v!r}" for k, v in zip(self.keys, duplicate[0], strict=True))
-                    raise IncompatibleError(
-                        f"{duplicate[1]} rows of one batch of {at} have the key {values}, and {self.table} can keep one: give upsert an "
-                        "order_by, of which the highest wins, or make one row per key; no row was written"
-                    )
+                refuse_duplicates(spark, staged, frame.schema, self.keys, stager, at, self.table)
             try:
                 trying_again(load.what, lambda: _tried(load, stager.batches(staged.files)))
             except psycopg.Error as error:

@@ -15,7 +15,7 @@ import xxhash
 from stateflow.errors import NotFoundError
 from stateflow.internals import internal
 from stateflow.spark.internals.java_names import java_names
-from stateflow.spark.internals.s3_logs import create_commits
+from stateflow.spark.internals.s3_logs import create_commits, creates_commits, scheme_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -119,7 +119,9 @@ class DeltaLog:
         """Of the table at a path, whether there is one or not. `opened`: the log as Delta's source of the table holds it."""
         self.spark = spark
         self.path = path
-        create_commits(spark, path)
+        # Each batch opens a log. Whether the store is asked about conditions, the first one has settled.
+        if scheme_of(path) and not creates_commits(spark, path):
+            create_commits(spark, path)
         jvm = java_names(spark)
         self._jvm: Any = jvm
         self._delta = jvm.org.apache.spark.sql.delta

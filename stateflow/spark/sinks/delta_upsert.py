@@ -28,7 +28,7 @@ from stateflow.spark.sinks.delta_table import (
     refuse_disagreement,
     stuck,
 )
-from stateflow.spark.sinks.duplicates import first_duplicate
+from stateflow.spark.sinks.duplicates import refuse_duplicates
 from stateflow.spark.sinks.fit import cast_to, check_fit, column_marks
 from stateflow.spark.sinks.key_ranges import key_ranges
 from stateflow.spark.sinks.slot import SinkSlot
@@ -172,16 +172,8 @@ class DeltaUpsert(TableSink):
         """Refuses rows that would fail every commit once the record is decided."""
         if self._may_break(staged, shape):
             self._check_values(stager.read(spark, staged.files, schema), shape, at, operation)
-        if self.order_by:
-            return
-        duplicate = first_duplicate(spark, staged, schema, self.keys, stager)
-        if duplicate is not None:
-            values = ", ".join(f"{key}={value!r}" for key, value in zip(self.keys, duplicate[0], strict=True))
-            raise IncompatibleError(
-                f"{duplicate[1]} rows of one batch of {at} have the key {values}, and {self.table} can "
-                "keep one: give upsert an order_by, of which the highest wins, or make one row per key; "
-                "no row was written"
-            )
+        if not self.order_by:
+            refuse_duplicates(spark, staged, schema, self.keys, stager, at, self.table)
 
     def _may_break(self, staged: Staged, shape: TableShape) -> bool:
         """True if somebody has to look at the rows. The tasks that staged them have counted the nulls, and mostly there are

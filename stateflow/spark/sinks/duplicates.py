@@ -1,10 +1,14 @@
-"""Whether staged rows have a key twice: Arrow groups them where this process can open the files, else Spark does."""
+"""Staged rows that an upsert cannot take, because their keys do not tell them apart: without a key, or several of one.
+
+Arrow groups the rows where this process can open the files, else Spark does.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from stateflow.errors import IncompatibleError
 from stateflow.format.scalars import INTEGERS
 from stateflow.pipelines.rows.row_type import quoted
 
@@ -12,12 +16,43 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
+    from stateflow.spark.sinks.slot import SinkSlot
     from stateflow.spark.sinks.staging import Staged, Stager
 
 MOST_ROWS = 1_000_000
 """That the driver reads the keys of."""
 _ALIKE = frozenset((*INTEGERS, "boolean", "string", "binary", "date", "timestamp", "timestamp_ntz"))
 """Types whose values Arrow and Spark compare alike. Arrow tells the floats 0 and -0 apart, and knows no collations."""
+
+
+def refuse_null_keys(staged: Staged, keys: Sequence[str], at: SinkSlot, target: object) -> None:
+    """IncompatibleError for rows that have a null in a key column, as the tasks have counted them."""
+    nulls = {name.lower(): count for name, count in staged.nulls.items()}
+    for key in keys:
+        if count := nulls.get(key.lower()):
+            raise IncompatibleError(
+                f"{count} of the rows of {at} have a null in the key column {key!r} and cannot be merged into {target}: no row was written; leave "
+                "such rows out where the operator puts them out"
+            )
+
+
+def refuse_duplicates(
+    spark: SparkSession,
+    staged: Staged,
+    schema: StructType,
+    keys: Sequence[str],
+    stager: Stager,
+    at: SinkSlot,
+    target: object,
+) -> None:
+    """IncompatibleError for several rows of a key, of which nobody says which one counts."""
+    duplicate = first_duplicate(spark, staged, schema, keys, stager)
+    if duplicate is not None:
+        values = ", ".join(f"{key}={value!r}" for key, value in zip(keys, duplicate[0], strict=True))
+        raise IncompatibleError(
+            f"{duplicate[1]} rows of one batch of {at} have the key {values}, and {target} can keep one: give upsert an order_by, of which the "
+            "highest wins, or make one row per key; no row was written"
+        )
 
 
 def first_duplicate(
