@@ -13,8 +13,6 @@ from stateflow.checkpoint.handle import JobHandle
 from stateflow.checkpoint.writer import CommitPermit
 from stateflow.format.records import Record
 from stateflow.pipelines.flow import Flow
-from stateflow.pipelines.sink_kinds import kind_in_record
-from stateflow.spark.side_by_side import SideBySide
 from stateflow.spark.sinks.base import BatchFunction
 from stateflow.spark.sinks.kinds import commit
 from stateflow.spark.sinks.slot import SinkSlot
@@ -41,7 +39,6 @@ class Sinks:
     stager: Stager
     functions: Mapping[str, BatchFunction] = field(default_factory=dict)
     """The user's own sinks by uid; empty when the pipeline is not known."""
-    _threads: SideBySide = field(default_factory=lambda: SideBySide("stateflow-sink"))
 
     @classmethod
     def of(
@@ -63,31 +60,16 @@ class Sinks:
 
     def carry_out(self, permit: CommitPermit, still_owner: StillOwner) -> dict[str, str]:
         """Commits every sink of the record; per sink uid, what became of it."""
-        record, spark = permit.record, self.spark()
-
-        def committed(uid: str) -> str:
-            prepared = record.sinks[uid]
-            at = SinkSlot(record.job, self.job, uid, record.slot, record.epoch, prepared.late, record.writer)
-            return commit(spark, prepared, at, permit, still_owner, self.functions, self.stager)
-
-        outcomes: dict[str, str] = {}
-        for uids in committed_together({uid: prepared.kind for uid, prepared in record.sinks.items()}):
-            outcomes.update(
-                zip(uids, self._threads.all([partial(committed, uid) for uid in uids]), strict=True)
+        record = permit.record
+        return {
+            uid: commit(
+                self.spark(),
+                prepared,
+                SinkSlot(record.job, self.job, uid, record.slot, record.epoch, prepared.late, record.writer),
+                permit,
+                still_owner,
+                self.functions,
+                self.stager,
             )
-        return outcomes
-
-
-def committed_together(kinds: Mapping[str, str]) -> list[list[str]]:
-    """The sinks of a record in groups, whose commits go on side by side. The user's own functions are called one after another, each
-    when all sinks that the pipeline has before it are done. `kinds`: by sink, in the order of the pipeline."""
-    groups: list[list[str]] = []
-    alone = True
-    for uid, name in kinds.items():
-        kind = kind_in_record(name)
-        calls = kind is not None and kind.calls_function
-        if alone or calls:
-            groups.append([])
-        groups[-1].append(uid)
-        alone = calls
-    return groups
+            for uid, prepared in record.sinks.items()
+        }

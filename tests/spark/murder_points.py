@@ -96,9 +96,6 @@ def _watch_sinks(carry_out: Any) -> None:
         return result
 
     carry_out.Sinks.carry_out_pending, carry_out.commit = recovered, committed
-    if _fatal[0] in ("carrying", "carried", "committing", "committed"):
-        # The n-th time is that of one sink: they take turns.
-        carry_out.committed_together = lambda kinds: [[uid] for uid in kinds]
 
 
 def _watch_everything() -> None:

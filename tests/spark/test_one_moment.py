@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -159,17 +158,12 @@ def test_a_run_that_ends_between_two_commits_leaves_the_batch_before_for_readers
     report.feed(range(1, 2))
     committed: list[str] = []
 
-    commit, one_by_one = carry_out.commit, threading.Lock()
-
-    def die_after_one(spark: Any, prepared: Any, at: Any, *rest: Any) -> Any:
-        with one_by_one:
-            if not committed:
-                commit(spark, prepared, at, *rest)
-                committed.append(at.sink)
+    def die(sink: str) -> None:
+        committed.append(sink)
         raise Died
 
     with monkeypatch.context() as patched:
-        patched.setattr(carry_out, "commit", die_after_one)
+        around_commits(patched, die)
         with pytest.raises(StateflowError):
             report.bench.run(report.pipeline)
     half = report.job.log().pending[-1].slot
