@@ -47,8 +47,17 @@ def summed(runs: Iterable[str]) -> Counter[str]:
     return counts
 
 
+def failures(printed: str) -> list[str]:
+    """pytest's summary of what failed, the beginning of a line each."""
+    return [line[:300] for line in _COLOUR.sub("", printed).splitlines() if line.startswith(("FAILED ", "ERROR "))]
+
+
 def main(logs: list[str]) -> int:
-    counts = summed(Path(log).read_text(encoding="utf-8", errors="replace") for log in logs)
+    runs = [Path(log).read_text(encoding="utf-8", errors="replace") for log in logs]
+    # Said again: what a run prints after its summary, or in a later run, hides it in a log that is cut.
+    for line in [line for printed in runs for line in failures(printed)]:
+        print(line)
+    counts = summed(runs)
     print(f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")
     return 1 if counts["failed"] or not counts["passed"] else 0
 

@@ -122,3 +122,12 @@ def ci(tmp_path: Path, **variables: str) -> tuple[subprocess.CompletedProcess[st
         ["bash", checkout / ".ci/run"], env=environment, capture_output=True, text=True, check=False
     )
     return done, told.read_text().splitlines()
+
+
+def test_what_failed_in_any_run_is_said_again_before_the_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "system").write_text(f"\x1b[31mFAILED\x1b[0m tests/a.py::b - AssertionError: {'x' * 1000}\nassert 0\n" + BARS)
+    (tmp_path / "quick").write_text(QUIET)
+    assert main([str(tmp_path / "system"), str(tmp_path / "quick")]) == 1
+    first, last = capsys.readouterr().out.splitlines()
+    assert first.startswith("FAILED tests/a.py::b - AssertionError: xxx") and len(first) == 300
+    assert last == "4250 passed, 3 failed, 4 skipped"

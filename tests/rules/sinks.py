@@ -155,9 +155,9 @@ RULES: tuple[Rule, ...] = (
     # One row per key
     rule(
         "rows of one key without an order fail before the decision",
-        _UPSERT,
-        "        if duplicate is not None:\n",
-        "        if False:\n",
+        f"{_SINKS}duplicates.py",
+        "    if duplicate is not None:\n",
+        "    if False:\n",
         f"{_COMMIT}::test_a_key_twice_without_an_order_is_refused_before_the_decision",
     ),
     rule(
