@@ -129,5 +129,6 @@ def test_what_failed_in_any_run_is_said_again_before_the_line(tmp_path: Path, ca
     (tmp_path / "quick").write_text(QUIET)
     assert main([str(tmp_path / "system"), str(tmp_path / "quick")]) == 1
     first, last = capsys.readouterr().out.splitlines()
-    assert first.startswith("FAILED tests/a.py::b - AssertionError: xxx") and len(first) == 300
+    assert first.startswith("FAILED tests/a.py::b - AssertionError: xxx")
+    assert len(first) == 300
     assert last == "4250 passed, 3 failed, 4 skipped"
