@@ -49,7 +49,9 @@ def summed(runs: Iterable[str]) -> Counter[str]:
 
 def failures(printed: str) -> list[str]:
     """pytest's summary of what failed, the beginning of a line each."""
-    return [line[:300] for line in _COLOUR.sub("", printed).splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    return [
+        line[:300] for line in _COLOUR.sub("", printed).splitlines() if line.startswith(("FAILED ", "ERROR "))
+    ]
 
 
 def main(logs: list[str]) -> int:

@@ -124,8 +124,12 @@ def ci(tmp_path: Path, **variables: str) -> tuple[subprocess.CompletedProcess[st
     return done, told.read_text().splitlines()
 
 
-def test_what_failed_in_any_run_is_said_again_before_the_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "system").write_text(f"\x1b[31mFAILED\x1b[0m tests/a.py::b - AssertionError: {'x' * 1000}\nassert 0\n" + BARS)
+def test_what_failed_in_any_run_is_said_again_before_the_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "system").write_text(
+        f"\x1b[31mFAILED\x1b[0m tests/a.py::b - AssertionError: {'x' * 1000}\nassert 0\n" + BARS
+    )
     (tmp_path / "quick").write_text(QUIET)
     assert main([str(tmp_path / "system"), str(tmp_path / "quick")]) == 1
     first, last = capsys.readouterr().out.splitlines()
