@@ -59,7 +59,7 @@ def batch_document(report: BatchReport, job: str) -> dict[str, Any]:
         "event_time": max(times) if times else None,
         "event_time_lag": max(0, record.now - max(times)) // 1000 if times else None,
         "counters": counters,
-    }
+    } | ({"batch_size": noted["batch_size"]["streams"]} if "batch_size" in noted else {})
 
 
 def batch_line(body: dict[str, Any]) -> str:
@@ -97,6 +97,7 @@ def full_line(body: dict[str, Any]) -> str:
         parts.append(f"watermark {moment(body['watermark'])}")
     if body["event_time_lag"] is not None and not _is_backfill(body):
         parts.append(f"lag {seconds(body['event_time_lag'] / 1000)}")
+    parts += [f"at most {_of_stream(each)}" for each in body.get("batch_size", ())]
     parts += _dead_letters(body)
     parts += [f"{name} {number(count)}" for name, count in body["counters"].items()]
     parts += filter(None, [_sinks(body["sinks"])])
@@ -125,6 +126,13 @@ def _event_time(body: dict[str, Any]) -> list[str]:
     # While the run is at the newest events, everybody knows the day.
     known = is_date and body["event_time_lag"] is not None
     return [f"watermark {text[11:] if known else text}"]
+
+
+def _of_stream(chosen: Mapping[str, Any]) -> str:
+    """What a batch of the right size might take of a stream."""
+    most, unit = chosen["most"], chosen["unit"]
+    much = size(most) if unit == "bytes" else several(most, "file" if unit == "files" else "row")
+    return f"{much} of {chosen['source']}"
 
 
 def _dead_letters(body: dict[str, Any]) -> list[str]:

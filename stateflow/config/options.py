@@ -156,6 +156,11 @@ class Options:
         "a duration: one batch per interval, until stopped.",
         "execution.checkpointing.interval",
     )
+    target_batch_duration: timedelta = _duration(
+        "0",
+        "About how long a batch shall take: the run chooses how much of each source the next batch reads. 0: as much as there is. What a "
+        "source itself says, such as per_batch, stays the most.",
+    )
     min_pause: timedelta = _duration(
         "0",
         "The least time between the end of one checkpoint and the begin of the next; rows that come meanwhile may wait for one batch "
@@ -473,6 +478,8 @@ def _check_together(options: Options) -> None:
         raise refuse("parallelism", "max_parallelism", "is more than")
     if options.retention and options.retained_age:
         raise refuse("retention", "retained_age", "says how long every checkpoint stays, as does")
+    if options.batch_deadline and options.target_batch_duration >= options.batch_deadline:
+        raise refuse("target_batch_duration", "batch_deadline", "has to be shorter than")
     if options.heartbeat_timeout <= options.heartbeat_interval:
         raise refuse("heartbeat_timeout", "heartbeat_interval", "has to be longer than")
 

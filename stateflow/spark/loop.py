@@ -37,6 +37,7 @@ from stateflow.spark.batches.batch_attempt import BatchAttempt, BatchSettings
 from stateflow.spark.carry_out import Sinks
 from stateflow.spark.in_flight import InFlight, Passage
 from stateflow.spark.inputs.absent_columns import AbsentColumns
+from stateflow.spark.inputs.admission import Admission
 from stateflow.spark.inputs.foreign_changes import passed_sentences
 from stateflow.spark.inputs.open_inputs import (
     Observation,
@@ -99,6 +100,7 @@ class BatchLoop:
     parameters: Mapping[str, Any]
     code: Mapping[str, str] = field(default_factory=dict)
     """Which version of the pipeline's own code runs."""
+    admission: Admission = field(init=False)
     location: Path = Path()
     failure: BaseException | None = None
     ended: bool = False
@@ -120,6 +122,10 @@ class BatchLoop:
     """Rows by operator, of all batches of this run."""
     _failed_tries: int = 0
     """Of the batch that is under way."""
+    _batch_id: int = 0
+    """Spark's own, of the batch that is under way."""
+    _cost: tuple[int, float] = (0, 0.0)
+    """Rows and seconds of the last batch."""
     _ended: float | None = None
     """When the last batch was complete."""
     _tidying: Future[Any] | None = None
@@ -132,6 +138,10 @@ class BatchLoop:
         self.began = self.clock()
         self._in_flight = InFlight(self.settings.job)
         self._absent = AbsentColumns(self.spark, self.inputs, self.warnings.add)
+        target = self.options.target_batch_duration.total_seconds()
+        self.admission = Admission(self.spark, self.inputs, target, self.warnings.add)
+        log = self.writer.log
+        self.admission.begin(log.slots[record.slot] for record in log.chain)
 
     def on_batch(self, frame: DataFrame, batch_id: int) -> None:
         """For foreachBatch. It keeps an error in `failure`, because Spark passes on only the error's text."""
@@ -141,9 +151,11 @@ class BatchLoop:
                 if self.ended or self.stop.is_set():
                     raise InterruptedError("the run is stopping; this batch is not run")
                 refuse_patterns(self.location, batch_id, self.inputs.layout)
+                self._batch_id = batch_id
                 self._run_with_retries(
                     lambda: self.inputs.split(frame), lambda: self._positions(batch_id), input_free=False
                 )
+                self.admission.ran(*self._cost)
             except BaseException as error:
                 self.failure = error
                 raise
@@ -338,6 +350,7 @@ class BatchLoop:
         )
         if self.options.max_concurrent_checkpoints == 1:
             self.settle()
+        self._cost = (rows_of(observed), time.perf_counter() - times[0])
 
     def _deliver(
         self,
@@ -455,6 +468,7 @@ class BatchLoop:
             "source_rows": {uid: seen.rows for uid, seen in observed.items()},
             "sink_rows": {uid: sink.rows for uid, sink in prepared.items()},
             **batch.statistics(),
+            **self.admission.note(None if batch.attempt.input_free else self.location, self._batch_id),
         }
         if self._failed_tries:
             statistics["failed_tries"] = self._failed_tries

@@ -39,6 +39,7 @@ from stateflow.spark.sources.positions import (
     bound_lies_behind,
     bound_of,
     bounded_batches,
+    limited_batch,
     resolve_initial,
 )
 from stateflow.spark.task.failures import translated
@@ -104,7 +105,8 @@ class Queries:
 
     def _to_the_end(self) -> str:
         if self.until is None:
-            self._seed()
+            batch_id = self._seed()
+            self._plan_first(batch_id)
             self.loop.reads_all = True
             self._await(self._query(self._trigger()))
             # It has ended because no source has anything more.
@@ -130,6 +132,7 @@ class Queries:
             self._sources(),
             until,
             nearer,
+            self.loop.admission.limit,
         ):
             planned = True
             if self.stop.is_set():
@@ -138,6 +141,22 @@ class Queries:
             self._await(self._query({"once": True}))
             batch_id += 1
         return planned
+
+    def _plan_first(self, batch_id: int) -> None:
+        """Holds the query's first batch back, too. From then on each batch says what the next one may take."""
+        admission = self.loop.admission
+        if not admission.plans_first_batch:
+            return
+        lines = limited_batch(
+            self.spark,
+            self.loop.location,
+            self.inputs.layout,
+            self.inputs.leaves,
+            self._sources(),
+            admission.limit,
+        )
+        if lines is not None:
+            plan_batch(self.loop.location, batch_id, lines, self._conf, self.clock() // 1000)
 
     def _seed(self) -> int:
         """Prepares a folder for the next query; returns the id of its first batch."""

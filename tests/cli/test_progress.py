@@ -120,6 +120,17 @@ def test_the_line_of_a_large_batch_fits_into_its_width() -> None:
     assert len(batch_line(large)) <= WIDTH
 
 
+def test_what_a_batch_might_take_is_there_for_who_asks() -> None:
+    chosen = [
+        {"source": "orders", "unit": "rows", "most": 20_000, "took": 20_000},
+        {"source": "visits", "unit": "bytes", "most": 8 << 20},
+        {"source": "old", "unit": "files", "most": 1},
+    ]
+    assert "  at most 20,000 rows of orders  at most 8.0 MB of visits  at most 1 file of old  " in full_line(
+        body(batch_size=chosen)
+    )
+
+
 def test_all_figures_are_there_for_who_asks() -> None:
     assert full_line(body()) == (
         "chk 42  20,000 rows  9,830/s  500 keys  state 40.3 MB  new 1.1 MB (1.1 MB flushed, 0 B compacted, 98.0 KB inline)  "

@@ -13,6 +13,7 @@ from stateflow.spark.internals.delta_log import DeltaLog
 from stateflow.spark.internals.gateway import JAVA_ERRORS, has_class
 from stateflow.spark.internals.java_names import java_names
 from stateflow.spark.internals.plans import PlanNode
+from stateflow.spark.internals.read_limits import ReadLimit, java_limit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,8 +58,8 @@ class StreamRelation:
     def delta(self, spark: SparkSession, folder: str) -> DeltaSource:
         return DeltaSource(spark, self._source(folder))
 
-    def files(self, folder: str) -> FileSource:
-        return FileSource(self._source(folder))
+    def files(self, spark: SparkSession, folder: str) -> FileSource:
+        return FileSource(spark, self._source(folder))
 
     @internal(
         f"{_CATALYST}.streaming.StreamingRelationV2.table()",
@@ -167,13 +168,14 @@ class DeltaSource:
 
     @internal(
         f"{_STREAMING}[.runtime].SerializedOffset(String)",
-        f"{_CONNECTOR}.SupportsAdmissionControl.getDefaultReadLimit()",
         f"{_CONNECTOR}.SupportsAdmissionControl.latestOffset(Offset, ReadLimit)",
     )
-    def planned_end(self, start: str) -> str:
-        """Where a batch from `start` on would end under the source's own rate limit. PlanRefused where Delta refuses to plan it."""
+    def planned_end(self, start: str, limit: ReadLimit | None = None) -> str:
+        """Where a batch from `start` on would end under the source's own rate limit and this one. PlanRefused where Delta refuses to
+        plan it."""
         try:
-            return str(self._java.latestOffset(self._offset(start), self._java.getDefaultReadLimit()).json())
+            end = self._java.latestOffset(self._offset(start), java_limit(self._spark, self._java, limit))
+            return start if end is None else str(end.json())
         except JAVA_ERRORS as error:
             raise PlanRefused from error
 
@@ -216,7 +218,8 @@ class DeltaSource:
 class FileSource:
     """Spark's source of a folder of files, which writes its log of files as batches are planned."""
 
-    def __init__(self, java: Any) -> None:
+    def __init__(self, spark: SparkSession, java: Any) -> None:
+        self._spark = spark
         self._java = java
 
     @internal(
@@ -242,13 +245,12 @@ class FileSource:
         field.set(self._java, _up_to(field.get(self._java), int(until.timestamp() * 1000)))
 
     @internal(
-        f"{_CONNECTOR}.SupportsAdmissionControl.getDefaultReadLimit()",
         f"{_STREAMING}[.runtime].FileStreamSource.latestOffset(Offset, ReadLimit)",
         f"{_STREAMING}[.runtime].FileStreamSourceOffset.logOffset()",
     )
-    def next_end(self) -> tuple[int, str] | None:
+    def next_end(self, limit: ReadLimit | None = None) -> tuple[int, str] | None:
         """The log's number and the offset line at which the next batch ends; None where there is nothing more. It writes the log's entry."""
-        end = self._java.latestOffset(None, self._java.getDefaultReadLimit())
+        end = self._java.latestOffset(None, java_limit(self._spark, self._java, limit))
         return None if end is None else (int(end.logOffset()), str(end.json()))
 
 
@@ -282,13 +284,13 @@ class MicroBatchStream:
 
     @internal(
         f"{_CONNECTOR}.SparkDataStream.deserializeOffset(String)",
-        f"{_CONNECTOR}.SupportsAdmissionControl.getDefaultReadLimit()",
         f"{_CONNECTOR}.SupportsAdmissionControl.latestOffset(Offset, ReadLimit)",
     )
-    def planned_end(self, start: str) -> str:
-        """Where a batch from `start` on would end under the source's own rate limit."""
+    def planned_end(self, start: str, limit: ReadLimit | None = None) -> str:
+        """Where a batch from `start` on would end under the source's own rate limit and this one."""
         offset = self._java.deserializeOffset(start)
-        return str(self._java.latestOffset(offset, self._java.getDefaultReadLimit()).json())
+        end = self._java.latestOffset(offset, java_limit(self._spark, self._java, limit))
+        return start if end is None else str(end.json())
 
     @internal(
         f"{_KAFKA}.KafkaMicroBatchStream.kafkaOffsetReader()",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime
 
 from stateflow.errors import DisagreementError, UsageError
 from stateflow.spark.internals.sources import DeltaSource, PlanRefused
 from stateflow.spark.sources.delta_log import local_log
 from stateflow.spark.sources.delta_offset import BEGINNING, DeltaOffset
+from stateflow.spark.sources.limits import Limited, unlimited
 
 
 def start_offset(source: DeltaSource, until: int | datetime | None = None) -> DeltaOffset | None:
@@ -67,24 +69,24 @@ def bound_version(source: DeltaSource, until: int | datetime) -> int:
     return source.earliest_commit() - 1 if version is None else version
 
 
-def end_offsets(source: DeltaSource, start: DeltaOffset, until: int | datetime) -> list[DeltaOffset]:
+def end_offsets(
+    source: DeltaSource, start: DeltaOffset, until: int | datetime, limit: Limited = unlimited
+) -> Iterator[DeltaOffset]:
     """The end of each batch when a run reads the source from `start` through `until`.
 
     The source plans the batches under its own rate limit. So they are those of a run without a bound, except that the
     last one is cut.
     """
     target = DeltaOffset(source.table_id, bound_version(source, until) + 1)
-    ends: list[DeltaOffset] = []
     while start.position < target.position:
         try:
-            end = DeltaOffset.parse(source.planned_end(start.line()))
+            end = DeltaOffset.parse(source.planned_end(start.line(), limit()))
         except PlanRefused:
             # Planning reads one commit ahead and refuses a commit that deletes rows, even behind the bound. Then less
             # than one batch is left. If the commit lies before the bound, running the batch raises the error.
             end = target
         start = end if start.position < end.position < target.position else target
-        ends.append(start)
-    return ends
+        yield start
 
 
 def check_offset(source: DeltaSource, uid: str, offset: DeltaOffset) -> None:

@@ -11,16 +11,19 @@ from pyspark.sql import DataFrame
 from stateflow.format.source_offsets import NOTHING
 from stateflow.spark.internals.file_systems import times_of_files
 from stateflow.spark.internals.sources import FileSource
+from stateflow.spark.sources.limits import Limited, unlimited
 
 
-def end_lines_until(source: FileSource, from_line: str, until: datetime) -> Iterator[str]:
+def end_lines_until(
+    source: FileSource, from_line: str, until: datetime, limit: Limited = unlimited
+) -> Iterator[str]:
     """One offset line per batch over the files up to a bound. Taking a line writes the batch's log entry, as in any run.
 
     If a file appears later with an older modification time, the next run reads it, so that no file is lost.
     """
     source.end_at(until)
     offset = -1 if from_line == NOTHING else int(json.loads(from_line)["logOffset"])
-    while (end := source.next_end()) is not None and end[0] > offset:
+    while (end := source.next_end(limit())) is not None and end[0] > offset:
         offset, line = end
         yield line
 

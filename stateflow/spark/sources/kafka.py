@@ -8,6 +8,7 @@ from datetime import datetime
 
 from stateflow.errors import DisagreementError, UsageError
 from stateflow.spark.internals.sources import MicroBatchStream
+from stateflow.spark.sources.limits import Limited, unlimited
 
 Partitions = Mapping[tuple[str, int], int]
 """Offsets by topic and partition."""
@@ -28,7 +29,9 @@ def line_of(offsets: Partitions) -> str:
     return json.dumps(topics, separators=(",", ":"))
 
 
-def end_lines_of(stream: MicroBatchStream, from_line: str, until: datetime) -> Iterator[str]:
+def end_lines_of(
+    stream: MicroBatchStream, from_line: str, until: datetime, limit: Limited = unlimited
+) -> Iterator[str]:
     """The end of each batch through `until`, by the records' time and under the source's rate limit.
 
     A partition ends before its first record that is later than the bound. The next run reads what follows.
@@ -38,7 +41,7 @@ def end_lines_of(stream: MicroBatchStream, from_line: str, until: datetime) -> I
     ahead = {partition: max(end, current.get(partition, 0)) for partition, end in target.items()}
     target = {**current, **ahead}
     while any(current.get(partition, 0) < end for partition, end in target.items()):
-        current = next_end(current, parse(stream.planned_end(line_of(current))), target)
+        current = next_end(current, parse(stream.planned_end(line_of(current), limit())), target)
         yield line_of(current)
 
 

@@ -7,8 +7,9 @@ crashed before its first batch would resolve `latest` again, and lose the rows i
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -16,14 +17,16 @@ from pyspark.sql import SparkSession
 from stateflow.errors import UsageError
 from stateflow.format.records import SourceState
 from stateflow.format.source_offsets import NOTHING, SourceLeaves, joined_lines, kinds_of
+from stateflow.spark.internals.read_limits import ReadLimit
 from stateflow.spark.internals.scratch_folder import files_between, log_folder
-from stateflow.spark.internals.sources import DeltaSource, MicroBatchStream
+from stateflow.spark.internals.sources import DeltaSource, MicroBatchStream, PlanRefused
 from stateflow.spark.sources import delta, kafka
 from stateflow.spark.sources.delta import end_offsets, start_offset
 from stateflow.spark.sources.delta_offset import DeltaOffset
 from stateflow.spark.sources.files import end_lines_until
 from stateflow.spark.sources.kafka import end_lines_of
 from stateflow.spark.sources.leaves import LeafDescription, leaves_of, topic_ids_of
+from stateflow.spark.sources.limits import Limited, unlimited
 from stateflow.storage.file_urls import hadoop_path
 
 Bound = int | datetime
@@ -71,9 +74,11 @@ def bounded_batches(
     state: Mapping[str, SourceState],
     until: Bound | Mapping[str, Bound],
     nearer: Mapping[int, int] | None = None,
+    limits: Callable[[int], ReadLimit | None] = lambda number: None,
 ) -> Iterator[tuple[str, ...]]:
     """The offset lines, in plan order, of the end of each batch of a bounded run; none when everything is read. `nearer`: per
-    number of a stream a version of its Delta table that bounds it instead of `until`.
+    number of a stream a version of its Delta table that bounds it instead of `until`. `limits`: per number of a stream what the next batch may
+    take of it.
 
     `location` is the seeded folder. For every tuple call `plan_batch`, start a query with trigger `once`, and wait for
     it. The file source writes its log for one batch at a time, so take the next tuple only when the batch has ended.
@@ -86,7 +91,12 @@ def bounded_batches(
             bound = (nearer or {}).get(number, bound_of(uid, until))
             if bound is not None:
                 planners[number] = end_lines(
-                    spark, leaf, bound, current[number], log_folder(location, number)
+                    spark,
+                    leaf,
+                    bound,
+                    current[number],
+                    log_folder(location, number),
+                    partial(limits, number),
                 )
             number += 1
     while planners:
@@ -144,7 +154,12 @@ def _lies_behind(spark: SparkSession, leaf: LeafDescription, until: Bound, line:
 
 
 def end_lines(
-    spark: SparkSession, leaf: LeafDescription, until: Bound, from_line: str, folder: Path
+    spark: SparkSession,
+    leaf: LeafDescription,
+    until: Bound,
+    from_line: str,
+    folder: Path,
+    limit: Limited = unlimited,
 ) -> Iterator[str]:
     """The end of each batch of one stream, after `from_line` and through `until`.
 
@@ -153,7 +168,7 @@ def end_lines(
     if leaf.kind == "delta":
         source = delta_source(spark, leaf, folder)
         start = DeltaOffset.parse(from_line) if from_line != NOTHING else start_offset(source, until)
-        for end in end_offsets(source, start, until) if start is not None else ():
+        for end in end_offsets(source, start, until, limit) if start is not None else ():
             yield end.line()
     elif leaf.kind == "file":
         if not isinstance(until, datetime) or until.tzinfo is None:
@@ -161,12 +176,12 @@ def end_lines(
                 f"the file source {leaf.target} can only be bounded by a time with a time zone "
                 f"(the files' modification time), not by {until!r}"
             )
-        yield from end_lines_until(leaf.relation.files(_folder(folder)), from_line, until)
+        yield from end_lines_until(leaf.relation.files(spark, _folder(folder)), from_line, until, limit)
     elif leaf.kind == "kafka" and leaf.reads_micro_batches and isinstance(until, datetime):
         stream = open_stream(spark, leaf, folder)
         try:
             start_line = stream.initial() if from_line == NOTHING else from_line
-            yield from end_lines_of(stream, start_line, until)
+            yield from end_lines_of(stream, start_line, until, limit)
         finally:
             stream.stop()
     else:
@@ -174,6 +189,46 @@ def end_lines(
             f"a bounded run cannot end the {leaf.format} source {leaf.target} at {until!r}: Delta sources end at a "
             "version or time, file and Kafka sources at a time, others not at all; run without a bound"
         )
+
+
+def limited_batch(
+    spark: SparkSession,
+    location: Path,
+    layout: Sequence[SourceLeaves],
+    leaves: Sequence[LeafDescription],
+    state: Mapping[str, SourceState],
+    limits: Callable[[int], ReadLimit | None],
+) -> tuple[str, ...] | None:
+    """The offset lines, in plan order, of the end of a run's first batch under `limits`; None if there is nothing to read.
+
+    A query plans its first batch as soon as it starts, under the limits of the sources' options alone. So this one is planned
+    before: call `plan_batch`, and the query goes on from there.
+    """
+    before = joined_lines(layout, state)
+    flat = [leaf for own in leaves_of(layout, leaves).values() for leaf in own]
+    ends = tuple(
+        _limited_line(spark, leaf, before[number], log_folder(location, number), limits(number))
+        for number, leaf in enumerate(flat)
+    )
+    return ends if ends != before else None
+
+
+def _limited_line(
+    spark: SparkSession, leaf: LeafDescription, line: str, folder: Path, limit: ReadLimit | None
+) -> str:
+    if leaf.kind == "file":
+        end = leaf.relation.files(spark, _folder(folder)).next_end(limit)
+        return line if end is None or end[0] < 0 else end[1]
+    if line == NOTHING:
+        return line
+    source: DeltaSource | MicroBatchStream
+    source = delta_source(spark, leaf, folder) if leaf.kind == "delta" else open_stream(spark, leaf, folder)
+    try:
+        return source.planned_end(line, limit)
+    except PlanRefused:
+        return line  # the query says why
+    finally:
+        source.stop()
 
 
 def bound_of(uid: str, until: Bound | Mapping[str, Bound] | None) -> Bound | None:

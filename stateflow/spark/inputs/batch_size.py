@@ -1,0 +1,182 @@
+"""How much the next batch may take of each stream, so that a batch takes about `target_batch_duration`. No I/O.
+
+A batch has costs of its own and costs per row: after a batch of `seconds` its size times `target / seconds` comes near the target
+from one side, and never jumps over it. What is measured varies, so a batch near the target changes nothing, and of what is
+missing, two thirds are made up for at a time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from stateflow.format.records import MOST
+
+Unit = Literal["rows", "bytes", "files"]
+
+FIRST: Mapping[Unit, int] = {"rows": 10_000, "bytes": 8 << 20, "files": 1}
+"""What a job's first batch may take of a stream."""
+GROWTH = 2.0
+"""The most that a batch may be larger than the last one."""
+SHRINKING = 0.25
+_CALM = (0.85, 1.1)
+"""A batch that takes so much of the target is right."""
+_DAMPING = 2 / 3
+_FULL = 0.5
+"""A batch that took so much of what it might was held back; of one that took less, there was no more."""
+_APART = 1.5
+"""Two batches of so different sizes show what a batch costs beside its rows."""
+_WORTH = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a batch may take of one stream, and what it took."""
+
+    source: str
+    unit: Unit
+    most: int
+    took: int | None = None
+    """None while it is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A batch to compare others with, and what a batch costs beside its rows."""
+
+    rows: int
+    seconds: float
+    fixed: float | None = None
+    """Seconds that a batch without rows would take; None until two batches of different sizes have run."""
+
+    def then(self, rows: int, seconds: float) -> Measured:
+        small, large = sorted(((self.rows, self.seconds), (rows, seconds)))
+        if large[0] < _APART * small[0]:
+            return replace(self, fixed=min(self.fixed, seconds) if self.fixed is not None else None)
+        per_row = max(0.0, large[1] - small[1]) / (large[0] - small[0])
+        fixed = max(0.0, min(small[1], large[1]) - per_row * small[0])
+        return Measured(rows, seconds, fixed if self.fixed is None else (self.fixed + fixed) / 2)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSize:
+    """What a batch may take of each stream, in the order of the plan."""
+
+    shares: tuple[Share, ...]
+    measured: Measured | None = None
+
+    def after(self, rows: int, seconds: float, target: float) -> BatchSize:
+        """The size of the next batch, once a batch of this size has taken `seconds`."""
+        if rows <= 0 or seconds <= 0:
+            return self
+        known = self.measured
+        measured = known.then(rows, seconds) if known is not None else Measured(rows, seconds)
+        factor = _factor(seconds, reachable(target, measured))
+        return BatchSize(
+            tuple(replace(share, most=_next(share, factor), took=None) for share in self.shares), measured
+        )
+
+    def taken(self, took: Sequence[int | None]) -> BatchSize:
+        """With what a batch took of each stream."""
+        shares = tuple(replace(share, took=each) for share, each in zip(self.shares, took, strict=True))
+        return replace(self, shares=shares)
+
+
+def reachable(target: float, measured: Measured | None) -> float:
+    """The duration that batches are made for. Where next to no rows take as long as the target, smaller batches would only waste
+    time: then a batch takes twice as long as that."""
+    fixed = measured.fixed if measured is not None else None
+    return target if fixed is None else max(target, _WORTH * fixed)
+
+
+def first_size(streams: Sequence[tuple[str, Unit]], noted: BatchSize | None) -> BatchSize:
+    """The size that a run begins with: what the newest record has of the same streams, otherwise small."""
+    known = {
+        (share.source, number): share
+        for number, share in _numbered(noted.shares if noted is not None else ())
+    }
+    fresh = [Share(source, unit, FIRST[unit]) for source, unit in streams]
+    shares = [
+        replace(share, most=before.most)
+        if (before := known.get((share.source, number))) is not None and before.unit == share.unit
+        else share
+        for number, share in _numbered(fresh)
+    ]
+    return BatchSize(tuple(shares), noted.measured if noted is not None else None)
+
+
+def note(size: BatchSize, target: float) -> dict[str, Any]:
+    """As a record has it."""
+    streams = [
+        {"source": each.source, "unit": each.unit, "most": each.most}
+        | ({"took": each.took} if each.took is not None else {})
+        for each in size.shares
+    ]
+    noted: dict[str, Any] = {"target_ms": round(target * 1000), "streams": streams}
+    if size.measured is not None:
+        noted["measured"] = {"rows": size.measured.rows, "ms": round(size.measured.seconds * 1000)}
+        if size.measured.fixed is not None:
+            noted["measured"]["fixed_ms"] = round(size.measured.fixed * 1000)
+    return noted
+
+
+def size_of(noted: Any) -> BatchSize | None:
+    """What `note` has made; None if it is something else, since a run may have noted anything."""
+    try:
+        shares = tuple(
+            Share(str(each["source"]), each["unit"], _count(each["most"]), _count_or_none(each.get("took")))
+            for each in noted["streams"]
+        )
+        seen = noted.get("measured")
+        measured = _measured(seen) if seen is not None else None
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+    return BatchSize(shares, measured) if all(share.unit in FIRST for share in shares) else None
+
+
+def _measured(seen: Any) -> Measured:
+    fixed = _count_or_none(seen.get("fixed_ms"))
+    return Measured(
+        _count(seen["rows"]), _count(seen["ms"]) / 1000, fixed / 1000 if fixed is not None else None
+    )
+
+
+def _next(share: Share, factor: float) -> int:
+    took = share.took
+    if not took:
+        return share.most
+    if factor > 1:
+        # Only what was held back: a quiet source teaches nothing about a batch that is full.
+        return min(MOST, max(share.most, int(took * factor))) if took >= _FULL * share.most else share.most
+    if factor < 1:
+        return max(1, min(share.most, int(max(took, share.most * _FULL) * factor)))
+    return share.most
+
+
+def _factor(seconds: float, target: float) -> float:
+    if _CALM[0] <= seconds / target <= _CALM[1]:
+        return 1.0
+    return min(GROWTH, max(SHRINKING, math.pow(target / seconds, _DAMPING)))
+
+
+def _numbered(shares: Sequence[Share]) -> list[tuple[int, Share]]:
+    """Each share with its number among those of its source."""
+    seen: dict[str, int] = {}
+    numbered = []
+    for share in shares:
+        number = seen.get(share.source, 0)
+        seen[share.source] = number + 1
+        numbered.append((number, share))
+    return numbered
+
+
+def _count(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST:
+        raise ValueError
+    return value
+
+
+def _count_or_none(value: Any) -> int | None:
+    return None if value is None else _count(value)

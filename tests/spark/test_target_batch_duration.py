@@ -1,0 +1,202 @@
+"""Batches of the right size: a run chooses how much of a Delta table or of files the next batch reads."""
+
+from __future__ import annotations
+
+import itertools
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import stateflow as sf
+from stateflow.config.options import load
+from stateflow.errors import UsageError
+from stateflow.spark.inputs import batch_size
+from stateflow.spark.inputs.batch_size import size_of
+from tests.spark.pipelines import VISIT, Visit, Workbench, at
+
+FILES, ROWS = 24, 40
+
+
+def streams(report: Any) -> list[dict[str, Any]]:
+    noted = report.record.statistics["batch_size"]["streams"]
+    assert isinstance(noted, list)
+    return noted
+
+
+def table(spark: SparkSession, path: Path) -> None:
+    for number in range(FILES):
+        frame = spark.range(number * ROWS, (number + 1) * ROWS, numPartitions=1).selectExpr(
+            "id % 7 as user", "'home' as page", "1.0D as seconds", "timestamp'2026-01-01 00:00:00' as ts"
+        )
+        frame.write.format("delta").mode("append").save(str(path))
+
+
+def slowly(rows: DataFrame) -> DataFrame:
+    """A row takes 10 ms."""
+    wait = "reflect('java.lang.Thread', 'sleep', cast(10 + 0 * seconds as bigint)) is null"
+    return rows.where(f"{wait} or true").selectExpr("*", f"{wait} as waited")
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_size, "FIRST", {"rows": 40, "bytes": 1500, "files": 1})
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("kind", ["delta", "files"])
+def test_batches_grow_to_the_target_and_the_next_run_goes_on_there(
+    kind: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    bench = Workbench(spark, tmp_path)
+    if kind == "delta":
+        table(spark, tmp_path / "visits")
+    else:
+        for _ in range(FILES):
+            bench.rows("visits", [Visit(n % 7, "home", 1.0, at(0)) for n in range(ROWS)])
+
+    def source(spark: SparkSession) -> Any:
+        if kind == "delta":
+            return spark.readStream.format("delta").load(str(tmp_path / "visits"))
+        return spark.readStream.schema(VISIT).json(str(tmp_path / "visits"))
+
+    @sf.pipeline("sized")
+    def sized(flow: sf.Flow) -> None:
+        visits = flow.source("visits", source, Visit)
+        visits.append("out", sf.delta(str(tmp_path / "out")))
+
+    bench.run(sized, target_batch_duration="20 seconds")
+    took = [stream["took"] for report in bench.reports for stream in streams(report)]
+    most = [stream["most"] for report in bench.reports for stream in streams(report)]
+    rows = [report.rows for report in bench.reports]
+    assert sum(rows) == FILES * ROWS
+    assert spark.read.format("delta").load(str(tmp_path / "out")).count() == FILES * ROWS
+    assert rows[0] <= 2 * ROWS  # the first batch is small, though all was there
+    assert len(rows) >= 4
+    assert all(later <= 2.6 * before for before, later in itertools.pairwise(rows))
+    assert max(rows) >= 4 * rows[0]
+    assert all(each > 0 for each in took)
+    assert most == sorted(most)
+
+    if kind == "delta":
+        table(spark, tmp_path / "visits")
+    else:
+        for _ in range(FILES):
+            bench.rows("visits", [Visit(n % 7, "home", 1.0, at(0)) for n in range(ROWS)])
+    bench.run(sized, target_batch_duration="20 seconds")
+    assert streams(bench.reports[0])[0]["most"] >= most[-1]
+    assert bench.reports[0].rows > rows[0]
+    assert sum(report.rows for report in bench.reports) == FILES * ROWS
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("per_batch", [1, 3])
+def test_what_the_source_says_stays_the_most(per_batch: int, spark: SparkSession, tmp_path: Path) -> None:
+    bench = Workbench(spark, tmp_path)
+    for _ in range(8):
+        bench.rows("visits", [Visit(1, "home", 1.0, at(0))])
+
+    @sf.pipeline("bounded")
+    def bounded(flow: sf.Flow) -> None:
+        visits = flow.source("visits", bench.source("visits", VISIT, per_batch), Visit)
+        visits.collect("out", sf.memory("bounded"))
+
+    bench.run(bounded, target_batch_duration="1 minute")
+    assert streams(bench.reports[0])[0]["unit"] == "files"
+    rows = [report.rows for report in bench.reports]
+    assert rows[0] == 1
+    assert max(rows) == per_batch
+    assert sum(rows) == 8
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("option", ["maxFilesPerTrigger", "maxBytesPerTrigger"])
+def test_what_a_delta_source_says_stays_the_most(option: str, spark: SparkSession, tmp_path: Path) -> None:
+    table(spark, tmp_path / "visits")
+    bench = Workbench(spark, tmp_path)
+
+    @sf.pipeline("bounded-delta")
+    def bounded(flow: sf.Flow) -> None:
+        path = str(tmp_path / "visits")
+        visits = flow.source(
+            "visits", lambda spark: spark.readStream.format("delta").option(option, "2").load(path), Visit
+        )
+        visits.collect("out", sf.memory("bounded-delta"))
+
+    bench.run(bounded, target_batch_duration="1 minute", stop_after=5)
+    most = {"maxFilesPerTrigger": 2, "maxBytesPerTrigger": 1}[option] * ROWS
+    assert max(report.rows for report in bench.reports) == most
+
+
+@pytest.mark.usefixtures("small")
+def test_a_bounded_run_has_batches_of_the_right_size_and_ends_at_its_bound(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table(spark, tmp_path / "visits")
+    bench = Workbench(spark, tmp_path)
+
+    @sf.pipeline("until")
+    def until(flow: sf.Flow) -> None:
+        path = str(tmp_path / "visits")
+        visits = flow.source("visits", lambda spark: spark.readStream.format("delta").load(path), Visit)
+        visits.collect("out", sf.memory("until"))
+
+    from stateflow.spark.runner import RunRequest, run
+
+    reports: list[Any] = []
+    options = load(
+        code={
+            "checkpoint_dir": str(tmp_path / "root"),
+            "cache_dir": str(tmp_path / "cache"),
+            "local_fsync": False,
+            "target_batch_duration": "1 minute",
+        },
+        env={},
+        folder=tmp_path,
+    )
+    run(RunRequest(until, options, until=9, listener=reports.append))
+    assert sum(report.rows for report in reports) == 10 * ROWS
+    assert reports[0].rows <= 2 * ROWS
+    assert len(reports) >= 3
+    assert bench.records("until")
+
+
+@pytest.mark.usefixtures("small")
+def test_slow_rows_make_smaller_batches(spark: SparkSession, tmp_path: Path) -> None:
+    table(spark, tmp_path / "visits")
+    bench = Workbench(spark, tmp_path)
+
+    @sf.pipeline("slow")
+    def slow(flow: sf.Flow) -> None:
+        path = str(tmp_path / "visits")
+        visits = flow.source(
+            "visits", lambda spark: slowly(spark.readStream.format("delta").load(path)), Visit
+        )
+        visits.collect("out", sf.memory("slow"))
+
+    bench.run(slow, target_batch_duration="2 seconds")
+    assert sum(report.rows for report in bench.reports) == FILES * ROWS
+    # All of it in one batch would take ten seconds.
+    assert max(report.duration for report in bench.reports[1:]) < 6
+
+
+def test_without_a_target_a_record_has_no_word_of_it(spark: SparkSession, tmp_path: Path) -> None:
+    bench = Workbench(spark, tmp_path)
+    bench.rows("visits", [Visit(1, "home", 1.0, datetime(2026, 1, 1, tzinfo=UTC))])
+
+    @sf.pipeline("plain")
+    def plain(flow: sf.Flow) -> None:
+        visits = flow.source("visits", bench.source("visits", VISIT), Visit)
+        visits.collect("out", sf.memory("plain"))
+
+    bench.run(plain)
+    assert size_of(bench.reports[0].record.statistics.get("batch_size")) is None
+
+
+def test_a_target_beyond_the_deadline_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"target_batch_duration .* has to be shorter than batch_deadline"):
+        load(code={"target_batch_duration": "20 minutes"}, env={}, folder=tmp_path)
+    with pytest.raises(UsageError, match="target_batch_duration, set by the pipeline's code, is not usable"):
+        load(code={"target_batch_duration": "soon"}, env={}, folder=tmp_path)
