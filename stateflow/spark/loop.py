@@ -446,6 +446,8 @@ class BatchLoop:
         self._absent.check(observed, positions, self.location)
         for about, sentence in batch.warnings.items():
             self.warnings.add(about, sentence)
+        for uid, hot in batch.hot_keys().items():
+            self.warnings.add(f"hot key: {uid}", hot.sentence(uid), f"the key is {hot.key}")
         for about, sentence in early_times(observed):
             self.warnings.add(about, sentence)
         if batch.attempt.parent is not None and not input_free:

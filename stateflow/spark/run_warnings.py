@@ -26,10 +26,12 @@ class RunWarnings:
     def __init__(self) -> None:
         self._by_subject: dict[str, str] = {}
 
-    def add(self, about: str, sentence: str) -> None:
-        """`about` names the matter, such as "source orders: unknown columns"; a later sentence about it takes the place of this one."""
+    def add(self, about: str, sentence: str, in_log: str = "") -> None:
+        """`about` names the matter, such as "source orders: unknown columns"; a later sentence about it takes the place of this one.
+
+        `in_log` is what the log alone has besides: a key, which no record may keep."""
         if about not in self._by_subject:
-            _log.warning("%s", sentence)
+            _log.warning("%s", f"{sentence} ({in_log})" if in_log else sentence)
         self._by_subject[about] = sentence
 
     def take_over(self, sentences: Iterable[str]) -> None:

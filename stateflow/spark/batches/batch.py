@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 
 from stateflow.errors import UsageError
 from stateflow.format.records import OperatorState, Prepared, ShownState
-from stateflow.operators.combiner_choice import Combined, as_note
+from stateflow.operators.combiner_choice import Combined, as_note, combines
 from stateflow.pipelines.feed_readers import fed_by, readers_of
 from stateflow.pipelines.graph import (
     KeyedNode,
@@ -46,6 +46,7 @@ from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.spark.sinks.staging import ScratchTarget, StagedWriter, StoreTarget, Target
 from stateflow.spark.task.acks import Ack, summed, total
 from stateflow.spark.task.columns import RowReader
+from stateflow.spark.task.hot_keys import HotKey, hot_key
 
 BROADCAST_LIMIT = 100_000
 _JUDGED = "_judged"
@@ -108,9 +109,20 @@ class Batch:
         """The rows of the operator's broadcast streams."""
         return {name: self._broadcast(node, stream) for name, stream in node.broadcast.items()}
 
+    def hot_keys(self) -> dict[str, HotKey]:
+        """By operator the key that made one of its tasks slow, unless rows are combined before they come there from now on."""
+        found = {
+            uid: hot_key(acks)
+            for uid, acks in self.acks.items()
+            if uid not in self.combined or not combines(self.combined[uid])
+        }
+        return {uid: hot for uid, hot in found.items() if hot is not None}
+
     def statistics(self) -> dict[str, Any]:
         """Per operator, and in sum."""
         per_operator = {uid: total(acks) for uid, acks in self.acks.items()}
+        for uid, hot in self.hot_keys().items():
+            per_operator[uid]["hot_key"] = {"share": round(hot.share, 3), "subtask": hot.subtask}
         metrics = summed(numbers["metrics"] for numbers in per_operator.values())
         statistics = {"operators": per_operator, "metrics": metrics, "timings": dict(self.timings)}
         if self.combined:

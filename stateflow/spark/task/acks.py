@@ -30,6 +30,12 @@ class Ack(msgspec.Struct, frozen=True, omit_defaults=True):
     elements: dict[str, tuple[bytes, ...]] = {}
     """Operator state."""
     rows_in: int = 0
+    taken: int = 0
+    """Rows that came through the exchange; a combined one counts once."""
+    hot_key: str = ""
+    """The key that most of them have, as text."""
+    hot_rows: int = 0
+    """How many of them have it, about."""
     rows_out: int = 0
     keys: int = 0
     groups: int = 0

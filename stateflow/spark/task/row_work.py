@@ -19,6 +19,7 @@ from stateflow.pipelines.processes.operator_spec import DEAD_LETTER, MAIN, Opera
 from stateflow.spark.task.blocks import Blocks, Shape
 from stateflow.spark.task.carried import Carried
 from stateflow.spark.task.columns import RowReader
+from stateflow.spark.task.hot_keys import KeySample
 from stateflow.spark.task.shards import Timers
 from stateflow.spark.task.subtask import Outputs, Task, Work
 from stateflow.state.backends.base import Backend
@@ -114,9 +115,11 @@ class KeyedWork(RowWork):
         spec, outputs = task.spec, RowOutputs(task)
         self._engine = KeyedEngine(spec, task.moment, subtask, len(task.shards), outputs.writers)
         super().__init__(task, self._engine, outputs)
+        shape = Shape(spec.uid, self._engine.codec, spec.key_columns, spec.rows, task.carry)
+        self._sample = KeySample(shape.keys.indices)
         self.source = Blocks(
-            batches,
-            Shape(spec.uid, self._engine.codec, spec.key_columns, spec.rows, task.carry),
+            self._sample.of(batches),
+            shape,
             spec.dead_letter_limit if spec.on_error == DEAD_LETTER else 0,
             task.storage.folder,
         )
@@ -157,6 +160,7 @@ class KeyedWork(RowWork):
             "dead_letters": engine.dead_letters,
             "timers": engine.timers_fired,
             "expired": engine.expiry.expired,
+            **self._sample.figures(),
         }
 
 

@@ -13,6 +13,7 @@ from stateflow.format.records import Shard
 from stateflow.operators.columnar import ColumnarEngine, ColumnarSpec
 from stateflow.pipelines.processes.operator_spec import MAIN
 from stateflow.spark.task.carried import Carried
+from stateflow.spark.task.hot_keys import KeySample
 from stateflow.spark.task.key_columns import KeyColumns
 from stateflow.spark.task.shards import Timers
 from stateflow.spark.task.subtask import Outputs, Task, Work
@@ -47,8 +48,13 @@ class TableWork(Work):
         self.outputs = Outputs(task, spec.outputs)
         keys = KeyColumns(spec.uid, [name for name, _ in spec.key], task.carry.key_indices)
         operator = spec.operator
+        self._sample = KeySample(keys.indices)
         self.source = TableFeed(
-            batches, keys, operator.chunk_rows, task.storage.folder, null_keys=operator.null_keys
+            self._sample.of(batches),
+            keys,
+            operator.chunk_rows,
+            task.storage.folder,
+            null_keys=operator.null_keys,
         )
         self.pieces = self.source.tables(shards)
 
@@ -73,6 +79,7 @@ class TableWork(Work):
             "groups": engine.groups,
             "dead_letters": engine.dead_letters,
             "expired": engine.expiry.expired,
+            **self._sample.figures(),
         }
 
     def _put_out(self, produced: Iterator[tuple[str, Any]]) -> Iterator[Any]:
