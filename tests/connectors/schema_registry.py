@@ -12,14 +12,50 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
 
+from google.protobuf import text_format
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+
+from stateflow.connectors.kafka.protobuf import ProtobufFile
+
 
 @dataclass
 class Registry:
     url: str = ""
-    schemas: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+    schemas: dict[int, Mapping[str, Any] | bytes] = field(default_factory=dict)
+    """Of Protobuf the descriptor of a file."""
+    references: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     subjects: dict[str, list[int]] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     login: str = ""
+    serialized: bool = True
+    """Whether it gives descriptors, as newer registries do."""
+
+    def under(
+        self, subject: str, id: int, schema: Mapping[str, Any] | bytes, *references: tuple[str, str, int]
+    ) -> None:
+        """Keeps a schema as the newest of a subject. Each reference is a name, a subject and a version."""
+        self.schemas[id] = schema
+        self.references[id] = [{"name": n, "subject": s, "version": v} for n, s, v in references]
+        self.subjects.setdefault(subject, []).append(id)
+
+    def answer(self, id: int) -> dict[str, Any]:
+        schema = self.schemas[id]
+        found: dict[str, Any] = {"id": id, "references": self.references.get(id, [])}
+        if not isinstance(schema, bytes):
+            return {**found, "schema": json.dumps(schema)}
+        text = base64.b64encode(schema).decode() if self.serialized else 'syntax = "proto3"; message Order {}'
+        return {**found, "schema": text, "schemaType": "PROTOBUF"}
+
+    def found(self, path: str) -> Any:
+        """The answer to a path; None if there is nothing."""
+        parts = path.partition("?")[0].strip("/").split("/")
+        if parts[:2] == ["schemas", "ids"]:
+            return self.answer(int(parts[2])) if int(parts[2]) in self.schemas else None
+        if parts[0] == "subjects" and len(parts) == 4:
+            ids = self.subjects.get(parts[1], [])
+            at = len(ids) if parts[3] == "latest" else int(parts[3])
+            return self.answer(ids[at - 1]) if 0 < at <= len(ids) else None
+        return []
 
 
 @contextmanager
@@ -31,15 +67,11 @@ def registry(login: str = "") -> Iterator[Registry]:
             served.asked.append(self.path)
             given = self.headers.get("Authorization", "")
             wanted = f"Basic {base64.b64encode(served.login.encode()).decode()}" if served.login else ""
-            id = self.path.removeprefix("/schemas/ids/")
-            body: Any = []
-            code = 200
+            code, body = 200, served.found(self.path)
             if given != wanted:
                 code, body = 401, {"error_code": 40101, "message": "Unauthorized"}
-            elif id.isdigit():
-                found = served.schemas.get(int(id))
-                code = 404 if found is None else 200
-                body = {"error_code": 40403} if found is None else {"schema": json.dumps(found)}
+            elif body is None:
+                code, body = 404, {"error_code": 40403}
             self.send_response(code)
             self.end_headers()
             self.wfile.write(json.dumps(body).encode())
@@ -49,10 +81,10 @@ def registry(login: str = "") -> Iterator[Registry]:
             served.asked.append(self.path)
             subject = self.path.split("/")[2]
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            schema = json.loads(body["schema"])
+            schema = _parsed(body)
             known = [served.schemas[id] for id in served.subjects.get(subject, [])]
-            types = {field["name"]: field["type"] for each in known for field in each["fields"]}
-            lost = [f["name"] for f in schema["fields"] if types.get(f["name"], f["type"]) != f["type"]]
+            types = {name: type for each in known for name, type in _fields(each)}
+            lost = [name for name, type in _fields(schema) if types.get(name, type) != type]
             code, answer = 200, {}
             if lost:
                 code, answer = 409, {"error_code": 409, "message": f"TYPE_MISMATCH of {lost[0]}"}
@@ -78,6 +110,39 @@ def registry(login: str = "") -> Iterator[Registry]:
     finally:
         server.shutdown()
         server.server_close()
+
+
+def _parsed(body: Any) -> Mapping[str, Any] | bytes:
+    if body["schemaType"] == "PROTOBUF":
+        return base64.b64decode(body["schema"])
+    parsed: Mapping[str, Any] = json.loads(body["schema"])
+    return parsed
+
+
+def _fields(schema: Mapping[str, Any] | bytes) -> list[tuple[str, Any]]:
+    """What readers know a field by, and its type."""
+    if not isinstance(schema, bytes):
+        return [(field["name"], field["type"]) for field in schema["fields"]]
+    messages = FileDescriptorProto.FromString(schema).message_type
+    return [(f"{each.name}.{field.number}", field.type) for each in messages for field in each.field]
+
+
+def file(text: str, *imports: str, name: str = "shop.proto", package: str = "shop") -> bytes:
+    """The descriptor of a file whose messages are written in Protobuf's text format."""
+    made = FileDescriptorProto(name=name, package=package, syntax="proto3", dependency=imports)
+    return bytes(text_format.Merge(text, made).SerializeToString())
+
+
+def value(descriptor: bytes, message: str, *imports: bytes, **fields: Any) -> bytes:
+    """A message as a writer with this descriptor makes it."""
+    made = ProtobufFile(descriptor, imports)
+    return bytes(made.made(made.message(message))(**fields).SerializeToString())
+
+
+def framed_message(id: int, value: bytes, *path: int) -> bytes:
+    """As a writer with a registry sends a message that stands there in its file."""
+    where = b"\0" if path in ((), (0,)) else number(len(path)) + b"".join(map(number, path))
+    return framed(id, where + value)
 
 
 def number(value: int) -> bytes:

@@ -14,8 +14,8 @@ import pytest
 import stateflow as sf
 from stateflow.connectors import NotFoundError, UnavailableError, UsageError
 from stateflow.connectors.kafka.avro import AvroMisfit, AvroSchema
-from stateflow.connectors.kafka.avro_rows import PARSED, REASON, AvroRows
-from stateflow.connectors.kafka.columns import MESSAGE
+from stateflow.connectors.kafka.avro_rows import AvroRows
+from stateflow.connectors.kafka.columns import MESSAGE, PARSED, REASON
 from stateflow.connectors.kafka.registry import SchemaRegistry
 from stateflow.spark.task.failures import translated
 from tests.connectors.schema_registry import double, framed, number, registry, text
@@ -149,7 +149,7 @@ def test_a_registry_that_does_not_help_is_an_error_with_the_next_step() -> None:
         with pytest.raises(
             NotFoundError, match="has no /schemas/ids/9: is it the registry that the topic's writers use"
         ):
-            known.schema(9)
+            known.schema(9, "AVRO")
         of = AvroRows(COLUMNS, WANTED, known)
         ((row, reason),) = rows(of, framed(9, b""))
         assert row is None

@@ -72,6 +72,7 @@ class TestKafkaAppend(SinkConformance):
 
 class TestKafkaAvro(TestKafkaAppend):
     names = "avro"
+    form = "avro"
 
     @pytest.fixture(autouse=True)
     def _registry(self) -> Iterator[None]:
@@ -80,7 +81,7 @@ class TestKafkaAvro(TestKafkaAppend):
             yield
 
     def target(self, folder: Path, name: str) -> KafkaTopic:
-        return replace(super().target(folder, name), value="avro", registry=self.registry)
+        return replace(super().target(folder, name), value=self.form, registry=self.registry)
 
     def rows(self, target: KafkaTopic) -> Iterable[Mapping[str, Any]]:
         """As a source of ours reads them, without the jars of its reader."""
@@ -95,6 +96,11 @@ class TestKafkaAvro(TestKafkaAppend):
         )
         source = target.declared("rows", row_type("id long, slot long, at long, v string, op string"))
         return source.parsed(messages.coalesce(1)).toArrow().to_pylist()
+
+
+class TestKafkaProtobuf(TestKafkaAvro):
+    names = "protobuf"
+    form = "protobuf"
 
 
 class TestKafkaUpsert(TestKafkaAppend):

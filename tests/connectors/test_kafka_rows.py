@@ -17,7 +17,7 @@ from stateflow.connectors.kafka.source import KafkaMessages
 from stateflow.connectors.kafka.topic import KafkaTopic
 from stateflow.pipelines.rows.row_type import row_type
 from stateflow.spark.task.failures import translated
-from tests.connectors.schema_registry import double, framed, number, registry
+from tests.connectors.schema_registry import double, file, framed, framed_message, number, registry, value
 
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 MESSAGE = (
@@ -245,6 +245,56 @@ def test_values_of_avro_are_rows_or_fail_as_those_of_json_do(spark: SparkSession
         kept = source(PaidOrBroken, options={"columnNameOfCorruptRecord": "broken"}, **given)
         found = read(spark, kept, first, b"no avro")
         assert [(row["user"], row["broken"]) for row in found] == [(7, None), (None, "bm8gYXZybw==")]
+
+
+def test_a_message_of_protobuf_is_a_row_and_one_that_does_not_fit_is_kept_as_it_was_sent(
+    spark: SparkSession,
+) -> None:
+    @dataclass
+    class Line:
+        sku: str
+        count: int | None
+
+    @dataclass
+    class Cart:
+        user: int | None
+        lines: list[Line]
+        at: datetime | None
+        kafka_offset: int
+        broken: str | None = None
+
+    fields = (
+        'field { name: "user" number: 1 type: TYPE_INT64 } '
+        'field { name: "lines" number: 2 label: LABEL_REPEATED type: TYPE_MESSAGE type_name: ".shop.Line" } '
+        'field { name: "at" number: 3 type: TYPE_MESSAGE type_name: ".google.protobuf.Timestamp" }'
+    )
+    line = 'field { name: "sku" number: 1 type: TYPE_STRING } field { name: "count" number: 2 type: TYPE_UINT32 }'
+    of = file(
+        f'message_type {{ name: "Cart" {fields} }} message_type {{ name: "Line" {line} }}',
+        "google/protobuf/timestamp.proto",
+    )
+    with registry() as served:
+        served.under("orders-value", 1, of)
+        given = {"value": "protobuf", "registry": served.url, "message": "shop.Cart"}
+        at = {"seconds": int(AT.timestamp())}
+        full = framed_message(
+            1, value(of, "shop.Cart", user=7, lines=[{"sku": "a", "count": 2}, {"sku": "b"}], at=at)
+        )
+        bare = framed_message(1, value(of, "shop.Cart"))
+        other = framed_message(1, value(of, "shop.Line", sku="a"), 1)
+        lines = [{"sku": "a", "count": 2}, {"sku": "b", "count": 0}]
+        rows = [
+            {"user": 7, "lines": lines, "at": AT, "kafka_offset": 70, "broken": None},
+            {"user": 0, "lines": [], "at": None, "kafka_offset": 71, "broken": None},
+        ]
+        assert read(spark, source(Cart, **given), full, bare) == rows
+        said = refusal(spark, source(Cart, **given), full, other)
+        assert "the message at offset 71 of topic orders" in said
+        assert "it is a shop.Line, and the source reads shop.Cart" in said
+        kept = source(Cart, options={"columnNameOfCorruptRecord": "broken"}, **given)
+        found = read(spark, kept, full, other, b'{"user": 1}')
+        assert [row["user"] for row in found] == [7, None, None]
+        assert [row["broken"] for row in found][1:] == ["AAAAAAECAgoBYQ==", "eyJ1c2VyIjogMX0="]
 
 
 def of_fields(**fields: Any) -> Any:

@@ -62,7 +62,7 @@ def test_several_topics_are_named_one_by_one_or_in_a_list() -> None:
         (
             ("a",),
             {**BROKER, "registry": REGISTRY},
-            "registry would do nothing, as neither value nor key is Avro",
+            "registry would do nothing, as neither value nor key is Avro or Protobuf",
         ),
         (
             ("a",),

@@ -112,6 +112,7 @@ def test_every_format_has_its_options() -> None:
         "kafka",
         "kafka avro",
         "kafka json",
+        "kafka protobuf",
     }
 
 

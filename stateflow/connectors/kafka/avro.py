@@ -43,14 +43,12 @@ class AvroMisfit(ValueError):
 class AvroSchema:
     """A schema of a writer."""
 
-    def __init__(self, text: str) -> None:
-        """AvroMisfit for a text that is none."""
+    def __init__(self, text: str, named: Iterable[str] = ()) -> None:
+        """AvroMisfit for a text that is none. `named` are schemas whose types it names, each after those that it names itself."""
         self._named: dict[str, Any] = {}
-        try:
-            parsed = json.loads(text)
-        except ValueError:
-            parsed = text.strip()
-        self.root = self._resolved(parsed, "")
+        for each in named:
+            self._resolved(_parsed(each), "")
+        self.root = self._resolved(_parsed(text), "")
         self._made: dict[int, Decode] = {}
         self._decode = self._decoder(self.root)
 
@@ -162,6 +160,13 @@ class AvroSchema:
         plain = _fixed(node["size"]) if kind == "fixed" else _PRIMITIVES[kind]
         convert = _conversion(node)
         return plain if convert is None else _then(plain, convert)
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text.strip()
 
 
 def _kind(node: Any) -> str:

@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from stateflow.connectors import NotFoundError, StateflowError, arrow_type, task_error
+from stateflow.connectors import NotFoundError, StateflowError, UsageError, arrow_type, task_error
 from stateflow.connectors.kafka.avro import AvroMisfit, AvroSchema
-from stateflow.connectors.kafka.columns import MESSAGE
+from stateflow.connectors.kafka.columns import MESSAGE, PARSED, REASON
 from stateflow.connectors.kafka.registry import SchemaRegistry
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-PARSED, REASON = "_sf_parsed", "_sf_reason"
 _MAGIC = 5
 """Bytes before a value that say its schema: a zero, and the id."""
 
@@ -66,7 +65,7 @@ class AvroRows:
                     "it does not begin with the id of a schema, as a writer with a registry writes it",
                 )
             id = int.from_bytes(value[1:_MAGIC], "big")
-            schema = self.registry.schema(id)
+            schema = _registered(self.registry, id)
             if misfit := _misfit(self.registry, id, columns, self.wanted):
                 return None, misfit
             return schema.decode(value, _MAGIC), None
@@ -77,6 +76,15 @@ class AvroRows:
             return None, str(error)
         except StateflowError as error:
             raise task_error(error) from error
+
+
+@cache
+def _registered(registry: SchemaRegistry, id: int) -> AvroSchema:
+    found = registry.schema(id, "AVRO")
+    try:
+        return AvroSchema(found.text, (text for _, text in found.references))
+    except (AvroMisfit, KeyError, TypeError) as error:
+        raise UsageError(f"{found.what} cannot be read ({error}): register it anew") from error
 
 
 @cache
@@ -92,7 +100,7 @@ def _misfit(
     wanted: tuple[tuple[str, ...], ...],
 ) -> str:
     """Why values of a schema, told by its id or as it is, do not fit; empty if they do."""
-    found = registry.schema(int(schema)) if registry is not None else _given(str(schema))
+    found = _registered(registry, int(schema)) if registry is not None else _given(str(schema))
     try:
         found.require(dict(columns), wanted)
     except AvroMisfit as error:

@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from stateflow.connectors import IncompatibleError, UsageError, fields_of, inside_of, parts_of_schema
 from stateflow.connectors.kafka.avro import EXACT
-from stateflow.connectors.kafka.registry import registry_of
+from stateflow.connectors.kafka.columns import MADE
+from stateflow.connectors.kafka.registry import registry_of, subject_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from stateflow.connectors.kafka.topic import KafkaTopic
-
-VALUE = "_sf_avro"
-"""The column with the values."""
 
 Encode = Callable[[Any, bytearray], None]
 """Appends a value."""
@@ -42,7 +40,7 @@ class AvroValues:
     """Of the schema in the registry."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The batches with the column `VALUE`."""
+        """The batches with the column `MADE`."""
         import pyarrow as pa
 
         head = b"\0" + self.id.to_bytes(4, "big")
@@ -55,7 +53,7 @@ class AvroValues:
                     encode(value, out)
                 values.append(bytes(out))
             yield pa.RecordBatch.from_arrays(
-                [*batch.columns, pa.array(values, pa.binary())], [*batch.schema.names, VALUE]
+                [*batch.columns, pa.array(values, pa.binary())], [*batch.schema.names, MADE]
             )
 
 
@@ -65,7 +63,8 @@ def registered(topic: KafkaTopic, columns: Sequence[tuple[str, str]]) -> AvroVal
     if registry is None:
         raise UsageError(f"{topic}: its values are Avro, and nothing says where the registry is")
     text = json.dumps(schema_of(topic.topic, columns))
-    return AvroValues(topic.topic, tuple(columns), registry.register(f"{topic.topic}-value", text))
+    id = registry.register(subject_of(topic.topic), text, "AVRO")
+    return AvroValues(topic.topic, tuple(columns), id)
 
 
 def schema_of(topic: str, columns: Sequence[tuple[str, str]]) -> dict[str, Any]:

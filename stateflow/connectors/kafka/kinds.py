@@ -30,6 +30,8 @@ def _place(target: KafkaTopic) -> str:
 
 def _require(target: KafkaTopic) -> None:
     required("confluent_kafka", "kafka", str(target))
+    if target.value == "protobuf":
+        required("google.protobuf", "kafka", str(target))
     settings_of(target)
 
 
@@ -42,6 +44,7 @@ def _check_target(where: str, target: KafkaTopic) -> None:
     _ = target.topic
     for name, given, otherwise in (
         ("since", target.since, "earliest"), ("per_batch", target.per_batch, None), ("schema", target.schema, ""),
+        ("schema", target.descriptors, b""), ("message", target.message, ""),
     ):  # fmt: skip
         if given != otherwise:
             raise for_reading(where, name, target)

@@ -7,7 +7,7 @@ from copy import deepcopy
 from typing import TYPE_CHECKING
 
 from stateflow.connectors import DELETE, UsageError, as_json, check_as_json, quoted
-from stateflow.connectors.kafka import avro_values
+from stateflow.connectors.kafka.columns import MADE
 from stateflow.connectors.kafka.kinds import TEXTS, one_column
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from stateflow.connectors.kafka.avro_values import AvroValues
+    from stateflow.connectors.kafka.protobuf_values import ProtobufValues
     from stateflow.connectors.kafka.topic import KafkaTopic
 
 KEY, VALUE, SIZE = "key", "value", "size"
@@ -52,13 +53,13 @@ def messages(
     values: Sequence[str],
     operation: str,
     order_by: Sequence[str],
-    avro: AvroValues | None = None,
+    encoder: AvroValues | ProtobufValues | None = None,
 ) -> DataFrame:
     """The rows as they are staged: key, value, how many bytes they have, and by what messages of one key are ordered."""
-    if avro is not None:
+    if encoder is not None:
         # Behind all columns, of which the key is made.
-        frame = frame.mapInArrow(avro, deepcopy(frame.schema).add(avro_values.VALUE, "binary"))
-        value = avro_values.VALUE
+        frame = frame.mapInArrow(encoder, deepcopy(frame.schema).add(MADE, "binary"))
+        value = MADE
     else:
         value = as_json(values) if topic.value == "json" else quoted(values[0])
     if operation:

@@ -1,4 +1,4 @@
-"""A schema registry that speaks Confluent's protocol: the schema of an id, asked for once by each process."""
+"""A schema registry that speaks Confluent's protocol: the schema of an id with all that it refers to, asked for once by each process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import base64
 import json
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote
 from urllib.request import Request, urlopen
@@ -18,10 +18,11 @@ from stateflow.connectors import (
     UnavailableError,
     UsageError,
 )
-from stateflow.connectors.kafka.avro import AvroMisfit, AvroSchema
 from stateflow.connectors.kafka.settings import registry_settings
 from stateflow.connectors.kafka.topic import KafkaTopic
 
+SchemaType = Literal["AVRO", "PROTOBUF"]
+_WORDS: dict[str, str] = {"AVRO": "Avro", "PROTOBUF": "Protobuf"}
 _PATIENCE = 15
 """Seconds that a registry has to answer in."""
 
@@ -34,17 +35,28 @@ class SchemaRegistry:
     login: str = field(default="", repr=False)
     """`user:password`, or empty."""
 
-    def schema(self, id: int) -> AvroSchema:
-        """The schema that a writer has registered under an id."""
-        return _schema(self, id)
+    def schema(self, id: int, type: SchemaType) -> RegisteredSchema:
+        """The schema that a writer has registered under an id. UsageError for one of another type."""
+        return _schema(self, id, type)
+
+    def newest(self, subject: str, type: SchemaType) -> RegisteredSchema | None:
+        """The newest schema of a subject; None if there is no such subject."""
+        path = f"/subjects/{quote(subject, safe='')}/versions/latest{_FORMAT[type]}"
+        try:
+            answer = self._get(path)
+        except NotFoundError:
+            return None
+        return _resolved(
+            self, answer, type, f"the newest schema of subject {subject} in the registry {self.url}"
+        )
 
     def check(self) -> None:
         """UnavailableError for one that does not answer, UsageError for one that refuses the login."""
         self._get("/subjects")
 
-    def register(self, subject: str, schema: str) -> int:
+    def register(self, subject: str, schema: str, type: SchemaType) -> int:
         """The id of a schema of the subject, which it has from now on. IncompatibleError where the registry's rules refuse it."""
-        return _registered(self, subject, schema)
+        return _registered(self, subject, schema, type)
 
     def _get(self, path: str, body: Any = None) -> Any:
         request = Request(self.url.rstrip("/") + path, headers={"Accept": "application/json"})
@@ -71,29 +83,74 @@ class SchemaRegistry:
             ) from None
 
 
-@cache
-def _schema(registry: SchemaRegistry, id: int) -> AvroSchema:
-    answer = registry._get(f"/schemas/ids/{id}")
-    if answer.get("schemaType", "AVRO") != "AVRO":
-        raise UsageError(
-            f"schema {id} of the registry {registry.url} is {answer['schemaType']}, and the topic is read as Avro"
-        )
-    if answer.get("references"):
-        raise UsageError(
-            f"schema {id} of the registry {registry.url} has references to other subjects, which are not followed: register it as one schema"
-        )
-    try:
-        return AvroSchema(answer["schema"])
-    except (AvroMisfit, KeyError, TypeError) as error:
-        raise UsageError(
-            f"schema {id} of the registry {registry.url} cannot be read ({error}): register it anew"
-        ) from error
+@dataclass(frozen=True, slots=True)
+class RegisteredSchema:
+    """A schema with those that it refers to, directly or through others."""
+
+    what: str
+    """Its id or subject, and the registry."""
+    text: str
+    """Of Protobuf a descriptor in Base64."""
+    references: tuple[tuple[str, str], ...] = ()
+    """The name and the text of each. One that another refers to stands before it."""
+
+
+_FORMAT: dict[str, str] = {"AVRO": "", "PROTOBUF": "?format=serialized"}
+"""Protobuf's own parser of `.proto` files is a compiler in C++. The registry has one, and gives what it has read."""
 
 
 @cache
-def _registered(registry: SchemaRegistry, subject: str, schema: str) -> int:
+def _schema(registry: SchemaRegistry, id: int, type: SchemaType) -> RegisteredSchema:
+    answer = registry._get(f"/schemas/ids/{id}{_FORMAT[type]}")
+    return _resolved(registry, answer, type, f"schema {id} of the registry {registry.url}")
+
+
+def _resolved(registry: SchemaRegistry, answer: Any, type: SchemaType, what: str) -> RegisteredSchema:
+    found = answer.get("schemaType", "AVRO")
+    if found != type:
+        raise UsageError(
+            f"{what} is {_WORDS.get(found, found)}, and the topic is read or written as {_WORDS[type]}: say value={found.lower()!r}, or give "
+            "another topic"
+        )
+    known: dict[tuple[str, int], tuple[str, str]] = {}
+    _follow(registry, answer, type, what, (), known)
+    return RegisteredSchema(what, answer["schema"], tuple(known.values()))
+
+
+def _follow(
+    registry: SchemaRegistry,
+    answer: Any,
+    type: SchemaType,
+    what: str,
+    road: tuple[tuple[str, int], ...],
+    known: dict[tuple[str, int], tuple[str, str]],
+) -> None:
+    """Adds to `known` what a schema refers to; `road` is what leads to it."""
+    for each in answer.get("references") or ():
+        at = (str(each["subject"]), int(each["version"]))
+        if at in road:
+            names = " -> ".join(subject for subject, _ in (*road[road.index(at) :], at))
+            raise UsageError(
+                f"{what} refers to subjects that refer to each other ({names}), which no reader can resolve: register them without the circle"
+            )
+        if at in known:
+            continue
+        # A version that somebody has deleted since is still what the schema means.
+        path = f"/subjects/{quote(at[0], safe='')}/versions/{at[1]}?deleted=true{_FORMAT[type].replace('?', '&')}"
+        try:
+            found = registry._get(path)
+        except NotFoundError:
+            raise UsageError(
+                f"{what} refers to version {at[1]} of subject {at[0]!r}, which the registry does not have: register it there"
+            ) from None
+        _follow(registry, found, type, what, (*road, at), known)
+        known[at] = (str(each["name"]), found["schema"])
+
+
+@cache
+def _registered(registry: SchemaRegistry, subject: str, schema: str, type: SchemaType) -> int:
     path = f"/subjects/{quote(subject, safe='')}/versions"
-    return int(registry._get(path, {"schema": schema, "schemaType": "AVRO"})["id"])
+    return int(registry._get(path, {"schema": schema, "schemaType": type})["id"])
 
 
 def registry_of(topic: KafkaTopic) -> SchemaRegistry | None:
@@ -101,6 +158,11 @@ def registry_of(topic: KafkaTopic) -> SchemaRegistry | None:
     if not topic.registry:
         return None
     return SchemaRegistry(topic.registry, registry_settings(topic).get("basic.auth.user.info", ""))
+
+
+def subject_of(topic: str) -> str:
+    """The subject of a topic's values, as writers name it unless they are told otherwise."""
+    return f"{topic}-value"
 
 
 def _refused(url: str, path: str, code: int) -> StateflowError:

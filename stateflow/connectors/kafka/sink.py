@@ -29,8 +29,7 @@ from stateflow.connectors import (
     names_of,
     trying_again,
 )
-from stateflow.connectors.kafka import messages, slots
-from stateflow.connectors.kafka.avro_values import AvroValues, registered
+from stateflow.connectors.kafka import avro_values, messages, protobuf_values, slots
 from stateflow.connectors.kafka.cluster import Cluster, TopicFacts
 from stateflow.connectors.kafka.kinds import APPEND, UPSERT
 from stateflow.connectors.kafka.topic import KafkaTopic
@@ -62,7 +61,7 @@ class KafkaAppend(Sink):
 
     def open(self, spark: SparkSession, schema: StructType) -> None:
         _, values = self._columns(schema)
-        self._avro(schema, values)
+        self._encoder(schema, values)
         trying_again(lambda: _may_write(Cluster(self.topic)))
 
     def prepare(self, frame: DataFrame, at: SinkSlot, prev: int | None, stager: Stager) -> Prepared:
@@ -84,8 +83,8 @@ class KafkaAppend(Sink):
             return facts
 
         facts = trying_again(asked)
-        avro = self._avro(frame.schema, values)
-        rows = messages.messages(frame, self.topic, keys, values, operation, self.order_by, avro)
+        encoder = self._encoder(frame.schema, values)
+        rows = messages.messages(frame, self.topic, keys, values, operation, self.order_by, encoder)
         staged = stager.write(rows, at, [messages.SIZE])
         if staged.files:
             self._refuse(staged, facts, at, deletes=bool(operation))
@@ -150,11 +149,16 @@ class KafkaAppend(Sink):
                 )
         return messages.check(what, self.topic, schema, self.keys, self.operation)
 
-    def _avro(self, schema: StructType, values: Sequence[str]) -> AvroValues | None:
-        """How values become Avro. The registry has their schema from then on; it is asked once by each process."""
-        if self.topic.value != "avro":
-            return None
-        return registered(self.topic, [(name, schema[name].dataType.simpleString()) for name in values])
+    def _encoder(
+        self, schema: StructType, values: Sequence[str]
+    ) -> avro_values.AvroValues | protobuf_values.ProtobufValues | None:
+        """What makes the values that Spark cannot make. The registry has their schema from then on; it is asked once by each process."""
+        columns = [(name, schema[name].dataType.simpleString()) for name in values]
+        if self.topic.value == "avro":
+            return avro_values.registered(self.topic, columns)
+        if self.topic.value == "protobuf":
+            return protobuf_values.registered(self.topic, columns)
+        return None
 
     def _refuse(self, staged: Staged, facts: TopicFacts, at: SinkSlot, deletes: bool) -> None:
         """IncompatibleError for messages that the topic would not take, or that would mean something else."""

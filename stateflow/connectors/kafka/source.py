@@ -25,32 +25,39 @@ from stateflow.connectors import (
     columns_to_read,
     former_names,
     quoted,
+    required,
     row_type,
     text_in_sql,
 )
 from stateflow.connectors.kafka.avro import AvroMisfit, AvroSchema
-from stateflow.connectors.kafka.avro_rows import PARSED, REASON, AvroRows
+from stateflow.connectors.kafka.avro_rows import AvroRows
 from stateflow.connectors.kafka.columns import (
     DELETED,
     HEADERS,
     KEY,
     MESSAGE,
+    PARSED,
     PREFIX,
+    REASON,
     check_columns,
     of_message,
     sql_of,
 )
+from stateflow.connectors.kafka.protobuf_message import descriptors_of, protobuf_rows
 from stateflow.connectors.kafka.registry import SchemaRegistry, registry_of
 from stateflow.connectors.kafka.settings import java_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from stateflow.connectors.kafka.protobuf_rows import ProtobufRows
     from stateflow.connectors.kafka.topic import KafkaTopic
 
 BROKEN = "columnNameOfCorruptRecord"
 _TYPES = {"string": "string", "bytes": "binary"}
 """Of a value that is not taken apart."""
+_DESCRIBED = frozenset({"avro", "protobuf"})
+"""Values that mean nothing without a schema."""
 _SOURCE_OPTIONS = frozenset(name.lower() for name in READERS["kafka"])
 _STRICT = {"mode": "FAILFAST", "enableDateTimeParsingFallback": "false"}
 _TEXT = f"cast({MESSAGE}.value as string)"
@@ -85,11 +92,13 @@ class KafkaMessages(RecentTexts):
     def parsed(self, messages: DataFrame) -> DataFrame:
         """The rows of messages as Spark's source gives them."""
         frame = messages.selectExpr(f"struct(*) as {MESSAGE}")
-        if self.topic.value == "avro":
+        if self.topic.value in _DESCRIBED:
             # Before anything else is beside the message, which all goes through Python.
-            avro = self._avro_rows()
+            decoder = self._decoder()
             message = frame.schema[MESSAGE].dataType.simpleString()
-            frame = frame.mapInArrow(avro, f"{MESSAGE} {message}, {PARSED} {avro.type}, {REASON} string")
+            frame = frame.mapInArrow(
+                decoder, f"{MESSAGE} {message}, {PARSED} {decoder.type}, {REASON} string"
+            )
         reasons = self._reasons_of_key()
         if self.key_format == "json":
             frame = frame.selectExpr(
@@ -98,7 +107,7 @@ class KafkaMessages(RecentTexts):
         if self.topic.value == "json":
             frame = frame.selectExpr("*", f"{self._from_json(_TEXT, self._columns)} as {PARSED}")
             reasons += [*self._reasons_of_deletion(), *self._reasons_of_json()]
-        elif self.topic.value == "avro":
+        elif self.topic.value in _DESCRIBED:
             reasons += [*self._reasons_of_deletion(), (f"{REASON} is not null", REASON)]
         elif self.topic.value == "string":
             reasons.append((f"not is_valid_utf8({_TEXT})", "'it is no text in UTF-8'"))
@@ -143,6 +152,8 @@ class KafkaMessages(RecentTexts):
     def require(self) -> None:
         """UsageError for a connection that this process does not have."""
         java_settings(self.topic)
+        if self.topic.value == "protobuf":
+            required("google.protobuf", "kafka", str(self.topic))
 
     def reads(self, place: str) -> bool:
         """Whether a source of them would read what is written to a place."""
@@ -221,7 +232,7 @@ class KafkaMessages(RecentTexts):
 
     @property
     def _reading(self) -> Reading:
-        if self.topic.value == "avro":
+        if self.topic.value in _DESCRIBED:
             return Reading(False)
         texts = not self._option("locale")
         return Reading(texts, dates=texts and not self._option("dateFormat"))
@@ -304,7 +315,7 @@ class KafkaMessages(RecentTexts):
         read = self._reading
         fields = []
         for name, type in self._columns.items():
-            text = self.topic.value in ("json", "avro")
+            text = self.topic.value == "json" or self.topic.value in _DESCRIBED
             sql = f"{PARSED}.{quoted(name)}" if text else f"cast({MESSAGE}.value as {type})"
             fields.append(f"{checked(sql, read.type(type) if text else type)} as {quoted(name)}")
         fields += [self._of_message(field, checked) for field in of_message(self.rows).values()]
@@ -320,7 +331,7 @@ class KafkaMessages(RecentTexts):
     @property
     def _row(self) -> str:
         """SQL for a message that does not fit, as text."""
-        text = f"base64({MESSAGE}.value)" if self.topic.value == "avro" else _TEXT
+        text = f"base64({MESSAGE}.value)" if self.topic.value in _DESCRIBED else _TEXT
         return f"coalesce({text}, '')"
 
     @property
@@ -328,7 +339,7 @@ class KafkaMessages(RecentTexts):
         """Where the writers' schemas are; None if a file has the schema, or the value has none."""
         return registry_of(self.topic)
 
-    def _avro_rows(self) -> AvroRows:
+    def _decoder(self) -> AvroRows | ProtobufRows:
         values = self._values
         former = {field.name: names for field, names in former_names(values)}
         wanted = tuple(
@@ -336,6 +347,8 @@ class KafkaMessages(RecentTexts):
             for field in values.fields
             if field.default is None and (not field.nullable or not values.typed)
         )
+        if self.topic.value == "protobuf":
+            return protobuf_rows(self.topic, self._columns, wanted)
         return AvroRows(self._columns, wanted, self.registry, schema_text(self.topic))
 
     def _of_message(self, field: Field, checked: Any) -> str:
@@ -360,7 +373,10 @@ def messages_of(uid: str, topic: KafkaTopic, rows: RowType | None) -> KafkaMessa
         raise UsageError(
             f"{where}: a key of Avro cannot be read: say key='bytes', and take it apart in a transform"
         )
-    schema_text(topic)
+    if topic.value == "protobuf" and not topic.registry:
+        descriptors_of(topic)
+    elif topic.value != "protobuf":
+        schema_text(topic)
     reader = f"kafka {topic.value}" if f"kafka {topic.value}" in READERS else "kafka"
     check_reader_options(f"{where}, {topic}", reader, topic.options)
     _check_limits(where, topic)

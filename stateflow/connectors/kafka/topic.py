@@ -15,8 +15,10 @@ from stateflow.connectors import Declarable, UsageError, check_connection, is_se
 if TYPE_CHECKING:
     from stateflow.connectors import RowType
 
-VALUES = ("json", "avro", "string", "bytes")
+VALUES = ("json", "avro", "protobuf", "string", "bytes")
 KEYS = ("string", "bytes", "json", "avro")
+_DESCRIBED = {"avro": "orders.avsc", "protobuf": "orders.desc"}
+"""Formats whose values mean nothing without a schema, and a file that may have one."""
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _SERVER = re.compile(r"(\[[0-9a-fA-F:.]+\]|[\w.-]+):\d{1,5}")
 
@@ -35,7 +37,7 @@ class KafkaTopic(Declarable):
     registry: str = ""
     """The URL of a schema registry."""
     schema: str = ""
-    """The file of an Avro schema, where there is no registry."""
+    """The file of an Avro schema or of Protobuf's descriptors, where there is no registry."""
     connection: str = ""
     """The path of a file with client properties, or `env:NAME` for a variable that holds them. See `settings.py`."""
     since: str | datetime = "earliest"
@@ -44,6 +46,10 @@ class KafkaTopic(Declarable):
     """How many messages a batch of a source takes at most."""
     options: Mapping[str, str] = field(default_factory=dict)
     """`kafka.*` are properties of the client."""
+    message: str = ""
+    """The full name of a message of Protobuf."""
+    descriptors: bytes = field(default=b"", repr=False)
+    """Of the class of a message, where there is neither a registry nor a file."""
 
     def declared(self, uid: str, rows: RowType | None) -> Any:
         """What a source reads, with the columns that it declares: `KafkaMessages`. A sink needs nothing of it."""
@@ -94,7 +100,8 @@ def kafka(
     value: str = "json",
     key: str | None = None,
     registry: str = "",
-    schema: str = "",
+    schema: str | type = "",
+    message: str = "",
     connection: str = "",
     since: str | datetime = "earliest",
     per_batch: int | None = None,
@@ -102,8 +109,9 @@ def kafka(
 ) -> KafkaTopic:
     """Topics of Kafka, such as `kafka("orders", bootstrap="broker:9092")`: a source of a flow, or one topic as the target of `append`.
 
-    `value` says what a message is: "json", "avro", "string" or "bytes"; `key` the same of its key. Avro has its schemas from the
-    `registry` at a URL, or one from the file `schema`. `connection` is the path of a properties file of Kafka's client, or "env:NAME"
+    `value` says what a message is: "json", "avro", "protobuf", "string" or "bytes"; `key` the same of its key. Avro and Protobuf have
+    their schemas from the `registry` at a URL, or one from the file `schema`, which of Protobuf may be the class of a message, too.
+    `message` is the full name of the message of Protobuf that a source reads. `connection` is the path of a properties file of Kafka's client, or "env:NAME"
     with a variable that holds such properties: passwords stand there and nowhere else.
 
     A source begins at `since`: "earliest", "latest" or a time; a batch takes at most `per_batch` messages. `options` of the name `kafka.*`
@@ -114,9 +122,12 @@ def kafka(
         names = tuple(topics[0])
     what = f"kafka({', '.join(map(repr, names))})"
     given = {str(name): _text(each) for name, each in (options or {}).items()}
+    file, descriptors = ("", b"") if isinstance(schema, type) else (str(schema), b"")
+    if isinstance(schema, type):
+        message, descriptors = _class_of_message(what, value, message, schema)
     topic = KafkaTopic(
-        names, bootstrap, value, key, registry, schema, str(connection), since, per_batch, given
-    )
+        names, bootstrap, value, key, registry, file, str(connection), since, per_batch, given, message, descriptors
+    )  # fmt: skip
     _check_names(what, topic)
     _check_servers(what, topic)
     _check_formats(what, topic)
@@ -196,18 +207,40 @@ def _check_formats(what: str, topic: KafkaTopic) -> None:
         )
     if topic.key is not None and topic.key not in KEYS:
         raise UsageError(f"{what} cannot read or write the key {topic.key!r}: say one of {', '.join(KEYS)}")
-    avro = [name for name in ("value", "key") if getattr(topic, name) == "avro"]
-    if avro and not topic.registry and not topic.schema:
+    described = [name for name in ("value", "key") if getattr(topic, name) in _DESCRIBED]
+    schema = topic.schema or topic.descriptors
+    if described and not topic.registry and not schema:
+        form = getattr(topic, described[0])
         raise UsageError(
-            f"{what}: the {avro[0]} is Avro, and nothing says its schema: give registry='http://registry:8081', or schema='orders.avsc'"
+            f"{what}: the {described[0]} is {form.capitalize()}, and nothing says its schema: give registry='http://registry:8081', or "
+            f"schema={_DESCRIBED[form]!r}"
         )
-    if topic.registry and topic.schema:
+    if topic.registry and schema:
         raise UsageError(f"{what} has a registry and a schema: leave one of them out")
-    if (topic.registry or topic.schema) and not avro:
+    if (topic.registry or schema) and not described:
         given = "registry" if topic.registry else "schema"
         raise UsageError(
-            f"{what}: {given} would do nothing, as neither value nor key is Avro: leave it out, or say value='avro'"
+            f"{what}: {given} would do nothing, as neither value nor key is Avro or Protobuf: leave it out, or say value='avro'"
         )
+    if topic.message and topic.value != "protobuf":
+        raise UsageError(
+            f"{what}: message would do nothing, as the value is not Protobuf: leave it out, or say value='protobuf'"
+        )
+
+
+def _class_of_message(what: str, value: str, message: str, given: type[Any]) -> tuple[str, bytes]:
+    """The full name of a class's message, and its descriptors."""
+    if value != "protobuf":
+        raise UsageError(f"{what}: schema is a class, and the value is not Protobuf: say value='protobuf'")
+    protobuf = import_module("stateflow.connectors.kafka.protobuf")
+    if not issubclass(given, protobuf.runtime("message").Message):
+        raise UsageError(
+            f"{what}: schema is the class {given.__name__}, which is no message of Protobuf: give one that protoc has made, such as orders_pb2.Order"
+        )
+    name: str = given.DESCRIPTOR.full_name
+    if message not in ("", name):
+        raise UsageError(f"{what}: message is {message!r}, and schema the class of {name}: leave message out")
+    return name, protobuf.set_of(given.DESCRIPTOR)
 
 
 def _check_start(what: str, topic: KafkaTopic) -> None:

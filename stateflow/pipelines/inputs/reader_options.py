@@ -33,6 +33,7 @@ READERS: Mapping[str, frozenset[str]] = {
     **{format: frozenset(f"{_FILES} {own}".split()) for format, own in _BY_FORMAT.items()},
     "kafka": frozenset(_KAFKA.split()),
     "kafka avro": frozenset(f"{_KAFKA} columnNameOfCorruptRecord mode".split()),
+    "kafka protobuf": frozenset(f"{_KAFKA} columnNameOfCorruptRecord mode".split()),
     "kafka json": frozenset(f"{_KAFKA} {_BY_FORMAT['json']}".split()),
     "delta": frozenset(
         [
