@@ -136,6 +136,58 @@ def test_each_message_is_read_by_the_schema_of_its_writer_which_is_asked_for_onc
         assert served.asked == [f"/schemas/ids/{id}" for id in (3, 4, 5)]
 
 
+def test_types_in_other_subjects_are_found_and_those_that_are_missing_or_go_round_are_told() -> None:
+    money = {
+        "type": "record",
+        "name": "Money",
+        "namespace": "m",
+        "fields": [{"name": "cents", "type": "long"}],
+    }
+    price = {
+        "type": "record",
+        "name": "Price",
+        "namespace": "p",
+        "fields": [{"name": "of", "type": "m.Money"}],
+    }
+    order = record(("user", "int"), ("price", "p.Price"), ("tip", "m.Money"))
+    columns = {"user": "int", "price": "struct<of:struct<cents:bigint>>", "tip": "struct<cents:bigint>"}
+    value = number(7) + number(250) + number(5)
+    with registry() as served:
+        served.under("money", 1, money)
+        served.under("price", 2, price, ("m.Money", "money", 1))
+        served.under("orders-value", 3, order, ("p.Price", "price", 1), ("m.Money", "money", 1))
+        of = AvroRows(columns, (), SchemaRegistry(served.url))
+        full = {"user": 7, "price": {"of": {"cents": 250}}, "tip": {"cents": 5}}
+        assert rows(of, framed(3, value), framed(3, value)) == [(full, None)] * 2
+        # Each subject is asked for once.
+        assert served.asked == [
+            "/schemas/ids/3",
+            "/subjects/price/versions/1?deleted=true",
+            "/subjects/money/versions/1?deleted=true",
+        ]
+        served.under("lost", 4, order, ("p.Price", "price", 2))
+        served.under("round", 5, order, ("p.Price", "again", 1))
+        served.under("again", 6, price, ("m.Money", "round", 1))
+        said = []
+        for id in (4, 5):
+            with pytest.raises(RuntimeError) as raised:
+                rows(of, framed(id, value))
+            problem = translated(raised.value)
+            assert isinstance(problem, UsageError)
+            said.append(str(problem).replace(served.url, "R"))
+        assert said[0] == (
+            "schema 4 of the registry R refers to version 2 of subject 'price', which the registry does not have: register it there"
+        )
+        assert said[1] == (
+            "schema 5 of the registry R refers to subjects that refer to each other (again -> round -> again), which no reader can "
+            "resolve: register them without the circle"
+        )
+        # What the first advises helps.
+        served.under("price", 7, price, ("m.Money", "money", 1))
+        served.references[4].append({"name": "m.Money", "subject": "money", "version": 1})
+        assert rows(of, framed(4, value)) == [(full, None)]
+
+
 def test_a_registry_that_does_not_help_is_an_error_with_the_next_step() -> None:
     with registry("me:hunter2") as served:
         with pytest.raises(

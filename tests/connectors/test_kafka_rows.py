@@ -50,6 +50,21 @@ class Header:
 
 
 @dataclass
+class Line:
+    sku: str
+    count: int | None
+
+
+@dataclass
+class Cart:
+    user: int | None
+    lines: list[Line]
+    at: datetime | None
+    kafka_offset: int
+    broken: str | None = None
+
+
+@dataclass
 class All:
     kafka_value: bytes
     kafka_headers: list[Header]
@@ -250,19 +265,6 @@ def test_values_of_avro_are_rows_or_fail_as_those_of_json_do(spark: SparkSession
 def test_a_message_of_protobuf_is_a_row_and_one_that_does_not_fit_is_kept_as_it_was_sent(
     spark: SparkSession,
 ) -> None:
-    @dataclass
-    class Line:
-        sku: str
-        count: int | None
-
-    @dataclass
-    class Cart:
-        user: int | None
-        lines: list[Line]
-        at: datetime | None
-        kafka_offset: int
-        broken: str | None = None
-
     fields = (
         'field { name: "user" number: 1 type: TYPE_INT64 } '
         'field { name: "lines" number: 2 label: LABEL_REPEATED type: TYPE_MESSAGE type_name: ".shop.Line" } '

@@ -61,8 +61,9 @@ class _Message:
         self.last = max((each.number for each in self.before.values()), default=0)
 
     def fill(self, columns: Sequence[tuple[str, str]], column: str) -> None:
-        self._check([name for name, _ in columns], column)
-        self.names = {*(name for name, _ in columns), *self.before}
+        names = list(dict.fromkeys([*(name for name, _ in columns), *self.before]))
+        self._check(names, column)
+        self.names = set(names)
         fields = [self._field(name, kind, column or name) for name, kind in columns]
         fields += [self._kept(each) for name, each in self.before.items() if name not in dict(columns)]
         self.made.enum_type.extend(self.enums_before)
@@ -144,11 +145,8 @@ class _Message:
         made.CopyFrom(field)
         if made.label != type(made).LABEL_REPEATED and made.type != type(made).TYPE_MESSAGE:
             # Proto3 has a field that may be absent as the only one of a choice.
-            choice = f"_{made.name}"
-            while choice in self.names:
-                choice = f"X{choice}"
             made.proto3_optional, made.oneof_index = True, len(self.made.oneof_decl)
-            self.made.oneof_decl.add(name=choice)
+            self.made.oneof_decl.add(name=f"_{made.name}")
 
     def _free(self) -> int:
         self.last += 1
