@@ -116,6 +116,7 @@ def test_only_objects_and_what_shapes_the_task_are_no_templates() -> None:
         "StateflowRunOperator": {
             "deferrable",
             "table_assets",
+            "partition_events",
             "openlineage_inject_parent_job_info",
             "openlineage_inject_transport_info",
         },

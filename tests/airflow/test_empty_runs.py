@@ -397,3 +397,74 @@ def test_a_table_that_a_run_writes_gets_an_event_that_others_can_wait_for(
 def test_a_table_that_was_not_written_gets_none(method: Method, table: Table, read_all: MadeJob) -> None:
     told = run(method, table, table_assets=True)
     assert (told.message.outlet_events, announced(told)) == ([], [])
+
+
+# Partitions of tables
+
+
+def written(table: Table, job: Job, slot: int, *days: str | None, **more: Any) -> None:
+    """A commit of the sink that changes these partitions."""
+    files = [
+        {"add": {"path": str(day), "partitionValues": {"day": day, **more}, "dataChange": True}}
+        for day in days
+    ]
+    txn = {"txn": {"appId": f"stateflow/{job.status().uuid}/totals", "version": slot}}
+    table.commit(txn, *files)
+
+
+def partitions(told: Outcome, table: Table) -> list[str | None]:
+    uri = f"file://{table.folder}"
+    events = [e for e in told.message.outlet_events if e["dest_asset_key"]["uri"] == uri]
+    return sorted(str(event.get("partition_key")) for event in events)
+
+
+def test_an_outlet_that_is_a_table_gets_an_event_for_each_partition_of_the_run(
+    method: Method, table: Table, tmp_path: Path
+) -> None:
+    totals = Table(tmp_path / "totals")
+    totals.commit()
+    made = MadeJob(str(method.root), "orders", run="earlier")
+    made.batch(target=str(totals.folder))
+    written(totals, Job(str(method.root), "orders"), 2, "2026-01-01")
+    table.commit()
+
+    def work(job: MadeJob) -> None:
+        for days in (("2026-01-02", "2026-01-03"), ("2026-01-03", None)):
+            slot = job.batch(target=str(totals.folder))
+            written(totals, Job(str(method.root), "orders"), slot, *days)
+        # Files that are only rewritten, and another writer's, are no news.
+        totals.commit({"add": {"path": "o", "partitionValues": {"day": "2026-01-09"}, "dataChange": False}})
+        totals.commit({"add": {"path": "w", "partitionValues": {"day": "2026-01-08"}, "dataChange": True}})
+
+    method.work = work
+    outlets = [Asset(f"file://{totals.folder}"), checkpoint_asset("orders")]
+    told = run(method, table, outlets=outlets, partition_events=True)
+    assert told.state is TaskInstanceState.SUCCESS
+    assert partitions(told, totals) == ["2026-01-02", "2026-01-03", "__HIVE_DEFAULT_PARTITION__"]
+    facts = [e["extra"]["rows"] for e in told.message.outlet_events if e.get("partition_key") == "2026-01-02"]
+    assert facts == [5]
+    # Without being asked for it is the one event that it has always been.
+    table.commit()
+    assert partitions(run(method, table, outlets=outlets, run_id="scheduled__2"), totals) == ["None"]
+
+
+def test_a_table_whose_partitions_are_not_known_gets_its_event_and_the_log_says_so(
+    method: Method, table: Table, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    totals = Table(tmp_path / "totals")
+    method.work = lambda job: job.batch(target=str(totals.folder))
+    table.commit()
+    outlets = [Asset(f"file://{totals.folder}")]
+    told = run(method, table, outlets=outlets, partition_events=True)
+    assert partitions(told, totals) == ["None"]
+    assert "has no partitions, so its event names none" in caplog.text
+    method.work = lambda job: job.batch(target="s3a://lake/totals")
+    for _ in range(3):
+        table.commit()
+    told = run(
+        method, table, outlets=[Asset("s3://lake/totals")], partition_events=True, run_id="scheduled__2"
+    )
+    assert [e.get("partition_key") for e in told.message.outlet_events] == [None]
+    assert (
+        "names no partition: the log of Delta table s3a://lake/totals cannot be read from here" in caplog.text
+    )

@@ -457,6 +457,7 @@ def test_everything_but_deferrable_is_a_template(method: Method) -> None:
     assert set(StateflowRunOperator.arguments) - set(StateflowRunOperator.template_fields) == {
         "deferrable",
         "table_assets",
+        "partition_events",
         "openlineage_inject_parent_job_info",
         "openlineage_inject_transport_info",
     }

@@ -79,7 +79,7 @@ def registry(login: str = "") -> Iterator[Registry]:
         def do_POST(self) -> None:
             """A field keeps its type in all versions of a subject."""
             served.asked.append(self.path)
-            subject = self.path.split("/")[2]
+            subject = self.path.partition("?")[0].split("/")[2]
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             schema = _parsed(body)
             known = [served.schemas[id] for id in served.subjects.get(subject, [])]
@@ -93,8 +93,11 @@ def registry(login: str = "") -> Iterator[Registry]:
                     (id for id, each in served.schemas.items() if each == schema), len(served.schemas) + 1
                 )
                 served.schemas[id] = schema
-                served.subjects.setdefault(subject, []).append(id)
-                answer = {"id": id}
+                served.references[id] = body.get("references") or []
+                ids = served.subjects.setdefault(subject, [])
+                if id not in ids:
+                    ids.append(id)
+                answer = {"id": id, "subject": subject, "version": ids.index(id) + 1}
             self.send_response(code)
             self.end_headers()
             self.wfile.write(json.dumps(answer).encode())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset, AssetAlias
@@ -52,6 +52,28 @@ def announce_tables(
                 context["outlet_events"][alias].add(asset, extra={**facts, "sink": uid})
         except Exception as error:
             _log.warning("table %s gets no event: %s", sink.target, error)
+
+
+def announce_partitions(
+    operator: BaseOperator,
+    context: Context,
+    tables: Mapping[str, SinkStatus],
+    written: Callable[[str, SinkStatus], Sequence[str]],
+) -> None:
+    """Names the partitions that a run has written in the events of those of its tables that are outlets: one event for each. `written`
+    gives those of a sink."""
+    for uid, sink in tables.items():
+        try:
+            asset = table_asset(sink.target, sink.name)
+            if asset is None or asset not in (operator.outlets or ()):
+                continue
+            partitions = written(uid, sink)
+            if partitions:
+                context["outlet_events"][asset].add_partitions(list(partitions))
+            else:
+                _log.warning("table %s has no partitions, so its event names none", sink.target)
+        except Exception as error:
+            _log.warning("the event of table %s names no partition: %s", sink.target, error)
 
 
 def keep_quiet(operator: BaseOperator) -> None:

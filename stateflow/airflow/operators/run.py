@@ -30,7 +30,7 @@ from stateflow.airflow.operators.arguments import (
 )
 from stateflow.airflow.operators.assets import checkpoint_asset, tables_alias
 from stateflow.airflow.operators.drivers import DriverOperator, Launch, name_of
-from stateflow.airflow.operators.events import announce, announce_tables, keep_quiet
+from stateflow.airflow.operators.events import announce, announce_partitions, announce_tables, keep_quiet
 from stateflow.airflow.operators.lineage import ReportsLineage
 from stateflow.airflow.operators.links import (
     CheckpointLink,
@@ -140,6 +140,11 @@ class StateflowRunOperator(ReportsLineage, DriverOperator):
         table_assets: Annotated[
             Plain,
             "send an event for the asset of each Delta table that the run has written: `s3://lake/totals`",
+        ] = False,
+        partition_events: Annotated[
+            Plain,
+            "name the partitions that the run has written in the events of outlets that are its Delta tables: an event for each, by "
+            "which DAGs with a `PartitionedAssetTimetable` begin",
         ] = False,
         openlineage_inject_parent_job_info: Annotated[
             ParentInfo,
@@ -540,18 +545,38 @@ class StateflowRunOperator(ReportsLineage, DriverOperator):
             announce(self, context, asset, result, but=self._tables)
             if self._tables is not None and status is not None:
                 announce_tables(context, self._tables, _written(status, mark), result)
+            if self.given("partition_events") and status is not None:
+                self._announce_partitions(context, job, status, mark)
         elif self.given("on_empty") == "skip":
             raise AirflowSkipException(f"job {job.name!r} had nothing to read")
         else:
             keep_quiet(self)
         return result
 
+    def _announce_partitions(
+        self, context: Context, job: Job, status: JobStatus, mark: ScheduledRun | None
+    ) -> None:
+        from stateflow.jobs.written_partitions import written_partitions  # as above
+
+        before = _before(mark)
+        announce_partitions(
+            self,
+            context,
+            _written(status, mark),
+            lambda uid, sink: written_partitions(job, status.uuid, uid, sink.target, before),
+        )
+
+
+def _before(mark: ScheduledRun | None) -> int:
+    """The slot that the job was at when this task began, in whatever try."""
+    return (mark.since or 0) if mark is not None else 0
+
 
 def _written(status: JobStatus, mark: ScheduledRun | None) -> dict[str, SinkStatus]:
     """The Delta tables that have something of this task's run, by sink."""
     from stateflow.pipelines.sink_kinds import is_table  # loads what a DAG file must not
 
-    before = (mark.since or 0) if mark is not None else 0
+    before = _before(mark)
     return {
         sink.uid: sink for sink in status.sinks if is_table(sink.kind) and (sink.last_commit or 0) > before
     }

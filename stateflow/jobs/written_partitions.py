@@ -1,0 +1,52 @@
+"""Which partitions of a Delta table a run has written, read from the table's log without Spark."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from stateflow.errors import UnavailableError
+from stateflow.spark.sinks.slot import SinkSlot
+from stateflow.spark.sources.delta_log import log_beside
+
+if TYPE_CHECKING:
+    from stateflow.jobs.job import Job
+
+_NOTHING = "__HIVE_DEFAULT_PARTITION__"
+"""Of rows whose column is null: the name that the folder has."""
+
+
+def written_partitions(job: Job, uuid: str, sink: str, target: str, since: int) -> list[str]:
+    """The partitions that a sink of the job of this `uuid` has changed with slots above `since`, as Airflow names them: `2026-01-31`, or `day=2026-01-31/hour=7` where
+    there are several columns. UnavailableError for a table whose log cannot be read from here."""
+    log = log_beside(target, job.store, job.storage_options)
+    if log is None:
+        raise UnavailableError(
+            f"the log of Delta table {target} cannot be read from here: it has to lie on a disk that this machine has mounted, or in the bucket of "
+            f"the checkpoint root {job.store.url}"
+        )
+    app_id = SinkSlot(uuid, job.name, sink, 0, 0).app_id
+    found: set[str] = set()
+    for commit in log.commits():
+        slot = commit.slots.get(app_id)
+        if slot is not None and slot <= since:
+            break
+        if slot is not None:
+            body = log.commit(commit.version) or b""
+            found.update(filter(None, (_partition(json.loads(line)) for line in body.splitlines())))
+    return sorted(found)
+
+
+def _partition(action: dict[str, Any]) -> str:
+    """The partition of a file that comes or goes; empty for another action, and for a file that was only rewritten."""
+    file = action.get("add") or action.get("remove")
+    if file is None or not file.get("dataChange", True):
+        return ""
+    values = file.get("partitionValues") or {}
+    if len(values) == 1:
+        return _text(*values.values())
+    return "/".join(f"{name}={_text(value)}" for name, value in values.items())
+
+
+def _text(value: str | None) -> str:
+    return value or _NOTHING
