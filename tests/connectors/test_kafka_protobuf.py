@@ -208,6 +208,13 @@ def test_a_message_inside_of_a_message_is_found_by_its_place() -> None:
         ]
 
 
+def test_of_two_names_of_a_number_the_first_is_read() -> None:
+    values = 'value { name: "NEW" number: 0 } value { name: "FRESH" number: 0 } options { allow_alias: true }'
+    state = field("state", 1, "enum", 'type_name: ".shop.Of.State"')
+    of = file(message("Of", state, f'enum_type {{ name: "State" {values} }}'))
+    assert rows(without_registry(of, {"state": "string"}, "shop.Of"), b"") == [({"state": "NEW"}, None)]
+
+
 def test_a_value_that_does_not_fit_is_the_only_one_that_is_left_out() -> None:
     columns = {"uint64": "bigint", "status": "string", "at": "timestamp"}
     of = without_registry(EVERYTHING, columns, "shop.All")
@@ -254,6 +261,9 @@ def test_fields_that_the_schema_does_not_know_are_left_out_unless_one_that_it_kn
             "its bytes are not of this schema: they may begin with the id of a schema, whose registry registry= has to name",
         ),
     ]
+    # A row class that asks for nothing is not given a row of zeros for a text.
+    (row,) = rows(without_registry(OLD, {"user": "bigint"}), b"123456789")
+    assert row == (None, "it has none of the fields of shop.Order, and others: it is another message")
     # As its writer has it, the second is read.
     assert rows(without_registry(moved, {"amount": "double"}), value(moved, ORDER, user=1, amount=2.0)) == [
         ({"amount": 2.0}, None)

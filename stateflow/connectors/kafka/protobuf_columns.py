@@ -20,11 +20,11 @@ _FIRST_SECOND, _LAST_SECOND = -62135596800, 253402300799
 """Of the years 1 and 9999, between which Protobuf's timestamps are."""
 
 
-def columns_of(descriptor: Any, columns: Mapping[str, str], strict: Iterable[str] = ()) -> Column:
+def columns_of(descriptor: Any, columns: Mapping[str, str], strict: Iterable[str] | None = None) -> Column:
     """The columns as a struct, of a message that `misfit_of` has nothing against; ProtobufMisfit for values that do not fit.
 
     A message that lacks a field, and has another that its schema does not know, may have that field under another number. Where nobody says
-    that its writer had this schema, `strict` are fields for which such a message is a misfit.
+    that its writer had this schema, `strict` are fields for which such a message is a misfit; so is then one of unknown fields alone.
     """
     read = {name: _field(descriptor.fields_by_name.get(name), type) for name, type in columns.items()}
     strangers = _strangers(descriptor, strict)
@@ -41,11 +41,11 @@ def columns_of(descriptor: Any, columns: Mapping[str, str], strict: Iterable[str
     return made
 
 
-def _strangers(descriptor: Any, asked: Iterable[str]) -> Callable[[Sequence[Any]], None]:
+def _strangers(descriptor: Any, asked: Iterable[str] | None) -> Callable[[Sequence[Any]], None]:
     """Refuses messages with fields of other types than their schema says, which would be read as fields that are not there."""
     unknown = runtime("unknown_fields").UnknownFieldSet
     known = {field.number: field.name for field in descriptor.fields}
-    wanted = [name for name in asked if name in descriptor.fields_by_name]
+    wanted = [name for name in asked or () if name in descriptor.fields_by_name]
 
     def checked(messages: Sequence[Any]) -> None:
         for message in messages:
@@ -58,6 +58,10 @@ def _strangers(descriptor: Any, asked: Iterable[str]) -> Callable[[Sequence[Any]
                     f"its field {other[0]} ({known[other[0]]!r} of {descriptor.full_name}) has another type than its schema says"
                 )
             set_ = {field.name for field, _ in message.ListFields()}
+            if asked is not None and not set_:
+                raise ProtobufMisfit(
+                    f"it has none of the fields of {descriptor.full_name}, and others: it is another message"
+                )
             if absent := [name for name in wanted if name not in set_]:
                 raise ProtobufMisfit(
                     f"it has no {absent[0]!r}, and has a field {min(numbers)} that {descriptor.full_name} does not know: give schema= as its writer has it"
@@ -152,7 +156,8 @@ def _structs(message: Any, type: str) -> Column:
 
 
 def _names(field: Any, type: str) -> Column:
-    names: dict[Any, str | None] = {each.number: each.name for each in field.enum_type.values}
+    # Of names that share a number the first is the one to write.
+    names: dict[Any, str | None] = {each.number: each.name for each in reversed(field.enum_type.values)}
     names[None] = None
 
     def made(values: Sequence[Any]) -> pa.Array:

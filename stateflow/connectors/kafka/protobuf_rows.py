@@ -132,7 +132,7 @@ def _reader(
         return str(error)
     if misfit := misfit_of(descriptor, dict(columns), wanted):
         return f"{misfit}{where}"
-    strict = [name for names in wanted for name in names] if registry is None else []
+    strict = [name for names in wanted for name in names] if registry is None else None
     return _reading(file.made(descriptor).FromString, columns_of(descriptor, dict(columns), strict), registry)
 
 

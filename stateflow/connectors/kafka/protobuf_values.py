@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from stateflow.connectors import (
     IncompatibleError,
+    StateflowError,
     UsageError,
     fields_of,
     inside_of,
@@ -50,30 +51,35 @@ class ProtobufValues:
         """The batches with the column `MADE`."""
         import pyarrow as pa
 
+        try:
+            encoded = self._encoder()
+            for batch in batches:
+                made = pa.array(encoded(batch), pa.binary())
+                yield pa.RecordBatch.from_arrays([*batch.columns, made], [*batch.schema.names, MADE])
+        except StateflowError as error:
+            raise task_error(error) from error
+
+    def _encoder(self) -> Callable[[pa.RecordBatch], list[bytes]]:
         # The first message of the file is a single zero.
         head = b"\0" + self.id.to_bytes(4, "big") + b"\0"
         file = ProtobufFile(self.file)
         message = file.made(file.message(file.messages[0]))
         converts = [_conversion(kind, name) for name, kind in self.columns]
         names = [name for name, _ in self.columns]
-        for batch in batches:
-            columns = [batch.column(name).to_pylist() for name in names]
-            try:
-                ready = [
-                    values
-                    if convert is None
-                    else [None if each is None else convert(each) for each in values]
-                    for values, convert in zip(columns, converts, strict=True)
-                ]
-            except IncompatibleError as error:
-                raise task_error(error) from error
-            made = [
-                head + message(**dict(zip(names, row, strict=True))).SerializeToString()
-                for row in zip(*ready, strict=True)
+
+        def encoded(batch: pa.RecordBatch) -> list[bytes]:
+            columns = [
+                values if convert is None else [None if each is None else convert(each) for each in values]
+                for values, convert in zip(
+                    (batch.column(n).to_pylist() for n in names), converts, strict=True
+                )
             ]
-            yield pa.RecordBatch.from_arrays(
-                [*batch.columns, pa.array(made, pa.binary())], [*batch.schema.names, MADE]
-            )
+            return [
+                head + message(**dict(zip(names, row, strict=True))).SerializeToString()
+                for row in zip(*columns, strict=True)
+            ]
+
+        return encoded
 
 
 def registered(topic: KafkaTopic, columns: Sequence[tuple[str, str]]) -> ProtobufValues:
