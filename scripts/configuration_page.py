@@ -87,6 +87,7 @@ SHOWN_BY = {
     "retained_checkpoints": "checkpoint/test_collection.py::test_a_run_keeps_exactly_what_it_was_told_to",
     "trigger": "spark/test_object_store_root.py::test_a_second_run_is_refused_while_the_first_one_lives",
     "target_batch_duration": "spark/test_target_batch_duration.py::test_batches_grow_to_the_target_and_the_next_run_goes_on_there",
+    "max_source_drift": "spark/test_source_drift.py::test_a_source_that_is_days_ahead_waits_and_nothing_is_lost",
     "min_pause": "spark/test_failed_batches.py::test_a_batch_that_fails_twice_is_tried_again_after_a_pause_that_doubles_and_counts_once",
     "incremental": "spark/test_failed_batches.py::test_a_checkpoint_that_is_not_incremental_has_files_of_its_own",
     "batch_deadline": "spark/test_failed_batches.py::test_a_batch_beyond_its_deadline_fails_and_its_next_try_may_succeed",

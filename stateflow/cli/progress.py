@@ -59,7 +59,14 @@ def batch_document(report: BatchReport, job: str) -> dict[str, Any]:
         "event_time": max(times) if times else None,
         "event_time_lag": max(0, record.now - max(times)) // 1000 if times else None,
         "counters": counters,
-    } | ({"batch_size": noted["batch_size"]["streams"]} if "batch_size" in noted else {})
+    } | {
+        name: found
+        for name, found in (
+            ("batch_size", noted.get("batch_size", {}).get("streams")),
+            ("waited", noted.get("waited")),
+        )
+        if found
+    }
 
 
 def batch_line(body: dict[str, Any]) -> str:
@@ -98,6 +105,7 @@ def full_line(body: dict[str, Any]) -> str:
     if body["event_time_lag"] is not None and not _is_backfill(body):
         parts.append(f"lag {seconds(body['event_time_lag'] / 1000)}")
     parts += [f"at most {_of_stream(each)}" for each in body.get("batch_size", ())]
+    parts += [f"{uid} waits for {other}" for uid, other in body.get("waited", {}).items()]
     parts += _dead_letters(body)
     parts += [f"{name} {number(count)}" for name, count in body["counters"].items()]
     parts += filter(None, [_sinks(body["sinks"])])

@@ -161,6 +161,12 @@ class Options:
         "About how long a batch shall take: the run chooses how much of each source the next batch reads. 0: as much as there is. What a "
         "source itself says, such as per_batch, stays the most.",
     )
+    max_source_drift: timedelta = _duration(
+        "0",
+        "How far a source may be ahead of the one that is furthest behind, in event time: beyond it, it waits. 0: none waits. It needs "
+        "target_batch_duration, as a source waits from one batch to the next.",
+        "scan.watermark.alignment.max-drift",
+    )
     min_pause: timedelta = _duration(
         "0",
         "The least time between the end of one checkpoint and the begin of the next; rows that come meanwhile may wait for one batch "
@@ -480,6 +486,8 @@ def _check_together(options: Options) -> None:
         raise refuse("retention", "retained_age", "says how long every checkpoint stays, as does")
     if options.batch_deadline and options.target_batch_duration >= options.batch_deadline:
         raise refuse("target_batch_duration", "batch_deadline", "has to be shorter than")
+    if options.max_source_drift and not options.target_batch_duration:
+        raise refuse("max_source_drift", "target_batch_duration", "needs batches that are held back by")
     if options.heartbeat_timeout <= options.heartbeat_interval:
         raise refuse("heartbeat_timeout", "heartbeat_interval", "has to be longer than")
 

@@ -38,6 +38,7 @@ from stateflow.spark.carry_out import Sinks
 from stateflow.spark.in_flight import InFlight, Passage
 from stateflow.spark.inputs.absent_columns import AbsentColumns
 from stateflow.spark.inputs.admission import Admission
+from stateflow.spark.inputs.alignment import waiting
 from stateflow.spark.inputs.foreign_changes import passed_sentences
 from stateflow.spark.inputs.open_inputs import (
     Observation,
@@ -104,6 +105,8 @@ class BatchLoop:
     location: Path = Path()
     failure: BaseException | None = None
     ended: bool = False
+    aligns: bool = True
+    """Whether sources wait for each other; no more once all others have come to their end."""
     draining: bool = False
     """The input is over for good: the watermark stands at its end."""
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -155,7 +158,7 @@ class BatchLoop:
                 self._run_with_retries(
                     lambda: self.inputs.split(frame), lambda: self._positions(batch_id), input_free=False
                 )
-                self.admission.ran(*self._cost)
+                self.admission.ran(*self._cost, self._waiting())
             except BaseException as error:
                 self.failure = error
                 raise
@@ -401,6 +404,19 @@ class BatchLoop:
         if not self.options.batch_deadline:
             return None
         return max(0.0, self._latest_end - time.perf_counter())
+
+    def _waiting(self) -> dict[str, str]:
+        """The sources that the next batch takes nothing of."""
+        parent, drift = self.writer.parent, self.options.max_source_drift
+        if parent is None or not drift or not self.aligns:
+            return {}
+        micros = round(drift.total_seconds() * 1e6)
+        return waiting(self.settings.flow, parent.sources, micros, parent.now, self._idle_after)
+
+    def silent_too_long(self) -> bool:
+        """Whether no batch has come for so long that the sources which others wait for are idle."""
+        idle = self.options.source_idle_timeout.total_seconds()
+        return idle > 0 and self._ended is not None and time.perf_counter() - self._ended > idle
 
     def _moment(self) -> Moment:
         parent = self.writer.parent

@@ -105,10 +105,12 @@ class Queries:
 
     def _to_the_end(self) -> str:
         if self.until is None:
-            batch_id = self._seed()
-            self._plan_first(batch_id)
             self.loop.reads_all = True
-            self._await(self._query(self._trigger()))
+            self._unbounded()
+            if self.loop.admission.release() and not self.stop.is_set():
+                # Those that others waited for have come to their end, so the others go on to theirs.
+                self.loop.aligns = False
+                self._unbounded()
             # It has ended because no source has anything more.
             self.loop.has_looked = self.loop.has_looked or not self.stop.is_set()
             return INPUT_DRAINED
@@ -119,6 +121,11 @@ class Queries:
         if not planned and bound_lies_behind(*bounded, self._sources(), self.until):
             return BOUND_BEHIND
         return BOUND_REACHED
+
+    def _unbounded(self) -> None:
+        batch_id = self._seed()
+        self._plan_first(batch_id)
+        self._await(self._query(self._trigger()))
 
     def _bounded(self, until: Bound | Mapping[str, Bound], nearer: Mapping[int, int]) -> bool:
         """Runs the batches up to the bounds; returns whether there were any."""
@@ -133,6 +140,7 @@ class Queries:
             until,
             nearer,
             self.loop.admission.limit,
+            self.loop.admission.holds,
         ):
             planned = True
             if self.stop.is_set():
@@ -293,6 +301,8 @@ class Queries:
                     loop.input_free()
                 elif endless and query.status["message"] in _IDLE:
                     loop.has_looked = True
+                    if loop.silent_too_long():
+                        loop.admission.release(str(query.id))
                     self.idle()
         except Exception as error:
             loop.ended = True

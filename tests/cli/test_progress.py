@@ -129,6 +129,7 @@ def test_what_a_batch_might_take_is_there_for_who_asks() -> None:
     assert "  at most 20,000 rows of orders  at most 8.0 MB of visits  at most 1 file of old  " in full_line(
         body(batch_size=chosen)
     )
+    assert "  orders waits for payments  " in full_line(body(waited={"orders": "payments"}))
 
 
 def test_all_figures_are_there_for_who_asks() -> None:

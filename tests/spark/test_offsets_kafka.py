@@ -99,7 +99,7 @@ class Broker(MicroBatchStream):
         self.asked_after = millis
         return line_of({A: 10})
 
-    def planned_end(self, start: str) -> str:
+    def planned_end(self, start: str, limit: object = None) -> str:
         return line_of({A: parse(start)[A] + 4})
 
 

@@ -27,6 +27,8 @@ from stateflow.spark.sources.leaves import LeafDescription, leaves_of
 
 BATCH_SIZE = "batch_size"
 """Name of what a record notes of it."""
+WAITED = "waited"
+"""Name of what a record notes of sources that it took nothing of."""
 _PHASES = ("evaluate_ms", "decide_ms", "commit_ms")
 
 
@@ -44,6 +46,8 @@ class Admission:
     """Of the batch that runs."""
     _numbers: tuple[int | None, ...] = field(init=False)
     """For each stream of the plan the number of its share."""
+    waits: dict[str, str] = field(default_factory=dict)
+    """The sources that the next batch takes nothing of, each with the one that it waits for."""
 
     def __post_init__(self) -> None:
         streams: list[tuple[str, Unit]] = []
@@ -93,21 +97,42 @@ class Admission:
         share = self._numbers[number] if self._numbers else None
         if share is None:
             return None
+        if self.holds(number):
+            unit = self.size.shares[share].unit
+            # Of a limit in bytes a source takes one file at least.
+            return ReadLimit("rows" if unit == "rows" else "files", 0)
         return ReadLimit(self.size.shares[share].unit, self.size.shares[share].most)
+
+    def holds(self, number: int) -> bool:
+        """Whether the next batch takes nothing of a stream."""
+        share = self._numbers[number] if self._numbers else None
+        return share is not None and self.size.shares[share].source in self.waits
+
+    def release(self, query: str | None = None) -> bool:
+        """Lets every source go on, also in the query of this id; returns whether one waited."""
+        waited, self.waits = bool(self.waits), {}
+        if waited and query is not None:
+            self._limit(query)
+        return waited
+
+    def _limit(self, query: str | None = None) -> None:
+        limit_next_batch(self.spark, [self.limit(number) for number in range(len(self._numbers))], query)
 
     def note(self, location: Path | None, batch_id: int) -> dict[str, Any]:
         """For the record of the batch that runs: what it might take, and what it took. None for `location`: it took nothing."""
         if not self.target or not self.size.shares:
             return {}
         self._noted = self.size if location is None else self.size.taken(self._took(location, batch_id))
-        return {BATCH_SIZE: note(self._noted, self.target)}
+        noted = {BATCH_SIZE: note(self._noted, self.target)}
+        return {**noted, WAITED: dict(self.waits)} if self.waits else noted
 
-    def ran(self, rows: int, seconds: float) -> None:
-        """Decides what the next batch may take, once this one has run."""
+    def ran(self, rows: int, seconds: float, waits: dict[str, str]) -> None:
+        """Decides what the next batch may take, once this one has run. `waits`: of which sources it takes nothing."""
         if not self.target or not self.size.shares:
             return
         self.size = self._noted.after(rows, seconds, self.target)
-        limit_next_batch(self.spark, [self.limit(number) for number in range(len(self._numbers))])
+        self.waits = waits
+        self._limit()
         if (least := reachable(self.target, self.size.measured)) > self.target:
             self.warn(
                 "target_batch_duration",

@@ -25,7 +25,7 @@ _CALM = (0.85, 1.1)
 """A batch that takes so much of the target is right."""
 _DAMPING = 2 / 3
 _FULL = 0.5
-"""A batch that took so much of what it might was held back; of one that took less, there was no more."""
+"""A source that took less of what it might than this had no more, and the size of its next batch shrinks from here."""
 _APART = 1.5
 """Two batches of so different sizes show what a batch costs beside its rows."""
 _WORTH = 2.0
@@ -148,8 +148,8 @@ def _next(share: Share, factor: float) -> int:
     if not took:
         return share.most
     if factor > 1:
-        # Only what was held back: a quiet source teaches nothing about a batch that is full.
-        return min(MOST, max(share.most, int(took * factor))) if took >= _FULL * share.most else share.most
+        # From what it took: a quiet source teaches nothing about a batch that is full.
+        return min(MOST, max(share.most, int(took * factor)))
     if factor < 1:
         return max(1, min(share.most, int(max(took, share.most * _FULL) * factor)))
     return share.most

@@ -100,12 +100,15 @@ def _is_delta(source: Any) -> bool:
     f"{_EXECUTION}[.runtime].StreamExecution.uniqueSources()",
     f"{_EXECUTION}[.runtime].StreamExecution.uniqueSources_$eq(Map)",
 )
-def limit_next_batch(spark: SparkSession, limits: Sequence[ReadLimit | None]) -> None:
-    """Limits what the next batch of the running query takes of its streams, in the plan's order. Call it inside the batch.
+def limit_next_batch(
+    spark: SparkSession, limits: Sequence[ReadLimit | None], query: str | None = None
+) -> None:
+    """Limits what the next batch of a query takes of its streams, in the plan's order: of the running one, inside its batch, or of that
+    with this id.
 
     Spark looks the limits up in this map each time when it plans a batch, in the thread that runs the batches.
     """
-    execution = _running(spark)
+    execution = _running(spark, query)
     if execution is None:
         return
     sources, known = execution.sources(), execution.uniqueSources()
@@ -146,7 +149,7 @@ def admitted(spark: SparkSession) -> list[Admitted]:
     return found
 
 
-def _running(spark: SparkSession) -> Any:
+def _running(spark: SparkSession, query: str | None = None) -> Any:
     # Spark sets the property for the thread that runs a batch.
-    query = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
+    query = query or spark.sparkContext.getLocalProperty("sql.streaming.queryId")
     return None if query is None else spark._jsparkSession.streams().get(query).streamingQuery()

@@ -75,10 +75,11 @@ def bounded_batches(
     until: Bound | Mapping[str, Bound],
     nearer: Mapping[int, int] | None = None,
     limits: Callable[[int], ReadLimit | None] = lambda number: None,
+    holds: Callable[[int], bool] = lambda number: False,
 ) -> Iterator[tuple[str, ...]]:
     """The offset lines, in plan order, of the end of each batch of a bounded run; none when everything is read. `nearer`: per
     number of a stream a version of its Delta table that bounds it instead of `until`. `limits`: per number of a stream what the next batch may
-    take of it.
+    take of it. `holds`: whether it takes nothing of it, as long as there is anything else to read.
 
     `location` is the seeded folder. For every tuple call `plan_batch`, start a query with trigger `once`, and wait for
     it. The file source writes its log for one batch at a time, so take the next tuple only when the batch has ended.
@@ -101,8 +102,8 @@ def bounded_batches(
             number += 1
     while planners:
         advanced = False
-        for number, planner in list(planners.items()):
-            line = next(planner, None)
+        for number in [number for number in planners if not holds(number)] or list(planners):
+            line = next(planners[number], None)
             if line is None:
                 del planners[number]
             else:

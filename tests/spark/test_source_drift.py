@@ -1,0 +1,204 @@
+"""Sources that are days apart: the one ahead waits, nothing is lost, and one that has ended or is silent holds nobody back for ever."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import stateflow as sf
+from stateflow.config.options import load
+from stateflow.errors import UsageError
+from stateflow.format.records import SourceState
+from stateflow.pipelines.flow import Flow
+from stateflow.spark.inputs.alignment import waiting
+from stateflow.spark.runner import RunRequest, run
+from tests.spark.pipelines import VISIT, Visit, Workbench, at
+
+HOUR = 3600 * 1_000_000
+FILES = 8
+
+
+@pytest.fixture
+def flow() -> Flow:
+    flow = Flow("apart")
+    for uid in ("ahead", "behind", "middle"):
+        flow.source(uid, lambda spark: spark, Visit, event_time="ts", watermark="1 hour")
+    flow.source("timeless", lambda spark: spark, Visit)
+    return flow
+
+
+def states(**hours: tuple[float | None, float | None]) -> dict[str, SourceState]:
+    """Per source the hour of its newest event, and the hour at which it had rows last."""
+    return {
+        uid: SourceState(
+            lines=("-",),
+            event_time=None if event is None else round(event * HOUR),
+            active=None if active is None else round(active * HOUR),
+        )
+        for uid, (event, active) in hours.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (states(ahead=(40, 9), behind=(10, 9)), {"ahead": "behind"}),
+        (states(ahead=(34, 9), behind=(10, 9)), {}),  # as far as it may be
+        (states(ahead=(40, 9), behind=(10, 9), middle=(20, 9)), {"ahead": "behind"}),
+        (states(ahead=(40, 9), behind=(10, 9), middle=(35, 9)), {"ahead": "behind", "middle": "behind"}),
+        (states(ahead=(40, 1), behind=(10, 9)), {}),  # who has had no rows for long is idle, also who waited
+        (states(ahead=(40, 9), behind=(10, 7.9)), {}),  # idle: it holds nobody
+        (states(ahead=(40, 9), behind=(10, 8)), {"ahead": "behind"}),
+        (states(ahead=(40, 9), behind=(None, None)), {}),  # it has had no rows: nobody knows where it is
+        (states(ahead=(40, 9)), {}),
+        (states(ahead=(40, 9), timeless=(None, 9)), {}),
+        ({}, {}),
+    ],
+)
+def test_who_is_ahead_waits(given: dict[str, SourceState], expected: dict[str, str], flow: Flow) -> None:
+    assert waiting(flow, given, 24 * HOUR, 9 * HOUR, HOUR) == expected
+
+
+def test_without_an_idle_timeout_a_source_is_waited_for_however_long_it_is_silent(flow: Flow) -> None:
+    given = states(ahead=(40, 9), behind=(10, 1))
+    assert waiting(flow, given, 24 * HOUR, 9 * HOUR, 0) == {"ahead": "behind"}
+
+
+def days(folder: Path, spark: SparkSession, bench: Workbench, kind: str, name: str, step: timedelta) -> None:
+    """Eight files, the events of each a `step` after those of the one before."""
+    for number in range(FILES):
+        when = at(0) + number * step
+        if kind == "files":
+            bench.rows(name, [Visit(1, "home", 1.0, when)])
+        else:
+            one = f"1L as user, 'home' as page, 1.0D as seconds, timestamp'{when:%Y-%m-%d %H:%M:%S}+00:00' as ts"
+            frame = spark.range(1).selectExpr(*one.split(", ")).coalesce(1)
+            frame.write.format("delta").mode("append").save(str(folder / name))
+
+
+@dataclass
+class Sides:
+    """A pipeline that reads two sources, eight files each."""
+
+    pipeline: sf.Pipeline
+    bench: Workbench
+    out: Path
+
+
+def sides(spark: SparkSession, folder: Path, kind: str) -> Sides:
+    bench = Workbench(spark, folder)
+    days(folder, spark, bench, kind, "ahead", timedelta(days=1))
+    days(folder, spark, bench, kind, "behind", timedelta(hours=1))
+
+    def opened(name: str) -> Any:
+        if kind == "files":
+            return bench.source(name, VISIT)
+        return lambda spark: (
+            spark.readStream.format("delta").option("maxFilesPerTrigger", 1).load(str(folder / name))
+        )
+
+    @sf.pipeline("apart")
+    def apart(flow: sf.Flow) -> None:
+        for name in ("ahead", "behind"):
+            rows = flow.source(name, opened(name), Visit, event_time="ts", watermark="0 seconds")
+            rows.append(f"{name}-out", sf.delta(str(folder / f"{name}-out")))
+
+    return Sides(apart, bench, folder)
+
+
+def drifts(bench: Workbench) -> list[tuple[int, float]]:
+    """Per batch the rows of the source that is ahead, and by how many hours it is."""
+    told = []
+    for report in bench.reports:
+        times = {uid: source.event_time or 0 for uid, source in report.record.sources.items()}
+        rows = report.record.statistics["source_rows"].get("ahead", 0)
+        told.append((rows, (times["ahead"] - times["behind"]) / HOUR))
+    return told
+
+
+@pytest.mark.parametrize("kind", ["files", "delta"])
+def test_a_source_that_is_days_ahead_waits_and_nothing_is_lost(
+    kind: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    made = sides(spark, tmp_path, kind)
+    made.bench.run(made.pipeline, target_batch_duration="5 minutes", max_source_drift="36 hours")
+    told = drifts(made.bench)
+    # Each batch has a file of both, until one is two days in, and the other two hours.
+    assert told[:3] == [(1, 0.0), (1, 23.0), (1, 46.0)]
+    assert told[3:FILES] == [(0, 48.0 - hour) for hour in range(3, FILES)]
+    # Then the one that was waited for has ended.
+    assert [rows for rows, _ in told[FILES:]] == [1] * (FILES - 3)
+    waited = [report.record.statistics.get("waited") for report in made.bench.reports]
+    assert waited == [None] * 3 + [{"ahead": "behind"}] * (FILES - 3) + [None] * (FILES - 3)
+    for name in ("ahead", "behind"):
+        assert spark.read.format("delta").load(str(tmp_path / f"{name}-out")).count() == FILES
+
+
+def test_without_the_option_none_waits(spark: SparkSession, tmp_path: Path) -> None:
+    made = sides(spark, tmp_path, "files")
+    made.bench.run(made.pipeline, target_batch_duration="5 minutes")
+    assert [rows for rows, _ in drifts(made.bench)] == [1] * FILES
+
+
+def test_a_bounded_run_lets_a_source_wait_and_reads_all_up_to_its_bound(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    made = sides(spark, tmp_path, "delta")
+    options = load(
+        code={
+            "checkpoint_dir": str(tmp_path / "root"),
+            "cache_dir": str(tmp_path / "cache"),
+            "local_fsync": False,
+            "target_batch_duration": "5 minutes",
+            "max_source_drift": "36 hours",
+        },
+        env={},
+        folder=tmp_path,
+    )
+    run(RunRequest(made.pipeline, options, until=FILES - 2, listener=made.bench.reports.append))
+    told = drifts(made.bench)
+    assert told[:3] == [(1, 0.0), (1, 23.0), (1, 46.0)]
+    assert [rows for rows, _ in told[3 : FILES - 1]] == [0] * (FILES - 4)
+    assert sum(rows for rows, _ in told) == FILES - 1
+
+
+def test_in_an_endless_run_a_silent_source_is_waited_for_until_it_is_idle(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    made = sides(spark, tmp_path, "files")
+    stop = threading.Event()
+    code = {
+        "checkpoint_dir": str(tmp_path / "root"),
+        "cache_dir": str(tmp_path / "cache"),
+        "local_fsync": False,
+        "trigger": "until-stopped",
+        "target_batch_duration": "5 minutes",
+        "max_source_drift": "36 hours",
+        "source_idle_timeout": "8 seconds",
+    }
+    seen: list[datetime] = []
+
+    def listen(report: Any) -> None:
+        made.bench.reports.append(report)
+        seen.append(datetime.now().astimezone())
+        if sum(each.record.statistics["source_rows"].get("ahead", 0) for each in made.bench.reports) == FILES:
+            stop.set()
+
+    threading.Timer(240, stop.set).start()
+    run(RunRequest(made.pipeline, load(code=code, env={}, folder=tmp_path), listener=listen, stop=stop))
+    rows = [rows for rows, _ in drifts(made.bench) if rows is not None]
+    assert sum(rows) == FILES
+    assert 0 in rows
+
+
+def test_a_drift_without_batches_of_the_right_size_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        UsageError, match=r"max_source_drift .* needs batches that are held back by target_batch"
+    ):
+        load(code={"max_source_drift": "1 day"}, env={}, folder=tmp_path)
