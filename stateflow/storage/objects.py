@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
 import time
@@ -20,6 +21,7 @@ from obstore.store import AzureStore, GCSStore, S3Store
 
 from stateflow.errors import NotFoundError, StateflowError, UnavailableError, UsageError
 from stateflow.masking import without_secrets
+from stateflow.storage.s3_parts import PartsRefused, copy_by_parts, keys_of
 from stateflow.storage.store import (
     Entry,
     ExistsError,
@@ -29,6 +31,7 @@ from stateflow.storage.store import (
     checked_prefix,
 )
 
+_log = logging.getLogger(__name__)
 _S3 = ("s3", "s3a", "s3n")
 _GCS = ("gs",)
 _AZURE = ("az", "azure", "abfs", "abfss", "adl")
@@ -119,6 +122,8 @@ class ObjectStore:
             raise UsageError(f"{self._said(error)}: correct the storage options for {self._url}") from None
         except (BaseError, ValueError, TypeError) as error:
             raise UsageError(f"the storage options for {self._url} do not fit: {self._said(error)}") from None
+
+        self._keys = keys_of(self._bucket, dict(self._store.config), options) if self._family == _S3 else None
 
     def __repr__(self) -> str:
         return f"ObjectStore({self._url!r})"
@@ -250,9 +255,11 @@ class ObjectStore:
         except FileNotFoundError as error:
             raise other._missing(source, error) from None
         except BaseError as error:
-            if self._size(from_) <= _COPIED_WHOLE:
+            size = self._size(from_)
+            if size <= _COPIED_WHOLE:
                 raise self._failed("copy to", target, error) from None
-            self._stream(from_, to, target)
+            if not self._copied_by_parts(from_, to, size):
+                self._stream(from_, to, target)
 
     def shares_bucket(self, other: ObjectStore) -> bool:
         """Whether both roots are in one bucket, with the same options: one client then reaches both."""
@@ -314,8 +321,21 @@ class ObjectStore:
             self._pause(min(0.05 * 2**turn, 2.0))
         raise UnavailableError(f"{self._url} has not finished copying {target}: run again")
 
+    def _copied_by_parts(self, source: str, target: str, size: int) -> bool:
+        """Whether the service has copied a large object part by part."""
+        if self._keys is None:
+            return False
+        try:
+            copy_by_parts(self._keys, self._bucket, source, target, size)
+        except PartsRefused as error:
+            _log.warning(
+                "%s does not copy %s by parts (%s), so it goes through this machine", self._url, target, error
+            )
+            return False
+        return True
+
     def _stream(self, source: str, target: str, path: str) -> None:
-        """Copies through this process, in parts: each service has its own way to copy a large object."""
+        """Copies through this process, in parts."""
 
         async def stream() -> None:
             chunks = (await obstore.get_async(self._store, source)).stream(min_chunk_size=_PART)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import pickle
@@ -19,7 +20,7 @@ import pytest
 
 from stateflow.airflow.connections.failures import may_pass
 from stateflow.errors import NotFoundError, StateflowError, UnavailableError, UsageError
-from stateflow.storage import objects
+from stateflow.storage import objects, s3_parts
 from stateflow.storage.memory import MemoryStore
 from stateflow.storage.objects import ObjectStore, copier
 from stateflow.storage.roots import open_store
@@ -308,22 +309,52 @@ class TestCopies:
         assert copier(azure, ObjectStore("az://bucket/b", {**account, "account_name": "two"})) is None
         assert copier(azure, MemoryStore()) is None
 
-    def test_an_object_too_large_for_one_request_goes_through_this_process(
+    def test_a_large_object_that_one_request_may_not_copy_is_copied_by_parts(
         self, s3: ObjectServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         here, there = self.two(s3, **IMPATIENT)
-        here.put("a", bytes(range(256)) * 50_000)
+        body = bytes(range(256)) * 50_000
+        here.put("a b+c", body)
         refusals = ["refuse"]
         try:
             s3.fault = lambda method, path: refusals.pop() if method == "PUT" and refusals else None  # type: ignore[return-value]
             with pytest.raises(UnavailableError, match="refused to copy to b"):
-                there.copy_from(here, "a", "b")
+                there.copy_from(here, "a b+c", "b")
             monkeypatch.setattr(objects, "_COPIED_WHOLE", 1 << 20)
+            monkeypatch.setattr(s3_parts, "PART", 5 << 20)
             refusals.append("refuse")
+            s3.requests.clear()
+            there.copy_from(here, "a b+c", "b")
+        finally:
+            s3.fault = None
+        parts = [path for method, path in s3.requests if method == "PUT" and "partNumber" in path]
+        assert len(parts) == 3
+        assert not [path for method, path in s3.requests if method == "GET"]  # no byte came here
+        assert there.read("b") == body
+
+    @pytest.mark.parametrize("keys", [True, False])
+    def test_where_s3_copies_no_parts_a_large_object_goes_through_this_process(
+        self, keys: bool, s3: ObjectServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        here, there = self.two(s3, **IMPATIENT)
+        body = bytes(range(256)) * 50_000
+        here.put("a", body)
+        monkeypatch.setattr(objects, "_COPIED_WHOLE", 1 << 20)
+        monkeypatch.setattr(s3_parts, "PART", 5 << 20)
+        if not keys:
+            monkeypatch.setattr(there, "_keys", None)
+        puts = itertools.count(1)
+        refused = (1, 3) if keys else (1,)  # the whole copy, and one of the parts
+        try:
+            s3.fault = lambda method, path: "deny" if method == "PUT" and next(puts) in refused else None
+            s3.requests.clear()
             there.copy_from(here, "a", "b")
         finally:
             s3.fault = None
-        assert there.read("b") == bytes(range(256)) * 50_000
+        assert there.read("b") == body
+        aborted = [path for method, path in s3.requests if method == "DELETE" and "uploadId" in path]
+        assert len(aborted) == int(keys)  # nothing of an upload stays that nobody completes
+        assert ("does not copy" in caplog.text) == keys
 
     @NEEDS_AZURITE
     def test_a_copy_that_goes_on_behind_the_answer_is_waited_for(
