@@ -32,6 +32,7 @@ from bench import (
     ready,
     rescale,
     run_operator,
+    scale,
     small_batches,
     snapshots,
     start,
@@ -77,6 +78,7 @@ MEASUREMENTS: Mapping[str, Measurement] = {
         start.MEASUREMENT,
         warm.MEASUREMENT,
         many_runs.MEASUREMENT,
+        scale.MEASUREMENT,
         run_operator.MEASUREMENT,
         tricks.MEASUREMENT,
     )

@@ -19,6 +19,7 @@ from stateflow.format.layout import LAST_EPOCH, JobLayout, epoch_of, slot_of
 from stateflow.format.records import EpochClaim, JobIdentity, Outcome, Prepared, Record, ShownState, decode
 from stateflow.format.references import as_read
 from stateflow.storage.store import Entry, Store
+from stateflow.storage.transfer import at_distance
 
 BodyCache = MutableMapping[tuple[str, int], Any]
 """Decoded bodies by path and size. Reading drops a body that the last listing lacks, because a name can be used again."""
@@ -382,7 +383,9 @@ def read_epoch_claim(store: Store, layout: JobLayout, epoch: int) -> EpochClaim:
 
 def list_jobs(store: Store) -> list[str]:
     """The names of the jobs of a root."""
-    return [name for name in sorted(store.folders("")) if is_job(store, name)]
+    names = sorted(store.folders(""))
+    answers = at_distance(store, lambda name: is_job(store, name), names)
+    return [name for name, answer in zip(names, answers, strict=True) if answer]
 
 
 def is_job(store: Store, name: str) -> bool:
@@ -404,7 +407,7 @@ def _observe(
     if cache is not None:
         slots = cache.read(identity.uuid if identity else "", chosen, read)
     else:
-        slots = {folder.slot: read(folder) for folder in chosen}
+        slots = {slot.number: slot for slot in at_distance(store, read, chosen)}
     if bodies is not None:
         listed = {(entry.path, entry.size) for folder in chosen for entry in folder.entries}
         for key in [k for k in bodies if k[0].startswith(layout.log) and k not in listed]:

@@ -6,7 +6,8 @@ other pieces' keys from it. Only a run joins pieces, by reading them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 import msgspec
@@ -26,14 +27,23 @@ def rescaled(operator: OperatorState, parallelism: int, where: str) -> OperatorS
         operator,
         assignment=assignment,
         shards=tuple(
-            tuple(piece for shard in shards if (piece := clipped(shard, first, last)) is not None)
-            for first, last in assignment
+            tuple(piece for shard in near if (piece := clipped(shard, first, last)) is not None)
+            for first, last, near in _divided(shards, assignment)
         ),
         operator_states={
             name: redistributed(state, parallelism) for name, state in operator.operator_states.items()
         },
         hosts=(),
     )
+
+
+def _divided(
+    shards: Sequence[Shard], assignment: Iterable[tuple[int, int]]
+) -> Iterator[tuple[int, int, Sequence[Shard]]]:
+    """Each range with the shards that reach into it. Ranges of shards are ascending and apart, so nobody looks at all of them."""
+    firsts, lasts = [shard.first for shard in shards], [shard.last for shard in shards]
+    for first, last in assignment:
+        yield first, last, shards[bisect_left(lasts, first) : bisect_right(firsts, last)]
 
 
 def first_assignment(parallelism: int, max_parallelism: int, where: str) -> tuple[tuple[int, int], ...]:

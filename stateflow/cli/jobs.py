@@ -37,24 +37,28 @@ def jobs(call: Invocation) -> None:
     """The jobs of a checkpoint root."""
     from stateflow.jobs.job import jobs as list_jobs
     from stateflow.observe.health import health_of
+    from stateflow.storage.roots import open_store
+    from stateflow.storage.transfer import at_distance
 
     options = call.options()
     place = root_of(options)
-    found: list[dict[str, Any]] = []
-    unwell: list[str] = []
-    for name in list_jobs(place, storage_options=options.storage_options):
+
+    def look(name: str) -> tuple[dict[str, Any], str]:
+        """What there is to say of a job, and what ails it."""
         try:
             job = job_of(options, name)
             status = job.status()
         except StateflowError as error:
             # One damaged job must not hide the others.
-            found.append({"name": name, "status": "UNREADABLE", "error": str(error)})
-            continue
+            return {"name": name, "status": "UNREADABLE", "error": str(error)}, ""
         whole, health = asdict(_readable(status)), health_of(status, job.clock(), None)
         judged = {"health": health.state, "reason": health.reason}
-        found.append({**{field: whole[field] for field in _BRIEF}, **judged, **status.checkpoints})
-        if not health.well:
-            unwell.append(health.reason)
+        told = {**{field: whole[field] for field in _BRIEF}, **judged, **status.checkpoints}
+        return told, "" if health.well else health.reason
+
+    names = list_jobs(place, storage_options=options.storage_options)
+    looked = at_distance(open_store(place, options.storage_options), look, names)
+    found, unwell = [told for told, _ in looked], [reason for _, reason in looked if reason]
     rows = [
         (
             job["name"],

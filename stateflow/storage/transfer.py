@@ -25,6 +25,8 @@ from stateflow.storage.scratch import scratch_folder
 from stateflow.storage.store import PIECE, Store, checked_path
 
 THREADS = 8
+ASKERS = 16
+"""Small questions to a distant store at a time. Each waits, and carries little."""
 CHUNK = 16 << 20
 """Bytes that one request to an object store reads."""
 
@@ -78,7 +80,16 @@ def transfer(
     _compare_sizes(items, target)
 
 
+S = TypeVar("S")
 T = TypeVar("T")
+
+
+def at_distance(store: Store, work: Callable[[S], T], items: Sequence[S]) -> list[T]:
+    """What `work`, which asks the store, answers for each item: in turn on a disk, several at once where each answer takes a trip."""
+    if store.local_root is not None or len(items) < 2:
+        return list(map(work, items))
+    with ThreadPoolExecutor(ASKERS, "stateflow-asking") as pool:
+        return list(pool.map(work, items))
 
 
 def at_once(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 import unittest
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -108,6 +109,9 @@ class SinkConformance:
     knows_records: bool = True
     """Whether the target keeps which record took its last slot. Without it rows are doubled or lost when checkpoints are put back from a
     copy, and nobody hears of it."""
+    lag: float = 0.0
+    """Seconds after which readers see at the latest what `commit` has put in. Only for targets that answer before: Kafka shows a
+    transaction to readers a moment after it has said that it is committed."""
 
     def target(self, folder: Path, name: str) -> Any:
         """What a pipeline writes to, with this name; `folder` is of the test alone. The rows that it has already, those of an earlier
@@ -570,6 +574,8 @@ class _Life:
                 if not accidents.at:
                     raise
             went_in = went_in or returned or self.has(after)
+            if not went_in and self.kit.lag and not self.has(self.model):
+                went_in = self.has(after)  # it has come in since
             where = f"after an accident at {accidents.at}" if accidents.at else "after no accident"
             self.expect(after if went_in else self.model, f"{where}{', though it returned,' * returned}")
             if not accidents.at:
@@ -589,7 +595,9 @@ class _Life:
         return not self._difference(model)
 
     def expect(self, model: Sequence[Row], when: str) -> None:
-        difference = self._difference(model)
+        end = time.monotonic() + self.kit.lag
+        while (difference := self._difference(model)) and time.monotonic() < end:
+            time.sleep(0.05)
         require(not difference, f"{when} the target {difference}")
 
     def _difference(self, model: Sequence[Row]) -> str:

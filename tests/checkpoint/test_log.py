@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -264,6 +266,26 @@ def test_the_jobs_of_a_root_are_listed(tmp_path: Path) -> None:
             World(store, job, feeds=False).claim()
         store.put("notes/readme", b"not a job")
         assert list_jobs(store) == ["a", "b-side"]
+
+
+def test_a_distant_store_is_asked_several_things_at_once() -> None:
+    """Each answer takes a trip: of a hundred jobs in turn that made minutes."""
+    store = MemoryStore()
+    for job in ("a", "b", "c"):
+        drain(3, retained=9)(World(store, job, feeds=False))
+    asked = threading.Barrier(3)
+
+    def together(kind: str, about: str) -> Callable[[Call], None]:
+        def hook(call: Call) -> None:
+            if call.verb == kind and about in call.path:
+                asked.wait(30)
+
+        return hook
+
+    store.before = together("list", "/job")
+    assert list_jobs(store) == ["a", "b", "c"]
+    store.before = together("read", "_pending")
+    assert slots(read_log(store, JobLayout("a")).chain) == [2, 3, 4]
 
 
 def test_objects_that_are_no_records_are_left_alone() -> None:

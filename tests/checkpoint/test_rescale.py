@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from stateflow.checkpoint import rescale
 from stateflow.checkpoint.rescale import (
     clipped,
     joined,
@@ -218,3 +219,23 @@ def test_an_operator_with_state_keeps_its_key_groups_and_that_is_said_with_the_w
     assert "savepoint create orders --type canonical" in said
     assert "--max-parallelism 256" in said
     assert kept_key_groups(record(1), 256, "orders") == ""
+
+
+def test_a_rescale_looks_at_each_shard_only_where_it_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = 0
+
+    def counted(shard: Shard, first: int, last: int) -> Shard | None:
+        nonlocal looked
+        looked += 1
+        return clipped(shard, first, last)
+
+    monkeypatch.setattr(rescale, "clipped", counted)
+    assignment = default_assignment(1_000, 1_000)
+    many = OperatorState(
+        key=(("n", "long"),),
+        max_parallelism=1_000,
+        assignment=assignment,
+        shards=tuple((shard(first, last),) for first, last in assignment),
+    )
+    rescaled(many, 500, "operator 'x'")
+    assert looked == 1_000

@@ -43,6 +43,7 @@ class TestKafkaAppend(SinkConformance):
     failure = LostError
     any_columns = ordered = True
     every = 5
+    lag = 20.0
     topics: Topics
     names = "append"
 
