@@ -88,7 +88,7 @@ class Work:
         from stateflow.pipelines.inputs.tables import delta
         from stateflow.spark.sinks.kinds import make_sink
 
-        options = {"delta.checkpointInterval": "50"}
+        options = {"delta.checkpointInterval": "10"}
         keys = {"keys": ("writer", "key")} if kind == "upsert" else None
         sink = make_sink("totals", kind, delta(table, options=options), keys)
         sink.open(self.spark, self._frame("", 0).schema)
@@ -169,18 +169,36 @@ class Work:
         """Of the table's versions."""
         return [row.operation for row in self.spark.sql(f"DESCRIBE HISTORY delta.`{table}`").collect()]
 
-    def as_delta_alone(self) -> str:
-        """From here on Delta's own log store writes the logs."""
+    def write_logs_as_delta_alone(self) -> str:
+        """From here on Delta's own log store writes the logs of tables that were not opened yet."""
         from stateflow.spark.internals import delta_log
         from stateflow.spark.sinks import log_stores
 
+        self._own = log_stores.create_commits
         nothing: Callable[..., str] = lambda spark, path: ""  # noqa: E731
         delta_log.create_commits = log_stores.create_commits = nothing
+        self._use_stores_anew()
+        return "done"
+
+    def write_logs_as_jobs_do(self) -> str:
+        from stateflow.spark.internals import delta_log
+        from stateflow.spark.sinks import log_stores
+
+        delta_log.create_commits = log_stores.create_commits = self._own
+        self._use_stores_anew()
+        return "done"
+
+    def _use_stores_anew(self) -> None:
         env = self.spark._jvm.org.apache.spark.SparkEnv.get().conf()  # type: ignore[union-attr]
         for scheme in ("s3", "s3a", "s3n"):
             env.remove(f"spark.delta.logStore.{scheme}.impl")
         self.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
-        return "done"
+
+    def hadoop(self, name: str, value: str) -> str:
+        """A setting that file systems of new buckets have, as `spark.hadoop.` has it for all."""
+        context: Any = self.spark.sparkContext
+        context._jsc.hadoopConfiguration().set(name, value)
+        return "set"
 
     def create(self, path: str, megabytes: int, mark: str) -> bool:
         """A file of a log, as a commit of that size."""

@@ -63,14 +63,13 @@ def test_a_pipeline_on_s3_runs_is_vacuumed_and_goes_back(tmp_path: Path) -> None
             assert done.returncode == 0, done.stdout + done.stderr
             return done.stdout
 
-        def run(number: int) -> None:
-            (tmp_path / "in" / f"{number}.json").write_text(
-                json.dumps({"user": number % 2, "amount": 10.0**number})
-            )
+        def run(*numbers: int) -> None:
+            for number in numbers:
+                order = {"user": number % 2, "amount": 10.0**number}
+                (tmp_path / "in" / f"{number}.json").write_text(json.dumps(order))
             stateflow("run", "orders.py:orders", *params, *root, *said)
 
-        run(0)
-        run(1)
+        run(0, 1)
         stateflow("tag", "orders", "before", *root)
         with drivers(1, settings(server), tmp_path) as [driver]:
             assert driver.do("table", path=table) == [[0, 1.0], [1, 10.0]]
