@@ -1,13 +1,14 @@
 """Exactly-once under kill -9: real drivers and workers die, and what they leave is what an undisturbed run leaves.
 
-The long version is `python -m bench.kill`.
+The long version is `python -m bench.kill`. Kills at random moments, and of runs that are frozen, have drivers with JVMs of their own. Where
+a point of the protocol is what a test is about, the driver's Python dies at it, which has all of the protocol, beside a JVM that stays warm.
 """
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 from pyspark.sql import SparkSession
 
+from bench.kill.jvms import Jvms
 from stateflow.checkpoint.log import read_log
 from stateflow.config.options import load
 from stateflow.errors import BusyError, FencedError, NotFoundError, StateflowError
@@ -58,6 +60,25 @@ def runs() -> Iterator[list[Run]]:
     for run in started:
         run.thaw()
         run.bury()
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Errand], Run]]:
+    """Starts a run beside the warm JVM, when the one before it has ended."""
+    jvms, started = Jvms(tmp_path_factory.mktemp("jvms")), list[Run]()
+
+    def begin(errand: Errand) -> Run:
+        jvm = jvms.lend(errand)
+        for run in started:
+            assert run.ended
+        jvm.tidy()
+        started.append(Run.start(errand, jvm, jvms.nursery))
+        return started[-1]
+
+    yield begin
+    for run in started:
+        run.bury()
+    jvms.end()
 
 
 def test_two_runs_started_at_once_and_kills_at_random_moments_leave_no_trace(
@@ -109,14 +130,14 @@ def test_a_batch_that_is_decided_when_the_driver_dies_is_delivered_once_by_the_n
 
 
 def test_after_a_kill_between_two_commits_readers_have_the_batch_before(
-    tmp_path: Path, inbox: Inbox, runs: list[Run], spark: SparkSession
+    tmp_path: Path, inbox: Inbox, start: Callable[[Errand], Run], spark: SparkSession
 ) -> None:
     inbox.add()
     inbox.add()
     # Of four sinks one has got the second batch.
-    runs.append(Run.start(Errand(str(tmp_path), at="committed:5:kill")))
-    runs[0].until(lambda run: run.told("kill"), 600, "fifth commit")
-    runs[0].wait(60)
+    run = start(Errand(str(tmp_path), at="committed:5:kill"))
+    run.wait(600)
+    assert run.told("kill"), run.story()
     job = Job(str(tmp_path / "root"), JOB)
     half = job.log().pending[-1].slot
     found = job.versions()
@@ -163,20 +184,17 @@ def test_zombies_of_every_phase_wake_up_fenced_and_deliver_nothing(
 
 
 @pytest.fixture(scope="module")
-def windows(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def windows(tmp_path_factory: pytest.TempPathFactory, start: Callable[[Errand], Run]) -> Path:
     """A job that starts at `latest` and dies before its first batch, then again when timers are due."""
     folder = tmp_path_factory.mktemp("windows")
     schema = {"id": "long", "user": "long", "at": "timestamp"}
     inbox = Inbox(folder / "orders", random.Random(SEED))
     inbox.commit([(0, 1, NOON)], schema)
     for at in ("completed:1:kill", "completed:1:kill", ""):
-        run = Run.start(Errand(str(folder), story="windows", at=at))
-        try:
-            code = run.wait(600)
-            assert bool(run.told("kill")) == bool(at), run.story()
-            assert at or code == 0, run.story()
-        finally:
-            run.bury()
+        run = start(Errand(str(folder), story="windows", at=at))
+        code = run.wait(600)
+        assert bool(run.told("kill")) == bool(at), run.story()
+        assert at or code == 0, run.story()
         if inbox.commits == 1:
             users = [(n + 1, n % 3, NOON + timedelta(minutes=n)) for n in range(9)]
             inbox.commit([*users, (10, 99, NOON + timedelta(hours=2))], schema)
@@ -201,7 +219,7 @@ def _closed(folder: Path) -> list[tuple[int, int]]:
 
 
 def test_ready_made_operators_lose_and_double_nothing_when_a_run_is_killed(
-    tmp_path: Path, runs: list[Run]
+    tmp_path: Path, start: Callable[[Errand], Run]
 ) -> None:
     schema = {"id": "long", "user": "long", "at": "timestamp"}
     inbox = Inbox(tmp_path / "orders", random.Random(SEED))
@@ -219,8 +237,7 @@ def test_ready_made_operators_lose_and_double_nothing_when_a_run_is_killed(
         if not at:
             inbox.commit([(10_000, 99, NOON + timedelta(days=2))], schema)
             inbox.commit([(10_001, 99, NOON + timedelta(days=2, hours=1))], schema)
-        run = Run.start(Errand(str(tmp_path), story="ready", at=at))
-        runs.append(run)
+        run = start(Errand(str(tmp_path), story="ready", at=at))
         code = run.wait(600)
         assert bool(run.told("kill")) == bool(at), run.story()
         assert at or code == 0, run.story()
@@ -232,7 +249,7 @@ def test_ready_made_operators_lose_and_double_nothing_when_a_run_is_killed(
 
 
 def test_state_that_changes_with_every_run_and_expires_loses_and_doubles_nothing_when_runs_are_killed(
-    tmp_path: Path, runs: list[Run]
+    tmp_path: Path, start: Callable[[Errand], Run]
 ) -> None:
     schema = {"id": "long", "user": "long", "at": "timestamp"}
     inbox = Inbox(tmp_path / "orders", random.Random(SEED))
@@ -250,8 +267,7 @@ def test_state_that_changes_with_every_run_and_expires_loses_and_doubles_nothing
                 n[user], ids[user], recent[user] = n[user] + 1, ids[user] + id, recent[user] + 1
                 wanted[id, ids[user], n[user], recent[user], user] += 1
             inbox.commit(ticks, schema)
-        run = Run.start(Errand(str(tmp_path), story="growing", release=release, at=at))
-        runs.append(run)
+        run = start(Errand(str(tmp_path), story="growing", release=release, at=at))
         code = run.wait(600)
         assert bool(run.told("kill")) == bool(at), run.story()
         assert at or code == 0, run.story()
@@ -300,13 +316,13 @@ def _ready_made(ticks: list[tuple[int, int, datetime]]) -> tuple[Counter[Any], .
 
 
 def test_rows_state_and_chained_rows_come_from_one_attempt_of_a_task(
-    tmp_path: Path, inbox: Inbox, runs: list[Run]
+    tmp_path: Path, inbox: Inbox, start: Callable[[Errand], Run]
 ) -> None:
     """Every first attempt has stored everything when it fails; what it left must not be seen anywhere."""
     inbox.add()
     inbox.add()
-    runs.append(Run.start(Errand(str(tmp_path), story="attempts")))
-    assert runs[0].wait(600) == 0, runs[0].story()
+    run = start(Errand(str(tmp_path), story="attempts"))
+    assert run.wait(600) == 0, run.story()
     first = sorted(delta_rows(tmp_path / "first").elements())
     assert [row[0] for row in first] == [order.id for order in inbox.rows]
     assert difference(delta_rows(tmp_path / "copies"), delta_rows(tmp_path / "first")) == ""
