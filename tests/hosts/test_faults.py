@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,28 +27,34 @@ def replaced(made: Host, before: int) -> dict[str, object]:
     return found
 
 
+@pytest.fixture(scope="module")
+def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+    """A host whose application is another one after each of its tests."""
+    with host(tmp_path_factory.mktemp("lasting")) as made:
+        yield made
+
+
 @pytest.mark.parametrize("victim", ["jvm", "host", "zygote"])
 def test_a_killed_part_takes_its_runs_along_and_the_next_application_carries_on(
-    tmp_path: Path, victim: str
+    lasting: Host, victim: str
 ) -> None:
-    with host(tmp_path) as made:
-        project, begun, go = slow(made, "victim")
-        before = made.shown()
-        processes = before["processes"]
-        client = made.started("run", "pipeline.py", "--host", "tests", "--host-only", cwd=project)
-        eventually(begun.exists, "the batch runs")
-        run = made.shown()["runs"][0]["pid"]
-        os.kill(processes[victim], signal.SIGKILL)
-        client.communicate(timeout=60)
-        assert client.returncode != 0
-        eventually(lambda: not any(alive(pid) for pid in (run, *processes.values())), "nothing of it is left")
-        go.touch()
-        ran = made.run(project, "--host-wait", "2 minutes")
-        assert ran.returncode == 0, ran.stderr
-        assert made.shown()["number"] != before["number"]
-        give(project)
-        assert made.run(project).returncode == 0
-        assert "2.0" in made.stateflow("query", "victim", "total", "total", "a3").stdout
+    project, begun, go = slow(lasting, victim)
+    before = eventually(lasting.shown, "an application takes runs", 120)
+    processes = before["processes"]
+    client = lasting.started("run", "pipeline.py", "--host", "tests", "--host-only", cwd=project)
+    eventually(begun.exists, "the batch runs")
+    run = lasting.shown()["runs"][0]["pid"]
+    os.kill(processes[victim], signal.SIGKILL)
+    client.communicate(timeout=60)
+    assert client.returncode != 0
+    eventually(lambda: not any(alive(pid) for pid in (run, *processes.values())), "nothing of it is left")
+    go.touch()
+    ran = lasting.run(project, "--host-wait", "2 minutes")
+    assert ran.returncode == 0, ran.stderr
+    assert lasting.shown()["number"] != before["number"]
+    give(project)
+    assert lasting.run(project).returncode == 0
+    assert "2.0" in lasting.stateflow("query", victim, "total", "total", "a3").stdout
 
 
 def test_a_killed_keeper_takes_all_along_and_the_name_is_free(tmp_path: Path) -> None:
@@ -56,7 +63,7 @@ def test_a_killed_keeper_takes_all_along_and_the_name_is_free(tmp_path: Path) ->
         os.kill(made.keeper(), signal.SIGKILL)
         eventually(lambda: not any(map(alive, processes.values())), "nothing of it is left")
         assert "ended" in made.stateflow("host", "list").stdout
-        again = made.stateflow("host", "start", "tests", "--master", "local[2]", timeout=200)
+        again = made.stateflow("host", "start", "tests", "--master", "local[2]", "--cold", timeout=200)
         assert again.returncode == 0, again.stderr
         assert made.run(made.project("after")).returncode == 0
 
@@ -65,7 +72,7 @@ def test_after_so_many_runs_another_application_takes_the_name_and_no_run_notice
     with host(tmp_path, "--recycle-runs", "3", "--cold") as made:
         first = made.shown()
         project = made.project("many")
-        for _ in range(8):
+        for _ in range(5):
             ran = made.run(project)
             assert ran.returncode == 0, ran.stderr
             give(project)
@@ -74,21 +81,22 @@ def test_after_so_many_runs_another_application_takes_the_name_and_no_run_notice
         assert "is replaced: it has carried out 3 runs" in made.log()
 
 
-def test_a_changed_package_replaces_the_application(tmp_path: Path) -> None:
+def test_a_changed_package_replaces_the_application(lasting: Host) -> None:
     from stateflow.hosts import upgrades
 
-    with host(tmp_path) as made:
-        first = made.shown()
-        project = made.project("upgraded")
-        file = Path(upgrades.__file__)
-        os.utime(file)
-        ran = made.run(project, "--host-wait", "2 minutes")
-        assert ran.returncode == 0, ran.stderr
-        assert "was changed since it started" in ran.stderr
-        assert made.shown()["number"] != first["number"]
-        file.touch()
-        refused = made.run(project, "--host-wait", "0")
-        assert (refused.returncode, "its replacement is not ready" in refused.stderr) == (8, True)
+    first = eventually(lasting.shown, "an application takes runs", 120)
+    project = lasting.project("upgraded")
+    file = Path(upgrades.__file__)
+    os.utime(file)
+    ran = lasting.run(project, "--host-wait", "2 minutes")
+    assert ran.returncode == 0, ran.stderr
+    assert "was changed since it started" in ran.stderr
+    assert lasting.shown()["number"] != first["number"]
+    file.touch()
+    refused = lasting.run(project, "--host-wait", "0")
+    assert (refused.returncode, "its replacement is not ready" in refused.stderr) == (8, True)
+    # Other tests find an application that takes runs.
+    assert lasting.run(project, "--host-wait", "2 minutes").returncode == 0
 
 
 def test_a_drained_host_takes_no_run_and_ends_with_its_last_one(tmp_path: Path) -> None:
@@ -137,6 +145,9 @@ def test_what_starts_a_host_wrongly_is_one_sentence(tmp_path: Path) -> None:
     ):
         ran = made.stateflow("host", *words, timeout=200)
         assert (ran.returncode, why in ran.stderr) == (code, True), ran.stderr
-    with host(tmp_path):
-        second = made.stateflow("host", "start", "tests")
-        assert (second.returncode, "runs already" in second.stderr) == (8, True)
+
+
+def test_a_host_that_runs_is_not_started_again(lasting: Host) -> None:
+    eventually(lasting.shown, "an application takes runs", 120)
+    second = lasting.stateflow("host", "start", "tests")
+    assert (second.returncode, "runs already" in second.stderr) == (8, True)
