@@ -49,12 +49,9 @@ def of_the_host(team: Host, connect: Connect, monkeypatch: pytest.MonkeyPatch) -
 
 
 def operator(project: Path, launcher: WarmHost, **more: Any) -> StateflowRunOperator:
+    given = {"parameters": {"input": str(project / "in"), "output": str(project / "out")}, **more}
     return StateflowRunOperator(
-        task_id="run",
-        pipeline=f"{project}/pipeline.py:{project.name}",
-        parameters={"input": str(project / "in"), "output": str(project / "out")},
-        launcher=launcher,
-        **more,
+        task_id="run", pipeline=f"{project}/pipeline.py:{project.name}", launcher=launcher, **given
     )
 
 
@@ -106,9 +103,12 @@ def test_tasks_and_replays_run_on_the_host(team: Host, capsys: pytest.CaptureFix
 
 
 def test_without_a_host_the_run_has_a_driver_of_its_own_and_says_why(team: Host) -> None:
+    """Which starts no Spark here: `test_runs` of the hosts has one that ends well."""
     project = team.project("alone")
-    told = run_task(operator(project, WarmHost("nobody"), retries=0), run_id="alone")
-    assert told.state is TaskInstanceState.SUCCESS, (told.error, words_of(project, "alone"))
+    wrong = operator(project, WarmHost("nobody"), retries=0, parameters={"nothing": "1"})
+    told = run_task(wrong, run_id="alone")
+    assert told.state is TaskInstanceState.FAILED
+    assert "nothing" in str(told.error), "its own driver has refused it"
     log = (driver_of(project, "alone").folder / "output.log").read_text()
     assert "the host nobody does not take the run: it is not running in " in log
     assert "Starting a driver of its own" in log
