@@ -1,8 +1,9 @@
 """Commits to Iceberg by processes that are killed at any moment, two at a time, with catalogs that are killed, too: equal to a batch
-computation, nothing twice."""
+computation, nothing twice. STATEFLOW_LONG=1 kills more of them."""
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,7 +21,8 @@ from tests.connectors.iceberg_committer import BEHIND, SCHEMA, UNAVAILABLE, Reco
 from tests.connectors.iceberg_rest import RestServer, rest_server
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
-KILLS = 50
+LONG = bool(os.environ.get("STATEFLOW_LONG"))
+KILLS, ACCIDENTS = (50, 8) if LONG else (12, 4)
 
 
 def rows(catalog: Catalog) -> list[tuple[int, int]]:
@@ -44,11 +46,11 @@ def records_of(catalog: Catalog, folder: Path, kind: str, slots: int) -> Records
 
 
 @pytest.mark.parametrize("kind", ["iceberg_append", "iceberg_upsert"])
-def test_fifty_kills_of_two_runs_that_both_believe_to_be_the_newest(kind: str, tmp_path: Path) -> None:
+def test_kills_of_two_runs_that_both_believe_to_be_the_newest(kind: str, tmp_path: Path) -> None:
     seed = random.randrange(10**6)
     moments, kills = random.Random(seed), 0
     with sql_catalog(tmp_path / "lake") as catalog:
-        records = records_of(catalog, tmp_path, kind, 140)
+        records = records_of(catalog, tmp_path, kind, 140 if LONG else 50)
         while kills < KILLS and records.finished < records.slots:
             runs = [records.carry_on() for _ in range(2)]
             for run in runs:
@@ -75,9 +77,9 @@ def test_a_rest_catalog_that_is_killed_started_again_and_slow(
     server, catalog = rest
     seed = random.randrange(10**6)
     moments = random.Random(seed)
-    records = records_of(catalog, tmp_path, kind, 60)
+    records = records_of(catalog, tmp_path, kind, 60 if LONG else 30)
     try:
-        for accident in range(8):
+        for accident in range(ACCIDENTS):
             run = records.carry_on()
             run.join(0.3 + moments.random() * 0.7)
             if accident % 2:
