@@ -437,7 +437,7 @@ def test_an_outlet_that_is_a_table_gets_an_event_for_each_partition_of_the_run(
         totals.commit({"add": {"path": "w", "partitionValues": {"day": "2026-01-08"}, "dataChange": True}})
 
     method.work = work
-    outlets = [Asset(f"file://{totals.folder}"), checkpoint_asset("orders")]
+    outlets = [Asset(name="totals", uri=f"file://{totals.folder}"), checkpoint_asset("orders")]
     told = run(method, table, outlets=outlets, partition_events=True)
     assert told.state is TaskInstanceState.SUCCESS
     assert partitions(told, totals) == ["2026-01-02", "2026-01-03", "__HIVE_DEFAULT_PARTITION__"]

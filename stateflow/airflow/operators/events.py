@@ -65,15 +65,29 @@ def announce_partitions(
     for uid, sink in tables.items():
         try:
             asset = table_asset(sink.target, sink.name)
-            if asset is None or asset not in (operator.outlets or ()):
+            if asset is None:
+                _log.warning(
+                    "table %s is an asset only by its whole path: give the pipeline that", sink.target
+                )
+                continue
+            outlet = _outlet_of(operator, asset)
+            if outlet is None:
+                said = "table %s is no outlet of the task, so no event names its partitions: add outlets=[Asset(%r)]"
+                _log.warning(said, sink.target, asset.uri)
                 continue
             partitions = written(uid, sink)
             if partitions:
-                context["outlet_events"][asset].add_partitions(list(partitions))
+                context["outlet_events"][outlet].add_partitions(list(partitions))
             else:
                 _log.warning("table %s has no partitions, so its event names none", sink.target)
         except Exception as error:
             _log.warning("the event of table %s names no partition: %s", sink.target, error)
+
+
+def _outlet_of(operator: BaseOperator, asset: Asset) -> Asset | None:
+    """The outlet that is this asset; users may have given it another name, or another URI to a name of a catalog."""
+    outlets = (each for each in operator.outlets or () if isinstance(each, Asset))
+    return next((each for each in outlets if each.uri == asset.uri or each.name == asset.name), None)
 
 
 def keep_quiet(operator: BaseOperator) -> None:
