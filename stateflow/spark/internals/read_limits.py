@@ -46,6 +46,7 @@ class Admitted:
     f"{_DELTA}.ReadMaxBytes(long)",
     f"{_DELTA}.CompositeLimit(ReadMaxBytes, ReadMaxFiles, ReadMinFiles)",
     f"{_DELTA}.CompositeLimit.apply$default$3()",
+    seen_in=("pyspark 4.2.0",),
 )
 def java_limit(spark: SparkSession, source: Any, limit: ReadLimit | None) -> Any:
     """What a source's `latestOffset` takes: its own limits, and `limit` as well."""
@@ -99,6 +100,7 @@ def _is_delta(source: Any) -> bool:
     f"{_EXECUTION}[.runtime].StreamExecution.sources()",
     f"{_EXECUTION}[.runtime].StreamExecution.uniqueSources()",
     f"{_EXECUTION}[.runtime].StreamExecution.uniqueSources_$eq(Map)",
+    seen_in=("pyspark 4.2.0",),
 )
 def limit_next_batch(
     spark: SparkSession, limits: Sequence[ReadLimit | None], query: str | None = None
