@@ -262,6 +262,8 @@ class SourceState(msgspec.Struct, frozen=True, omit_defaults=True):
 
 CATALOG_NAME = "catalog_name"
 """In the payload of a sink: what a catalog calls its target."""
+MANAGED = "managed"
+"""In the payload of a sink: true if the commits of its target go through its catalog."""
 
 
 class Prepared(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -285,6 +287,11 @@ class Prepared(msgspec.Struct, frozen=True, omit_defaults=True):
     def name(self) -> str:
         """What a catalog called the target; empty if the pipeline gave its path."""
         return str(self.payload.get(CATALOG_NAME, ""))
+
+    @property
+    def is_managed(self) -> bool:
+        """Whether the target's commits go through its catalog."""
+        return self.payload.get(MANAGED) is True
 
 
 class Owner(msgspec.Struct, frozen=True, omit_defaults=True):

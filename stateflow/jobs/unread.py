@@ -201,7 +201,10 @@ def newer_version(log: SourceLog, line: str, table: str) -> str:
         raise NotFoundError(f"there is no Delta table at {table}")
     if line != NOTHING and ahead(log, Position.parse(line), None) is Ahead.NOTHING:
         return ""
-    return f"version {max(versions)} of {table}"
+    newest = max(versions)
+    if log.staged is not None and log.may_have(newest + 1):
+        return f"version {newest} of {table}, and perhaps version {max(log.staged())}, of which only its catalog knows"
+    return f"version {newest} of {table}"
 
 
 def newer_messages(ends: Mapping[str, Mapping[int, int]], line: str) -> str:

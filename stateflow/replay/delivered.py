@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 from stateflow.errors import StateflowError
 from stateflow.format.records import FileRef, Outcome, Prepared
 from stateflow.pipelines.sink_kinds import DELTA_APPEND, MEMORY
-from stateflow.spark.internals.delta_log import DeltaLog
 from stateflow.spark.internals.gateway import first_line
+from stateflow.spark.sinks.delta_rewind import log_of
 from stateflow.spark.sinks.delta_table import added
 from stateflow.spark.sinks.staging import Stager, staged_schema
 from stateflow.storage.files import verify
@@ -68,7 +68,7 @@ def read_files(stager: Stager, refs: Sequence[FileRef]) -> pa.Table:
 
 
 def _of_table(spark: SparkSession, prepared: Prepared) -> pa.Table:
-    log = DeltaLog(spark, prepared.target)
+    log = log_of(spark, prepared)
     if not log.exists():
         raise NotKept(f"there is no Delta table at {prepared.target} any more")
     txn = log.begin()

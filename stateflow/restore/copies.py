@@ -81,6 +81,10 @@ def _versions(
                 f"--clone-sinks cannot copy {quoted(prepared.target)}: sink {uid!r} of job {origin.job!r} is none that appends or "
                 "upserts exactly once, so the table does not say what belongs to the checkpoint: leave it out"
             )
+        if prepared.is_managed:
+            raise UsageError(
+                f"--clone-sinks cannot copy {quoted(prepared.name)}, whose commits go through its catalog: leave it out"
+            )
         app = SinkSlot(origin.record.job, origin.job, uid, 0, 0).app_id
         source, last = table_path(prepared.target), origin.last_commits.get(uid)
         found = version_at(list(commits_of(source, job.store, job.storage_options)), app, last, source)

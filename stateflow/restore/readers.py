@@ -134,6 +134,10 @@ class _Search:
         try:
             if table is None:
                 raise StateflowError("its log cannot be read from here")
+            if table.may_have(_newest(table, known) + 1):
+                raise StateflowError(
+                    "its catalog may have newer commits, which the table's log does not have yet"
+                )
             version, undone = find_rewind(_commits(table, known), app, last, where)
         except (StateflowError, ValueError) as error:
             self.notes.append(f"who has read {where} is not known: {error}")

@@ -18,6 +18,7 @@ import stateflow as sf
 from stateflow.config.options import load
 from stateflow.errors import DisagreementError, IncompatibleError, NotFoundError, UsageError
 from stateflow.jobs.job import Job
+from stateflow.pipelines.inputs.tables import DeltaTable
 from stateflow.spark.sinks.delta_append import DeltaAppend
 from stateflow.spark.sources.catalog_tables import located
 from tests.spark.pipelines import Workbench
@@ -241,11 +242,19 @@ def test_a_table_is_made_where_the_pipeline_says_and_stays_there(
         bench.run(made, {"location": "/elsewhere"})
 
 
-def test_commits_that_a_catalog_manages_are_refused(shop: SparkSession) -> None:
+def test_only_the_preview_of_commits_through_a_catalog_is_refused(shop: SparkSession) -> None:
     from stateflow.spark.sources.catalog_tables import _at
 
     detail = shop.sql("DESCRIBE DETAIL shop.orders").first()
     assert detail is not None
-    features = [*detail["tableFeatures"], "catalogManaged"]
-    with pytest.raises(IncompatibleError, match=r"commits of shop\.orders are managed by its catalog"):
-        _at(sf.table("shop.orders"), {**detail.asDict(), "tableFeatures": features}, WHO)
+    plain = list(detail["tableFeatures"])
+
+    def found(*more: str) -> DeltaTable:
+        return _at(sf.table("shop.orders"), {**detail.asDict(), "tableFeatures": [*plain, *more]}, WHO)
+
+    assert (found().managed_as, found("catalogManaged").managed_as) == (
+        (),
+        ("spark_catalog", "shop", "orders"),
+    )
+    with pytest.raises(IncompatibleError, match=r"preview.*copy it into a new table of the catalog"):
+        found("catalogOwned-preview")

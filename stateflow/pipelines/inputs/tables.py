@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stateflow.errors import UsageError
@@ -49,12 +50,28 @@ class DeltaTable(Input):
     """True if a sink makes it where there is none."""
     location: str = ""
     """Where a table with a name is made; empty for the place that its catalog chooses."""
+    managed: bool = False
+    """True if its commits go through its catalog, as a run has learnt there."""
 
     kind = "delta"
 
-    def at(self, path: str, name: str = "") -> DeltaTable:
+    def at(self, path: str, name: str = "", *, managed: bool = False) -> DeltaTable:
         """The same table at a place. `name`: its catalog's whole name for it, empty for a table that no catalog knows."""
-        return replace(self, path=path, name=name)
+        return replace(self, path=path, name=name, managed=managed)
+
+    @property
+    def managed_as(self) -> tuple[str, ...]:
+        """The parts of the name by which its commits go through its catalog; empty for any other table."""
+        return parts_of(self.name) if self.managed else ()
+
+    @property
+    def in_sql(self) -> str:
+        """As statements name it."""
+        return sql_name(self.managed_as) if self.managed else path_in_sql(self.path)
+
+    @property
+    def reader_options(self) -> dict[str, str]:
+        return {name: value for name, value in self.options.items() if not _is_property(name)}
 
     def is_called(self, name: str) -> bool:
         """Whether a record's whole name of a table is that of this one, which may lack the catalog."""
@@ -64,9 +81,8 @@ class DeltaTable(Input):
     def streaming(self, spark: SparkSession) -> DataFrame:
         """The table as a stream."""
         reader = spark.readStream.format("delta")
-        for name, value in self.options.items():
-            if not _is_property(name):
-                reader = reader.option(name, value)
+        for name, value in self.reader_options.items():
+            reader = reader.option(name, value)
         return reader.load(self.path)
 
     @property
@@ -89,7 +105,7 @@ class DeltaTable(Input):
     @property
     def read_with(self) -> tuple[str, ...]:
         """The names of options that only a reader looks at."""
-        return tuple(name for name in self.options if not _is_property(name))
+        return tuple(self.reader_options)
 
     @property
     def reads_changes(self) -> bool:
@@ -143,6 +159,13 @@ def is_name(text: str) -> bool:
 def sql_name(parts: Iterable[str]) -> str:
     """A name as statements have it, each part in quotes."""
     return ".".join(map(quoted, parts))
+
+
+def path_in_sql(path: str) -> str:
+    """The table at a path, as statements name it."""
+    if "://" not in path and not path.startswith("file:"):
+        path = str(Path(path).absolute())  # Delta takes a relative path for the name of a table
+    return f"delta.{quoted(path)}"
 
 
 @with_options

@@ -55,7 +55,7 @@ def tell_of_outputs(
             warn(f"other writers of {node.uid}", other_writers.sentence(str(node.target), others))
         if not isinstance(node.target, DeltaTable):
             continue
-        log, table = DeltaLog(spark, node.target.path), str(node.target)
+        log, table = DeltaLog(spark, node.target.path, node.target.managed_as), str(node.target)
         if node.target.properties and (
             unlike := unlike_properties.unlike_properties(
                 node.target.properties, log.begin().shape().configuration
@@ -63,18 +63,18 @@ def tell_of_outputs(
         ):
             warn(
                 f"properties of {node.uid}",
-                unlike_properties.sentence(node.uid, table, node.target.path, unlike),
+                unlike_properties.sentence(node.uid, table, node.target.in_sql, unlike),
             )
         if not begins:
             app_id = SinkSlot(job.job, job.job_name, node.uid, job.slot, job.epoch).app_id
-            local = local_log(node.target.path)
+            local = None if log.is_managed else local_log(node.target.path)
             read, most = (log.read, MOST_COMMITS_ELSEWHERE) if local is None else (local.commit, MOST_COMMITS)
             if undone := undone_output.undone_output(read, log.version(), app_id, most):
                 warn(
                     f"{node.uid} went back",
                     undone_output.sentence(
                         table,
-                        node.target.path,
+                        node.target.in_sql,
                         job.job_name,
                         node.uid,
                         undone,

@@ -132,7 +132,11 @@ def _outputs(spark: SparkSession, flow: Flow, outline: Outline, *, ended: bool) 
         if not kind.dataset:
             continue
         place = _absolute(node.output) if kind.table else node.place
-        version = DeltaLog(spark, node.target.path).version() if ended and kind.table else None
+        version = (
+            DeltaLog(spark, node.target.path, node.target.managed_as).version()
+            if ended and kind.table
+            else None
+        )
         endpoints.append(
             Endpoint(
                 uid=node.uid,

@@ -23,12 +23,14 @@ from stateflow.pipelines.absent import Watched, is_watched, may_have_nulls, watc
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.graph import SinkNode, SourceNode, put_table
 from stateflow.pipelines.inputs.files import Files
+from stateflow.pipelines.inputs.input import Input
 from stateflow.pipelines.inputs.tables import DeltaTable
 from stateflow.pipelines.rows.row_type import quoted
 from stateflow.spark.internals.delta_log import CHANGE_FEED, DeltaLog
 from stateflow.spark.internals.file_systems import missing
 from stateflow.spark.internals.frames import empty_frame
-from stateflow.spark.internals.gateway import first_line
+from stateflow.spark.internals.gateway import JAVA_ERRORS, first_line
+from stateflow.spark.internals.managed_tables import managed_stream, refuse_path
 from stateflow.spark.internals.plans import parts_of_union
 from stateflow.spark.internals.queries import observed_metrics
 from stateflow.spark.shuffle.exchange import LATE
@@ -171,9 +173,9 @@ def _open_frame(spark: SparkSession, node: SourceNode) -> DataFrame:
             )
         if isinstance(factory, DeltaTable) and factory.reads_changes:
             _require_feed(spark, node.uid, factory)
-        frame = factory.streaming(spark)
-    except StateflowError:
-        raise
+        frame = _stream(spark, factory)
+    except StateflowError as error:
+        raise error if node.uid in str(error) else type(error)(f"source {node.uid!r}: {error}") from error
     except Exception as error:
         if isinstance(error, PySparkException) and (condition := error.getCondition()) in _ABSENT:
             raise NotFoundError(_not_there(node, str(condition), error)) from error
@@ -195,12 +197,23 @@ def _open_frame(spark: SparkSession, node: SourceNode) -> DataFrame:
     return frame
 
 
+def _stream(spark: SparkSession, factory: Input) -> DataFrame:
+    if not isinstance(factory, DeltaTable):
+        return factory.streaming(spark)
+    if factory.managed:
+        return managed_stream(spark, factory.managed_as, factory.path, factory.reader_options)
+    try:
+        return factory.streaming(spark)
+    except JAVA_ERRORS as error:
+        refuse_path(error, factory.path)
+        raise
+
+
 def _require_feed(spark: SparkSession, uid: str, table: DeltaTable) -> None:
-    path = table.path
-    log = DeltaLog(spark, path)
+    log = DeltaLog(spark, table.path, table.managed_as)
     if log.exists() and not log.begin().shape().is_on(CHANGE_FEED):
         raise UsageError(
-            f"source {uid!r}: the {table} keeps no feed of its changes: let it do so from now on, ALTER TABLE delta.`{path}` SET "
+            f"source {uid!r}: the {table} keeps no feed of its changes: let it do so from now on, ALTER TABLE {table.in_sql} SET "
             f"TBLPROPERTIES ('{CHANGE_FEED}' = 'true'), and run again"
         )
 

@@ -45,17 +45,24 @@ def undone_output(read: Read, newest: int, app_id: str, most: int) -> UndoneOutp
 
 
 def sentence(
-    table: str, path: str, job: str, sink: str, output: UndoneOutput, kept: Collection[int], *, appends: bool
+    table: str,
+    in_sql: str,
+    job: str,
+    sink: str,
+    output: UndoneOutput,
+    kept: Collection[int],
+    *,
+    appends: bool,
 ) -> str:
     """The run's warning of it, with the step that brings the rows again. `kept` are the job's checkpoints. `appends`: the sink
     only adds rows."""
     lost = "rows that this job had written to it are gone, and the job goes on behind them"
     if output.slot not in kept and appends:
         # To restore the table to where it was would undo what the job writes from here on.
-        at = f"SELECT * FROM delta.`{path}` VERSION AS OF"
+        at = f"SELECT * FROM {in_sql} VERSION AS OF"
         step = (
             "the job keeps no checkpoint of that version: to have the rows again, add what the RESTORE took away (`INSERT INTO "
-            f"delta.`{path}` {at} {output.version - 1} EXCEPT ALL {at} {output.version}`)"
+            f"{in_sql} {at} {output.version - 1} EXCEPT ALL {at} {output.version}`)"
         )
     elif output.slot not in kept:
         step = "the job keeps no checkpoint of that version: to have the rows again, let a new job write them into another table"

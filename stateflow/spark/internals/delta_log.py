@@ -14,7 +14,9 @@ import xxhash
 
 from stateflow.errors import NotFoundError
 from stateflow.internals import internal
+from stateflow.spark.internals.gateway import JAVA_ERRORS
 from stateflow.spark.internals.java_names import java_names
+from stateflow.spark.internals.managed_tables import managed_table, refuse_path
 from stateflow.spark.internals.s3_logs import create_commits, creates_commits, scheme_of
 
 if TYPE_CHECKING:
@@ -115,8 +117,15 @@ class DeltaLog:
         f"{_DELTA}.DeltaLog$.forTable(SparkSession, String)",
         "pyspark.sql.SparkSession._jsparkSession",
     )
-    def __init__(self, spark: SparkSession, path: str, opened: Any = None) -> None:
-        """Of the table at a path, whether there is one or not. `opened`: the log as Delta's source of the table holds it."""
+    def __init__(
+        self,
+        spark: SparkSession,
+        path: str,
+        managed_as: Sequence[str] = (),
+        opened: tuple[Any, Any] | None = None,
+    ) -> None:
+        """Of the table at a path, whether there is one or not. `managed_as`: the parts of the name of one whose commits go through its
+        catalog. `opened`: the log, and what the catalog knows of the table, as Delta's source of it holds them."""
         self.spark = spark
         self.path = path
         # Each batch opens a log. Whether the store is asked about conditions, the first one has settled.
@@ -127,7 +136,20 @@ class DeltaLog:
         self._delta = jvm.org.apache.spark.sql.delta
         self._none = jvm.scala.Option.empty()
         self._jspark: Any = spark._jsparkSession
-        self._log = opened or self._delta.DeltaLog.forTable(self._jspark, path)
+        self._catalog_table = self._none
+        """What the catalog knows of a table whose commits go through it."""
+        if opened is not None:
+            self._log, self._catalog_table = opened
+        elif managed_as:
+            table = managed_table(spark, managed_as)
+            self._log, self._catalog_table = table.deltaLog(), table.catalogTable()
+        else:
+            self._log = self._delta.DeltaLog.forTable(self._jspark, path)
+
+    @property
+    def is_managed(self) -> bool:
+        """Whether the table's commits go through its catalog."""
+        return bool(self._catalog_table.isDefined())
 
     @internal(
         f"{_DELTA}.DeltaLog.update(boolean, Option, Option)",
@@ -135,7 +157,7 @@ class DeltaLog:
     )
     def exists(self) -> bool:
         """Whether there is a table."""
-        self._log.update(False, self._none, self._none)
+        self._newest()
         return bool(self._log.tableExists())
 
     @internal(
@@ -144,14 +166,25 @@ class DeltaLog:
     )
     def version(self) -> int:
         """The newest version; -1 when there is no table."""
-        return int(self._log.update(False, self._none, self._none).version())
+        return int(self._newest().version())
+
+    @internal(
+        f"{_DELTA}.DeltaLog.update(boolean, Option, Option)",
+    )
+    def _newest(self) -> Any:
+        """The snapshot of the newest version."""
+        try:
+            return self._log.update(False, self._none, self._catalog_table)
+        except JAVA_ERRORS as error:
+            refuse_path(error, self.path)
+            raise
 
     @internal(
         f"{_DELTA}.DeltaLog.startTransaction(Option, Option)",
     )
     def begin(self) -> Transaction:
         """A transaction on the newest version."""
-        return Transaction(self, self._log.startTransaction(self._none, self._none))
+        return Transaction(self, self._log.startTransaction(self._catalog_table, self._none))
 
     @internal(
         f"{_DELTA}.DeltaLog.dataPath()",
@@ -203,18 +236,32 @@ class DeltaLog:
     )
     def read(self, version: int) -> bytes | None:
         """A commit's file; None when there is none."""
-        path = self._jvm.org.apache.hadoop.fs.Path(self._log.logPath(), f"{version:020d}.json")
         conf = self._log.newDeltaHadoopConf()
+        path = self._jvm.org.apache.hadoop.fs.Path(self._log.logPath(), f"{version:020d}.json")
+        if self.is_managed:
+            path = self._place_of(version) or path
         if not path.getFileSystem(conf).exists(path):
             return None
         return str(self._log.store().read(path, conf).mkString("\n")).encode()
+
+    @internal(
+        f"{_DELTA}.DeltaLog.unsafeVolatileSnapshot()",
+        f"{_DELTA}.util.DeltaCommitFileProvider$.apply(Snapshot)",
+        f"{_DELTA}.util.DeltaCommitFileProvider.deltaFile(long)",
+    )
+    def _place_of(self, version: int) -> Any:
+        """Where a commit is that a catalog has taken, which may not be in the log's own folder yet. None for one newer than this log knows."""
+        snapshot = self._log.unsafeVolatileSnapshot()
+        if version > int(snapshot.version()):
+            return None
+        return self._delta.util.DeltaCommitFileProvider.apply(snapshot).deltaFile(version)
 
     @internal(
         f"{_DELTA}.DeltaLog.getSnapshotAt(long, Option, Option, boolean)",
     )
     def files_at(self, version: int) -> list[dict[str, Any]]:
         """The data files of one version, as the actions that added them."""
-        snapshot = self._log.getSnapshotAt(version, self._none, self._none, False)
+        snapshot = self._log.getSnapshotAt(version, self._none, self._catalog_table, False)
         return [dict(file.add) for file in self._files_of(snapshot)]
 
     @internal(
@@ -223,7 +270,7 @@ class DeltaLog:
     )
     def metadata_at(self, version: int) -> dict[str, Any]:
         """Schema, partitioning and properties of one version."""
-        snapshot = self._log.getSnapshotAt(version, self._none, self._none, False)
+        snapshot = self._log.getSnapshotAt(version, self._none, self._catalog_table, False)
         return dict(json.loads(str(snapshot.metadata().json()))["metaData"])
 
     @internal(

@@ -118,6 +118,7 @@ class DeltaSource:
     @internal(
         f"{_DELTA}.sources.DeltaSource.tableId()",
         f"{_DELTA}.sources.DeltaSource.deltaLog()",
+        f"{_DELTA}.sources.DeltaSource.catalogTableOpt()",
         f"{_DELTA}.DeltaLog.dataPath()",
     )
     def __init__(self, spark: SparkSession, java: Any) -> None:
@@ -125,7 +126,8 @@ class DeltaSource:
         self._spark = spark
         self._java = java
         opened = java.deltaLog()
-        self.log = DeltaLog(spark, str(opened.dataPath().toString()), opened)
+        self._catalog_table = java.catalogTableOpt()
+        self.log = DeltaLog(spark, str(opened.dataPath().toString()), opened=(opened, self._catalog_table))
         self.table_id = str(java.tableId())
         """The table's own identity: a table that is made anew in its place has another."""
         self._none = java_names(spark).scala.Option.empty()
@@ -160,7 +162,9 @@ class DeltaSource:
         time = java_names(self._spark).java.sql.Timestamp(int(instant.timestamp() * 1000))
         try:
             commit = (
-                self._java.deltaLog().history().getActiveCommitAtTime(time, self._none, True, False, False)
+                self._java.deltaLog()
+                .history()
+                .getActiveCommitAtTime(time, self._catalog_table, True, False, False)
             )
         except JAVA_ERRORS:
             return None

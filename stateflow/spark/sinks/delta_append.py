@@ -19,7 +19,7 @@ from stateflow.spark.sinks.base import (
     DeliveryMode,
     is_committed,
 )
-from stateflow.spark.sinks.delta_rewind import TableSink, called
+from stateflow.spark.sinks.delta_rewind import TableSink, called, in_sql, log_of
 from stateflow.spark.sinks.delta_table import (
     ATTEMPTS,
     added,
@@ -61,15 +61,15 @@ class DeltaAppend(TableSink):
 
     def open(self, spark: SparkSession, schema: StructType) -> None:
         self.table, shape = open_table(spark, self.table, schema, self.delivery)
-        check_fit(schema, shape, str(self.table), self.table.path)
+        check_fit(schema, shape, str(self.table), self.table.in_sql)
 
     def prepare(self, frame: DataFrame, at: SinkSlot, prev: int | None, stager: Stager) -> Prepared:
-        txn = DeltaLog(frame.sparkSession, self.table.path).begin()
+        txn = DeltaLog(frame.sparkSession, self.table.path, self.table.managed_as).begin()
         shape = txn.shape()
         exactly_once = self.delivery == "exactly_once"
         if exactly_once:
             refuse_disagreement(txn, at, str(self.table), prev)
-        check_fit(frame.schema, shape, str(self.table), self.table.path)
+        check_fit(frame.schema, shape, str(self.table), self.table.in_sql)
         actions, files = None, files_of(frame)
         if files is not None:
             actions = written_by_driver(txn, shape, frame.schema, files, stager)
@@ -91,7 +91,7 @@ class DeltaAppend(TableSink):
                 "partition_by": list(shape.partition_by),
                 "columns": frame.columns,
                 "marks": column_marks(shape, frame.columns),
-                **called(self.table.name),
+                **called(self.table.name, self.table.managed),
                 "exactly_once": exactly_once,
             },
             rows=sum(rows_of(add) for add in adds),
@@ -112,7 +112,7 @@ class DeltaAppend(TableSink):
             # Sound without a fence: a slow run with a lower slot finds that recovery has committed that slot.
             return "none"
         recent = adds[0]["path"] in _unvacuumed
-        log = DeltaLog(spark, prepared.target)
+        log = log_of(spark, prepared)
         for attempt in range(ATTEMPTS):
             txn = log.begin()
             # Asked before anything else: it makes a racing commit of the same slot fail this transaction.
@@ -169,7 +169,7 @@ def current_actions(
         raise stuck(at, f"{what} of {target} changed since the rows of record {at.slot} were prepared for it")
     try:
         frame = txn.reread(payload["actions"]).select(*map(quoted, payload["columns"]))
-        check_fit(frame.schema, shape, target, prepared.target)
+        check_fit(frame.schema, shape, target, in_sql(prepared))
         return txn.write(frame)
     except IncompatibleError as error:
         raise stuck(at, str(error)) from error

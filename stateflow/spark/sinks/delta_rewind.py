@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stateflow.errors import DisagreementError, NotFoundError
-from stateflow.format.records import CATALOG_NAME, Prepared
-from stateflow.pipelines.inputs.tables import DeltaTable
+from stateflow.format.records import CATALOG_NAME, MANAGED, Prepared
+from stateflow.pipelines.inputs.tables import DeltaTable, parts_of, path_in_sql, sql_name
 from stateflow.spark.internals.delta_log import DeltaLog, LoggedCommit
 from stateflow.spark.sinks.base import (
     BatchFunction,
@@ -89,16 +89,26 @@ def _refuse_foreign(foreign: LoggedCommit | None, after: int, target: str) -> No
 
 def plan_rewind(spark: SparkSession, prepared: Prepared, at: SinkSlot, last_slot: int | None) -> Rewind:
     """What a rewind would do to the table of a sink. Raises if the table cannot go back."""
-    log = DeltaLog(spark, prepared.target)
+    log = log_of(spark, prepared)
     if not log.exists():
         raise NotFoundError(f"{prepared.target} is not a Delta table (any more), so it cannot be taken back")
     version, undone = find_rewind(log.commits(), at.app_id, last_slot, prepared.target)
     return Rewind(prepared.target, last_slot, version, undone)
 
 
-def called(name: str) -> dict[str, str]:
-    """What a catalog calls the table, for a record."""
-    return {CATALOG_NAME: name} if name else {}
+def called(name: str, managed: bool) -> dict[str, Any]:
+    """What a catalog calls the table, and whether its commits go through it, for a record."""
+    return {**({CATALOG_NAME: name} if name else {}), **({MANAGED: True} if managed else {})}
+
+
+def log_of(spark: SparkSession, prepared: Prepared) -> DeltaLog:
+    """The log of the table that a record names."""
+    return DeltaLog(spark, prepared.target, parts_of(prepared.name) if prepared.is_managed else ())
+
+
+def in_sql(prepared: Prepared) -> str:
+    """The table that a record names, as statements name it."""
+    return sql_name(parts_of(prepared.name)) if prepared.is_managed else path_in_sql(prepared.target)
 
 
 class TableSink(Sink):
@@ -107,11 +117,11 @@ class TableSink(Sink):
     table: DeltaTable
 
     def writers(self, spark: SparkSession) -> Mapping[str, str]:
-        return dict.fromkeys(DeltaLog(spark, self.table.path).begin().app_ids(), "")
+        return dict.fromkeys(DeltaLog(spark, self.table.path, self.table.managed_as).begin().app_ids(), "")
 
     @classmethod
     def last_slot(cls, spark: SparkSession, prepared: Prepared, at: SinkSlot) -> int | None:
-        log = DeltaLog(spark, prepared.target)
+        log = log_of(spark, prepared)
         return log.begin().slot_of(at.app_id) if log.exists() else None
 
     @classmethod
@@ -120,7 +130,7 @@ class TableSink(Sink):
     ) -> Prepared:
         """The rewind as a record names it. A rewind that the table cannot do fails here, before the record is decided."""
         planned = plan_rewind(spark, prepared, at, last_slot)
-        log = DeltaLog(spark, prepared.target)
+        log = log_of(spark, prepared)
         txn = log.begin()
         version = txn.slot_of(at.app_id)
         if decide_undecided(version, prev, at.slot, at.late) == "disagree":
@@ -142,7 +152,7 @@ class TableSink(Sink):
                 "table": txn.shape().id,
                 "last_slot": last_slot,
                 "version": planned.version,
-                **called(prepared.name),
+                **called(prepared.name, prepared.is_managed),
             },
         )
 
@@ -156,7 +166,7 @@ class TableSink(Sink):
         stager: Stager,
     ) -> Committed:
         payload = prepared.payload
-        log = DeltaLog(spark, prepared.target)
+        log = log_of(spark, prepared)
         for attempt in range(ATTEMPTS):
             txn = log.begin()
             if is_committed(txn, prepared, at, still_owner):

@@ -40,7 +40,7 @@ def open_table(
     if not table.path:
         table = _created_by_name(spark, table, schema)
     check_log_store(spark, table.path, delivery)
-    log = DeltaLog(spark, table.path)
+    log = DeltaLog(spark, table.path, table.managed_as)
     if not log.exists():
         create_table(spark, table, schema)
     shape = log.begin().shape()
@@ -108,7 +108,7 @@ def _by_name(spark: SparkSession, table: DeltaTable, schema: StructType) -> None
 
 def _is_there(spark: SparkSession, table: DeltaTable) -> bool:
     if table.path:
-        return DeltaLog(spark, table.path).exists()
+        return DeltaLog(spark, table.path, table.managed_as).exists()
     return bool(located(spark, table, f"the sink into {table}").path)
 
 

@@ -10,7 +10,7 @@ from stateflow.errors import IncompatibleError, UsageError
 from stateflow.format.records import Prepared
 from stateflow.pipelines.changes import DELETE
 from stateflow.pipelines.conditions.expression import Expression
-from stateflow.pipelines.inputs.tables import DeltaTable
+from stateflow.pipelines.inputs.tables import DeltaTable, parts_of, sql_name
 from stateflow.pipelines.rows.row_type import quoted
 from stateflow.pipelines.sink_kinds import DELTA_UPSERT
 from stateflow.spark.internals.delta_log import DeltaLog, TableShape, Transaction
@@ -18,7 +18,7 @@ from stateflow.spark.internals.frames import cloned_session
 from stateflow.spark.internals.gateway import failure_classes
 from stateflow.spark.sinks.base import BatchFunction, Committed, DeliveryMode, is_committed
 from stateflow.spark.sinks.deletion import deletion, marked
-from stateflow.spark.sinks.delta_rewind import TableSink, called
+from stateflow.spark.sinks.delta_rewind import TableSink, called, log_of
 from stateflow.spark.sinks.delta_rewrite import bytes_per_file, files_to_rewrite, is_plain, metrics, rewritten
 from stateflow.spark.sinks.delta_table import (
     ATTEMPTS,
@@ -95,13 +95,13 @@ class DeltaUpsert(TableSink):
         self._check(shape, schema)
         _violations(
             spark.createDataFrame([], schema),
-            DeltaLog(spark, self.table.path).begin().shape(),
+            DeltaLog(spark, self.table.path, self.table.managed_as).begin().shape(),
             str(self.table),
         )
 
     def prepare(self, frame: DataFrame, at: SinkSlot, prev: int | None, stager: Stager) -> Prepared:
         spark = frame.sparkSession
-        txn = DeltaLog(spark, self.table.path).begin()
+        txn = DeltaLog(spark, self.table.path, self.table.managed_as).begin()
         shape = txn.shape()
         if self.delivery == "exactly_once":
             refuse_disagreement(txn, at, str(self.table), prev)
@@ -126,7 +126,7 @@ class DeltaUpsert(TableSink):
                 "order_by": list(self.order_by),
                 **({"operation": operation} if operation else {}),
                 **({"bounds": staged.bounds} if staged.bounds else {}),
-                **called(self.table.name),
+                **called(self.table.name, self.table.managed),
                 "exactly_once": self.delivery == "exactly_once",
             },
             files=staged.files,
@@ -153,7 +153,7 @@ class DeltaUpsert(TableSink):
         return deletion(f"the upsert into {self.table}, delete_when", self.delete_when, schema)
 
     def _check(self, shape: TableShape, schema: StructType) -> None:
-        check_fit(schema, shape, str(self.table), self.table.path)
+        check_fit(schema, shape, str(self.table), self.table.in_sql)
         if shape.is_on(APPEND_ONLY):
             raise IncompatibleError(
                 f"{self.table} only takes appends ({APPEND_ONLY}): use append, or unset it"
@@ -215,7 +215,7 @@ class DeltaUpsert(TableSink):
         if not prepared.files:
             return "none"
         payload, target = prepared.payload, f"Delta table {prepared.target}"
-        log = DeltaLog(spark, prepared.target)
+        log = log_of(spark, prepared)
         for attempt in range(ATTEMPTS):
             txn = log.begin()
             if payload["exactly_once"] and is_committed(txn, prepared, at, still_owner):
@@ -303,10 +303,13 @@ def _merge(spark: SparkSession, prepared: Prepared, at: SinkSlot, stager: Stager
     names = [name for name in schema.names if name != operation]
     values: dict[str, str | Column] = {quoted(name): f"s.{quoted(name)}" for name in names}
     changes = {k: v for (k, v), name in zip(values.items(), names, strict=True) if name.lower() not in keys}
-    merge = (
-        Table.forPath(session, prepared.target)
-        .alias("t")
-        .merge(rows.alias("s"), " AND ".join(f"t.{quoted(k)} = s.{quoted(k)}" for k in payload["keys"]))
+    table = (
+        Table.forName(session, sql_name(parts_of(prepared.name)))
+        if prepared.is_managed
+        else Table.forPath(session, prepared.target)
+    )
+    merge = table.alias("t").merge(
+        rows.alias("s"), " AND ".join(f"t.{quoted(k)} = s.{quoted(k)}" for k in payload["keys"])
     )
     stays = "true"
     if operation:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import xxhash
@@ -29,13 +28,12 @@ WIDER: dict[str, tuple[str, ...]] = {
 """Casts that lose nothing."""
 REFUSED_FEATURES = {
     "identityColumns": "identity columns (their numbers are assigned by the commit that wrote the rows)",
-    "catalogManaged": "commits that its catalog manages",
-    "catalogOwned-preview": "commits that its catalog manages",
+    "catalogOwned-preview": "commits that its catalog manages as a preview of Delta's had it",
 }
 
 
-def check_fit(schema: StructType, table: TableShape, target: str, path: str) -> None:
-    """IncompatibleError, naming every column, unless rows of `schema` can be written to the table at `path`."""
+def check_fit(schema: StructType, table: TableShape, target: str, in_sql: str) -> None:
+    """IncompatibleError, naming every column, unless rows of `schema` can be written to the table. `in_sql`: as statements name it."""
     for field in table.schema.fields:
         if any(name.startswith("delta.identity.") for name in field.metadata):
             raise IncompatibleError(
@@ -45,7 +43,7 @@ def check_fit(schema: StructType, table: TableShape, target: str, path: str) -> 
     for feature in table.features:
         if feature in REFUSED_FEATURES and feature != "identityColumns":
             raise IncompatibleError(
-                f"{target} has {REFUSED_FEATURES[feature]}, which a sink by path cannot take part in: "
+                f"{target} has {REFUSED_FEATURES[feature]}, which a sink cannot take part in: "
                 "write to a table without them"
             )
     columns = {field.name.lower(): field for field in table.schema.fields}
@@ -75,38 +73,31 @@ def check_fit(schema: StructType, table: TableShape, target: str, path: str) -> 
     problems.extend(f"{column!r} is missing and the table is partitioned by it" for column in missing)
     if problems:
         types = {field.name: sql_type(field.dataType) for field in absent}
-        statement = f": {added_by(types.items(), path)}" if absent else ""
+        statement = f": {added_by(types.items(), in_sql)}" if absent else ""
         raise IncompatibleError(
             f"the output does not fit {target}: {'; '.join(problems)}; change the output or alter the table{statement}"
         )
 
 
-def added_by(columns: Iterable[tuple[str, str]], path: str) -> str:
-    """The statement that gives the table at `path` columns of these names and types."""
+def added_by(columns: Iterable[tuple[str, str]], table: str) -> str:
+    """The statement that gives a table, as statements name it, columns of these names and types."""
     definitions = ", ".join(f"{quoted(name)} {kind}" for name, kind in columns)
-    return f"ALTER TABLE {_table(path)} ADD COLUMNS ({definitions})"
+    return f"ALTER TABLE {table} ADD COLUMNS ({definitions})"
 
 
-def altered(path: str, properties: Mapping[str, str]) -> str:
-    """The statement that gives the table at `path` properties."""
+def altered(table: str, properties: Mapping[str, str]) -> str:
+    """The statement that gives a table properties."""
     pairs = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
-    return f"ALTER TABLE {_table(path)} SET TBLPROPERTIES ({pairs})"
+    return f"ALTER TABLE {table} SET TBLPROPERTIES ({pairs})"
 
 
-def renamed_by(names: Mapping[str, str], path: str) -> str:
-    """The statements that give columns of the table at `path` other names, by the names that they have."""
-    mapped = altered(path, {"delta.columnMapping.mode": "name"})
+def renamed_by(names: Mapping[str, str], table: str) -> str:
+    """The statements that give columns of a table other names, by the names that they have."""
+    mapped = altered(table, {"delta.columnMapping.mode": "name"})
     renamed = (
-        f"ALTER TABLE {_table(path)} RENAME COLUMN {quoted(old)} TO {quoted(new)}"
-        for old, new in names.items()
+        f"ALTER TABLE {table} RENAME COLUMN {quoted(old)} TO {quoted(new)}" for old, new in names.items()
     )
     return "; ".join((mapped, *renamed))
-
-
-def _table(path: str) -> str:
-    if "://" not in path and not path.startswith("file:"):
-        path = str(Path(path).absolute())  # Delta takes a relative path for the name of a table
-    return f"delta.{quoted(path)}"
 
 
 def sql_type(kind: DataType) -> str:

@@ -32,8 +32,8 @@ def lacking(flow: Flow) -> dict[str, str]:
         names = ", ".join(repr(field.name) for field in absent)
         former = _former(absent, there - {field.name.lower() for field in fields})
         added = [(field.name, _upper(field.type)) for field in absent if field.name not in former.values()]
-        steps = [renamed_by(former, table.path)] if former else []
-        steps += [added_by(added, table.path)] if added else []
+        steps = [renamed_by(former, table.in_sql)] if former else []
+        steps += [added_by(added, table.in_sql)] if added else []
         problems[node.uid] = (
             f"sink {node.uid!r}: {table} has no column {names}: change the output or alter the table: {'; '.join(steps)}"
         )

@@ -17,11 +17,12 @@ from stateflow.checkpoint.statistics import HistoryLine, history
 from stateflow.errors import DisagreementError, NotFoundError, UsageError
 from stateflow.format.records import Prepared
 from stateflow.pipelines.inputs.places import canonical
+from stateflow.pipelines.inputs.tables import parts_of, sql_name
 from stateflow.pipelines.sink_kinds import kind_in_record
 from stateflow.spark.internals.delta_log import LoggedCommit
 from stateflow.spark.sinks.delta_versions import TableVersion, common_version, version_up_to
 from stateflow.spark.sinks.slot import SinkSlot
-from stateflow.spark.sources.delta_log import commits_of
+from stateflow.spark.sources.delta_log import SourceLog, log_beside
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -43,12 +44,15 @@ class SinkVersion:
     """Why there is no version."""
     lacks: tuple[int, ...] = ()
     """Slots up to there whose output was abandoned in this sink."""
+    managed_as: str = ""
+    """What a catalog calls a table whose commits go through it; empty for any other."""
 
     def read(self, spark: SparkSession) -> DataFrame:
         """The rows of the table at this version. DisagreementError if there is none."""
         if self.version is None:
             raise DisagreementError(f"sink {self.sink!r} cannot be read as it was: {self.why}")
-        return spark.read.format("delta").option("versionAsOf", self.version).load(self.target)
+        at = spark.read.format("delta").option("versionAsOf", self.version)
+        return at.table(sql_name(parts_of(self.managed_as))) if self.managed_as else at.load(self.target)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +126,13 @@ class _Outputs:
             expected = outcome.last_commits.get(uid) if outcome is not None else None
             made = self._of_sink(uid, prepared, slot, expected, known=outcome is not None)
             lacks = lacking(self.lines, uid, slot)
+            sink = SinkVersion(uid, prepared.kind, prepared.target, expected, None, "", lacks)
             if isinstance(made, str):
-                found[uid] = SinkVersion(uid, prepared.kind, prepared.target, expected, None, made, lacks)
+                found[uid] = replace(sink, why=made)
                 continue
             tables.setdefault(canonical(prepared.target), {})[uid] = made
-            found[uid] = SinkVersion(uid, prepared.kind, prepared.target, made.slot, None, "", lacks)
+            managed_as = prepared.name if prepared.is_managed else ""
+            found[uid] = replace(sink, slot=made.slot, managed_as=managed_as)
         for uid in sorted(self.log.last_commits.keys() - found.keys()):
             found[uid] = SinkVersion(uid, "", "", None, None, "no record that is kept says where it writes")
         for sinks in tables.values():
@@ -151,8 +157,11 @@ class _Outputs:
         if prepared.payload.get("exactly_once") is False:
             return "it is written at least once, so that the table does not say which slots it has"
         commits = self._commits_of(prepared.target)
-        if next(iter(commits), None) is None:
+        newest = next(iter(commits), None)
+        if newest is None:
             return "there is no table (any more), or its log cannot be read from here"
+        if commits.may_have(newest.version + 1):
+            return "its catalog may have a newer commit that is not in the table's log yet: the next commit to the table brings it there"
         identity = self.log.identity
         assert identity is not None
         app_id = SinkSlot(identity.uuid, self.job.name, uid, slot, 0).app_id
@@ -178,16 +187,20 @@ class _Outputs:
 
     def _commits_of(self, path: str) -> _Commits:
         if path not in self._commits:
-            self._commits[path] = _Commits(commits_of(path, self.job.store, self.job.storage_options))
+            self._commits[path] = _Commits(log_beside(path, self.job.store, self.job.storage_options))
         return self._commits[path]
 
 
 class _Commits:
     """The commits of a table, newest first, read when somebody comes to them, and once: a log may have many."""
 
-    def __init__(self, more: Iterator[LoggedCommit]) -> None:
+    def __init__(self, log: SourceLog | None) -> None:
         self.read: list[LoggedCommit] = []
-        self._more = more
+        self._log = log
+        self._more = log.commits() if log is not None else iter(())
+
+    def may_have(self, version: int) -> bool:
+        return self._log is not None and self._log.may_have(version)
 
     def __iter__(self) -> Iterator[LoggedCommit]:
         yield from self.read

@@ -14,9 +14,9 @@ def unlike_properties(wanted: Mapping[str, str], there: Mapping[str, str]) -> di
     return {name: value for name, value in wanted.items() if values.get(name.lower()) != value.lower()}
 
 
-def sentence(sink: str, table: str, path: str, unlike: Mapping[str, str]) -> str:
+def sentence(sink: str, table: str, in_sql: str, unlike: Mapping[str, str]) -> str:
     names = ", ".join(unlike)
     return (
         f"sink {sink!r} gives {table} properties that it does not have ({names}): they count when a sink makes the table, and this one "
-        f"was there; set them with {altered(path, unlike)}, or leave them out of options="
+        f"was there; set them with {altered(in_sql, unlike)}, or leave them out of options="
     )

@@ -28,8 +28,10 @@ _ABSENT = frozenset(
 )
 _GONE = frozenset({"DELTA_PATH_DOES_NOT_EXIST", "DELTA_MISSING_DELTA_TABLE", "PATH_NOT_FOUND"})
 _VIEW = "EXPECT_TABLE_NOT_VIEW"
-MANAGED_BY_CATALOG = frozenset({"catalogManaged", "catalogOwned-preview"})
-"""Features of tables whose commits go through their catalog, and not through the log alone."""
+MANAGED_BY_CATALOG = "catalogManaged"
+"""The feature of tables whose commits go through their catalog, and not through the log alone."""
+PREVIEW = "catalogOwned-preview"
+"""What the feature was called before its protocol was settled."""
 _NEAR = 3
 _FAILURES = (PySparkException, *JAVA_ERRORS)
 
@@ -72,10 +74,11 @@ def _at(table: DeltaTable, detail: dict[str, Any], who: str) -> DeltaTable:
             f"{who}: {table.name} is a table of {detail['format']}, and sf.table is for Delta tables: read its folder with sf.files, or "
             f"CONVERT TO DELTA {sql_name(parts_of(table.name))}"
         )
-    if MANAGED_BY_CATALOG & set(detail["tableFeatures"] or ()):
+    features = set(detail["tableFeatures"] or ())
+    if PREVIEW in features:
         raise IncompatibleError(
-            f"{who}: the commits of {table.name} are managed by its catalog (feature catalogManaged), in which no sink or source takes part "
-            "yet: name a table without that feature"
+            f"{who}: the commits of {table.name} go through its catalog as a preview of Delta's had it (feature {PREVIEW}): copy it into a new "
+            "table of the catalog, and name that one"
         )
     path = str(detail["location"])
     path = path.removeprefix("file:") if not path.startswith("file://") else path.removeprefix("file://")
@@ -86,7 +89,8 @@ def _at(table: DeltaTable, detail: dict[str, Any], who: str) -> DeltaTable:
         )
     # In the case that the catalog has it in, where the catalog tells the name of a table as statements have it.
     told = str(detail["name"] or "")
-    return table.at(path, told if table.is_called(told) else table.name)
+    managed = MANAGED_BY_CATALOG in features
+    return table.at(path, told if table.is_called(told) else table.name, managed=managed)
 
 
 def _is_catalog(spark: SparkSession, name: str) -> bool:

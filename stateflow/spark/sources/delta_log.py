@@ -31,6 +31,8 @@ soon the cheaper beginning."""
 _FIRST = _QUIET | {"protocol", "metaData"}
 """Actions of the first commit beside rows: it makes the table."""
 _BEFORE = -1
+STAGED = "_staged_commits"
+"""The folder of commits for which a catalog is asked, and which it may have taken or refused."""
 
 
 class Ahead(Enum):
@@ -69,12 +71,19 @@ class SourceLog:
     """When each commit's file was written, in milliseconds; None when the store does not tell."""
     versions: Callable[[], Iterable[int]] | None = None
     """The versions whose commits are there; None when the store does not list them."""
+    staged: Callable[[], Iterable[int]] | None = None
+    """The versions that somebody has asked a catalog to take as commits; None for a log that has no place for them."""
     _bodies: dict[int, bytes | None] = field(default_factory=dict)
 
     def commit(self, version: int) -> bytes | None:
         if version not in self._bodies:
             self._bodies[version] = self.read(version) if version >= 0 else None
         return self._bodies[version]
+
+    def may_have(self, version: int) -> bool:
+        """Whether a catalog may have taken a commit of this version or a later one that is not in the log's folder yet. Only the catalog
+        knows."""
+        return self.staged is not None and max(self.staged(), default=_BEFORE) >= version
 
     def commits(self) -> Iterator[LoggedCommit]:
         """From the newest version down, as far as the log reaches."""
@@ -154,6 +163,8 @@ def ahead(log: SourceLog, position: Position, until: int | datetime | None) -> A
         if bound is not None and quiet > bound:
             return Ahead.NOTHING
         if log.commit(quiet) is None:
+            if log.may_have(quiet):
+                return Ahead.UNKNOWN
             return Ahead.NOTHING if bound is None or isinstance(until, datetime) else Ahead.UNKNOWN
         if not log.is_quiet(quiet):
             return Ahead.UNKNOWN
@@ -178,7 +189,7 @@ def _last_before(log: SourceLog, version: int, until: datetime) -> int | None:
     last = version - 1
     for later in range(version, version + MOST_QUIET):
         if log.commit(later) is None:
-            return last
+            return None if log.may_have(later) else last
         at = log.time_of(later)
         if at is None:
             return None
@@ -237,7 +248,11 @@ def _local(folder: Path) -> SourceLog:
     def versions() -> Iterator[int]:
         return _versions(path.name for path in folder.iterdir())
 
-    return SourceLog(read, modified, versions)
+    def staged() -> Iterator[int]:
+        beside = folder / STAGED
+        return _staged(path.name for path in beside.iterdir()) if beside.is_dir() else iter(())
+
+    return SourceLog(read, modified, versions, staged)
 
 
 def _stored(store: Store) -> SourceLog:
@@ -251,11 +266,19 @@ def _stored(store: Store) -> SourceLog:
         # The names of commits begin with zeros, those of other files and folders beside them do not.
         return _versions(entry.path for entry in store.list("0"))
 
-    return SourceLog(read, versions=versions)
+    def staged() -> Iterator[int]:
+        return _staged(entry.path.rpartition("/")[2] for entry in store.list(f"{STAGED}/"))
+
+    return SourceLog(read, versions=versions, staged=staged)
 
 
 def _versions(names: Iterable[str]) -> Iterator[int]:
     return (int(name[:-5]) for name in names if name.endswith(".json") and name[:-5].isdigit())
+
+
+def _staged(names: Iterable[str]) -> Iterator[int]:
+    """Their names are a version and an id: another writer may have asked for the same version."""
+    return (int(name[:20]) for name in names if name.endswith(".json") and name[:20].isdigit())
 
 
 def _is_plain(action: Mapping[str, Any], allowed: Set[str]) -> bool:

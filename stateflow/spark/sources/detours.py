@@ -130,7 +130,7 @@ def passed_restores(
 
 def _reader(source: DeltaSource) -> Read:
     """Reads the table's commits: without Spark where they lie on the local disk."""
-    local = local_log(source.log.path)
+    local = None if source.log.is_managed else local_log(source.log.path)
     return source.log.read if local is None else local.read
 
 
