@@ -225,6 +225,16 @@ def gone(lake: Lake) -> str:
     return "no commit of slot 2 in its log"
 
 
+def not_published(lake: Lake) -> str:
+    first = lake.batch("bills", "log", "totals").slot
+    lake.batch("bills", "log", "totals")
+    log = lake.folder / "log" / "_delta_log"
+    (log / "_staged_commits").mkdir()
+    (log / f"{2:020d}.json").rename(log / "_staged_commits" / f"{2:020d}.b2c7.json")
+    assert lake.found(first)["log"] == (first, 1), "that one is certain"
+    return "its catalog may have a newer commit that is not in the table's log yet"
+
+
 def tidied(lake: Lake) -> str:
     slots = [lake.batch("bills", "log", "totals").slot for _ in range(4)]
     lake.collect()
@@ -262,7 +272,9 @@ def elsewhere(lake: Lake) -> str:
 
 
 @pytest.mark.parametrize(
-    "accident", [gone, tidied, made_anew, missing, weak, elsewhere], ids=lambda each: each.__name__
+    "accident",
+    [gone, not_published, tidied, made_anew, missing, weak, elsewhere],
+    ids=lambda each: each.__name__,
 )
 def test_a_sink_without_a_version_says_why_and_is_not_read(
     lake: Lake, accident: Callable[[Lake], str]

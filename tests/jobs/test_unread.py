@@ -84,6 +84,23 @@ def test_a_table_whose_rows_are_read_has_nothing_and_a_commit_with_rows_is_somet
     assert after.position != seen.position
 
 
+def test_a_commit_that_only_its_catalog_knows_may_be_something(job: MadeJob, table: Path) -> None:
+    staged = table / "_delta_log" / "_staged_commits"
+    staged.mkdir()
+    for version in (3, 4):
+        (staged / f"{version:020d}.a1.json").write_text("{}")
+    assert looks(job).look().newest == "", "they are in the log, too"
+    (staged / f"{5:020d}.b2.json").write_text("{}")
+    seen = looks(job).look()
+    assert (
+        seen.text
+        == f"source events: version 4 of {table}, and perhaps version 5, of which only its catalog knows"
+    )
+    assert looks(job).look() == seen
+    commit(table, 5)
+    assert looks(job).look().text == f"source events: version 5 of {table}"
+
+
 @pytest.mark.parametrize(
     ("fields", "error", "says"),
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,13 @@ def test_a_table_whose_first_commits_are_gone_does_not_add_up() -> None:
     there = log(*THREE)
     assert not SourceLog(lambda version: there.read(version) if version else None).only_appends(2)
     assert not there.only_appends(3), "a commit that is not there yet"
+
+
+@pytest.mark.parametrize("until", [None, NOON + timedelta(hours=9)])
+def test_a_commit_that_only_its_catalog_knows_is_for_a_run_to_find(until: datetime | None) -> None:
+    for staged, answer in (((), Ahead.NOTHING), ((1, 2), Ahead.NOTHING), ((3, 3), Ahead.UNKNOWN)):
+        there = replace(log(*THREE), staged=lambda staged=staged: staged)
+        assert ahead(there, Position("t", 3), until) is answer
 
 
 def test_commits_without_rows_are_nothing_to_read() -> None:

@@ -160,12 +160,13 @@ class _Outputs:
         newest = next(iter(commits), None)
         if newest is None:
             return "there is no table (any more), or its log cannot be read from here"
-        if commits.may_have(newest.version + 1):
-            return "its catalog may have a newer commit that is not in the table's log yet: the next commit to the table brings it there"
         identity = self.log.identity
         assert identity is not None
         app_id = SinkSlot(identity.uuid, self.job.name, uid, slot, 0).app_id
         made = version_up_to(commits, app_id, slot)
+        certain = known and made is not None and made.slot == expected
+        if not certain and commits.may_have(newest.version + 1):
+            return "its catalog may have a newer commit that is not in the table's log yet: the next commit to the table brings it there"
         if made is None:
             return f"the table's log begins at version {commits.read[-1].version}, after slot {slot}"
         if known and (made.slot or 0) < (expected or 0):
