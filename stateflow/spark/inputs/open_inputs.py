@@ -173,9 +173,9 @@ def _open_frame(spark: SparkSession, node: SourceNode) -> DataFrame:
             )
         if isinstance(factory, DeltaTable) and factory.reads_changes:
             _require_feed(spark, node.uid, factory)
-        frame = _stream(spark, factory)
-    except StateflowError as error:
-        raise error if node.uid in str(error) else type(error)(f"source {node.uid!r}: {error}") from error
+        frame = _stream(spark, node.uid, factory)
+    except StateflowError:
+        raise
     except Exception as error:
         if isinstance(error, PySparkException) and (condition := error.getCondition()) in _ABSENT:
             raise NotFoundError(_not_there(node, str(condition), error)) from error
@@ -197,7 +197,7 @@ def _open_frame(spark: SparkSession, node: SourceNode) -> DataFrame:
     return frame
 
 
-def _stream(spark: SparkSession, factory: Input) -> DataFrame:
+def _stream(spark: SparkSession, uid: str, factory: Input) -> DataFrame:
     if not isinstance(factory, DeltaTable):
         return factory.streaming(spark)
     if factory.managed:
@@ -205,7 +205,7 @@ def _stream(spark: SparkSession, factory: Input) -> DataFrame:
     try:
         return factory.streaming(spark)
     except JAVA_ERRORS as error:
-        refuse_path(error, factory.path)
+        refuse_path(error, f"source {uid!r}: ", factory.path)
         raise
 
 

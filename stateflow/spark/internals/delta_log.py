@@ -176,7 +176,7 @@ class DeltaLog:
         try:
             return self._log.update(False, self._none, self._catalog_table)
         except JAVA_ERRORS as error:
-            refuse_path(error, self.path)
+            refuse_path(error, "", self.path)
             raise
 
     @internal(

@@ -63,11 +63,11 @@ def managed_stream(
     return reader.load(path)
 
 
-def refuse_path(error: BaseException, path: str) -> None:
-    """IncompatibleError if Delta has refused a table because it was opened by its path."""
+def refuse_path(error: BaseException, who: str, path: str) -> None:
+    """IncompatibleError if Delta has refused a table because it was opened by its path. `who` begins the sentence."""
     if isinstance(error, JAVA_ERRORS) and _BY_PATH in failure_text(error):
         raise IncompatibleError(
-            f"the commits of the Delta table at {path} go through its catalog (feature catalogManaged), so that its path does not lead to the "
+            f"{who}the commits of the Delta table at {path} go through its catalog (feature catalogManaged), so that its path does not lead to the "
             "newest: name it as its catalog does, sf.table('catalog.schema.table')"
         ) from error
 
