@@ -42,6 +42,7 @@ LONGEST = (
     "test_yarn.py",
     "test_start_page.py",
     "test_hdfs_root.py",
+    "test_managed_tables.py",
     "test_nexmark_peer.py",
     "test_ready_operators.py",
     "test_s3_tables.py",

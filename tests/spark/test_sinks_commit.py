@@ -46,7 +46,7 @@ class Table:
     conflicts: int = 0
     committed: list[list[str]] = field(default_factory=list)
 
-    def log(self, spark: Any, path: str) -> Table:
+    def log(self, spark: Any, prepared: Prepared) -> Table:
         return self
 
     def begin(self) -> Transaction:
@@ -80,7 +80,7 @@ class Transaction:
 def table(monkeypatch: pytest.MonkeyPatch) -> Table:
     made = Table()
     for module in (delta_append, delta_upsert):
-        monkeypatch.setattr(module, "DeltaLog", made.log)
+        monkeypatch.setattr(module, "log_of", made.log)
     return made
 
 
@@ -257,8 +257,8 @@ def test_rows_that_do_not_fit_a_table_are_refused(columns: StructType, message: 
     strict = StructType([StructField("id", LongType()), StructField("v", StringType(), nullable=False)])
     shape = replace(SHAPE, schema=strict)
     with pytest.raises(IncompatibleError, match=message):
-        check_fit(columns, shape, "Delta table /out", "/out")
-    check_fit(StructType([StructField("id", IntegerType()), COLUMNS[1]]), shape, "Delta table /out", "/out")
+        check_fit(columns, shape, "Delta table /out", "delta.`/out`")
+    check_fit(StructType([StructField("id", IntegerType()), COLUMNS[1]]), shape, "Delta table /out", "delta.`/out`")
 
 
 def test_a_null_in_a_key_is_looked_for_before_the_decision() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,6 +74,10 @@ def unpublish(unity: UnityServer, table: str) -> Path:
     known = unity.catalog.table("shop", table)
     assert known.latest in known.commits, "the catalog has heard that its newest commit is in the log"
     folder = Path(known.location.removeprefix("file:").removeprefix("//"))
+    # Delta puts it there when its statement has ended, from a thread of its own.
+    until = time.monotonic() + 30
+    while not (folder / "_delta_log" / f"{known.latest:020d}.json").exists() and time.monotonic() < until:
+        time.sleep(0.05)
     for file in (folder / "_delta_log").glob(f"*{known.latest:020d}.*"):
         file.unlink()
     return folder

@@ -24,8 +24,20 @@ public class ManagedTable extends DeltaDataSource {
         org.apache.spark.sql.classic.SparkSession spark = (org.apache.spark.sql.classic.SparkSession) session;
         String[] parts = name.split("/");
         String[] schema = (String[]) Arrays.copyOfRange(parts, 1, parts.length - 1);
-        TableCatalog catalog = (TableCatalog) spark.sessionState().catalogManager().catalog(parts[0]);
-        return (DeltaTableV2) catalog.loadTable(identifier(schema, parts[parts.length - 1]));
+        // Spark looks for a catalog's settings in the session of the thread, and a thread of Python's has none.
+        Option before = org.apache.spark.sql.classic.SparkSession.getActiveSession();
+        org.apache.spark.sql.classic.SparkSession.setActiveSession(spark);
+        try {
+            TableCatalog catalog = (TableCatalog) spark.sessionState().catalogManager().catalog(parts[0]);
+            return (DeltaTableV2) catalog.loadTable(identifier(schema, parts[parts.length - 1]));
+        } finally {
+            if (before.isDefined()) {
+                org.apache.spark.sql.classic.SparkSession.setActiveSession(
+                    (org.apache.spark.sql.classic.SparkSession) before.get());
+            } else {
+                org.apache.spark.sql.classic.SparkSession.clearActiveSession();
+            }
+        }
     }
 
     /** Spark's own compiler calls no static method of an interface. */

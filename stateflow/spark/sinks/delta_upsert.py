@@ -16,6 +16,7 @@ from stateflow.pipelines.sink_kinds import DELTA_UPSERT
 from stateflow.spark.internals.delta_log import DeltaLog, TableShape, Transaction
 from stateflow.spark.internals.frames import cloned_session
 from stateflow.spark.internals.gateway import failure_classes
+from stateflow.spark.internals.managed_tables import managed_table
 from stateflow.spark.sinks.base import BatchFunction, Committed, DeliveryMode, is_committed
 from stateflow.spark.sinks.deletion import deletion, marked
 from stateflow.spark.sinks.delta_rewind import TableSink, called, log_of
@@ -303,11 +304,12 @@ def _merge(spark: SparkSession, prepared: Prepared, at: SinkSlot, stager: Stager
     names = [name for name in schema.names if name != operation]
     values: dict[str, str | Column] = {quoted(name): f"s.{quoted(name)}" for name in names}
     changes = {k: v for (k, v), name in zip(values.items(), names, strict=True) if name.lower() not in keys}
-    table = (
-        Table.forName(session, sql_name(parts_of(prepared.name)))
-        if prepared.is_managed
-        else Table.forPath(session, prepared.target)
-    )
+    if prepared.is_managed:
+        # Delta would look for the catalog's settings in the session of this thread, which has none; what this one has opened, it finds.
+        managed_table(session, parts_of(prepared.name))
+        table = Table.forName(session, sql_name(parts_of(prepared.name)))
+    else:
+        table = Table.forPath(session, prepared.target)
     merge = table.alias("t").merge(
         rows.alias("s"), " AND ".join(f"t.{quoted(k)} = s.{quoted(k)}" for k in payload["keys"])
     )
