@@ -122,7 +122,9 @@ class UnityCatalog:
 
     def rename(self, schema: str, name: str, new: str) -> None:
         """Of a table that keeps its place, as all of Unity Catalog's do."""
-        self.schemas[schema][new] = self.schemas[schema].pop(name)
+        table = self.schemas[schema].pop(name)
+        table.name = new
+        self.schemas[schema][new] = table
 
     def stage(self, schema: str) -> dict[str, Any]:
         """A place and an id for a managed table. Its client writes the first version there, and asks for the table then."""
