@@ -258,7 +258,9 @@ def test_rows_that_do_not_fit_a_table_are_refused(columns: StructType, message: 
     shape = replace(SHAPE, schema=strict)
     with pytest.raises(IncompatibleError, match=message):
         check_fit(columns, shape, "Delta table /out", "delta.`/out`")
-    check_fit(StructType([StructField("id", IntegerType()), COLUMNS[1]]), shape, "Delta table /out", "delta.`/out`")
+    check_fit(
+        StructType([StructField("id", IntegerType()), COLUMNS[1]]), shape, "Delta table /out", "delta.`/out`"
+    )
 
 
 def test_a_null_in_a_key_is_looked_for_before_the_decision() -> None:
