@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from bench.kill.page import SAYS, VICTIMS, page
 from bench.kill.play import MOST_TIMES, play
 from bench.kill.scenes import SCENES, playable
 from tests.long_form import BEFORE_A_RELEASE
+from tests.spark.murder_evidence import Order
 from tests.spark.murder_points import POINTS
 
 
@@ -75,17 +77,23 @@ def test_kills_of_earlier_commits_are_told_and_never_shrink(tmp_path: Path) -> N
 @pytest.mark.system
 @pytest.mark.timeout(900)
 def test_a_round_is_killed_drained_and_examined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    jvms = Jvms(tmp_path)
-    try:
-        sound = play(0, 5, "liar", 3, jvms, tmp_path / "round")
-        assert sound.wrong == []
-        assert sound.killed >= 3
-        assert sum(sound.lies.values()) > 0
+    jvms, found = Jvms(tmp_path), list[list[str]]()
+    examine = playing.examine
+
+    def examined(folder: Path, rows: list[Any], **given: Any) -> list[str]:
+        found.append(examine(folder, rows, **given))
         # A row that nobody has ever put in is one that the job has lost.
-        monkeypatch.setattr(playing, "examine", _with_one_row_more)
-        assert "1 rows lost" in play(1, 5, "calm", 1, jvms, tmp_path / "other").wrong[0]
+        return examine(folder, [*rows, Order(10**6, 1, 1, 1)], **given)
+
+    monkeypatch.setattr(playing, "examine", examined)
+    try:
+        played = play(0, 5, "liar", 3, jvms, tmp_path / "round")
     finally:
         jvms.end()
+    assert found == [[]]
+    assert "1 rows lost" in played.wrong[0]
+    assert played.killed >= 3
+    assert sum(played.lies.values()) > 0
 
 
 @BEFORE_A_RELEASE
@@ -99,9 +107,3 @@ def test_a_round_on_a_warm_host_leaves_nothing_of_dead_runs(tmp_path: Path) -> N
         jvms.end()
     assert sound.wrong == []
     assert sound.killed >= 2
-
-
-def _with_one_row_more(folder: Path, rows: list[object], **given: object) -> list[str]:
-    from tests.spark.murder_evidence import Order, examine
-
-    return examine(folder, [*rows, Order(10**6, 1, 1, 1)], **given)  # type: ignore[arg-type,list-item]
