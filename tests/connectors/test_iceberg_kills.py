@@ -16,6 +16,7 @@ from pyiceberg.catalog import Catalog
 import stateflow as sf
 import stateflow.connectors.tries as pauses_module
 from stateflow.testing import SinkConformance
+from tests.connectors.forwarder import forwarder
 from tests.connectors.iceberg_catalog import NAME, rows_of, sql_catalog
 from tests.connectors.iceberg_committer import BEHIND, SCHEMA, UNAVAILABLE, Records
 from tests.connectors.iceberg_rest import RestServer, rest_server
@@ -100,14 +101,19 @@ def test_a_rest_catalog_that_is_killed_started_again_and_slow(
 
 
 class TestIcebergByRest(SinkConformance):
-    """An append by a REST catalog, whose server goes away at lines of the commit."""
+    """An append by a REST catalog, whose connections break at lines of the commit."""
 
     every = 6
 
     @pytest.fixture(autouse=True)
-    def _catalog(self, rest: tuple[RestServer, Catalog], monkeypatch: pytest.MonkeyPatch, spark: Any) -> None:
+    def _catalog(
+        self, rest: tuple[RestServer, Catalog], monkeypatch: pytest.MonkeyPatch, spark: Any
+    ) -> Iterator[None]:
         monkeypatch.setattr(pauses_module, "PAUSES", (0.0,) * 3)
-        self.server, self.catalog = rest
+        server, self.catalog = rest
+        with forwarder(server.port) as self.between:
+            monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__URI", f"http://127.0.0.1:{self.between.port}/")
+            yield
 
     def target(self, folder: Path, name: str) -> Any:
         return sf.iceberg(f"shop.{name}", catalog=NAME, create=True)
@@ -120,5 +126,10 @@ class TestIcebergByRest(SinkConformance):
         return found
 
     def break_connection(self) -> None:
-        self.server.kill()
-        self.server.start()
+        self.between.break_connections()
+
+    def test_a_connection_that_breaks_at_any_line_of_commit_loses_and_doubles_nothing(
+        self, tmp_path: Path
+    ) -> None:
+        super().test_a_connection_that_breaks_at_any_line_of_commit_loses_and_doubles_nothing(tmp_path)
+        assert self.between.broken, "the catalog was asked by another way"
