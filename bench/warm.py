@@ -186,11 +186,14 @@ def section(results: Results, size: Size) -> Section:
         for which in RUNS
         for side in SIDES
     ]
+    # What an earlier form of this measurement has left, lacks them.
+    settled = all("later" in trial for trial in results.by_side["host"])
     later = {
         unit: results.median("host", lambda trial, unit=unit: trial["later"][unit])  # type: ignore[misc]
-        for unit in ("wall", "cpu")
+        for unit in ("wall", "cpu") * settled
     }
-    rows.append([f"one after {SERVED} others", NAMES["host"], *map(seconds, later.values())])
+    if settled:
+        rows.append([f"one after {SERVED} others", NAMES["host"], *map(seconds, later.values())])
     at_once = {
         side: results.median(side, lambda trial: trial["at once"]["wall"] / trial["at once"]["runs"])
         for side in SIDES[:2]
@@ -211,8 +214,6 @@ def section(results: Results, size: Size) -> Section:
             seconds,
         ),
         at_most("its CPU seconds, the host's included, 2", middle["host", best, "cpu"], 2.0, seconds),
-        at_most(f"the same after {SERVED} other runs, in 1.5 s", later["wall"], 1.5, seconds),
-        at_most("its CPU seconds, the host's included, 2", later["cpu"], 2.0, seconds),
         at_most(
             "the first run of a job on a warm host, in 2.5 s", middle["host", "first", "wall"], 2.5, seconds
         ),
@@ -224,6 +225,11 @@ def section(results: Results, size: Size) -> Section:
             1.0,
         ),
     ]
+    if settled:
+        targets += [
+            at_most(f"the same after {SERVED} other runs, in 1.5 s", later["wall"], 1.5, seconds),
+            at_most("its CPU seconds, the host's included, 2", later["cpu"], 2.0, seconds),
+        ]
     text = (
         f"The same smallest run as above, of {size.rows:,} new rows, on a warm host with {PLACES} places on local[2] that has just "
         "started. From the command to its end; CPU seconds are those of the command and, on a host, of all its processes "
