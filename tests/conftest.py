@@ -31,7 +31,6 @@ settings.load_profile("tests")
 LONGEST = (
     "test_wheel.py",
     "test_story.py",
-    "test_story_postgres.py",
     "test_cluster.py",
     "test_kill.py",
     "test_kill_loop.py",

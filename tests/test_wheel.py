@@ -40,12 +40,12 @@ from stateflow.spark.session.versions import supported_pythons
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = (*distributions.PACKAGES, "plugins/stateflow_ui")
+HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"
 OTHER_PYTHONS = ("3.12", "3.13")
 """Those that the project names beside the one of its lock."""
-BETWEEN = pytest.mark.skipif(
+EACH = pytest.mark.skipif(
     not os.environ.get("STATEFLOW_LONG"), reason="`make release` tries every Python: STATEFLOW_LONG=1 runs it"
 )
-"""Those of which an older and a newer one are tried with every change."""
 OTHER_PROJECT = re.compile(r"pip install [^\n`]*(?<![\w./-])stateflow(?![\w-])|(?<![\w-])stateflow\[[a-z]")
 
 
@@ -208,16 +208,17 @@ def follow_the_readme(env: dict[str, str], folder: Path) -> None:
 
 @pytest.mark.system
 @pytest.mark.timeout(1800)  # three starts of Spark, on a machine that may be busy
-def test_who_follows_the_readme_gets_what_it_says(installed: dict[str, str], tmp_path: Path) -> None:
-    follow_the_readme(installed, tmp_path)
+def test_who_follows_the_readme_with_the_newest_python_gets_what_it_says(wheel: Path, tmp_path: Path) -> None:
+    """Every other test here has the oldest one."""
+    python = next(found for version in (*OTHER_PYTHONS[::-1], HERE) if (found := interpreter(version)))
+    follow_the_readme(installation(tmp_path / "venv", wheel, python=python), tmp_path)
 
 
+@EACH
 @pytest.mark.system
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(
-    "version", [*(pytest.param(each, marks=BETWEEN) for each in OTHER_PYTHONS[:-1]), OTHER_PYTHONS[-1]]
-)
-def test_the_readme_is_right_for_every_python_that_the_project_names(
+@pytest.mark.parametrize("version", [HERE, *OTHER_PYTHONS[:-1]])
+def test_the_readme_is_right_for_every_other_python_that_the_project_names(
     version: str, wheel: Path, tmp_path: Path
 ) -> None:
     python = interpreter(version)
@@ -230,25 +231,31 @@ def test_the_project_and_the_provider_name_the_same_pythons() -> None:
     assert supported_pythons(project()["classifiers"]) == supported_pythons(
         project("provider")["classifiers"]
     )
-    here = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    assert [here, *OTHER_PYTHONS] == supported_pythons(project()["classifiers"]), "the lock's is the oldest"
+    assert [HERE, *OTHER_PYTHONS] == supported_pythons(project()["classifiers"]), "the lock's is the oldest"
     for page in ("README.md", "docs/start.md"):
-        assert f"Python {here} to {OTHER_PYTHONS[-1]}" in (ROOT / page).read_text(encoding="utf-8")
+        assert f"Python {HERE} to {OTHER_PYTHONS[-1]}" in (ROOT / page).read_text(encoding="utf-8")
 
 
 @pytest.mark.system
 @pytest.mark.timeout(900)
 def test_a_package_of_delta_whose_jar_is_not_locked_runs_with_the_locked_jar(
-    installed: dict[str, str], wheel: Path, tmp_path: Path
+    installed: dict[str, str], tmp_path: Path
 ) -> None:
     """What the index offered one day: a package of Delta without its jar on Maven."""
-    env = installation(tmp_path / "venv", wheel)
-    python = Path(env["VIRTUAL_ENV"]) / "bin" / "python"
-    newer = ("pip", "install", "--quiet", "--python", python, "--no-deps", "delta-spark==4.4.1")
-    run(*UV, *newer, env=uv_environment(), cwd=tmp_path)
-    said = run("python", "-m", "stateflow.spark.session.jars", env=env, cwd=tmp_path)
-    assert re.match(r"\d+ jars in ", said)
-    found = run("stateflow", "doctor", "-o", "json", "--checkpoint-dir", "root", env=env, cwd=tmp_path)
+
+    def install(package: str) -> None:
+        python = Path(installed["VIRTUAL_ENV"]) / "bin" / "python"
+        asked = (*UV, "pip", "install", "--quiet", "--python", python, "--no-deps", package)
+        run(*asked, env=uv_environment(), cwd=tmp_path)
+
+    install("delta-spark==4.4.1")
+    try:
+        said = run("python", "-m", "stateflow.spark.session.jars", env=installed, cwd=tmp_path)
+        assert re.match(r"\d+ jars in ", said)
+        doctor = ("stateflow", "doctor", "-o", "json", "--checkpoint-dir", "root")
+        found = run(*doctor, env=installed, cwd=tmp_path)
+    finally:
+        install("delta-spark==4.4.0")
     delta = next(each for each in json.loads(found)["checks"] if each["check"] == "delta-spark")
     assert (delta["verdict"], delta["found"]) == ("warn", "4.4.1")
     assert "pip install 'delta-spark==4.4.0'" in delta["next_step"]

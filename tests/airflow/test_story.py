@@ -1,7 +1,7 @@
 """Airflow as it is, with Spark as it is: a pipeline from its first run to its recovery, and what happens to its driver when
 tasks, workers and the scheduler go away.
 
-One Airflow for all of it, since it takes half a minute to start.
+One Airflow for all of it, since it takes half a minute to start, with Postgres as in production.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ import psutil
 import pytest
 
 from demo.table import compared, read
+from scripts.postgres import find
 from stateflow.checkpoint.control import RunOutcome, read_heartbeat
 from stateflow.driver.processes import DriverFolder
 from stateflow.jobs.job import Job
+from tests.airflow.postgres import binaries, postgres
 from tests.airflow.server import (
     AirflowClient,
     AirflowServer,
@@ -46,7 +48,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(folder: Path) -> Iterator[AirflowServer]:
+def database() -> Iterator[str]:
+    """Postgres where it is installed, else what Airflow has by itself."""
+    if not find():
+        yield ""
+        return
+    with postgres() as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path, database: str) -> Iterator[AirflowServer]:
     nobody_there = connection(
         "s3://bucket/checkpoints",
         storage_options={
@@ -63,6 +75,7 @@ def server(folder: Path) -> Iterator[AirflowServer]:
         settings={"four_eyes": True},
         connections={"unreachable": nobody_there},
         environment={"AIRFLOW_VAR_LEDGER_TOKEN": SECRET},
+        database=database,
     ) as running:
         running.client().await_dags(
             "gated_runs", "ledger", "patient", "stateflow_orders", "stateflow_recovery", "sums"
@@ -96,6 +109,11 @@ def test_a_run_a_savepoint_kill_9_in_a_batch_and_a_recovery_end_in_the_right_out
     verdict = compared(folder / "orders", folder / "totals")
     assert (verdict.orders, verdict.right) == (6 * ROWS, True)
     assert job.status().timeline == 2, "it went back once"
+
+
+def test_the_story_was_told_with_the_database_of_production(job: Job, database: str) -> None:
+    assert binaries()
+    assert database.startswith("postgresql")
 
 
 # What cannot be done is said in a sentence, and nothing changes
