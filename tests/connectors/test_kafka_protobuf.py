@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 from decimal import Decimal
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from google.protobuf import descriptor_pb2, timestamp_pb2
+from google.protobuf import descriptor_pb2, text_format, timestamp_pb2
 
 import stateflow as sf
 from stateflow.connectors import UnavailableError, UsageError
@@ -416,3 +418,78 @@ def test_a_file_whose_imports_make_a_circle_is_refused() -> None:
         ProtobufMisfit, match=r"its imports make a circle: one\.proto -> two\.proto -> one\.proto"
     ):
         ProtobufFile(one, [two])
+
+
+def proto2(*parts: str) -> bytes:
+    found = descriptor_pb2.FileDescriptorProto()
+    text_format.Parse(f'name: "old.proto" package: "shop" syntax: "proto2" {" ".join(parts)}', found)
+    return bytes(found.SerializeToString())
+
+
+def test_a_number_that_an_enum_of_proto2_does_not_name_is_told_and_the_writers_schema_reads_it() -> None:
+    def order(*names: str) -> bytes:
+        values = " ".join(f'value {{ name: "{name}" number: {k + 1} }}' for k, name in enumerate(names))
+        state = field("state", 1, "enum", 'type_name: ".shop.Order.State"')
+        states = field("states", 2, "enum", 'type_name: ".shop.Order.State"', label="REPEATED")
+        return proto2(message("Order", state, states, f'enum_type {{ name: "State" {values} }}'))
+
+    old, new = order("NEW"), order("NEW", "PAID")
+    columns = {"state": "string", "states": "array<string>"}
+    values = (value(new, ORDER, state=2), value(new, ORDER, states=[1, 2]), b"")
+    no_name = "is 2, of which shop.Order.State has no name in its schema: give schema= as its writer has it"
+    assert rows(without_registry(old, columns), *values) == [
+        (None, f"'state' {no_name}"),
+        (None, f"'states' {no_name}"),
+        ({"state": None, "states": []}, None),
+    ]
+    assert rows(without_registry(new, columns), *values) == [
+        ({"state": "PAID", "states": []}, None),
+        ({"state": None, "states": ["NEW", "PAID"]}, None),
+        ({"state": None, "states": []}, None),
+    ]
+
+
+def test_text_that_is_not_in_utf_8_is_told_as_that() -> None:
+    text = proto2(message("Order", field("s", 1, "string"), field("ss", 2, "string", label="REPEATED")))
+    raw = proto2(message("Order", field("s", 1, "bytes"), field("ss", 2, "bytes", label="REPEATED")))
+    of = without_registry(text, {"s": "string", "ss": "array<string>"})
+    found = rows(of, value(raw, ORDER, s=b"\xff"), value(raw, ORDER, ss=[b"\xff"]), value(text, ORDER, s="Ä"))
+    wrong = (None, "it has text that is not in UTF-8")
+    assert found == [wrong, wrong, ({"s": "Ä", "ss": []}, None)]
+
+
+def test_a_message_by_a_schema_of_avro_is_the_only_one_that_is_left_out() -> None:
+    with registry() as served:
+        served.schemas |= {3: OLD, 4: {"type": "record", "name": "Order", "fields": []}}
+        good = framed_message(3, value(OLD, ORDER, user=7, amount=2.5))
+        of = ProtobufRows(COLUMNS, ORDER, WANTED, SchemaRegistry(served.url))
+        (first, none), (other, reason), (last, _) = rows(of, good, framed_message(4, b""), good)
+        assert first == last == {"user": 7, "amount": 2.5, "note": None}
+        assert (none, other) == (None, None)
+        assert reason is not None
+        assert reason.startswith(
+            f"schema 4 of the registry {served.url} is Avro, and the topic is read or written as Protobuf"
+        )
+
+
+def test_a_registry_that_breaks_off_its_answer_is_told() -> None:
+    class Half(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", "100")
+            self.end_headers()
+            self.wfile.write(b'{"schema": ')
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Half)
+    serving = Thread(target=server.serve_forever)
+    serving.start()
+    try:
+        with pytest.raises(UnavailableError, match="does not answer"):
+            SchemaRegistry(f"http://127.0.0.1:{server.server_address[1]}").schema(1, "PROTOBUF")
+    finally:
+        server.shutdown()
+        server.server_close()
+        serving.join()

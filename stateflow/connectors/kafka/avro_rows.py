@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from stateflow.connectors import NotFoundError, StateflowError, UsageError, arrow_type, task_error
 from stateflow.connectors.kafka.avro import AvroMisfit, AvroSchema
 from stateflow.connectors.kafka.columns import MESSAGE, PARSED, REASON
-from stateflow.connectors.kafka.registry import SchemaRegistry
+from stateflow.connectors.kafka.registry import OtherSchemaType, SchemaRegistry
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,8 +71,8 @@ class AvroRows:
             return schema.decode(value, _MAGIC), None
         except AvroMisfit as error:
             return None, str(error)
-        except NotFoundError as error:
-            # Its bytes say a schema that nobody has registered.
+        except (NotFoundError, OtherSchemaType) as error:
+            # Its bytes say a schema that nobody has registered, or one of Protobuf: a message that came to this topic by mistake.
             return None, str(error)
         except StateflowError as error:
             raise task_error(error) from error

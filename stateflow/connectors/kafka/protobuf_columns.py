@@ -44,7 +44,7 @@ def columns_of(descriptor: Any, columns: Mapping[str, str], strict: Iterable[str
 def _strangers(descriptor: Any, asked: Iterable[str] | None) -> Callable[[Sequence[Any]], None]:
     """Refuses messages with fields of other types than their schema says, which would be read as fields that are not there."""
     unknown = runtime("unknown_fields").UnknownFieldSet
-    known = {field.number: field.name for field in descriptor.fields}
+    known = {field.number: field for field in descriptor.fields}
     wanted = [name for name in asked or () if name in descriptor.fields_by_name]
 
     def checked(messages: Sequence[Any]) -> None:
@@ -54,9 +54,7 @@ def _strangers(descriptor: Any, asked: Iterable[str] | None) -> Callable[[Sequen
                 continue
             numbers = {each.field_number for each in found}
             if other := sorted(numbers & set(known)):
-                raise ProtobufMisfit(
-                    f"its field {other[0]} ({known[other[0]]!r} of {descriptor.full_name}) has another type than its schema says"
-                )
+                raise ProtobufMisfit(_stranger(known[other[0]], found))
             set_ = {field.name for field, _ in message.ListFields()}
             if asked is not None and not set_:
                 raise ProtobufMisfit(
@@ -68,6 +66,19 @@ def _strangers(descriptor: Any, asked: Iterable[str] | None) -> Callable[[Sequen
                 )
 
     return checked
+
+
+def _stranger(field: Any, found: Any) -> str:
+    """Why a field's values are among those that its schema does not know."""
+    if field.enum_type is not None and field.enum_type.is_closed:
+        # An enum of proto2 keeps numbers without a name there, each as a whole number.
+        numbers = {each.data for each in found if each.field_number == field.number and each.wire_type == 0}
+        if numbers:
+            return (
+                f"{field.name!r} is {min(numbers)}, of which {field.enum_type.full_name} has no name in its schema: give schema= as its "
+                "writer has it"
+            )
+    return f"its field {field.number} ({field.name!r} of {field.containing_type.full_name}) has another type than its schema says"
 
 
 def _field(field: Any, type: str) -> Column:
@@ -134,6 +145,8 @@ def _plain(name: str, values: Sequence[Any], type: str) -> pa.Array:
     try:
         return pa.array(values, arrow_type(type))
     except (OverflowError, pa.ArrowInvalid) as error:
+        if type == "string":
+            raise ProtobufMisfit("it has text that is not in UTF-8") from error
         raise ProtobufMisfit(f"{name!r} has a number that a {type} does not hold") from error
 
 

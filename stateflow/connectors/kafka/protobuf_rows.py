@@ -11,7 +11,7 @@ from stateflow.connectors import NotFoundError, StateflowError, arrow_type, task
 from stateflow.connectors.kafka.columns import MESSAGE, PARSED, REASON
 from stateflow.connectors.kafka.protobuf import ProtobufMisfit, file_of, file_of_set, misfit_of, runtime
 from stateflow.connectors.kafka.protobuf_columns import Column, columns_of
-from stateflow.connectors.kafka.registry import SchemaRegistry
+from stateflow.connectors.kafka.registry import OtherSchemaType, SchemaRegistry
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -92,8 +92,8 @@ class ProtobufRows:
         columns = tuple(self.columns.items())
         try:
             return _reader(self.registry, self.files, self.message, head, columns, self.wanted)
-        except NotFoundError as error:
-            # Its bytes say a schema that nobody has registered.
+        except (NotFoundError, OtherSchemaType) as error:
+            # Its bytes say a schema that nobody has registered, or one of Avro: a message that came to this topic by mistake.
             return str(error)
 
 

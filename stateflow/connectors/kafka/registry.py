@@ -6,6 +6,7 @@ import base64
 import json
 from dataclasses import dataclass, field
 from functools import cache
+from http.client import HTTPException
 from typing import Any, Literal
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote
@@ -27,6 +28,10 @@ _PATIENCE = 15
 """Seconds that a registry has to answer in."""
 
 
+class OtherSchemaType(UsageError):
+    """A schema is of another type than the one that was asked for."""
+
+
 @dataclass(frozen=True, slots=True)
 class SchemaRegistry:
     """Where it is, and a login."""
@@ -36,7 +41,7 @@ class SchemaRegistry:
     """`user:password`, or empty."""
 
     def schema(self, id: int, type: SchemaType) -> RegisteredSchema:
-        """The schema that a writer has registered under an id. UsageError for one of another type."""
+        """The schema that a writer has registered under an id. OtherSchemaType for one of another type."""
         return _schema(self, id, type)
 
     def newest(self, subject: str, type: SchemaType) -> RegisteredSchema | None:
@@ -76,7 +81,7 @@ class SchemaRegistry:
                     "newest version, or let the subject's compatibility be another one"
                 ) from None
             raise _refused(self.url, path, error.code) from None
-        except (URLError, OSError, ValueError) as error:
+        except (URLError, HTTPException, OSError, ValueError) as error:
             reason = getattr(error, "reason", error)
             raise UnavailableError(
                 f"the schema registry {self.url} does not answer ({reason}): check that it runs and that this is its address"
@@ -108,7 +113,7 @@ def _schema(registry: SchemaRegistry, id: int, type: SchemaType) -> RegisteredSc
 def _resolved(registry: SchemaRegistry, answer: Any, type: SchemaType, what: str) -> RegisteredSchema:
     found = answer.get("schemaType", "AVRO")
     if found != type:
-        raise UsageError(
+        raise OtherSchemaType(
             f"{what} is {_WORDS.get(found, found)}, and the topic is read or written as {_WORDS[type]}: say value={found.lower()!r}, or give "
             "another topic"
         )
