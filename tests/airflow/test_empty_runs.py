@@ -399,6 +399,32 @@ def test_a_table_that_was_not_written_gets_none(method: Method, table: Table, re
     assert (told.message.outlet_events, announced(told)) == ([], [])
 
 
+def test_a_run_that_only_delivers_what_an_earlier_one_has_decided_is_not_empty(
+    method: Method, table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def carry_out(job: MadeJob, record: Record, *others: Any) -> dict[str, str]:
+        return dict.fromkeys(record.sinks, "committed")
+
+    monkeypatch.setattr(MadeJob, "carry_out", carry_out)
+    totals = Table(tmp_path / "totals")
+    totals.commit()
+    made = MadeJob(str(method.root), "orders", run="earlier")
+    made.batch(target=str(totals.folder))
+    slot = made.batch(target=str(totals.folder), carried_out=False)
+    made.beat(2, ended=True)
+    method.batches = 0
+    method.work = lambda job: written(totals, Job(str(method.root), "orders"), slot, "2026-01-02")
+    outlets = [Asset(name="totals", uri=f"file://{totals.folder}"), checkpoint_asset("orders")]
+    told = run(method, table, outlets=outlets, partition_events=True, on_empty="skip")
+    assert told.state is TaskInstanceState.SUCCESS
+    assert not told.xcoms["return_value"]["empty"]
+    assert partitions(told, totals) == ["2026-01-02"]
+    # The next one delivers nothing.
+    method.work = lambda job: None
+    told = run(method, table, outlets=outlets, partition_events=True, on_empty="skip", run_id="scheduled__2")
+    assert told.state is TaskInstanceState.SKIPPED
+
+
 # Partitions of tables
 
 

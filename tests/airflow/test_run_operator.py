@@ -76,6 +76,7 @@ class Method:
     work: Callable[[MadeJob], object] = lambda job: job.batch()
     detached: bool = True
     fails: Done | None = None
+    batches: int = 1
     specs: list[RunSpec] = field(default_factory=list)
 
     def bound(self, spark_conn_id: str) -> Method:
@@ -93,7 +94,7 @@ class Method:
         self.work(job)
         head = job.writer.parent.slot if job.writer.parent else None
         owner = Owner("r", dag_run=spec.dag_run, task=spec.task)
-        outcome = RunOutcome(batches=1, rows=5, checkpoint=head, stopped=f"from {before}")
+        outcome = RunOutcome(batches=self.batches, rows=5, checkpoint=head, stopped=f"from {before}")
         sign = Heartbeat(epoch=job.writer.epoch, counter=9, owner=owner, ended=True, outcome=outcome)
         beat(job.store, job.layout, sign)
         return Done()

@@ -523,7 +523,9 @@ class StateflowRunOperator(ReportsLineage, DriverOperator):
         self.linked(context, checkpoint, **self._known_driver())
         for warning in outcome.warnings:
             self.log.warning("%s", warning)
-        empty = not self._has_worked(job, mark, outcome)
+        # What an earlier task had decided, and this one has delivered, nobody has heard of.
+        delivered = status is not None and mark is not None and any(_newer(status, mark))
+        empty = not delivered and not self._has_worked(job, mark, outcome)
         # A try that finds its run ended has done nothing itself.
         done = self._done(job, mark) if mark is not None else None
         result = self.result(
@@ -576,10 +578,13 @@ def _written(status: JobStatus, mark: ScheduledRun | None) -> dict[str, SinkStat
     """The Delta tables that have something of this task's run, by sink."""
     from stateflow.pipelines.sink_kinds import is_table  # loads what a DAG file must not
 
+    return {sink.uid: sink for sink in _newer(status, mark) if is_table(sink.kind)}
+
+
+def _newer(status: JobStatus, mark: ScheduledRun | None) -> list[SinkStatus]:
+    """The sinks that have something of this task's run."""
     before = _before(mark)
-    return {
-        sink.uid: sink for sink in status.sinks if is_table(sink.kind) and (sink.last_commit or 0) > before
-    }
+    return [sink for sink in status.sinks if (sink.last_commit or 0) > before]
 
 
 def _head(job: Job) -> int | None:
