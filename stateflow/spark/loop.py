@@ -105,8 +105,8 @@ class BatchLoop:
     location: Path = Path()
     failure: BaseException | None = None
     ended: bool = False
-    aligns: bool = True
-    """Whether sources wait for each other; no more once all others have come to their end."""
+    over: set[str] = field(default_factory=set)
+    """Sources that this run has read to their end: nobody waits for them any more, nor they for others."""
     draining: bool = False
     """The input is over for good: the watermark stands at its end."""
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -145,6 +145,7 @@ class BatchLoop:
         self.admission = Admission(self.spark, self.inputs, target, self.warnings.add)
         log = self.writer.log
         self.admission.begin(log.slots[record.slot] for record in log.chain)
+        self._hold_first()
 
     def on_batch(self, frame: DataFrame, batch_id: int) -> None:
         """For foreachBatch. It keeps an error in `failure`, because Spark passes on only the error's text."""
@@ -408,10 +409,23 @@ class BatchLoop:
     def _waiting(self) -> dict[str, str]:
         """The sources that the next batch takes nothing of."""
         parent, drift = self.writer.parent, self.options.max_source_drift
-        if parent is None or not drift or not self.aligns:
+        if parent is None or not drift:
             return {}
         micros = round(drift.total_seconds() * 1e6)
-        return waiting(self.settings.flow, parent.sources, micros, parent.now, self._idle_after)
+        return waiting(self.settings.flow, parent.sources, micros, parent.now, self._idle_after, self.over)
+
+    def go_on(self) -> bool:
+        """Call it when there is nothing to read but of sources that wait; returns whether there are any, of which some go on now."""
+        held = set(self.admission.waits)
+        if not held or self.options.trigger != "drain":
+            return self.admission.release()
+        self.over |= {node.uid for node in self.settings.flow.sources} - held
+        self._hold_first()
+        return True
+
+    def _hold_first(self) -> None:
+        """Lets sources wait in a query's first batch, if that can be held back."""
+        self.admission.hold(self._waiting() if self.admission.plans_first_batch else {})
 
     def silent_too_long(self) -> bool:
         """Whether no batch has come for so long that the sources which others wait for are idle."""

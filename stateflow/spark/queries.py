@@ -107,9 +107,8 @@ class Queries:
         if self.until is None:
             self.loop.reads_all = True
             self._unbounded()
-            if self.loop.admission.release() and not self.stop.is_set():
+            while not self.stop.is_set() and self.loop.go_on():
                 # Those that others waited for have come to their end, so the others go on to theirs.
-                self.loop.aligns = False
                 self._unbounded()
             # It has ended because no source has anything more.
             self.loop.has_looked = self.loop.has_looked or not self.stop.is_set()
@@ -155,14 +154,9 @@ class Queries:
         admission = self.loop.admission
         if not admission.plans_first_batch:
             return
-        lines = limited_batch(
-            self.spark,
-            self.loop.location,
-            self.inputs.layout,
-            self.inputs.leaves,
-            self._sources(),
-            admission.limit,
-        )
+        bounded = (self.spark, self.loop.location, self.inputs.layout, self.inputs.leaves, self._sources())
+        while (lines := limited_batch(*bounded, admission.limit)) is None and self.loop.go_on():
+            pass
         if lines is not None:
             plan_batch(self.loop.location, batch_id, lines, self._conf, self.clock() // 1000)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 from pyspark.sql import SparkSession
 
 import stateflow as sf
@@ -21,6 +22,7 @@ from stateflow.spark.runner import RunRequest, run
 from tests.spark.pipelines import VISIT, Visit, Workbench, at
 
 HOUR = 3600 * 1_000_000
+NOW = 100 * HOUR
 FILES = 8
 
 
@@ -45,6 +47,14 @@ def states(**hours: tuple[float | None, float | None]) -> dict[str, SourceState]
     }
 
 
+def shifted(given: dict[str, SourceState]) -> dict[str, SourceState]:
+    """With the hours at which sources had rows counted from a hundred hours on, which no event time but that of the future reaches."""
+    return {
+        uid: structs.replace(each, active=None if each.active is None else each.active + NOW - 9 * HOUR)
+        for uid, each in given.items()
+    }
+
+
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
@@ -52,8 +62,14 @@ def states(**hours: tuple[float | None, float | None]) -> dict[str, SourceState]
         (states(ahead=(34, 9), behind=(10, 9)), {}),  # as far as it may be
         (states(ahead=(40, 9), behind=(10, 9), middle=(20, 9)), {"ahead": "behind"}),
         (states(ahead=(40, 9), behind=(10, 9), middle=(35, 9)), {"ahead": "behind", "middle": "behind"}),
-        (states(ahead=(40, 1), behind=(10, 9)), {}),  # who has had no rows for long is idle, also who waited
+        (
+            states(ahead=(40, 1), behind=(10, 9)),
+            {"ahead": "behind"},
+        ),  # it has had no rows for long, as it waits
         (states(ahead=(40, 9), behind=(10, 7.9)), {}),  # idle: it holds nobody
+        (states(ahead=(40, 7.9), behind=(10, 7.9)), {}),
+        (states(ahead=(70, 9), behind=(10, 7.9), middle=(40, 9)), {"ahead": "middle"}),
+        (states(ahead=(999, 9), behind=(80, 9)), {}),  # a time that is still to come
         (states(ahead=(40, 9), behind=(10, 8)), {"ahead": "behind"}),
         (states(ahead=(40, 9), behind=(None, None)), {}),  # it has had no rows: nobody knows where it is
         (states(ahead=(40, 9)), {}),
@@ -62,12 +78,18 @@ def states(**hours: tuple[float | None, float | None]) -> dict[str, SourceState]
     ],
 )
 def test_who_is_ahead_waits(given: dict[str, SourceState], expected: dict[str, str], flow: Flow) -> None:
-    assert waiting(flow, given, 24 * HOUR, 9 * HOUR, HOUR) == expected
+    assert waiting(flow, shifted(given), 24 * HOUR, NOW, HOUR) == expected
 
 
 def test_without_an_idle_timeout_a_source_is_waited_for_however_long_it_is_silent(flow: Flow) -> None:
     given = states(ahead=(40, 9), behind=(10, 1))
-    assert waiting(flow, given, 24 * HOUR, 9 * HOUR, 0) == {"ahead": "behind"}
+    assert waiting(flow, shifted(given), 24 * HOUR, NOW, 0) == {"ahead": "behind"}
+
+
+def test_a_source_that_has_ended_neither_waits_nor_is_waited_for(flow: Flow) -> None:
+    given = shifted(states(ahead=(70, 9), behind=(10, 9), middle=(40, 9)))
+    assert waiting(flow, given, 24 * HOUR, NOW, HOUR, {"behind"}) == {"ahead": "middle"}
+    assert waiting(flow, given, 24 * HOUR, NOW, HOUR, {"behind", "middle"}) == {}
 
 
 def days(folder: Path, spark: SparkSession, bench: Workbench, kind: str, name: str, step: timedelta) -> None:
@@ -138,6 +160,58 @@ def test_a_source_that_is_days_ahead_waits_and_nothing_is_lost(
     assert waited == [None] * 3 + [{"ahead": "behind"}] * (FILES - 3) + [None] * (FILES - 3)
     for name in ("ahead", "behind"):
         assert spark.read.format("delta").load(str(tmp_path / f"{name}-out")).count() == FILES
+
+
+@pytest.mark.parametrize("kind", ["files", "delta"])
+def test_a_source_waits_in_the_next_run_too_and_however_long_its_batches_take(
+    kind: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    made = sides(spark, tmp_path, kind)
+    # Shorter than a batch: what waits has had no rows for longer.
+    options = {"target_batch_duration": "5 minutes", "max_source_drift": "36 hours"}
+    options["source_idle_timeout"] = "1 ms"
+    made.bench.run(made.pipeline, stop_after=4, **options)
+    assert [rows for rows, _ in drifts(made.bench)] == [1, 1, 1, 0]
+    made.bench.run(made.pipeline, stop_after=2, **options)
+    assert [rows for rows, _ in drifts(made.bench)] == [0, 0]
+    made.bench.run(made.pipeline, **options)
+    told = drifts(made.bench)
+    assert [rows for rows, _ in told] == [0] * (FILES - 6) + [1] * (FILES - 3)
+    for name in ("ahead", "behind"):
+        assert spark.read.format("delta").load(str(tmp_path / f"{name}-out")).count() == FILES
+    # There is nothing more of the one that was waited for, when a run begins.
+    days(tmp_path, spark, made.bench, kind, "ahead", timedelta(days=2))
+    made.bench.run(made.pipeline, **options)
+    assert sum(rows for rows, _ in drifts(made.bench)) == FILES
+    assert max(rows for rows, _ in drifts(made.bench)) == 1
+
+
+def test_of_three_sources_two_still_wait_for_each_other_when_the_third_has_ended(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    bench = Workbench(spark, tmp_path)
+    steps = {"ahead": timedelta(days=2), "middle": timedelta(hours=12), "short": timedelta(hours=1)}
+    for name, step in steps.items():
+        days(tmp_path, spark, bench, "files", name, step)
+
+    @sf.pipeline("three")
+    def three(flow: sf.Flow) -> None:
+        for name in steps:
+            rows = flow.source(name, bench.source(name, VISIT), Visit, event_time="ts", watermark="0 seconds")
+            rows.append(f"{name}-out", sf.delta(str(tmp_path / f"{name}-out")))
+
+    bench.run(three, target_batch_duration="5 minutes", max_source_drift="36 hours")
+    took = {
+        name: [report.record.statistics["source_rows"].get(name, 0) for report in bench.reports]
+        for name in steps
+    }
+    assert {name: sum(rows) for name, rows in took.items()} == dict.fromkeys(steps, FILES)
+    last = {name: max(n for n, rows in enumerate(each) if rows) for name, each in took.items()}
+    assert last["short"] < last["middle"] < last["ahead"]
+    # Of 14 days and of 3.5 days: while the middle one is read, the other one is ahead by 36 hours and a batch at most.
+    for report in bench.reports[: last["middle"]]:
+        times = {uid: source.event_time or 0 for uid, source in report.record.sources.items()}
+        assert (times["ahead"] - times["middle"]) / HOUR <= 36 + 48
 
 
 def test_without_the_option_none_waits(spark: SparkSession, tmp_path: Path) -> None:

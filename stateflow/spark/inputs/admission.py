@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -108,6 +108,11 @@ class Admission:
         share = self._numbers[number] if self._numbers else None
         return share is not None and self.size.shares[share].source in self.waits
 
+    def hold(self, waits: Mapping[str, str]) -> None:
+        """Lets the next batch take nothing of these sources, each with the one that it waits for, as far as they can be held back."""
+        bounded = {share.source for share in self.size.shares}
+        self.waits = {uid: other for uid, other in waits.items() if uid in bounded}
+
     def release(self, query: str | None = None) -> bool:
         """Lets every source go on, also in the query of this id; returns whether one waited."""
         waited, self.waits = bool(self.waits), {}
@@ -126,12 +131,12 @@ class Admission:
         noted = {BATCH_SIZE: note(self._noted, self.target)}
         return {**noted, WAITED: dict(self.waits)} if self.waits else noted
 
-    def ran(self, rows: int, seconds: float, waits: dict[str, str]) -> None:
+    def ran(self, rows: int, seconds: float, waits: Mapping[str, str]) -> None:
         """Decides what the next batch may take, once this one has run. `waits`: of which sources it takes nothing."""
         if not self.target or not self.size.shares:
             return
         self.size = self._noted.after(rows, seconds, self.target)
-        self.waits = waits
+        self.hold(waits)
         self._limit()
         if (least := reachable(self.target, self.size.measured)) > self.target:
             self.warn(
