@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from bench import (
     airflow_parsing,
+    batch_size,
     beside,
     big_state,
     cold_start,
@@ -79,6 +80,7 @@ MEASUREMENTS: Mapping[str, Measurement] = {
         warm.MEASUREMENT,
         many_runs.MEASUREMENT,
         scale.MEASUREMENT,
+        batch_size.MEASUREMENT,
         run_operator.MEASUREMENT,
         tricks.MEASUREMENT,
     )

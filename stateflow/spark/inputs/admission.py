@@ -141,8 +141,8 @@ class Admission:
         if (least := reachable(self.target, self.size.measured)) > self.target:
             self.warn(
                 "target_batch_duration",
-                f"target_batch_duration={self.target:g} s is out of reach: batches of next to no rows take as long, so batches are "
-                f"made for {least:.0f} s; set it to that or more",
+                f"target_batch_duration={self.target:g} s is out of reach: a batch takes about {self.size.measured.fixed or 0.0:.1f} s beside "
+                f"its rows, so batches are made for {least:.0f} s; set it to that or more",
             )
 
     def _took(self, location: Path, batch_id: int) -> list[int | None]:

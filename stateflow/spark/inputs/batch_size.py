@@ -10,13 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
+from statistics import median
 from typing import Any, Literal
 
 from stateflow.format.records import MOST
 
 Unit = Literal["rows", "bytes", "files"]
 
-FIRST: Mapping[Unit, int] = {"rows": 10_000, "bytes": 8 << 20, "files": 1}
+FIRST: Mapping[Unit, int] = {"rows": 10_000, "bytes": 1 << 20, "files": 1}
 """What a job's first batch may take of a stream."""
 GROWTH = 2.0
 """The most that a batch may be larger than the last one."""
@@ -26,8 +28,12 @@ _CALM = (0.85, 1.1)
 _DAMPING = 2 / 3
 _FULL = 0.5
 """A source that took less of what it might than this had no more, and the size of its next batch shrinks from here."""
-_APART = 1.5
+_APART = 1.25
 """Two batches of so different sizes show what a batch costs beside its rows."""
+_OTHERWISE = 2.0
+"""Two batches of about one size that differ by more were not made under the same conditions."""
+_KEPT, _ENOUGH = 12, 4
+"""So many batches are kept to learn from, and so few say nothing yet."""
 _WORTH = 2.0
 
 
@@ -44,20 +50,37 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A batch to compare others with, and what a batch costs beside its rows."""
+    """The rows and seconds of the last batches, which show what a batch costs beside its rows."""
 
-    rows: int
-    seconds: float
-    fixed: float | None = None
-    """Seconds that a batch without rows would take; None until two batches of different sizes have run."""
+    batches: tuple[tuple[int, float], ...] = ()
 
     def then(self, rows: int, seconds: float) -> Measured:
-        small, large = sorted(((self.rows, self.seconds), (rows, seconds)))
-        if large[0] < _APART * small[0]:
-            return replace(self, fixed=min(self.fixed, seconds) if self.fixed is not None else None)
-        per_row = max(0.0, large[1] - small[1]) / (large[0] - small[0])
-        fixed = max(0.0, min(small[1], large[1]) - per_row * small[0])
-        return Measured(rows, seconds, fixed if self.fixed is None else (self.fixed + fixed) / 2)
+        """With one more batch. What others of about that size took is forgotten where it was something else: rows, or the machine, are not
+        what they were."""
+        fitting = [
+            (others, took)
+            for others, took in self.batches
+            if max(rows, others) >= _APART * min(rows, others)
+            or max(took, seconds) <= _OTHERWISE * min(took, seconds)
+        ]
+        return Measured((*fitting, (rows, seconds))[-_KEPT:])
+
+    @property
+    def fixed(self) -> float | None:
+        """Seconds that a batch without rows would take; None until batches of different sizes have run.
+
+        Other work on the machine makes some batches slow. Medians of what all pairs say do not follow them.
+        """
+        slopes = [
+            (later - earlier) / (more - fewer)
+            for (fewer, earlier), (more, later) in combinations(sorted(self.batches), 2)
+            if more >= _APART * fewer
+        ]
+        if len(self.batches) < _ENOUGH or not slopes:
+            return None
+        per_row = max(0.0, median(slopes))
+        alone = median(seconds - per_row * rows for rows, seconds in self.batches)
+        return min(max(0.0, alone), *(seconds for _, seconds in self.batches))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +88,13 @@ class BatchSize:
     """What a batch may take of each stream, in the order of the plan."""
 
     shares: tuple[Share, ...]
-    measured: Measured | None = None
+    measured: Measured = Measured()
 
     def after(self, rows: int, seconds: float, target: float) -> BatchSize:
         """The size of the next batch, once a batch of this size has taken `seconds`."""
         if rows <= 0 or seconds <= 0:
             return self
-        known = self.measured
-        measured = known.then(rows, seconds) if known is not None else Measured(rows, seconds)
+        measured = self.measured.then(rows, seconds)
         factor = _factor(seconds, reachable(target, measured))
         return BatchSize(
             tuple(replace(share, most=_next(share, factor), took=None) for share in self.shares), measured
@@ -84,10 +106,10 @@ class BatchSize:
         return replace(self, shares=shares)
 
 
-def reachable(target: float, measured: Measured | None) -> float:
+def reachable(target: float, measured: Measured) -> float:
     """The duration that batches are made for. Where next to no rows take as long as the target, smaller batches would only waste
     time: then a batch takes twice as long as that."""
-    fixed = measured.fixed if measured is not None else None
+    fixed = measured.fixed
     return target if fixed is None else max(target, _WORTH * fixed)
 
 
@@ -104,7 +126,7 @@ def first_size(streams: Sequence[tuple[str, Unit]], noted: BatchSize | None) -> 
         else share
         for number, share in _numbered(fresh)
     ]
-    return BatchSize(tuple(shares), noted.measured if noted is not None else None)
+    return BatchSize(tuple(shares), noted.measured if noted is not None else Measured())
 
 
 def note(size: BatchSize, target: float) -> dict[str, Any]:
@@ -115,10 +137,8 @@ def note(size: BatchSize, target: float) -> dict[str, Any]:
         for each in size.shares
     ]
     noted: dict[str, Any] = {"target_ms": round(target * 1000), "streams": streams}
-    if size.measured is not None:
-        noted["measured"] = {"rows": size.measured.rows, "ms": round(size.measured.seconds * 1000)}
-        if size.measured.fixed is not None:
-            noted["measured"]["fixed_ms"] = round(size.measured.fixed * 1000)
+    if size.measured.batches:
+        noted["batches"] = [[rows, round(seconds * 1000)] for rows, seconds in size.measured.batches]
     return noted
 
 
@@ -129,18 +149,11 @@ def size_of(noted: Any) -> BatchSize | None:
             Share(str(each["source"]), each["unit"], _count(each["most"]), _count_or_none(each.get("took")))
             for each in noted["streams"]
         )
-        seen = noted.get("measured")
-        measured = _measured(seen) if seen is not None else None
+        seen = [(_count(rows), _count(ms) / 1000) for rows, ms in noted.get("batches", ())]
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
-    return BatchSize(shares, measured) if all(share.unit in FIRST for share in shares) else None
-
-
-def _measured(seen: Any) -> Measured:
-    fixed = _count_or_none(seen.get("fixed_ms"))
-    return Measured(
-        _count(seen["rows"]), _count(seen["ms"]) / 1000, fixed / 1000 if fixed is not None else None
-    )
+    known = all(share.unit in FIRST for share in shares)
+    return BatchSize(shares, Measured(tuple(seen[-_KEPT:]))) if known else None
 
 
 def _next(share: Share, factor: float) -> int:
