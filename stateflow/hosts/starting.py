@@ -18,6 +18,7 @@ from stateflow.hosts.client import LOG, Refused, ask
 from stateflow.hosts.lease import renew
 from stateflow.hosts.settings import SETTINGS, HostSettings, KeeperProcess, read_keeper, read_settings, write
 from stateflow.private_folders import make_private
+from stateflow.spark.session.settings import require_image
 
 _PROCESSES = (sys.executable, "-m", "stateflow.cli.host_processes")
 KEEPER, APPLICATION = (*_PROCESSES, "keep"), (*_PROCESSES, "application")
@@ -27,7 +28,9 @@ START_TIMEOUT = 300.0
 
 def prepare(folder: Path, settings: HostSettings) -> None:
     """Writes what a host is started with. Raises BusyError while one lives."""
-    _refuse_driver_elsewhere(settings.master or settings.conf.get("spark.master", ""), settings.conf)
+    master = settings.master or settings.conf.get("spark.master", "")
+    _refuse_driver_elsewhere(master, settings.conf)
+    require_image(master, settings.conf)
     require_free(folder, settings)
     make_private(folder)
     write(folder, SETTINGS, settings)

@@ -33,6 +33,7 @@ from stateflow.spark.session.settings import (
     TEMPORARY,
     brings_s3,
     one_process,
+    require_image,
     says_where,
 )
 from stateflow.spark.session.versions import refuse_mixed_spark
@@ -108,9 +109,10 @@ def _started(
     bundles: Sequence[str],
 ) -> SparkSession:
     refuse_mixed_spark()
+    master_url = master or conf.get("spark.master") or os.environ.get("MASTER")
+    require_image(master_url, conf)
     java = require_java(cache)
     os.environ["JAVA_HOME"] = str(java)
-    master_url = master or conf.get("spark.master") or os.environ.get("MASTER")
     if master_url is None or master_url.startswith("local"):
         # Spark would take the first python3 on the PATH, which may lack this library.
         os.environ["PYSPARK_PYTHON"] = sys.executable

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from stateflow.config.options import cache_folder
+from stateflow.errors import UsageError
 from stateflow.masking import SECRET_NAME, SECRET_URL
 from stateflow.spark.session.jars import jars_with, recorded_bundles, spark_home, spark_jars
 
@@ -76,6 +77,18 @@ def brings_s3(conf: Mapping[str, str]) -> bool:
     return "hadoop-aws" in f"{named} {_defaults()}" or any(
         jar.name.startswith("hadoop-aws-") for jar in spark_jars()
     )
+
+
+def require_image(master: str | None, conf: Mapping[str, str]) -> None:
+    """UsageError where executors would be pods and nobody has said of which image: Spark waits for such pods for ever."""
+    if not (master or "").startswith("k8s://"):
+        return
+    names = ("spark.kubernetes.container.image", "spark.kubernetes.executor.container.image")
+    if not any(conf.get(name) or name in _defaults() for name in names):
+        raise UsageError(
+            f"on {master} executors are containers, and no image is named: give "
+            f"--conf {names[0]}=IMAGE, with Spark and the library in it (docs/deploying.md, Kubernetes)"
+        )
 
 
 def _defaults() -> str:
