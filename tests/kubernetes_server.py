@@ -47,6 +47,8 @@ class Kubernetes:
         self.objects: dict[tuple[str, str], dict[str, Any]] = {}
         self.problems: list[str] = []
         """What was sent and does not fit the schema, or was asked and is unknown here."""
+        self.verbs: dict[str, set[str]] = {}
+        """What an account needs, by kind: a role of Kubernetes says it so."""
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         """Of pods, also of those that are gone."""
         self._events: list[tuple[str, str, dict[str, Any]]] = []
@@ -292,6 +294,15 @@ def _holds(term: re.Match[str], values: Mapping[str, Any]) -> bool:
     return (value == term["value"]) is (term["sign"] != "!=")
 
 
+def _verb(method: str, name: str | None, query: Mapping[str, str]) -> str:
+    """What Kubernetes asks a role for."""
+    if method == "GET":
+        return "watch" if query.get("watch") == "true" else "get" if name else "list"
+    if method == "DELETE":
+        return "delete" if name else "deletecollection"
+    return {"POST": "create", "PUT": "update", "PATCH": "patch"}[method]
+
+
 def _handler(kubernetes: Kubernetes) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -329,6 +340,7 @@ def _handler(kubernetes: Kubernetes) -> type[BaseHTTPRequestHandler]:
                 kubernetes.problems.append(f"{self.command} {path} is unknown")
                 return 404, status_of(404, f"no {path}")
             kind, name = match["kind"], match["name"]
+            kubernetes.verbs.setdefault(kind, set()).add(_verb(self.command, name, query))
             if self.command == "GET" and query.get("watch") == "true":
                 # As kubectl's proxy does: whoever asks for a web socket is answered without, and asks again for a stream.
                 return 200, {} if self.headers.get("Upgrade") else None

@@ -66,6 +66,6 @@ def test_runs_on_the_executors_of_yarn(tmp_path: Path, monkeypatch: pytest.Monke
             keeper = made.keeper()
             stopped = made.stateflow("host", "stop", "tests")
             assert stopped.returncode == 0, stopped.stderr
-            assert not alive(keeper)
+            eventually(lambda: not alive(keeper), "the keeper has ended")
             eventually(lambda: yarn.states() == ["FINISHED"], "YARN has the application's end")
             eventually(lambda: containers(yarn) == 0, "YARN has its containers back")

@@ -26,12 +26,14 @@ from stateflow.spark.session.java import require_java
 from stateflow.spark.session.settings import (
     DELTA,
     ONE_PROCESS,
+    PODS,
     QUIET,
     REDACTION,
     RUNTIME,
     STATIC,
     TEMPORARY,
     brings_s3,
+    in_pods,
     one_process,
     require_image,
     says_where,
@@ -122,7 +124,8 @@ def _started(
     else:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    settings = {**DELTA, **RUNTIME, **STATIC, **(ONE_PROCESS if one_process(master_url) else {}), **conf}
+    of_master = ONE_PROCESS if one_process(master_url) else PODS if in_pods(master_url) else {}
+    settings = {**DELTA, **RUNTIME, **STATIC, **of_master, **conf}
     if one_process(master_url):
         settings |= workers.settings(conf) | workers.safe_path(conf)
     user_options = conf.get("spark.driver.extraJavaOptions", "")

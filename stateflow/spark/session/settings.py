@@ -56,6 +56,9 @@ LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0
 ONE_PROCESS = {**LOOPBACK, "spark.authenticate": "true"}
 
 
+# Of a pod's memory beside Java's. It is what Spark takes for Python itself, but only where spark-submit has started the program.
+PODS = {"spark.kubernetes.memoryOverheadFactor": "0.4"}
+
 TEMPORARY = "spark.local.dir"
 
 
@@ -79,9 +82,14 @@ def brings_s3(conf: Mapping[str, str]) -> bool:
     )
 
 
+def in_pods(master: str | None) -> bool:
+    """Whether executors are pods of Kubernetes."""
+    return master is not None and master.startswith("k8s://")
+
+
 def require_image(master: str | None, conf: Mapping[str, str]) -> None:
     """UsageError where executors would be pods and nobody has said of which image: Spark waits for such pods for ever."""
-    if not (master or "").startswith("k8s://"):
+    if not in_pods(master):
         return
     names = ("spark.kubernetes.container.image", "spark.kubernetes.executor.container.image")
     if not any(conf.get(name) or name in _defaults() for name in names):
