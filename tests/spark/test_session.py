@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from stateflow.errors import UsageError
 from stateflow.spark.session.build import build_session
-from stateflow.spark.session.settings import says_where, submit_conf
+from stateflow.spark.session.settings import require_image, says_where, submit_conf
 
 
 def test_a_delta_table_is_written_by_python_workers_and_read_back(
@@ -205,3 +205,29 @@ def test_spark_connect_is_refused_before_a_session_starts(
     monkeypatch.setenv(variable, value)
     with pytest.raises(UsageError, match="needs the driver's JVM, which Spark Connect does not have"):
         build_session("any", conf=conf)
+
+
+@pytest.mark.parametrize(
+    ("master", "conf"),
+    [
+        (None, {}),
+        ("local[2]", {}),
+        ("yarn", {}),
+        ("k8s://there", {"spark.kubernetes.container.image": "orders:1"}),
+        ("k8s://there", {"spark.kubernetes.executor.container.image": "orders:1"}),
+    ],
+)
+def test_only_pods_need_an_image(master: str | None, conf: Mapping[str, str]) -> None:
+    require_image(master, conf)
+
+
+def test_pods_without_an_image_are_refused_unless_sparks_own_file_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    with pytest.raises(UsageError, match=r"--conf spark\.kubernetes\.container\.image=IMAGE"):
+        require_image("k8s://there", {"spark.kubernetes.driver.container.image": "orders:1"})
+    (tmp_path / "spark-defaults.conf").write_text(
+        "spark.kubernetes.container.image orders:1\n", encoding="utf-8"
+    )
+    require_image("k8s://there", {})
