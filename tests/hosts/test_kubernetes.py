@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from stateflow.config.options import cache_folder
+from stateflow.spark.session.jars import spark_home
+from stateflow.spark.session.java import require_java
 from tests.hosts.hosting import Host, alive, eventually, give, host
 from tests.hosts.test_standalone import CONF, SHARED, total
 from tests.kubernetes_server import Kubernetes, kubernetes_server
@@ -129,3 +134,20 @@ def test_an_image_that_is_missing_is_named(tmp_path: Path) -> None:
     examined = made.stateflow("doctor", "--spark", *words)
     assert "spark.kubernetes.container.image" in " ".join(examined.stdout.split())
     assert not (tmp_path / "cache" / "hosts" / "tests" / "settings.json").exists()
+
+
+def test_an_image_that_is_missing_is_named_under_spark_submit(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "from stateflow.spark.session.build import build_session\nbuild_session('orders')\n", encoding="utf-8"
+    )
+    environ = {**os.environ, "PYSPARK_PYTHON": sys.executable, "JAVA_HOME": str(require_java(cache_folder()))}
+    submit = [
+        str(spark_home() / "bin" / "spark-submit"),
+        "--master",
+        "k8s://http://127.0.0.1:1",
+        str(program),
+    ]
+    said = subprocess.run(submit, env=environ, capture_output=True, text=True, timeout=120, check=False)
+    assert said.returncode != 0
+    assert "UsageError: on k8s://http://127.0.0.1:1 executors are containers, and no image" in said.stdout

@@ -177,6 +177,7 @@ def _submitted(app: str, conf: Mapping[str, str]) -> SparkSession:
     """The session when spark-submit has started the JVM: it chose master, jars and memory; the rest can still be set."""
     connect()
     submitted = dict(SparkConf().getAll())
+    require_image(submitted.get("spark.master"), {**submitted, **conf})
     ours = {**RUNTIME, **REDACTION}
     settings = {**ours, **{name: submitted[name] for name in ours if name in submitted}, **conf}
     if path := submitted.get(workers.SEARCH_PATH):
