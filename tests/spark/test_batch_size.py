@@ -56,6 +56,13 @@ def test_a_batch_without_rows_decides_nothing() -> None:
     assert size.after(0, 100.0, TARGET) is size
 
 
+def test_batches_of_which_the_source_keeps_no_row_grow_and_shrink_like_others() -> None:
+    assert of(1000, 1000).after(0, 1.0, TARGET) == of(2000)
+    assert of(1000, 1000).after(0, 1000.0, TARGET) == of(250)
+    learned = BatchSize((Share("orders", "rows", 1000, 1000),), Measured(((1000, 5.0),)))
+    assert learned.after(0, 1.0, TARGET).measured == learned.measured
+
+
 def test_a_quiet_source_keeps_its_size_while_a_busy_one_grows() -> None:
     size = BatchSize((Share("orders", "rows", 1000, 1000), Share("visits", "bytes", 5000, 10)))
     assert [share.most for share in size.after(1010, 1.0, TARGET).shares] == [2000, 5000]

@@ -92,9 +92,10 @@ class BatchSize:
 
     def after(self, rows: int, seconds: float, target: float) -> BatchSize:
         """The size of the next batch, once a batch of this size has taken `seconds`."""
-        if rows <= 0 or seconds <= 0:
+        if seconds <= 0 or not (rows or any(share.took for share in self.shares)):
             return self
-        measured = self.measured.then(rows, seconds)
+        # A batch of which the source's own filter leaves no row tells nothing of the costs per row, but it has taken its time.
+        measured = self.measured.then(rows, seconds) if rows > 0 else self.measured
         factor = _factor(seconds, reachable(target, measured))
         return BatchSize(
             tuple(replace(share, most=_next(share, factor), took=None) for share in self.shares), measured
