@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from http.client import HTTPException
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -179,7 +180,7 @@ def _sent(
             if error.code < 500 and error.code != 429:
                 break
             continue
-        except OSError as error:
+        except (OSError, HTTPException) as error:
             said = str(error)
             continue
         # S3 begins its answer before a copy has ended, so that an error may stand in it.

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 
 import pytest
 from botocore.auth import S3SigV4Auth, SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from stateflow.storage.s3_parts import S3Keys, keys_of, signed
+from stateflow.storage.s3_parts import PartsRefused, S3Keys, copy_by_parts, keys_of, signed
 
 NOW = datetime(2026, 11, 26, 0, 30, 5, tzinfo=UTC)
 KEYS = {"access_key_id": "AKIDEXAMPLE", "secret_access_key": "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"}
@@ -106,3 +108,31 @@ def test_where_the_client_would_ask_otherwise_nothing_is_asked(
 
 def test_keys_are_never_shown() -> None:
     assert "wJalr" not in repr(keys_of("b", KEYS, {}, {}))
+
+
+def test_an_answer_that_breaks_off_is_a_refusal_and_is_asked_for_again() -> None:
+    asked = []
+
+    class Half(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append(self.path)
+            self.send_response(200)
+            self.send_header("Content-Length", "100")
+            self.end_headers()
+            self.wfile.write(b"<Initiate")
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Half)
+    serving = Thread(target=server.serve_forever)
+    serving.start()
+    try:
+        keys = S3Keys(f"http://127.0.0.1:{server.server_address[1]}/b", "us-east-1", "a", "s", "")
+        with pytest.raises(PartsRefused, match="IncompleteRead"):
+            copy_by_parts(keys, "b", "from", "to", 100)
+    finally:
+        server.shutdown()
+        server.server_close()
+        serving.join()
+    assert asked == ["/b/to?uploads="] * 3
