@@ -140,6 +140,8 @@ class Queries:
             nearer,
             self.loop.admission.limit,
             self.loop.admission.holds,
+            # A way round an undone version is no end of the sources that it does not touch.
+            self.loop.go_on if until != {} else lambda: False,
         ):
             planned = True
             if self.stop.is_set():

@@ -76,10 +76,12 @@ def bounded_batches(
     nearer: Mapping[int, int] | None = None,
     limits: Callable[[int], ReadLimit | None] = lambda number: None,
     holds: Callable[[int], bool] = lambda number: False,
+    go_on: Callable[[], bool] = lambda: False,
 ) -> Iterator[tuple[str, ...]]:
     """The offset lines, in plan order, of the end of each batch of a bounded run; none when everything is read. `nearer`: per
     number of a stream a version of its Delta table that bounds it instead of `until`. `limits`: per number of a stream what the next batch may
-    take of it. `holds`: whether it takes nothing of it, as long as there is anything else to read.
+    take of it. `holds`: whether it takes nothing of it. `go_on`: where there is nothing else to read, lets some of those go on, and returns
+    whether there were any.
 
     `location` is the seeded folder. For every tuple call `plan_batch`, start a query with trigger `once`, and wait for
     it. The file source writes its log for one batch at a time, so take the next tuple only when the batch has ended.
@@ -101,8 +103,11 @@ def bounded_batches(
                 )
             number += 1
     while planners:
+        free = [number for number in planners if not holds(number)]
+        if not free and go_on():
+            continue
         advanced = False
-        for number in [number for number in planners if not holds(number)] or list(planners):
+        for number in free or list(planners):
             line = next(planners[number], None)
             if line is None:
                 del planners[number]
