@@ -131,6 +131,8 @@ class BatchLoop:
     """Rows and seconds of the last batch."""
     _ended: float | None = None
     """When the last batch was complete."""
+    _had_rows: float | None = None
+    """When the last batch ended that Spark has begun, since it had something to read."""
     _tidying: Future[Any] | None = None
     _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "stateflow-tidy"))
     _in_flight: InFlight = field(init=False)
@@ -160,6 +162,7 @@ class BatchLoop:
                     lambda: self.inputs.split(frame), lambda: self._positions(batch_id), input_free=False
                 )
                 self.admission.ran(*self._cost, self._waiting())
+                self._had_rows = time.perf_counter()
             except BaseException as error:
                 self.failure = error
                 raise
@@ -337,7 +340,7 @@ class BatchLoop:
         # 3. What was read: positions, event times, and what the user should hear of.
         observed = {} if input_free else less(observations(self.spark, self.inputs.nodes), counted)
         check_times(observed)
-        positions = advanced(sources(), observed, moment.now)
+        positions = advanced(sources(), observed, moment.now, self.admission.waits)
         self._tell(batch, observed, positions, input_free=input_free)
         # 4. The record before is delivered and complete: none is decided earlier.
         waited = time.perf_counter()
@@ -430,7 +433,7 @@ class BatchLoop:
     def silent_too_long(self) -> bool:
         """Whether no batch has come for so long that the sources which others wait for are idle."""
         idle = self.options.source_idle_timeout.total_seconds()
-        return idle > 0 and self._ended is not None and time.perf_counter() - self._ended > idle
+        return idle > 0 and self._had_rows is not None and time.perf_counter() - self._had_rows > idle
 
     def _moment(self) -> Moment:
         parent = self.writer.parent

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -113,7 +114,22 @@ class Sides:
     out: Path
 
 
-def sides(spark: SparkSession, folder: Path, kind: str) -> Sides:
+class Ticks(sf.KeyedProcess[int, Visit, Visit]):
+    """Has a batch without input every second."""
+
+    tick = sf.Timer("processing")
+
+    def process(self, key: int, rows: Iterator[Visit], ctx: sf.Context) -> None:
+        for _ in rows:
+            self.tick.set(timedelta(seconds=1))
+
+    @tick.fires
+    def ticked(self, key: int, at: datetime, ctx: sf.Context) -> Iterator[Visit]:
+        self.tick.set(timedelta(seconds=1))
+        yield Visit(key, "tick", 0.0, at)
+
+
+def sides(spark: SparkSession, folder: Path, kind: str, *, ticking: bool = False) -> Sides:
     bench = Workbench(spark, folder)
     days(folder, spark, bench, kind, "ahead", timedelta(days=1))
     days(folder, spark, bench, kind, "behind", timedelta(hours=1))
@@ -130,6 +146,9 @@ def sides(spark: SparkSession, folder: Path, kind: str) -> Sides:
         for name in ("ahead", "behind"):
             rows = flow.source(name, opened(name), Visit, event_time="ts", watermark="0 seconds")
             rows.append(f"{name}-out", sf.delta(str(folder / f"{name}-out")))
+            if ticking and name == "behind":
+                ticks = rows.key_by("user").process("ticks", Ticks)
+                ticks.collect("ticked", sf.memory("ticked"))
 
     return Sides(apart, bench, folder)
 
@@ -186,8 +205,9 @@ def test_a_source_waits_in_the_next_run_too_and_however_long_its_batches_take(
     assert max(rows for rows, _ in drifts(made.bench)) == 1
 
 
+@pytest.mark.parametrize("bounded", [False, True], ids=["drained", "bounded"])
 def test_of_three_sources_two_still_wait_for_each_other_when_the_third_has_ended(
-    spark: SparkSession, tmp_path: Path
+    bounded: bool, spark: SparkSession, tmp_path: Path
 ) -> None:
     bench = Workbench(spark, tmp_path)
     steps = {"ahead": timedelta(days=2), "middle": timedelta(hours=12), "short": timedelta(hours=1)}
@@ -200,7 +220,19 @@ def test_of_three_sources_two_still_wait_for_each_other_when_the_third_has_ended
             rows = flow.source(name, bench.source(name, VISIT), Visit, event_time="ts", watermark="0 seconds")
             rows.append(f"{name}-out", sf.delta(str(tmp_path / f"{name}-out")))
 
-    bench.run(three, target_batch_duration="5 minutes", max_source_drift="36 hours")
+    options = load(
+        code={
+            "checkpoint_dir": str(tmp_path / "root"),
+            "cache_dir": str(tmp_path / "cache"),
+            "local_fsync": False,
+            "target_batch_duration": "5 minutes",
+            "max_source_drift": "36 hours",
+        },
+        env={},
+        folder=tmp_path,
+    )
+    until = datetime.now().astimezone() if bounded else None
+    run(RunRequest(three, options, until=until, listener=bench.reports.append))
     took = {
         name: [report.record.statistics["source_rows"].get(name, 0) for report in bench.reports]
         for name in steps
@@ -212,6 +244,36 @@ def test_of_three_sources_two_still_wait_for_each_other_when_the_third_has_ended
     for report in bench.reports[: last["middle"]]:
         times = {uid: source.event_time or 0 for uid, source in report.record.sources.items()}
         assert (times["ahead"] - times["middle"]) / HOUR <= 36 + 48
+
+
+def test_rows_that_wait_are_not_late_when_the_other_source_jumps_ahead(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    bench = Workbench(spark, tmp_path)
+    hours = {"ahead": (0, 72, 96, 120), "behind": (0, 1, 2, 480)}
+    for name, each in hours.items():
+        for hour in each:
+            bench.rows(name, [Visit(1, "home", 1.0, at(60 * hour))])
+
+    @sf.pipeline("jump")
+    def jump(flow: sf.Flow) -> None:
+        for name in hours:
+            late = sf.output(f"{name}-late", Visit)
+            source = bench.source(name, VISIT)
+            rows = flow.source(name, source, Visit, event_time="ts", watermark="0 seconds", late=late)
+            rows.append(f"{name}-out", sf.delta(str(tmp_path / f"{name}-out")))
+            rows.side(f"{name}-late").append(f"{name}-late", sf.delta(str(tmp_path / f"{name}-late")))
+
+    # Shorter than a batch, so that who has had no rows in the last one is idle.
+    options = {"max_source_drift": "36 hours", "source_idle_timeout": "1 ms"}
+    bench.run(jump, target_batch_duration="5 minutes", **options)
+    assert [rows for rows, _ in drifts(bench)][:4] == [1, 1, 0, 0]
+    counts = {
+        f"{name}-{kind}": spark.read.format("delta").load(str(tmp_path / f"{name}-{kind}")).count()
+        for name in hours
+        for kind in ("out", "late")
+    }
+    assert counts == {"ahead-out": 4, "ahead-late": 0, "behind-out": 4, "behind-late": 0}
 
 
 def test_without_the_option_none_waits(spark: SparkSession, tmp_path: Path) -> None:
@@ -242,10 +304,11 @@ def test_a_bounded_run_lets_a_source_wait_and_reads_all_up_to_its_bound(
     assert sum(rows for rows, _ in told) == FILES - 1
 
 
+@pytest.mark.parametrize("ticking", [False, True], ids=["quiet", "with timers"])
 def test_in_an_endless_run_a_silent_source_is_waited_for_until_it_is_idle(
-    spark: SparkSession, tmp_path: Path
+    ticking: bool, spark: SparkSession, tmp_path: Path
 ) -> None:
-    made = sides(spark, tmp_path, "files")
+    made = sides(spark, tmp_path, "files", ticking=ticking)
     stop = threading.Event()
     code = {
         "checkpoint_dir": str(tmp_path / "root"),

@@ -6,7 +6,7 @@ barrier.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -481,14 +481,19 @@ def _marks(
 
 
 def advanced(
-    sources: Mapping[str, SourceState], observed: Mapping[str, Observation], now: int
+    sources: Mapping[str, SourceState],
+    observed: Mapping[str, Observation],
+    now: int,
+    waiting: Collection[str] = (),
 ) -> dict[str, SourceState]:
-    """Source states with the event times and the activity of this batch."""
+    """Source states with the event times and the activity of this batch. `waiting`: sources of which it was to take nothing: they are
+    not idle. If they were, the watermark could pass the rows that wait.
+    """
     out: dict[str, SourceState] = {}
     for uid, state in sources.items():
         observation = observed.get(uid)
         if observation is None or not observation.rows:
-            out[uid] = state
+            out[uid] = msgspec.structs.replace(state, active=now) if uid in waiting else state
             continue
         times = [t for t in (state.event_time, observation.event_time) if t is not None]
         out[uid] = msgspec.structs.replace(state, event_time=max(times) if times else None, active=now)
