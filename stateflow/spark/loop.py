@@ -38,7 +38,7 @@ from stateflow.spark.carry_out import Sinks
 from stateflow.spark.in_flight import InFlight, Passage
 from stateflow.spark.inputs.absent_columns import AbsentColumns
 from stateflow.spark.inputs.admission import Admission
-from stateflow.spark.inputs.alignment import waiting
+from stateflow.spark.inputs.alignment import nothing_waits, waiting
 from stateflow.spark.inputs.foreign_changes import passed_sentences
 from stateflow.spark.inputs.open_inputs import (
     Observation,
@@ -147,6 +147,9 @@ class BatchLoop:
         self.admission = Admission(self.spark, self.inputs, target, self.warnings.add)
         log = self.writer.log
         self.admission.begin(log.slots[record.slot] for record in log.chain)
+        if self.options.max_source_drift:
+            for sentence in nothing_waits(self.settings.flow):
+                self.warnings.add("max_source_drift", sentence)
         self._hold_first()
 
     def on_batch(self, frame: DataFrame, batch_id: int) -> None:

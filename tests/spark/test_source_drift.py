@@ -18,7 +18,7 @@ from stateflow.config.options import load
 from stateflow.errors import UsageError
 from stateflow.format.records import SourceState
 from stateflow.pipelines.flow import Flow
-from stateflow.spark.inputs.alignment import waiting
+from stateflow.spark.inputs.alignment import nothing_waits, waiting
 from stateflow.spark.runner import RunRequest, run
 from tests.spark.pipelines import VISIT, Visit, Workbench, at
 
@@ -339,3 +339,12 @@ def test_a_drift_without_batches_of_the_right_size_is_refused(tmp_path: Path) ->
         UsageError, match=r"max_source_drift .* needs batches that are held back by target_batch"
     ):
         load(code={"max_source_drift": "1 day"}, env={}, folder=tmp_path)
+
+
+def test_a_pipeline_in_which_nothing_can_wait_is_told(flow: Flow) -> None:
+    assert nothing_waits(flow) == []
+    one = Flow("one")
+    one.source("orders", lambda spark: spark, Visit)
+    assert "no source has event_time=" in nothing_waits(one)[0]
+    one.source("visits", lambda spark: spark, Visit, event_time="ts", watermark="1 hour")
+    assert "only source 'visits' has event_time=" in nothing_waits(one)[0]

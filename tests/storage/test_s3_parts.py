@@ -106,6 +106,10 @@ def test_where_the_client_would_ask_otherwise_nothing_is_asked(
     assert keys_of(bucket, config, options, {}) is None
 
 
+def test_a_server_that_only_some_clients_know_is_not_asked() -> None:
+    assert keys_of("b", KEYS, {}, {"AWS_ENDPOINT_URL_S3": "http://minio:9000"}) is None
+
+
 def test_keys_are_never_shown() -> None:
     assert "wJalr" not in repr(keys_of("b", KEYS, {}, {}))
 

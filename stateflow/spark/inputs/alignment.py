@@ -39,3 +39,16 @@ def waiting(
         return {}
     behind = min(active, key=lambda uid: marks[uid])
     return {uid: behind for uid, mark in marks.items() if mark - marks[behind] > drift}
+
+
+def nothing_waits(flow: Flow) -> list[str]:
+    """A sentence for a pipeline in which no source can wait for another one."""
+    timed = [node.uid for node in flow.sources if node.event_time is not None]
+    if len(timed) > 1:
+        return []
+    which = f"only source {timed[0]!r} has" if timed else "no source has"
+    sentence = (
+        f"max_source_drift holds nothing back: {which} event_time=, and a source waits for another one by their event times; give it to "
+        "two sources or more, or leave the option out"
+    )
+    return [sentence]
