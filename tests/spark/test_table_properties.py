@@ -42,10 +42,10 @@ def test_properties_that_a_table_does_not_have_are_told_with_the_statement_that_
     assert unlike_properties({"DELTA.enableChangeDataFeed": "true"}, there) == {}
     unlike = unlike_properties({"delta.checkpointInterval": "100", "delta.appendOnly": "true"}, there)
     assert unlike == {"delta.checkpointInterval": "100", "delta.appendOnly": "true"}
-    assert sentence("out", "Delta table /t", "/t", unlike).startswith(
+    assert sentence("out", "Delta table /t", "delta.`/t`", unlike).startswith(
         "sink 'out' gives Delta table /t properties that it does not have (delta.checkpointInterval, delta.appendOnly): they count when"
     )
     assert (
         "ALTER TABLE delta.`/t` SET TBLPROPERTIES ('delta.checkpointInterval' = '100', 'delta.appendOnly' = 'true')"
-        in sentence("out", "Delta table /t", "/t", unlike)
+        in sentence("out", "Delta table /t", "delta.`/t`", unlike)
     )
