@@ -46,6 +46,7 @@ from stateflow.connectors.kafka.columns import (
 from stateflow.connectors.kafka.protobuf_message import descriptors_of, protobuf_rows
 from stateflow.connectors.kafka.registry import SchemaRegistry, registry_of
 from stateflow.connectors.kafka.settings import java_settings
+from stateflow.connectors.kafka.topic import DESCRIBED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -56,8 +57,6 @@ if TYPE_CHECKING:
 BROKEN = "columnNameOfCorruptRecord"
 _TYPES = {"string": "string", "bytes": "binary"}
 """Of a value that is not taken apart."""
-_DESCRIBED = frozenset({"avro", "protobuf"})
-"""Values that mean nothing without a schema."""
 _SOURCE_OPTIONS = frozenset(name.lower() for name in READERS["kafka"])
 _STRICT = {"mode": "FAILFAST", "enableDateTimeParsingFallback": "false"}
 _TEXT = f"cast({MESSAGE}.value as string)"
@@ -92,7 +91,7 @@ class KafkaMessages(RecentTexts):
     def parsed(self, messages: DataFrame) -> DataFrame:
         """The rows of messages as Spark's source gives them."""
         frame = messages.selectExpr(f"struct(*) as {MESSAGE}")
-        if self.topic.value in _DESCRIBED:
+        if self.topic.value in DESCRIBED:
             # Before anything else is beside the message, which all goes through Python.
             decoder = self._decoder()
             message = frame.schema[MESSAGE].dataType.simpleString()
@@ -107,7 +106,7 @@ class KafkaMessages(RecentTexts):
         if self.topic.value == "json":
             frame = frame.selectExpr("*", f"{self._from_json(_TEXT, self._columns)} as {PARSED}")
             reasons += [*self._reasons_of_deletion(), *self._reasons_of_json()]
-        elif self.topic.value in _DESCRIBED:
+        elif self.topic.value in DESCRIBED:
             reasons += [*self._reasons_of_deletion(), (f"{REASON} is not null", REASON)]
         elif self.topic.value == "string":
             reasons.append((f"not is_valid_utf8({_TEXT})", "'it is no text in UTF-8'"))
@@ -232,7 +231,7 @@ class KafkaMessages(RecentTexts):
 
     @property
     def _reading(self) -> Reading:
-        if self.topic.value in _DESCRIBED:
+        if self.topic.value in DESCRIBED:
             return Reading(False)
         texts = not self._option("locale")
         return Reading(texts, dates=texts and not self._option("dateFormat"))
@@ -315,7 +314,7 @@ class KafkaMessages(RecentTexts):
         read = self._reading
         fields = []
         for name, type in self._columns.items():
-            text = self.topic.value == "json" or self.topic.value in _DESCRIBED
+            text = self.topic.value == "json" or self.topic.value in DESCRIBED
             sql = f"{PARSED}.{quoted(name)}" if text else f"cast({MESSAGE}.value as {type})"
             fields.append(f"{checked(sql, read.type(type) if text else type)} as {quoted(name)}")
         fields += [self._of_message(field, checked) for field in of_message(self.rows).values()]
@@ -331,7 +330,7 @@ class KafkaMessages(RecentTexts):
     @property
     def _row(self) -> str:
         """SQL for a message that does not fit, as text."""
-        text = f"base64({MESSAGE}.value)" if self.topic.value in _DESCRIBED else _TEXT
+        text = f"base64({MESSAGE}.value)" if self.topic.value in DESCRIBED else _TEXT
         return f"coalesce({text}, '')"
 
     @property

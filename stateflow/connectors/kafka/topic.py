@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 VALUES = ("json", "avro", "protobuf", "string", "bytes")
 KEYS = ("string", "bytes", "json", "avro")
-_DESCRIBED = {"avro": "orders.avsc", "protobuf": "orders.desc"}
+DESCRIBED = {"avro": "orders.avsc", "protobuf": "orders.desc"}
 """Formats whose values mean nothing without a schema, and a file that may have one."""
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _SERVER = re.compile(r"(\[[0-9a-fA-F:.]+\]|[\w.-]+):\d{1,5}")
@@ -207,13 +207,13 @@ def _check_formats(what: str, topic: KafkaTopic) -> None:
         )
     if topic.key is not None and topic.key not in KEYS:
         raise UsageError(f"{what} cannot read or write the key {topic.key!r}: say one of {', '.join(KEYS)}")
-    described = [name for name in ("value", "key") if getattr(topic, name) in _DESCRIBED]
+    described = [name for name in ("value", "key") if getattr(topic, name) in DESCRIBED]
     schema = topic.schema or topic.descriptors
     if described and not topic.registry and not schema:
         form = getattr(topic, described[0])
         raise UsageError(
             f"{what}: the {described[0]} is {form.capitalize()}, and nothing says its schema: give registry='http://registry:8081', or "
-            f"schema={_DESCRIBED[form]!r}"
+            f"schema={DESCRIBED[form]!r}"
         )
     if topic.registry and schema:
         raise UsageError(f"{what} has a registry and a schema: leave one of them out")

@@ -108,8 +108,8 @@ class BatchSize:
 
 
 def reachable(target: float, measured: Measured) -> float:
-    """The duration that batches are made for. Where next to no rows take as long as the target, smaller batches would only waste
-    time: then a batch takes twice as long as that."""
+    """The duration that batches are made for. Where more than half of the target is what a batch costs beside its rows, smaller batches
+    would only waste time: then a batch takes twice that cost."""
     fixed = measured.fixed
     return target if fixed is None else max(target, _WORTH * fixed)
 
