@@ -19,7 +19,7 @@ from hypothesis import settings
 from stateflow import logs
 from tests.hdfs_servers import HdfsServer, hdfs_server
 from tests.quick_java import QUICK_JAVA
-from tests.servers import ObjectServer, azure_server, s3_server
+from tests.servers import ObjectServer, azure_server, gcs_server, s3_server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -166,6 +166,12 @@ def other_disk() -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def s3() -> Iterator[ObjectServer]:
     with s3_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def gcs() -> Iterator[ObjectServer]:
+    with gcs_server() as server:
         yield server
 
 

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import hmac
 import itertools
+import json
 import os
 import signal
 import socket
@@ -19,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from typing import Any, Literal
+from urllib.parse import quote
 
 import pytest
 
@@ -45,7 +47,7 @@ _names = itertools.count(1)
 
 @dataclass
 class ObjectServer:
-    """A running server. `fault` may be set while it runs (S3 only)."""
+    """A running server. `fault` may be set while it runs (S3 and Google only)."""
 
     endpoint: str
     options: dict[str, str]
@@ -54,7 +56,8 @@ class ObjectServer:
     heeds_conditions: bool = True
     """False for a store that takes If-None-Match and does not look at it (S3 only)."""
     requests: list[tuple[str, str]] = field(default_factory=list)
-    """Method and path with query of every request (S3 only)."""
+    """Method and path with query of every request (S3 and Google only)."""
+    scheme: str = "s3"
 
     def new_root(self, folder: str = "") -> str:
         """The URL of an empty bucket or container, with `folder` below it."""
@@ -64,6 +67,28 @@ class ObjectServer:
 @contextmanager
 def s3_server() -> Iterator[ObjectServer]:
     """moto's S3. Its If-None-Match looks first and stores after, so conditional puts take turns here."""
+    with _moto(lambda application, running: _faulty(application, running)) as running:
+        running.options = s3_options(running.endpoint)
+        yield running
+
+
+@contextmanager
+def gcs_server() -> Iterator[ObjectServer]:
+    """Google Cloud Storage's XML API, as far as it is asked: that of S3 with some headers and answers of Google's.
+
+    No package index has an emulator of it: those there are speak the JSON API, which the client does not.
+    """
+    with _moto(lambda application, running: _google(application, _faulty(application, running))) as running:
+        running.options = gcs_options(running.endpoint)
+        running.scheme = "gs"
+        yield running
+
+
+@contextmanager
+def _moto(
+    wrapped: Callable[[_Application, ObjectServer], _Application],
+) -> Iterator[ObjectServer]:
+    """Serves moto's S3 behind what `wrapped` makes of it."""
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import WSGIRequestHandler, make_server
 
@@ -77,8 +102,8 @@ def s3_server() -> Iterator[ObjectServer]:
         reserved.bind(("127.0.0.1", 0))
         port = reserved.getsockname()[1]
     endpoint = f"http://127.0.0.1:{port}"
-    running = ObjectServer(endpoint, s3_options(endpoint), lambda name: _bucket(endpoint, name))
-    application = _faulty(DomainDispatcherApplication(create_backend_app), running)
+    running = ObjectServer(endpoint, {}, lambda name: _bucket(running, name))
+    application = wrapped(DomainDispatcherApplication(create_backend_app), running)
     server = make_server("127.0.0.1", port, application, threaded=True, request_handler=Quiet)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -88,6 +113,15 @@ def s3_server() -> Iterator[ObjectServer]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+def gcs_options(endpoint: str) -> dict[str, str]:
+    """Storage options for a server that takes every token. The client looks for no credentials of this machine."""
+    key = {"private_key": "", "private_key_id": "", "client_email": "", "disable_oauth": True}
+    return {
+        "service_account_key": json.dumps({**key, "gcs_base_url": endpoint}),
+        "allow_http": "true",
+    }
 
 
 def s3_options(endpoint: str) -> dict[str, str]:
@@ -174,10 +208,35 @@ def _said(start: Callable[..., Any], status: str) -> Iterable[bytes]:
     return [body]
 
 
-def _bucket(endpoint: str, name: str) -> str:
-    request = urllib.request.Request(f"{endpoint}/{name}", method="PUT")
+def _google(objects: _Application, application: _Application) -> _Application:
+    """Translates Google's headers to those of S3. `objects` is asked whether an object is there."""
+
+    def served(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        # By its credentials moto knows which service is meant.
+        environ["HTTP_AUTHORIZATION"] = "AWS4-HMAC-SHA256 Credential=a/20260101/us-east-1/s3/aws4_request"
+        # The client writes the bucket "a-b" as "a%2Db", which moto takes for another one.
+        plain = quote(environ["PATH_INFO"].encode("latin-1"))
+        query = environ.get("QUERY_STRING", "")
+        environ["RAW_URI"] = environ["REQUEST_URI"] = f"{plain}?{query}" if query else plain
+        if source := environ.pop("HTTP_X_GOOG_COPY_SOURCE", ""):
+            environ["HTTP_X_AMZ_COPY_SOURCE"] = source
+        if environ.pop("HTTP_X_GOOG_IF_GENERATION_MATCH", "") == "0":
+            environ["HTTP_IF_NONE_MATCH"] = "*"
+        if environ["REQUEST_METHOD"] == "DELETE" and not query:
+            told: list[str] = []
+            looked = {**environ, "REQUEST_METHOD": "HEAD"}
+            list(objects(looked, lambda status, *_: told.append(status)))
+            if told[0].startswith("404"):  # S3 takes it for deleted
+                return _said(start, "404 NoSuchKey")
+        return application(environ, start)
+
+    return served
+
+
+def _bucket(running: ObjectServer, name: str) -> str:
+    request = urllib.request.Request(f"{running.endpoint}/{name}", method="PUT")
     with urllib.request.urlopen(request, timeout=20):
-        return f"s3://{name}"
+        return f"{running.scheme}://{name}"
 
 
 def _container(endpoint: str, name: str) -> str:

@@ -16,7 +16,7 @@ from stateflow.storage.store import Store
 from tests.fake_hdfs import FakeHdfs
 from tests.servers import AZURE, HDFS, ObjectServer
 
-KINDS = ("local", "memory", "s3", "webhdfs", AZURE, HDFS)
+KINDS = ("local", "memory", "s3", "gcs", "webhdfs", AZURE, HDFS)
 
 
 @pytest.fixture(params=KINDS)

@@ -280,5 +280,7 @@ def test_a_sound_store_passes_the_probe_and_keeps_nothing_of_it(store: Store, id
 
 
 def test_a_store_shows_where_it_is(store: Store) -> None:
-    assert store.url.startswith(("file:///", "memory://", "s3://test-", "az://test-", "hdfs://"))
+    assert store.url.startswith(
+        ("file:///", "memory://", "s3://test-", "gs://test-", "az://test-", "hdfs://")
+    )
     assert (store.local_root is not None) == store.url.startswith("file://")

@@ -77,6 +77,7 @@ WAYS = [
     ("s3", "another s3"),
     ("s3", "local"),
     ("local", "s3"),
+    ("gcs", "gcs"),
     ("azure", "azure"),
     ("s3", "azure"),
 ]
