@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stateflow.config.options import cache_folder
+from stateflow.spark.session.java import require_java
 from tests.hdfs_servers import hadoop_command
 from tests.spark.standalone import free_port
 
@@ -82,10 +84,12 @@ def yarn_server(folder: Path, *, patience: float = 120) -> Iterator[YarnServer]:
 
 @contextmanager
 def _running(program: str, configuration: Path, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    # Its containers start with this Java, and would else need one in /bin.
+    environ = {**os.environ, "JAVA_HOME": str(require_java(cache_folder()))}
     with (folder / "yarn.log").open("ab") as log:
         process = subprocess.Popen(
             hadoop_command(f"{_SERVERS}.{program}", configuration),
-            cwd=folder, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True,
+            cwd=folder, env=environ, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
     try:
         yield process

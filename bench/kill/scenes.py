@@ -19,6 +19,7 @@ import msgspec
 from stateflow.storage.roots import open_store
 from stateflow.storage.store import Store
 from tests.durable_s3 import DurableS3
+from tests.lent_cache import lend
 from tests.spark.kafka_broker import Broker, connector_jars
 from tests.spark.murder_host import MurderHost
 from tests.spark.murder_victim import QUICK, Errand
@@ -154,7 +155,7 @@ def host(folder: Path, chance: random.Random) -> Iterator[Scene]:
     errand = _errand(folder, chance)
     warehouse = {"spark.sql.warehouse.dir": str(folder / "warehouse")}
     warm = MurderHost(folder / "host", {**warehouse, **QUICK, **errand.conf})
-    (folder / "host").mkdir()
+    lend(folder / "host")
     worst = ("host's JVM", "host", "zygote", "host's keeper")
     try:
         yield Scene(

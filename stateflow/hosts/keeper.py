@@ -90,7 +90,7 @@ class Keeper:
             if not self._ending and (why := self._is_left(lease)):
                 log(f"{why}: the host drains")
                 self._told(DRAIN, None)
-            if self._failures and self._next == 2 and not self._applications:
+            if self._has_never_worked and not self._applications:
                 return 1  # it has never worked: whoever starts it sees why
             if (
                 not self._ending
@@ -109,6 +109,10 @@ class Keeper:
         if not _is_ours(self.folder):
             return f"{self.folder / KEEPER} was removed, so nobody finds the host any more"
         return ""
+
+    @property
+    def _has_never_worked(self) -> bool:
+        return self._failures > 0 and self._next == 2
 
     @property
     def _starting(self) -> _Application | None:
@@ -222,6 +226,9 @@ class Keeper:
     def _try_later(self, why: str, *, failed: bool) -> None:
         """Sets when another application starts. `failed`: if the last one has not started."""
         self._failures += failed
+        if self._has_never_worked:
+            log(f"{why}: the host ends, since its first one did not start")
+            return
         pause = min(MOST_PAUSE, 2.0**self._failures - 1) if self._failures else 0.0
         self._start_at = time.monotonic() + pause
         log(f"{why}: {f'another one starts in {pause:.0f} s' if pause else 'another one starts'}")

@@ -24,6 +24,8 @@ _PROCESSES = (sys.executable, "-m", "stateflow.cli.host_processes")
 KEEPER, APPLICATION = (*_PROCESSES, "keep"), (*_PROCESSES, "application")
 START_TIMEOUT = 300.0
 """Seconds that Spark may take to start, on a cluster with a queue."""
+_SHOWN = 12
+"""Lines of the log that a failed start shows."""
 
 
 def prepare(folder: Path, settings: HostSettings) -> None:
@@ -90,15 +92,20 @@ def _ready(folder: Path, process: subprocess.Popen[bytes], timeout: float) -> di
         with suppress(Refused):
             return ask(folder, "show")
         if process.poll() is not None:
-            words = (folder / LOG).read_text(encoding="utf-8", errors="replace").splitlines()[-15:]
-            shown = "\n".join(words)
             raise StateflowError(
-                f"the host {folder.name!r} did not start: the end of {folder / LOG} says why\n{shown}"
+                f"the host {folder.name!r} did not start: the end of {folder / LOG} says why\n{_reason(folder / LOG)}"
             )
         time.sleep(0.1)
     raise UnavailableError(
         f"the host {folder.name!r} has not started within {timeout:.0f} s, and goes on trying: see {folder / LOG}"
     )
+
+
+def _reason(log: Path) -> str:
+    """The end of a log without where in the code it was: Java's many lines of that would push out what went wrong."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    said = [line for line in lines if line and not line.startswith(("\tat ", "\t... ", "  "))]
+    return "\n".join(said[-_SHOWN:])
 
 
 def keeper_of(folder: Path) -> KeeperProcess | None:

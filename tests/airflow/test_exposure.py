@@ -14,6 +14,7 @@ from demo.table import Orders
 from stateflow.airflow import SparkSubmit
 from stateflow.driver.processes import DriverProcess
 from stateflow.driver.run_spec import RunSpec
+from tests.lent_cache import lend
 from tests.spark.listening import command_line, family, listening, rpc_answer
 
 pytestmark = pytest.mark.timeout(600)  # a driver, on a machine that may be busy
@@ -65,7 +66,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
         options={"storage_options": '{"secret": "hush-option"}', "progress": "false"},
         conf={"spark.hadoop.fs.s3a.secret.key": "hush-setting"},
         trigger="drain",
-        environment={"STATEFLOW_CHECKPOINT_DIR": str(folder / "root"), "STATEFLOW_CACHE_DIR": str(folder / "cache")},
+        environment={"STATEFLOW_CHECKPOINT_DIR": str(folder / "root"), "STATEFLOW_CACHE_DIR": str(lend(folder / "cache"))},
     )  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[1]"}))

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from stateflow.hosts import client
+from tests.lent_cache import lend
 
 PIPELINE = """
 import os
@@ -47,7 +48,7 @@ class Host:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.cache = folder / "cache"
+        self.cache = lend(folder / "cache")
         self.environ = {
             **{name: value for name, value in os.environ.items() if not name.startswith("STATEFLOW_")},
             "STATEFLOW_CACHE_DIR": str(self.cache),

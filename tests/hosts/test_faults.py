@@ -140,7 +140,13 @@ def test_what_starts_a_host_wrongly_is_one_sentence(tmp_path: Path) -> None:
         (
             ["start", "wrong", "--master", "local[2]", "--conf", "spark.driver.memory=nonsense"],
             1,
-            "did not start",
+            "Invalid maximum heap size",
+        ),
+        # Said by Java, above thirty lines of where it was.
+        (
+            ["start", "wrong", "--conf", "spark.executor.memory=100m"],
+            1,
+            "Executor memory 104857600 must be at least",
         ),
     ):
         ran = made.stateflow("host", *words, timeout=200)

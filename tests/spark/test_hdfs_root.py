@@ -20,6 +20,7 @@ from stateflow.serve.client import StateClient
 from stateflow.storage.hdfs import HdfsStore
 from stateflow.storage.roots import open_store
 from tests.hdfs_servers import HdfsServer
+from tests.lent_cache import lend
 from tests.spark.murder import ROOT
 from tests.spark.murder_evidence import delta_rows
 from tests.spark.test_sigterm import told
@@ -58,12 +59,7 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 def root(hdfs: HdfsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The root of a new folder; the commands of a test find it in their configuration."""
     url = hdfs.new_root("team/checkpoints")
-    monkeypatch.setenv("STATEFLOW_CACHE_DIR", str(tmp_path / "cache"))
-    for name in ("jars.json", "ivy", "java"):
-        kept = ROOT / ".cache" / name
-        if kept.exists():
-            (tmp_path / "cache").mkdir(exist_ok=True)
-            (tmp_path / "cache" / name).symlink_to(kept)
+    monkeypatch.setenv("STATEFLOW_CACHE_DIR", str(lend(tmp_path / "cache")))
     options = "".join(f"{name} = {json.dumps(value)}\n" for name, value in hdfs.options.items())
     settings = f'checkpoint_dir = "{url}"\ninline_threshold = "0 B"\n\n[storage_options]\n{options}'
     (tmp_path / "stateflow.toml").write_text(settings)
