@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from stateflow.config.options import load
 from stateflow.spark.internals.delta_log import DeltaLog
 from stateflow.spark.runner import RunReport, RunRequest, run
 from stateflow.spark.sinks.other_writers import other_writers
+from tests.connectors.iceberg_catalog import NAME, sql_catalog
 
 
 @pytest.mark.parametrize(
@@ -36,14 +38,26 @@ def test_a_job_is_told_by_its_name_where_the_target_keeps_it() -> None:
 
 
 @sf.pipeline("copied")
-def copied(flow: sf.Flow, *, input: str, output: str, table: bool) -> None:
-    target: Any = sf.delta(output) if table else sf.files(output, "json")
+def copied(flow: sf.Flow, *, input: str, output: str, kind: str) -> None:
+    targets: dict[str, Any] = {
+        "delta": sf.delta(output),
+        "files": sf.files(output, "json"),
+        "iceberg": sf.iceberg("shop.rows", catalog=NAME, create=True),
+    }
+    target = targets[kind]
     flow.source("rows", sf.files(input, "json"), "id long").append("rows", target)
 
 
-@pytest.mark.parametrize("table", [True, False])
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[None]:
+    with sql_catalog(tmp_path / "lake"):
+        yield
+
+
+@pytest.mark.usefixtures("lake")
+@pytest.mark.parametrize("kind", ["delta", "files", "iceberg"])
 def test_a_second_job_on_one_target_is_told_once_and_not_when_the_table_is_empty(
-    spark: SparkSession, tmp_path: Path, table: bool
+    spark: SparkSession, tmp_path: Path, kind: str
 ) -> None:
     (tmp_path / "input").mkdir()
     (tmp_path / "input" / "1.json").write_text('{"id": 1}\n', encoding="utf-8")
@@ -58,15 +72,15 @@ def test_a_second_job_on_one_target_is_told_once_and_not_when_the_table_is_empty
             env={},
             folder=tmp_path,
         )
-        parameters = {"input": str(tmp_path / "input"), "output": str(tmp_path / "output"), "table": table}
+        parameters = {"input": str(tmp_path / "input"), "output": str(tmp_path / "output"), "kind": kind}
         return run(RunRequest(copied, options, parameters, job=job, master="local[2]"))
 
     assert ran("one").warnings == ()
     assert ran("one").warnings == ()
     (told,) = ran("two").warnings
-    assert "has rows of another job (sink 'rows' of the job with id " in told
+    assert "has rows of another job (sink 'rows' of the job " in told
     assert ran("two").warnings == ()
-    if not table:
+    if kind != "delta":
         return
     spark.sql(f"DELETE FROM delta.`{tmp_path / 'output'}`")
     assert ran("three").warnings == ()
