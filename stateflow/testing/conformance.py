@@ -369,14 +369,15 @@ class SinkConformance:
     @promise
     def test_the_output_goes_back_to_an_older_slot_or_says_that_it_cannot(self, tmp_path: Path) -> None:
         """`stateflow restore --rewind-sinks`: a kind that says `rewound_as` takes its target back, in a record of its own that is
-        committed as any other; every other kind refuses before the decision, and leaves the target as it is."""
+        committed as any other; every other kind refuses before the decision, and leaves the target as it is. A target that has another slot
+        than the log is refused, too. What was taken back can be wanted again: it comes back whole, or is refused."""
         life = _Life(self, tmp_path)
         start = life.model
         life.deliver()
         first, at_first = life.log.slot, life.model
         life.deliver()
         newest = life.deliver()
-        last = life.log.slot
+        last, at_last = life.log.slot, life.model
 
         def rewound(to: int | None) -> Prepared:
             life.log.slot += 1
@@ -386,11 +387,21 @@ class SinkConformance:
         if not life.kind.rewound_as:
             life.refused("a rewind that it does not declare", lambda: rewound(first))
             return
+        life.log.last = first
+        life.refused("a rewind of a target that is ahead of the log", lambda: rewound(first))
+        life.log.last = last
         prepared = rewound(first)
         life.expect(life.model, "before the rewind is committed")
         life.survive(_die, lambda: life.log.commit(prepared), at_first)
         life.try_to_commit(newest, last)
         life.expect(life.model, "after a late commit of what was taken back")
+        forward: Prepared | None = None
+        with suppress(StateflowError):
+            forward = rewound(last)
+        if forward is not None:
+            life.log.commit(forward)
+            life.model = at_last
+        life.expect(life.model, "after the way to what was taken back was gone or refused")
         life.deliver()
         prepared = rewound(None)
         life.log.commit(prepared)

@@ -242,6 +242,12 @@ def test_a_restore_takes_files_back(shop: Any, tmp_path: Path) -> None:
     job.restore(f"checkpoint:{slots[0]}", made.pipeline, rewind_sinks=True).apply()
     assert latest(made.output) == before[:1]
     assert [path.exists() for path in before] == [True, False, False]
+    # Forward again it cannot go: the files are deleted.
+    with pytest.raises(
+        IncompatibleError, match=rf"cannot go to slot {slots[2]} .* deleted in slot \d+; .* new folder"
+    ):
+        job.restore(f"checkpoint:{slots[2]}", made.pipeline, rewind_sinks=True).apply()
+    assert latest(made.output) == before[:1]
     made.run(made.pipeline)
     ids = [json.loads(line)["id"] for path in latest(made.output) for line in path.read_text().splitlines()]
     assert sorted(ids) == [1, 2, 3]

@@ -90,6 +90,20 @@ class Manifests:
             )
         return found
 
+    def taken_back(self, folder: LoggedFolder, sink: str, slot: int) -> int | None:
+        """A later slot of the sink that has taken back files which counted at this one; None if all are still there."""
+        added: set[str] = set()
+        since: dict[str, int] = {}
+        for number in range(folder.number, 0, -1):
+            manifest = self.manifest(number)
+            if manifest is None or manifest["sink"] != sink:
+                continue
+            if manifest["slot"] <= slot:
+                break
+            added.update(file["path"] for file in manifest["added"])
+            since.update(dict.fromkeys(manifest["removed"], manifest["slot"]))
+        return next((since[path] for path in since if path not in added), None)
+
     def add(self, manifest: Mapping[str, Any]) -> bool:
         """Whether the manifest is the next one. Its `id` is its own."""
         body = json.dumps(manifest, ensure_ascii=False).encode()

@@ -129,6 +129,16 @@ class FilesAppend(Sink):
     def rewind(
         cls, spark: SparkSession, prepared: Prepared, at: SinkSlot, prev: int | None, last_slot: int | None
     ) -> Prepared:
+        log = _recorded(prepared)
+        folder = log.newest()
+        slot, _ = folder.slot_of(at.app_id)
+        if decide_undecided(slot, prev, at.slot, at.late) == "disagree":
+            raise disagreement(at, _named(prepared.payload["path"]), slot, prev)
+        if last_slot is not None and (since := log.taken_back(folder, at.app_id, last_slot)) is not None:
+            raise IncompatibleError(
+                f"{_named(prepared.payload['path'])} cannot go to slot {last_slot} for {at}: files of then were taken back and deleted in slot "
+                f"{since}; restore without --rewind-sinks, into a new folder and a new sink uid"
+            )
         payload = {**prepared.payload, "back_to": last_slot}
         return Prepared(kind=APPEND.rewound_as, target=prepared.target, prev=prev, payload=payload)
 

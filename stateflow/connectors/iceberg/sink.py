@@ -140,7 +140,11 @@ class IcebergAppend(Sink):
         cls, spark: SparkSession, prepared: Prepared, at: SinkSlot, prev: int | None, last_slot: int | None
     ) -> Prepared:
         target = RecordedTable.of(prepared)
-        _, refused = way_back(loaded(target.table).metadata, at.app_id, last_slot)
+        metadata = loaded(target.table).metadata
+        slot, _ = slot_of(metadata, at.app_id)
+        if decide_undecided(slot, prev, at.slot, at.late) == "disagree":
+            raise disagreement(at, str(target.table), slot, prev)
+        _, refused = way_back(metadata, at.app_id, last_slot)
         if refused:
             raise IncompatibleError(
                 f"{target.table} cannot go back for {at}: {refused}; restore without --rewind-sinks, into a new table and a new sink uid"

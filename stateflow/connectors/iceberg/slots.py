@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 SINK, SLOT = "stateflow.sink", "stateflow.slot"
 _PREFIX = "stateflow/"
+_EXPIRED = "the snapshot to go back to, or one on the way, has expired"
 
 
 def slot_of(metadata: TableMetadata, app_id: str) -> tuple[int | None, int | None]:
@@ -45,9 +46,9 @@ def writers(metadata: TableMetadata) -> Mapping[str, str]:
     }
 
 
-def lineage(metadata: TableMetadata) -> Iterator[Snapshot | None]:
-    """The snapshots from the current one back; None at the end if an older one has expired."""
-    snapshot = metadata.current_snapshot()
+def lineage(metadata: TableMetadata, newest: Snapshot | None = None) -> Iterator[Snapshot | None]:
+    """The snapshots from `newest` back, by default from the current one; None at the end if an older one has expired."""
+    snapshot = newest or metadata.current_snapshot()
     while snapshot is not None:
         yield snapshot
         if snapshot.parent_snapshot_id is None:
@@ -92,24 +93,35 @@ def taken_back(metadata: TableMetadata, app_id: str) -> Snapshot | None:
 def way_back(metadata: TableMetadata, app_id: str, last_slot: int | None) -> tuple[int | None, str]:
     """The snapshot that a sink's slot left, or that was there before the sink's first; None for an empty table. The text says why there
     is no way, and is empty if there is one."""
+    if last_slot is None:
+        return _before_the_first(metadata, app_id)
+    # An earlier way back may have left it beside the line: then this one leads forward.
+    goal = next((each for each in reversed(metadata.snapshots) if slot_in(each, app_id) == last_slot), None)
+    if goal is None:
+        return None, f"the snapshot of slot {last_slot} has expired"
+    stay = {each.snapshot_id for each in lineage(metadata, goal) if each is not None}
+    for snapshot in lineage(metadata):
+        if snapshot is None:
+            return None, _EXPIRED
+        if snapshot.snapshot_id in stay:
+            break
+        if slot_in(snapshot, app_id) is None and not _keeps_rows(snapshot):
+            return None, _by_others(snapshot)
+    return goal.snapshot_id, ""
+
+
+def _before_the_first(metadata: TableMetadata, app_id: str) -> tuple[int | None, str]:
     oldest: Snapshot | None = None
     others: Snapshot | None = None
     for snapshot in lineage(metadata):
         if snapshot is None:
-            return None, "the snapshot to go back to, or one on the way, has expired"
-        slot = slot_in(snapshot, app_id)
-        if slot is None:
-            # A compaction changes no rows.
-            if others is None and not _keeps_rows(snapshot):
-                others = snapshot
-            continue
-        if others is not None:
-            return None, _by_others(others)
-        if last_slot is not None and slot <= last_slot:
-            return snapshot.snapshot_id, ""
-        oldest = snapshot
-    if last_slot is not None:
-        return None, f"no snapshot of slot {last_slot}, or of one before it, is left"
+            return None, _EXPIRED
+        if slot_in(snapshot, app_id) is not None:
+            if others is not None:
+                return None, _by_others(others)
+            oldest = snapshot
+        elif others is None and not _keeps_rows(snapshot):
+            others = snapshot
     if oldest is None:
         return None, "no snapshot of this sink is left"
     # That it is there is known: no snapshot before the first of all has expired.
@@ -117,6 +129,7 @@ def way_back(metadata: TableMetadata, app_id: str, last_slot: int | None) -> tup
 
 
 def _keeps_rows(snapshot: Snapshot) -> bool:
+    """As a compaction does."""
     return snapshot.summary is not None and snapshot.summary.operation.value == "replace"
 
 
