@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from stateflow.errors import UnavailableError
@@ -16,9 +17,20 @@ _NOTHING = "__HIVE_DEFAULT_PARTITION__"
 """Of rows whose column is null: the name that the folder has."""
 
 
-def written_partitions(job: Job, uuid: str, sink: str, target: str, since: int) -> list[str]:
-    """The partitions that a sink of the job of this `uuid` has changed with slots above `since`, as Airflow names them: `2026-01-31`, or `day=2026-01-31/hour=7` where
-    there are several columns. UnavailableError for a table whose log cannot be read from here."""
+@dataclass(frozen=True, slots=True)
+class WrittenPartitions:
+    """What a run has changed in a table."""
+
+    names: tuple[str, ...]
+    """As Airflow names partitions: `2026-01-31`, or `day=2026-01-31/hour=7` where there are several columns."""
+    unknown: tuple[int, ...]
+    """Slots that the job has committed and the table's log does not have: Delta has deleted these commits, or they are still with a
+    catalog."""
+
+
+def written_partitions(job: Job, uuid: str, sink: str, target: str, since: int) -> WrittenPartitions:
+    """The partitions that a sink of the job of this `uuid` has changed with slots above `since`. UnavailableError for a table whose log
+    cannot be read from here."""
     log = log_beside(target, job.store, job.storage_options)
     if log is None:
         raise UnavailableError(
@@ -27,14 +39,20 @@ def written_partitions(job: Job, uuid: str, sink: str, target: str, since: int) 
         )
     app_id = SinkSlot(uuid, job.name, sink, 0, 0).app_id
     found: set[str] = set()
+    missing = {
+        line.id
+        for line in job.history()
+        if line.id > since and line.sinks.get(sink) in ("committed", "already")
+    }
     for commit in log.commits():
         slot = commit.slots.get(app_id)
         if slot is not None and slot <= since:
             break
         if slot is not None:
+            missing.discard(slot)
             body = log.commit(commit.version) or b""
             found.update(filter(None, (_partition(json.loads(line)) for line in body.splitlines())))
-    return sorted(found)
+    return WrittenPartitions(tuple(sorted(found)), tuple(sorted(missing)))
 
 
 def _partition(action: dict[str, Any]) -> str:

@@ -474,11 +474,37 @@ def test_an_outlet_that_is_a_table_gets_an_event_for_each_partition_of_the_run(
     assert partitions(run(method, table, outlets=outlets, run_id="scheduled__2"), totals) == ["None"]
 
 
+def test_commits_that_the_log_has_lost_are_counted(
+    method: Method, table: Table, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    totals = Table(tmp_path / "totals")
+    totals.commit()
+
+    def work(job: MadeJob) -> None:
+        for day in ("2026-01-01", "2026-01-02", "2026-01-03"):
+            written(totals, Job(str(method.root), "orders"), job.batch(target=str(totals.folder)), day)
+        for version in (0, 1, 2):
+            (totals.folder / "_delta_log" / f"{version:020d}.json").unlink()
+
+    method.work = work
+    table.commit()
+    outlets = [Asset(f"file://{totals.folder}")]
+    told = run(method, table, outlets=outlets, partition_events=True)
+    assert partitions(told, totals) == ["2026-01-03"]
+    assert "lack the partitions of 2 of the run's commits (slots 2, 3)" in caplog.text
+
+
 def test_a_table_whose_partitions_are_not_known_gets_its_event_and_the_log_says_so(
     method: Method, table: Table, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     totals = Table(tmp_path / "totals")
-    method.work = lambda job: job.batch(target=str(totals.folder))
+
+    def work(job: MadeJob) -> None:
+        slot = job.batch(target=str(totals.folder))
+        txn = {"appId": f"stateflow/{Job(str(method.root), 'orders').status().uuid}/totals", "version": slot}
+        totals.commit({"txn": txn}, {"add": {"path": "f", "partitionValues": {}, "dataChange": True}})
+
+    method.work = work
     table.commit()
     outlets = [Asset(f"file://{totals.folder}")]
     told = run(method, table, outlets=outlets, partition_events=True)

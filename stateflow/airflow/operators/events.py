@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset, AssetAlias
@@ -14,6 +14,7 @@ from stateflow.airflow.operators.assets import table_asset
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, Context
 
+    from stateflow.jobs.written_partitions import WrittenPartitions
     from stateflow.observe.status import SinkStatus
 
 _log = logging.getLogger(__name__)
@@ -58,7 +59,7 @@ def announce_partitions(
     operator: BaseOperator,
     context: Context,
     tables: Mapping[str, SinkStatus],
-    written: Callable[[str, SinkStatus], Sequence[str]],
+    written: Callable[[str, SinkStatus], WrittenPartitions],
 ) -> None:
     """Names the partitions that a run has written in the events of those of its tables that are outlets: one event for each. `written`
     gives those of a sink."""
@@ -76,9 +77,17 @@ def announce_partitions(
                 _log.warning(said, sink.target, asset.uri)
                 continue
             partitions = written(uid, sink)
-            if partitions:
-                context["outlet_events"][outlet].add_partitions(list(partitions))
-            else:
+            if partitions.unknown:
+                _log.warning(
+                    "the events of table %s lack the partitions of %d of the run's commits (slots %s): the table's log does not have them (any "
+                    "more), so start what waits for them by hand, and let delta.logRetentionDuration be longer than a task and its retries take",
+                    sink.target,
+                    len(partitions.unknown),
+                    ", ".join(map(str, partitions.unknown)),
+                )
+            if partitions.names:
+                context["outlet_events"][outlet].add_partitions(list(partitions.names))
+            elif not partitions.unknown:
                 _log.warning("table %s has no partitions, so its event names none", sink.target)
         except Exception as error:
             _log.warning("the event of table %s names no partition: %s", sink.target, error)
