@@ -79,7 +79,12 @@ def yarn_server(folder: Path, *, patience: float = 120) -> Iterator[YarnServer]:
         programs = ("resourcemanager.ResourceManager", "nodemanager.NodeManager")
         servers = [started.enter_context(_running(each, configuration, folder)) for each in programs]
         _await(server, servers, folder, patience)
-        yield server
+        try:
+            yield server
+        except Exception as failure:
+            for said in sorted((folder / "logs").rglob("stderr")):
+                failure.add_note(f"{said}: {said.read_text(errors='replace')[-1500:]}")
+            raise
 
 
 @contextmanager
