@@ -55,6 +55,16 @@ MEASURES = (
         "All state of the last checkpoint (lastCheckpointFullSize).",
     ),
     Measure("last_checkpoint_size_bytes", "gauge", "What the last batch uploaded (lastCheckpointSize)."),
+    Measure("last_checkpoint_rows", "gauge", "Rows that the last batch read."),
+    Measure(
+        "target_batch_duration_seconds", "gauge", "How long a batch shall take, by target_batch_duration."
+    ),
+    Measure("waiting_sources", "gauge", "Sources of which the last batch took nothing, by max_source_drift."),
+    Measure(
+        "hot_key_share",
+        "gauge",
+        "The largest share of an operator's rows that one key had in the last batch; 0 when no key is hot.",
+    ),
     Measure("watermark_seconds", "gauge", "The watermark, in seconds since 1970 (currentInputWatermark)."),
 )
 
@@ -77,10 +87,17 @@ def numbers(
         "last_checkpoint_id": checkpoint,
         "last_checkpoint_duration_seconds": duration,
         "last_checkpoint_full_size_bytes": full_size,
+        "last_checkpoint_rows": statistics.get("processed_rows", 0),
+        "hot_key_share": max(
+            (o["hot_key"]["share"] for o in operators.values() if "hot_key" in o), default=0
+        ),
         "last_checkpoint_size_bytes": metrics.get("uploaded_bytes", 0) + metrics.get("inlined_bytes", 0),
     }
     for name in ("uploaded_bytes", "compacted_bytes", "fetched_bytes", "cache_hits", "cache_misses"):
         values[name] = metrics.get(name, 0)
+    if "batch_size" in statistics:
+        values["target_batch_duration_seconds"] = statistics["batch_size"]["target_ms"] / 1000
+        values["waiting_sources"] = len(statistics.get("waited", ()))
     if watermark is not None:
         values["watermark_seconds"] = watermark / 1e6
     for uid, operator in operators.items():

@@ -9,7 +9,7 @@ import urllib.request
 import pytest
 
 from stateflow.errors import UnavailableError, UsageError
-from stateflow.metrics import numbers, reporter
+from stateflow.metrics import MEASURES, numbers, reporter
 
 STATISTICS = {
     "processed_rows": 5,
@@ -33,6 +33,23 @@ def test_a_batch_becomes_numbers_under_flinks_meanings() -> None:
     assert found["last_checkpoint_size_bytes"] == 12
     assert found["watermark_seconds"] == 2.0
     assert found["user_balance_big-orders"] == 4
+
+
+def test_a_batch_against_its_target_has_gauges() -> None:
+    operators = {**STATISTICS["operators"]["balance"], "hot_key": {"share": 0.52, "subtask": 3}}  # type: ignore[index]
+    noted = {"batch_size": {"target_ms": 30_000, "streams": []}, "waited": {"orders": "payments"}}
+    found = numbers(42, 1.5, None, 99, {**STATISTICS, **noted, "operators": {"balance": operators}})
+    assert found["target_batch_duration_seconds"] == 30
+    assert found["last_checkpoint_rows"] == 5
+    assert found["waiting_sources"] == 1
+    assert found["hot_key_share"] == 0.52
+    known = {measure.name: measure.kind for measure in MEASURES}
+    assert {known[name] for name in found if "share" in name or "wait" in name or "target" in name} == {
+        "gauge"
+    }
+    # A key that is hot no more is seen to be so.
+    assert numbers(43, 1.5, None, 99, {**STATISTICS, **noted})["hot_key_share"] == 0
+    assert "target_batch_duration_seconds" not in numbers(42, 1.5, None, 99, STATISTICS)
 
 
 def test_prometheus_serves_sums_and_last_values() -> None:

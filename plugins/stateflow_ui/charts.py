@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stateflow.checkpoint.statistics import HistoryLine
-from stateflow_ui.history_lines import Columns, Lines
+from stateflow_ui.history_lines import Columns, Lines, target_of
 
 DRAWN = ("duration", "size", "full", "rows")
 _ACTS = ("restore", "rescale", "erase")
@@ -43,6 +43,7 @@ def timeline(
         "size": [line.checkpointed_size for line in drawn],
         "full": [line.state_size for line in drawn],
         "rows": [line.processed_rows for line in drawn],
+        "target": [target_of(line) for line in drawn],
         "kind": [line.kind for line in drawn],
         "timeline": [line.timeline for line in drawn],
     }

@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stateflow.checkpoint.statistics import HistoryLine
+from stateflow.format.records import Count
+from stateflow.observe.batch_sizes import batch_sizes
 from stateflow.storage.store import Entry
 
 MOST_LINES = 50_000
@@ -27,6 +29,8 @@ class SlimLine(HistoryLine, frozen=True, kw_only=True, omit_defaults=True):
 
     rest: bytes = b""
     """Those two, as JSON."""
+    target: Count | None = None
+    """How long the batch should take, in milliseconds."""
 
 
 class LineSlimmer:
@@ -41,7 +45,15 @@ class LineSlimmer:
         fields = {name: getattr(line, name) for name in line.__struct_fields__}
         fields |= {name: self._texts.setdefault(fields[name], fields[name]) for name in _TEXTS}
         rest = msgspec.json.encode({"sinks": fields.pop("sinks"), "metrics": fields.pop("metrics")})
-        return SlimLine(**fields, rest=rest)
+        return SlimLine(**fields, rest=rest, target=target_of(line))
+
+
+def target_of(line: HistoryLine) -> int | None:
+    """How long the batch should take, in milliseconds; None without a target."""
+    if isinstance(line, SlimLine):
+        return line.target
+    sizes = batch_sizes(line.metrics)
+    return sizes.target_ms if sizes else None
 
 
 @dataclass(frozen=True)

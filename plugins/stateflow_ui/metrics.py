@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
 from stateflow.format.records import END_OF_TIME
 from stateflow.observe.health import HealthState
+from stateflow.observe.status import JobStatus
 from stateflow_ui.catalog import JobState, RootState
 from stateflow_ui.charts import rate
 from stateflow_ui.documents import judged
@@ -71,6 +73,21 @@ STATE = Metric("stateflow_job_state_bytes", "All state of the newest checkpoint 
 FILES = Metric("stateflow_job_state_files", "Files that it consists of.")
 ROWS = Metric("stateflow_job_last_checkpoint_rows", "Rows that the last batch read.")
 RATE = Metric("stateflow_job_rows_per_second", f"Over the last {_RATE_OVER} checkpoints, while the job runs.")
+TARGET = Metric(
+    "stateflow_job_target_batch_duration_seconds", "How long a batch shall take, by target_batch_duration."
+)
+LIMIT = Metric(
+    "stateflow_job_batch_limit",
+    "What the last batch might take of a source, in rows, bytes or files, by target_batch_duration.",
+)
+WAITING = Metric(
+    "stateflow_job_waiting_source",
+    "1 for a source of which the last batch took nothing, by max_source_drift.",
+)
+HOT_KEY = Metric(
+    "stateflow_job_hot_key_share",
+    "The share of an operator's rows that one key had in the last batch; absent when no key is hot.",
+)
 WATERMARK = Metric("stateflow_job_watermark_seconds", "The watermark, in seconds since 1970.")
 ABANDONED = Metric(
     "stateflow_job_abandoned_checkpoints", f"Among the last {_RECENT}, those of which a sink was given up."
@@ -83,7 +100,7 @@ EXIT_CODE = Metric(
 METRICS = (
     *(ROOT_UP, ROOT_JOBS, READABLE, READ_AT, HEALTH, RUNNING, EPOCH, HEARTBEAT, CREATED, PENDING),
     *(LAST_ID, LAST_AT, FRESH_AT, DURATION, RECENT_DURATION, SIZE, STATE, FILES, ROWS, RATE),
-    *(WATERMARK, ABANDONED, EXIT_CODE),
+    *(TARGET, LIMIT, WAITING, HOT_KEY, WATERMARK, ABANDONED, EXIT_CODE),
 )
 
 
@@ -148,7 +165,25 @@ def _samples(
     for metric, value in numbers.items():
         if value is not None:
             yield metric, {}, float(value)
+    yield from _chosen(status)
     yield from _batches(facts.lines)
+
+
+def _chosen(status: JobStatus) -> Iterator[tuple[Metric, Mapping[str, str], float]]:
+    if status.batch_size:
+        yield TARGET, {}, status.batch_size["target_ms"] / 1000
+        # A source may have several streams, and a scrape has each label once.
+        limits: Counter[tuple[str, str]] = Counter()
+        for stream in status.batch_size["streams"]:
+            limits[stream["source"], stream["unit"]] += stream["most"]
+        for (source, unit), most in limits.items():
+            yield LIMIT, {"source": source, "unit": unit}, most
+    for source, other in status.waited.items():
+        yield WAITING, {"source": source, "waits_for": other}, 1.0
+    for operator in status.operators:
+        if operator.hot_key:
+            labels = {"operator": operator.uid, "subtask": str(operator.hot_key["subtask"])}
+            yield HOT_KEY, labels, operator.hot_key["share"]
 
 
 def _batches(lines: Lines) -> Iterator[tuple[Metric, Mapping[str, str], float]]:

@@ -13,7 +13,7 @@ import typer
 from stateflow.cli.options import Invocation, JobName, command, flag, job_of, root_of
 from stateflow.cli.output import Facts, Heading, Piece, TextTable
 from stateflow.cli.sizes import counted
-from stateflow.cli.text import moment, number, seconds, several, size
+from stateflow.cli.text import amount, moment, number, seconds, several, size
 from stateflow.errors import StateflowError, UsageError
 from stateflow.masking import all_masked
 from stateflow.quantities import age_text
@@ -231,6 +231,34 @@ def _holder(held: dict[str, Any]) -> str:
     )
 
 
+def _of_batch(status: JobStatus) -> Iterator[tuple[str, str]]:
+    """What made the newest batch as large and as slow as it was, if anything did."""
+    if status.batch_size:
+        yield "batch size", _batch_size(status.batch_size)
+    if status.waited:
+        yield "waits", ", ".join(f"{uid} for {other}" for uid, other in status.waited.items())
+    for operator in status.operators:
+        if hot := operator.hot_key:
+            where = f"in subtask {hot['subtask']} of {operator.parallelism}; the run's log names it"
+            yield (
+                "hot key",
+                f"operator {operator.uid}: one key has about {hot['share']:.0%} of the newest batch's rows, {where}",
+            )
+
+
+def _batch_size(chosen: Mapping[str, Any]) -> str:
+    """Of a run with a target: how long its newest batch took, and what it might take of each source."""
+    took = "?" if chosen["duration_ms"] is None else seconds(chosen["duration_ms"] / 1000)
+    target = seconds(chosen["target_ms"] / 1000)
+    most = ", ".join(_stream(stream) for stream in chosen["streams"])
+    return f"{several(chosen['rows'], 'row')} took {took} of {target}" + (f"; at most {most}" if most else "")
+
+
+def _stream(chosen: Mapping[str, Any]) -> str:
+    taken = f" (took {amount(chosen['took'], chosen['unit'])})" if chosen["took"] is not None else ""
+    return f"{amount(chosen['most'], chosen['unit'])} of {chosen['source']}{taken}"
+
+
 def _sign_of_life(status: JobStatus, now: int, interval: timedelta) -> str:
     """Describes the run, as far as it is known. A run that was killed a moment ago has left no word."""
     if status.heartbeat_at is None or status.status not in ("RUNNING", "LOST"):
@@ -282,6 +310,7 @@ def _shown(status: JobStatus, life: str, health: Health) -> Iterator[Piece]:
             ("timeline", status.timeline),
             ("watermark", f"{moment(status.watermark)}{_holder(status.watermark_held)}"),
             ("state", f"{size(status.state_size)} in {several(status.num_files, 'file')}"),
+            *_of_batch(status),
             ("checkpoints", f"{status.checkpoints.get('numberOfCompletedCheckpoints', 0)} completed"),
             ("tags", ", ".join(f"{name} -> {slot}" for name, slot in status.tags.items())),
             ("other pins", ", ".join(f"{p['kind']} on {p['checkpoint']}" for p in status.pins)),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from stateflow.cli.output import Heading, Piece, TextTable
-from stateflow.cli.text import harmless, moment, number, seconds, several, size
+from stateflow.cli.text import amount, harmless, moment, number, seconds, several, size
 from stateflow.masking import all_masked
 
 if TYPE_CHECKING:
@@ -138,9 +138,7 @@ def _event_time(body: dict[str, Any]) -> list[str]:
 
 def _of_stream(chosen: Mapping[str, Any]) -> str:
     """What a batch of the right size might take of a stream."""
-    most, unit = chosen["most"], chosen["unit"]
-    much = size(most) if unit == "bytes" else several(most, "file" if unit == "files" else "row")
-    return f"{much} of {chosen['source']}"
+    return f"{amount(chosen['most'], chosen['unit'])} of {chosen['source']}"
 
 
 def _dead_letters(body: dict[str, Any]) -> list[str]:

@@ -10,7 +10,7 @@ from stateflow.quantities import time_text as moment
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
-__all__ = ["harmless", "moment", "number", "seconds", "several", "size"]
+__all__ = ["amount", "harmless", "moment", "number", "seconds", "several", "size"]
 
 
 def harmless(value: object) -> str:
@@ -28,3 +28,8 @@ def seconds(length: float) -> str:
 
 def number(count: float) -> str:
     return f"{count:,.0f}"
+
+
+def amount(count: int, unit: str) -> str:
+    """So many rows, bytes or files."""
+    return size(count) if unit == "bytes" else several(count, unit.removesuffix("s"))

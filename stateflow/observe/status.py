@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal
 
+import msgspec
+
 from stateflow.checkpoint.control import Heartbeat, Progress, RunOutcome
 from stateflow.checkpoint.log import Log
 from stateflow.checkpoint.statistics import HistoryLine, Summary, held, summary
@@ -25,6 +27,7 @@ from stateflow.format.records import (
     total_size,
 )
 from stateflow.format.references import references
+from stateflow.observe.batch_sizes import hot_key_of, sizes_document, sources_that_waited
 from stateflow.observe.operator_words import combiner_text, late_text, operator_text
 from stateflow.quantities import written_duration
 
@@ -60,6 +63,8 @@ class OperatorStatus:
     """Of an operator whose batches may be summed up before the exchange: what the newest batch did, and why."""
     late: str = ""
     """How many rows of the newest batch came late to it."""
+    hot_key: dict[str, Any] = field(default_factory=dict)
+    """The share of the newest batch's rows that one key has, and the subtask that works on it; empty when none is hot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +143,11 @@ class JobStatus:
     watermark_held: dict[str, Any] = field(default_factory=dict)
     """The source that holds the watermark back while others are ahead, and since when it has had no rows; empty when
     none does."""
+    batch_size: dict[str, Any] = field(default_factory=dict)
+    """Of the newest batch: the target, its duration and rows, and per stream of a source what it might take and what it took;
+    empty without `target_batch_duration`."""
+    waited: dict[str, str] = field(default_factory=dict)
+    """The sources that the newest batch took nothing of, since they were ahead, each with the one that it waits for."""
     outcome: dict[str, Any] = field(default_factory=dict)
     """How the newest run ended: exit_code, error, stopped, ...; empty while it runs, or when it did not report it."""
 
@@ -194,6 +204,8 @@ def status_of(
         checkpoints=summary_document(summary(lines)),
         progress={"checkpoint": progress.slot, "at": progress.at, **progress.statistics} if progress else {},
         watermark_held=_held(head),
+        batch_size=_batch_size(head, lines),
+        waited=sources_that_waited(head.statistics) if head else {},
         outcome=outcome_document(heartbeat.outcome) if heartbeat and heartbeat.outcome else {},
     )
 
@@ -217,6 +229,14 @@ def owner_document(owner: Owner) -> dict[str, Any]:
 def _held(head: Record | None) -> dict[str, Any]:
     found = held(head.statistics) if head else None
     return {"source": found[0], "since": found[1]} if found else {}
+
+
+def _batch_size(head: Record | None, lines: Iterable[HistoryLine]) -> dict[str, Any]:
+    if head is None:
+        return {}
+    line = next((line for line in lines if line.id == head.slot), None)
+    rows, duration = (line.processed_rows, line.end_to_end_duration) if line else (0, None)
+    return sizes_document(head.statistics, rows, duration)
 
 
 def _status(log: Log, heartbeat: Heartbeat | None, now: int, patience: int) -> Status:
@@ -254,6 +274,7 @@ def _operator(uid: str, head: Record) -> OperatorStatus:
     expired = figures.get("expired") if isinstance(figures, dict) else None
     notes = head.statistics.get("combiner")
     shards = [shard for subtask in state.shards for shard in subtask]
+    hot = hot_key_of(figures)
     sizes = {
         name: _expiring_sizes(s, shards, head)
         for name, s in state.states.items()
@@ -285,6 +306,7 @@ def _operator(uid: str, head: Record) -> OperatorStatus:
         what=operator_text(state.options),
         combiner=combiner_text(notes.get(uid) if isinstance(notes, dict) else None),
         late=late_text(figures),
+        hot_key=msgspec.structs.asdict(hot) if hot else {},
     )
 
 

@@ -181,6 +181,33 @@ def test_show_names_the_source_that_holds_the_watermark(command: Command, root: 
     assert command("show", "free", "--checkpoint-dir", root, "-o", "json").json["watermark_held"] == {}
 
 
+def test_show_tells_the_size_of_batches_who_waits_and_of_hot_keys(command: Command, root: Path) -> None:
+    orders = {"source": "orders", "unit": "bytes", "most": 48 << 20, "took": 44 << 20}
+    clicks = {"source": "clicks", "unit": "rows", "most": 120_000}
+    noted = {
+        "batch_size": {"target_ms": 30_000, "streams": [orders, clicks]},
+        "waited": {"clicks": "orders"},
+        "operators": {"balance": {"hot_key": {"share": 0.52, "subtask": 0}}},
+    }
+    MadeJob(str(root), noted=noted).batch(rows=700)
+    document = command("show", "orders", "--checkpoint-dir", root, "-o", "json").json
+    took = document["batch_size"].pop("duration_ms")
+    assert took == document["checkpoints"]["lastCheckpointDuration"]
+    streams = [orders, {**clicks, "took": None}]
+    assert document["batch_size"] == {"target_ms": 30_000, "rows": 700, "streams": streams}
+    assert document["waited"] == {"clicks": "orders"}
+    assert document["operators"][0]["hot_key"] == {"share": 0.52, "subtask": 0}
+    text = " ".join(command("show", "orders", "--checkpoint-dir", root).out.split())
+    assert "of 30.0 s; at most 48.0 MB of orders (took 44.0 MB), 120,000 rows of clicks" in text
+    assert "batch size 700 rows took" in text
+    assert "waits clicks for orders" in text
+    said = "operator balance: one key has about 52% of the newest batch's rows, in subtask 0 of 1; the run's log names it"
+    assert f"hot key {said}" in text
+    MadeJob(str(root), name="free").batch()
+    free = command("show", "free", "--checkpoint-dir", root)
+    assert not any(name in free.out for name in ("batch size", "waits", "hot key"))
+
+
 def test_a_damaged_job_does_not_hide_the_others(command: Command, root: Path) -> None:
     made_job(root, "orders")
     (root / "broken").mkdir()

@@ -27,6 +27,8 @@ class Made:
     dag_run: str = ""
     running: bool = False
     """Whether a run has a fresh heartbeat."""
+    sized: bool = False
+    """Whether its runs have a target for their batches, with a source that waits and a hot key."""
 
 
 def make_job(root: Path, job: Made, now: int) -> None:
@@ -60,7 +62,7 @@ def make_job(root: Path, job: Made, now: int) -> None:
             at=at,
             now=at - 2 * _SECOND,
             watermark=at - 600 * _SECOND,
-            statistics=statistics(slot),
+            statistics={**statistics(slot), **(sizes() if job.sized else {})},
             parameters={"input": "/data/orders", "password": "do not tell"},
             **contents(job, layout, slot),
         )
@@ -183,6 +185,19 @@ def statistics(slot: int) -> dict[str, Any]:
         "metrics": measured,
         "timings": {"prepare totals": 1.25},
         "checkpointed_size": 400_000 + slot % 31 * 1000,
+    }
+
+
+def sizes() -> dict[str, Any]:
+    """What a batch notes of its size."""
+    streams = [
+        {"source": "events", "unit": "bytes", "most": 4096, "took": 4000},
+        {"source": "events", "unit": "bytes", "most": 1024},
+    ]
+    return {
+        "batch_size": {"target_ms": 30_000, "streams": streams},
+        "waited": {"clicks": "events"},
+        "operators": {"balance": {"hot_key": {"share": 0.52, "subtask": 3}}},
     }
 
 

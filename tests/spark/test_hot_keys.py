@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import stateflow as sf
+from stateflow.jobs.job import Job
 from stateflow.spark.task.acks import Ack
 from stateflow.spark.task.hot_keys import SEEN, KeySample, hot_key
 from tests.spark.pipelines import Workbench
@@ -132,6 +133,8 @@ def test_a_run_warns_of_a_hot_key_unless_its_rows_are_combined(
         report = bench.run(hot, parallelism=2)
     told = [sentence for sentence in report.warnings if "one key has about" in sentence]
     noted = bench.reports[0].record.statistics
+    [shown] = Job(str(tmp_path / "root"), "hot").status().operators
+    assert shown.hot_key == noted["operators"]["counts"].get("hot_key", {})
     if combines:
         assert not told
         assert "hot_key" not in noted["operators"]["counts"]

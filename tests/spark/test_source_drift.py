@@ -17,6 +17,7 @@ import stateflow as sf
 from stateflow.config.options import load
 from stateflow.errors import UsageError
 from stateflow.format.records import SourceState
+from stateflow.jobs.job import Job
 from stateflow.pipelines.flow import Flow
 from stateflow.spark.inputs.alignment import nothing_waits, waiting
 from stateflow.spark.runner import RunRequest, run
@@ -191,6 +192,7 @@ def test_a_source_waits_in_the_next_run_too_and_however_long_its_batches_take(
     options["source_idle_timeout"] = "1 ms"
     made.bench.run(made.pipeline, stop_after=4, **options)
     assert [rows for rows, _ in drifts(made.bench)] == [1, 1, 1, 0]
+    assert Job(str(tmp_path / "root"), "apart").status().waited == {"ahead": "behind"}
     made.bench.run(made.pipeline, stop_after=2, **options)
     assert [rows for rows, _ in drifts(made.bench)] == [0, 0]
     made.bench.run(made.pipeline, **options)

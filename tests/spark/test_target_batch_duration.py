@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 import stateflow as sf
 from stateflow.config.options import load
 from stateflow.errors import UsageError
+from stateflow.jobs.job import Job
 from stateflow.spark.inputs import batch_size
 from stateflow.spark.inputs.batch_size import size_of
 from tests.spark.pipelines import VISIT, Visit, Workbench, at
@@ -79,6 +80,11 @@ def test_batches_grow_to_the_target_and_the_next_run_goes_on_there(
     assert max(rows) >= 4 * rows[0]
     assert all(each > 0 for each in took)
     assert most == sorted(most)
+    # Whoever is on call sees the newest batch against its target.
+    shown, last = Job(str(tmp_path / "root"), "sized").status().batch_size, bench.reports[-1]
+    assert (shown["target_ms"], shown["rows"]) == (20_000, last.rows)
+    assert shown["streams"] == [{"source": "visits", **streams(last)[0]}]
+    assert 0 < shown["duration_ms"] < 20_000
 
     if kind == "delta":
         table(spark, tmp_path / "visits")
@@ -193,6 +199,30 @@ def test_without_a_target_a_record_has_no_word_of_it(spark: SparkSession, tmp_pa
 
     bench.run(plain)
     assert size_of(bench.reports[0].record.statistics.get("batch_size")) is None
+
+
+def test_a_source_that_cannot_be_held_back_is_told_and_the_others_are_held(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """What connectors of one's own read is a table that somebody else cuts, as Spark's source of rates is."""
+    bench = Workbench(spark, tmp_path)
+
+    @sf.pipeline("unheld")
+    def unheld(flow: sf.Flow) -> None:
+        flow.source(
+            "ticks",
+            lambda spark: spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).load(),
+        ).collect("out", sf.memory("unheld"))
+
+    report = bench.run(unheld, target_batch_duration="1 minute", stop_after=1, trigger="until-stopped")
+    told = [sentence for sentence in report.warnings if "target_batch_duration" in sentence]
+    assert len(told) == 1
+    assert told[0].startswith(
+        "target_batch_duration has no hold on source 'ticks': it bounds Delta tables, files and Kafka"
+    )
+    assert told[0].endswith("a source of rate-micro-batch keeps to its own options, such as per_batch")
+    assert "batch_size" not in bench.reports[0].record.statistics
+    assert Job(str(tmp_path / "root"), "unheld").status().batch_size == {}
 
 
 def test_a_target_beyond_the_deadline_is_refused(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from stateflow.observe.status import line_document, summary_document
 from stateflow.observe.timelines import audit, spans
 from stateflow.restore import gone_back
 from stateflow_ui.charts import percentiles, recent
-from stateflow_ui.history_lines import Lines
+from stateflow_ui.history_lines import Lines, target_of
 
 NOW = 1_795_143_845_000
 """2026-11-20 03:04:05 UTC."""
@@ -234,6 +234,7 @@ def _checkpoint(
             "evaluate_ms": round(duration * 0.78),
             "decide_ms": round(duration * 0.05),
             "commit_ms": round(duration * 0.17),
+            "batch_size": {"target_ms": 3000, "streams": []},
         },
     )
 
@@ -489,7 +490,21 @@ def status(world: World, row: dict[str, Any]) -> dict[str, Any]:
         "progress": {},
         "over": False,
         "looked_at": None,
+        **chosen_sizes(world, row["job"] == "orders" and made),
     }
+
+
+def chosen_sizes(world: World, made: bool) -> dict[str, Any]:
+    """Of a job whose runs have a target, and a source that is ahead."""
+    if not made:
+        return {"batch_size": {}, "waited": {}}
+    streams = [
+        {"source": "events", "unit": "bytes", "most": 48 * MB, "took": 47 * MB},
+        {"source": "prices", "unit": "rows", "most": 120_000, "took": 0},
+    ]
+    last = world.lines[-1]
+    sizes = {"target_ms": 3000, "duration_ms": last.end_to_end_duration, "rows": last.processed_rows}
+    return {"batch_size": {**sizes, "streams": streams}, "waited": {"prices": "events"}}
 
 
 def operator_rows() -> list[dict[str, Any]]:
@@ -500,6 +515,7 @@ def operator_rows() -> list[dict[str, Any]]:
             "ttl": {"by_page": "7 days after it was written"} if expired else {},
             "live_bytes": {"by_page": 48_000_000} if expired else {},
             "expired_bytes": {"by_page": 1_200_000} if expired else {},
+            "hot_key": {"share": 0.52, "subtask": 3} if expired else {},
         }
         for uid, key, groups, entries, size, states, expired in (
             ("balance", "user bigint", 128, 18_204_113, 1_340 * MB, {"total": "value double", "seen": "value timestamp"}, 0),
@@ -557,6 +573,7 @@ def timeline(
         "size": [line.checkpointed_size for line in drawn],
         "full": [line.state_size for line in drawn],
         "rows": [line.processed_rows for line in drawn],
+        "target": [target_of(line) for line in drawn],
         "kind": [line.kind for line in drawn],
         "timeline": [line.timeline for line in drawn],
     }

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stateflow.checkpoint.statistics import HistoryLine
 from stateflow_ui.charts import DRAWN, percentiles, rate, thinned, timeline
-from stateflow_ui.history_lines import Lines
+from stateflow_ui.history_lines import Lines, LineSlimmer
 
 
 def line(
@@ -52,6 +53,16 @@ def test_what_people_did_is_drawn_and_fences_are_not() -> None:
         ]
     )
     assert timeline(lines, 600)["kind"] == ["checkpoint", "restore", "rescale"]
+
+
+def test_each_batch_is_drawn_against_the_target_that_it_had() -> None:
+    def noted(slot: int, size: object) -> HistoryLine:
+        return msgspec.structs.replace(line(slot), metrics={"batch_size": size})
+
+    whole = [line(1), noted(2, {"target_ms": 5000}), noted(3, {"target_ms": 9000}), noted(4, "soon")]
+    slim = LineSlimmer()
+    for lines in (Lines(whole), Lines([slim.slim(each) for each in whole])):
+        assert timeline(lines, 600)["target"] == [None, 5000, 9000, None]
 
 
 def test_percentiles_are_values_that_there_were() -> None:

@@ -54,7 +54,7 @@ def of(samples: Samples, name: str, **labels: str) -> float:
 
 def test_every_metric_is_there_and_says_what_the_job_is(tmp_path: Path) -> None:
     idle = facts(tmp_path, Made("orders", standing=60))
-    running = facts(tmp_path, Made("clicks", running=True))
+    running = facts(tmp_path, Made("clicks", running=True, sized=True))
     text = page([ROOT], [state(idle), state(running)], NOW, StaleAfter(""))
     found = scraped(text)
     assert {name for name, _ in found} == {metric.name for metric in METRICS}
@@ -74,6 +74,15 @@ def test_every_metric_is_there_and_says_what_the_job_is(tmp_path: Path) -> None:
     assert of(found, "stateflow_job_last_checkpoint_duration_seconds", **job) == 2.8
     assert of(found, "stateflow_job_recent_checkpoint_duration_seconds", quantile="1", **job) == 2.8
     assert of(found, "stateflow_job_rows_per_second", stateflow_job="clicks") > 0
+    sized = {"stateflow_job": "clicks"}
+    assert of(found, "stateflow_job_target_batch_duration_seconds", **sized) == 30
+    assert of(found, "stateflow_job_batch_limit", source="events", unit="bytes", **sized) == 4096 + 1024
+    assert of(found, "stateflow_job_waiting_source", source="clicks", waits_for="events", **sized) == 1
+    assert of(found, "stateflow_job_hot_key_share", operator="balance", subtask="3", **sized) == 0.52
+    assert (
+        "stateflow_job_target_batch_duration_seconds",
+        frozenset({("conn_id", "main"), *job.items()}),
+    ) not in found
     assert ("stateflow_job_rows_per_second", frozenset({"conn_id": "main", **job}.items())) not in found
 
 

@@ -157,6 +157,38 @@ def test_one_job_at_one_glance(served: Served, visit: Visit) -> None:
         assert page.get_by_role("table", name=name).is_visible()
 
 
+def test_sizes_of_batches_who_waits_and_hot_keys_are_told_where_they_are(
+    served: Served, visit: Visit
+) -> None:
+    page = visit(served.job).page
+    settled(page)
+    last = served.world.lines[-1]
+    facts = " ".join(page.locator(".facts").inner_text().split())
+    said = (
+        f"of 3.00 s {last.processed_rows:,} rows, at most 48.0 MB of events, at most 120,000 rows of prices"
+    )
+    assert said in facts
+    assert page.locator(".panel-name .target").inner_text() == "of 3.00 s"
+    sources = page.get_by_role("table", name="Sources")
+    assert sources.locator(".waits").all_inner_texts() == ["waits for events, which is behind"]
+    hot = page.get_by_role("table", name="Operators").locator(".hot").all_inner_texts()
+    assert hot == ["one key has about 52 % of the rows: subtask 3 of 8 works while the others wait"]
+
+    # The dashed line of the target is painted in the panel of durations.
+    drawn = """() => {
+        const panels = [...document.querySelectorAll('.timeline .panel-chart')];
+        return panels.map((panel) => panel.querySelectorAll('.u-cursor-pt').length);
+    }"""
+    assert page.evaluate(drawn) == [1, 1, 2, 1]
+
+
+def test_a_job_without_a_target_says_nothing_of_sizes(served: Served, visit: Visit) -> None:
+    page = visit(f"{served.pages}#/jobs/stateflow_default/orders_features").page
+    settled(page)
+    assert "Batch size" not in page.locator(".facts").inner_text()
+    assert page.locator(".waits").count() == 0
+
+
 def test_what_expires_is_told_of_each_operator(served: Served, visit: Visit) -> None:
     page = visit(served.job).page
     settled(page)

@@ -38,6 +38,9 @@ export function bytes(value) {
 
 export const whole = (value) => (missing(value) ? NONE : grouped.format(Math.round(value)));
 
+// So many rows, bytes or files.
+export const amount = (count, unit) => (unit === "bytes" ? bytes(count) : plural(count, unit.slice(0, -1)));
+
 // Three digits and a unit: 12.3 k.
 export function short(value) {
   if (missing(value)) return NONE;

@@ -39,6 +39,9 @@ function drawn(panel) {
   return { stroke, width: 0, paths: () => null, points: { show: true, size: 3.4, width: 0, fill: stroke, stroke } };
 }
 
+// What the values should be: a dashed line, which steps where that was changed.
+const against = () => ({ stroke: () => colour("--text"), width: 1, dash: [5, 4], spanGaps: true, paths: globalThis.uPlot.paths.stepped({ align: 1 }), points: { show: false } });
+
 // Restores and the like, behind what is drawn: where a line of history was broken off or bent.
 function marks(first, markers) {
   return (u) => {
@@ -119,7 +122,7 @@ export function makeChart(panel, { holder, data, width, height, group, byTime, f
       { ...axis, size: last ? 38 : 0, gap: 6, space: byTime ? 76 : 64, values: last ? (byTime ? timeLabels : numberLabels) : (_, splits) => splits.map(() => "") },
       { ...axis, size: narrow ? 52 : 66, gap: 6, space: 23, incrs: panel.binary ? BINARY : undefined, values: (_, splits) => splits.map((value) => panel.text(value).replace(/\.0+ /, " ")) },
     ],
-    series: [{}, { spanGaps: true, ...drawn(panel) }],
+    series: [{}, { spanGaps: true, ...drawn(panel) }, ...(panel.against ? [against()] : [])],
     hooks: {
       drawClear: [marks(first, markers)],
       draw: panel.guide ? [guide(panel.guide)] : [],

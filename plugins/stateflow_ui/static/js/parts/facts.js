@@ -1,7 +1,7 @@
 // The strip below a job's name: the answers to what one asks first.
 import { html } from "../html.js";
 import { DagRun } from "../airflow.js";
-import { bytes, drained, lag, moment, plural, whole, withoutSubject } from "../format.js";
+import { amount, bytes, drained, duration, lag, moment, plural, whole, withoutSubject } from "../format.js";
 import { checkpointHref } from "../route.js";
 import { Icon } from "./icons.js";
 import { Ago, Health, Moment, Running, Sentence } from "./words.js";
@@ -24,6 +24,7 @@ export function Facts({ conn, job, data, now }) {
       <${Fact} name="Lag">${lag(data.lag, data.lag_unit)}<//>
       <${Fact} name="State">${bytes(status.state_size)}<small>${plural(status.num_files, "file")}</small><//>
       <${Fact} name="Watermark">${watermark(status.watermark, now)}<${Holder} held=${status.watermark_held} /><//>
+      ${status.batch_size?.target_ms && html`<${Fact} name="Batch size"><${BatchSize} chosen=${status.batch_size} /><//>`}
       <${Fact} name="Timeline">${whole(status.timeline)}${status.pending?.length > 0 && html`<small>pending ${status.pending.join(", ")}</small>`}<//>
       <${Fact} name="Written by"><${Writer} owner=${status.owner} /><//>
     </dl>
@@ -51,6 +52,11 @@ function watermark(at, now) {
 function Holder({ held }) {
   if (!held) return null;
   return html`<small class="held">held back by source ${held.source}, without rows since <${Moment} at=${held.since} /></small>`;
+}
+
+// What a run with a target chose: how long its newest batch took, and what that might take.
+function BatchSize({ chosen }) {
+  return html`${duration(chosen.duration_ms)} of ${duration(chosen.target_ms)}<small>${plural(chosen.rows, "row")}${chosen.streams.map((stream) => `, at most ${amount(stream.most, stream.unit)} of ${stream.source}`)}</small>`;
 }
 
 const WarmHost = ({ owner }) => owner.warm_host && html`<small title="The Spark application that stays, in which the run began">warm host ${owner.warm_host} on ${owner.host}</small>`;

@@ -7,13 +7,16 @@ import { checkpointHref } from "../route.js";
 import { makeChart, rangeText } from "./chart.js";
 import { Badge, Empty, KINDS, Trouble, Waiting } from "./words.js";
 
+// What a batch should take, where the run has a target.
+const target = (panel, series, at) => panel.against && series[panel.against][at] !== null && html`<span class="target">of ${panel.text(series[panel.against][at])}</span>`;
+
 // Enough for every pixel of a wide screen; a closer look asks for as many within it.
 const POINTS = 1200;
 
 const PANELS = [
   { key: "full", name: "State in full", text: bytes, tone: "full", draw: "area", binary: true },
   { key: "size", name: "Uploaded", text: bytes, tone: "uploaded", draw: "bars", binary: true },
-  { key: "duration", name: "Duration", text: duration, tone: "duration", draw: "points" },
+  { key: "duration", name: "Duration", text: duration, tone: "duration", draw: "points", against: "target" },
   { key: "rows", name: "Rows", text: short, tone: "rows", draw: "bars" },
 ];
 
@@ -38,6 +41,7 @@ function arranged(columns, byTime) {
     size: held(columns.size),
     duration: held(columns.duration),
     rows: held(columns.rows),
+    target: held(columns.target),
   };
 }
 
@@ -119,7 +123,7 @@ function Panels({ conn, job, series, extent, byTime, view, partial, onRange, p95
     const markers = () => facts.current.series.x.map((x, k) => ({ x, kind: facts.current.series.kind[k] })).filter(({ kind }) => !["checkpoint", "fence"].includes(kind));
     charts.current = PANELS.map((panel, k) =>
       makeChart({ ...panel, guide: panel.key === "duration" ? () => facts.current.p95 : undefined }, {
-        holder: seats[k], data: [facts.current.series.x, facts.current.series[panel.key]], width: seats[k].clientWidth,
+        holder: seats[k], data: dataOf(panel, facts.current.series), width: seats[k].clientWidth,
         height: heightOf(k), group, byTime, first: k === 0, last: k === PANELS.length - 1, narrow, markers,
         onCursor: (index) => setAt(index ?? null),
         onRange: (scale) => k === 0 && !settling && heard(scale),
@@ -148,7 +152,7 @@ function Panels({ conn, job, series, extent, byTime, view, partial, onRange, p95
     const pad = low === high ? 1 : 0;
     charts.current.forEach((chart, k) => {
       chart.batch(() => {
-        chart.setData([series.x, series[PANELS[k].key]], false);
+        chart.setData(dataOf(PANELS[k], series), false);
         chart.setScale("x", view ? { min: view.min, max: view.max } : { min: low - pad, max: high + pad });
       });
     });
@@ -207,12 +211,14 @@ function Panels({ conn, job, series, extent, byTime, view, partial, onRange, p95
       ${at === null && html`<span class="faint">${partial ? "older ones are still being read" : `newest of ${plural(series.id.length, "point")}`}</span>`}
     </p>
     ${PANELS.map((panel) => html`<div class="panel" key=${panel.key}>
-      <p class="panel-name"><i class=${`tone tone-${panel.tone}`}></i>${panel.name}<b>${panel.key === "rows" ? whole(series.rows[shown]) : panel.text(series[panel.key][shown])}</b></p>
+      <p class="panel-name"><i class=${`tone tone-${panel.tone}`}></i>${panel.name}<b>${panel.key === "rows" ? whole(series.rows[shown]) : panel.text(series[panel.key][shown])}</b>${target(panel, series, shown)}</p>
       <div class="panel-chart"></div>
     </div>`)}
     <p class="hint" id="timeline-help">Drag to zoom, double-click for all. A click opens a checkpoint. Keys: <kbd>←</kbd> <kbd>→</kbd> <kbd>+</kbd> <kbd>-</kbd> <kbd>Enter</kbd> <kbd>Esc</kbd></p>
     <p class="hidden" aria-live="polite">${spoken}</p>
   </div>`;
 }
+
+const dataOf = (panel, series) => [series.x, series[panel.key], ...(panel.against ? [series[panel.against]] : [])];
 
 const heightOf = (k) => (k === PANELS.length - 1 ? 74 + 38 : k === 0 ? 116 : 78);

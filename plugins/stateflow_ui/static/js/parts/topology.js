@@ -5,13 +5,13 @@ import { Table } from "./table.js";
 import { Badge } from "./words.js";
 
 const SOURCES = [
-  { key: "uid", name: "Source", cell: (s) => html`<b>${s.uid}</b> <${Badge}>${s.kind}<//>` },
+  { key: "uid", name: "Source", cell: (s) => html`<b>${s.uid}</b> <${Badge}>${s.kind}<//>${s.waits_for && html`<br /><small class="waits">waits for ${s.waits_for}, which is behind</small>`}` },
   { key: "position", name: "Position", wide: true, cell: (s) => html`<span title=${s.position}>${s.position || "–"}</span>` },
   { key: "event_time", name: "Newest event", right: true, cell: (s) => (drained(s.event_time) ? "–" : moment(s.event_time)) },
 ];
 
 const OPERATORS = [
-  { key: "uid", name: "Operator", cell: (o) => html`<b>${o.uid}</b>${o.what && html`<br /><small title=${o.combiner}>${o.what}</small>`}` },
+  { key: "uid", name: "Operator", cell: (o) => html`<b>${o.uid}</b>${o.what && html`<br /><small title=${o.combiner}>${o.what}</small>`}${o.hot_key?.share && html`<br /><${HotKey} operator=${o} />`}` },
   { key: "key", name: "Key", cell: (o) => (o.key ? html`<code class="clip" title=${o.key}>${o.key}</code>` : "–") },
   { key: "states", name: "States", wide: true, cell: (o) => html`<span title=${Object.entries(o.states ?? {}).map(([name, type]) => `${name}: ${type}`).join("\n")}>${Object.keys(o.states ?? {}).join(", ") || "–"}</span>` },
   { key: "parallelism", name: "Parallelism", right: true, cell: (o) => html`${whole(o.parallelism)}<small> of ${whole(o.max_parallelism)}</small>` },
@@ -36,11 +36,14 @@ function expired({ ttl = {}, expired: left, expiring, live_bytes: live = {}, exp
   return html`<span title=${[rest, ...lives].join("\n")}>${whole(left)}${expiring ? "+" : ""}${sizes}</span>`;
 }
 
+const HotKey = ({ operator: { hot_key: hot, parallelism } }) =>
+  html`<small class="hot" title="The log of the run names the key">one key has about ${Math.round(hot.share * 100)} % of the rows: subtask ${hot.subtask} of ${parallelism} works while the others wait</small>`;
+
 const total = (sizes) => Object.values(sizes).reduce((sum, size) => sum + size, 0);
 
 export function Topology({ status }) {
   const parts = [
-    ["Sources", SOURCES, status.sources],
+    ["Sources", SOURCES, status.sources?.map((source) => ({ ...source, waits_for: status.waited?.[source.uid] }))],
     ["Operators", OPERATORS, status.operators],
     ["Sinks", SINKS, status.sinks],
   ];
