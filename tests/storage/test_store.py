@@ -200,10 +200,11 @@ def test_a_listing_is_in_order_and_whole_over_many_pages(store: Store) -> None:
 
 
 def test_deleting_is_idempotent_and_carries_on_after_a_missing_path(store: Store) -> None:
-    for name in ("a", "c", "d"):
-        store.put(f"job/shared/{name}", b"x")
-    store.delete(["job/shared/a", "job/shared/b", "job/shared/c"])
-    store.delete(["job/shared/a"])
+    names = [f"job/shared/{n:02d}" for n in range(30)]  # more than a client deletes at a time
+    for name in (*names, "job/shared/d"):
+        store.put(name, b"x")
+    store.delete(["job/shared/missing", *names])
+    store.delete(names[:1])
     store.delete([])
     assert paths(store, "") == ["job/shared/d"]
 
