@@ -191,8 +191,9 @@ class HdfsStore:
                 target.unlink(missing_ok=True)
                 raise
 
-    def copy(self, source: str, target: str) -> None:
-        """Through this process: HDFS copies nothing itself."""
+    def copy(self, source: str, target: str) -> int:
+        """Through this process: HDFS copies nothing itself. It has no hard links, CONCAT takes its sources away, and a snapshot
+        is an administrator's."""
         self._at(target)
         status = self._present(source)
 
@@ -200,6 +201,7 @@ class HdfsStore:
             self._write(target, self._pieces(source, status, 0, status.length), status.length, overwrite=True)
 
         self._overwrite("copy to", target, send, missing=source)
+        return status.length
 
     def read_range(self, path: str, start: int, length: int) -> bytes:
         for _ in range(_TRIES):

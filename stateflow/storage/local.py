@@ -159,8 +159,9 @@ class LocalStore:
         with self._errors(self._at(path), path):
             self._publish(path, pieces, rename_beside, mode)
 
-    def copy(self, source: str, target: str) -> None:
+    def copy(self, source: str, target: str) -> int:
         self.take(self, source, target)
+        return 0
 
     def take(self, other: LocalStore, source: str, target: str, *, copy: bool = True) -> bool:
         """Like `copy`, from another store on this disk. Without `copy` it returns False, and stores nothing, when a link

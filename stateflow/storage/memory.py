@@ -120,7 +120,7 @@ class MemoryStore:
                 target.unlink()
                 raise
 
-    def copy(self, source: str, target: str) -> None:
+    def copy(self, source: str, target: str) -> int:
         checked_path(source)
         call = self._begin("copy", target)
         with self._lock:
@@ -129,6 +129,7 @@ class MemoryStore:
                 self._objects[target] = body
         self._end(call)
         self._present(source, body)
+        return 0
 
     def read_range(self, path: str, start: int, length: int) -> bytes:
         call = self._begin("range", path)

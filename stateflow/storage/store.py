@@ -69,8 +69,8 @@ class Store(Protocol):
         """
         ...
 
-    def copy(self, source: str, target: str) -> None:
-        """Copies inside the store, if possible without reading the object here; durable on return.
+    def copy(self, source: str, target: str) -> int:
+        """Copies inside the store; durable on return. Returns the bytes that went through this process: none, if possible.
 
         `target` is a new, unique name. It may hard-link: never change either of the two.
         """

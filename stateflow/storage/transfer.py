@@ -1,14 +1,16 @@
 """Moving immutable files between stores, many at once.
 
 Between two stores on one disk it makes hard links, and inside one bucket the service copies: this process reads no byte.
-Between other stores it reads each file, compares its checksums, and stores it.
+Between other stores, and inside HDFS, it reads each file, and stores it; the log says how many bytes that were.
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -24,14 +26,18 @@ from stateflow.storage.local import LocalStore
 from stateflow.storage.scratch import scratch_folder
 from stateflow.storage.store import PIECE, Store, checked_path
 
+_log = logging.getLogger(__name__)
+
 THREADS = 8
 ASKERS = 16
 """Small questions to a distant store at a time. Each waits, and carries little."""
 CHUNK = 16 << 20
 """Bytes that one request to an object store reads."""
 
-Copy = Callable[[str, str], object]
-"""It returns False when this file has to be read to be copied."""
+Copy = Callable[[str, str], int | None]
+"""It returns the bytes that went through this process, and None when it copies nothing, because this file has to be read."""
+_WORTH_A_WARNING = 1 << 30
+"""Bytes between two distant stores that went through this process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,20 +70,34 @@ def transfer(
     way any more, but some targets may exist: the caller, who chose their names, removes them.
     """
     copies: dict[int, Copy | None] = {}
+    through = Counter[str]()
     for item in items:
         checked_path(item.source_path)  # anybody may have written the savepoint that names this path
         if id(item.source) not in copies:
             copies[id(item.source)] = copy_inside(item.source, target)
+    turn = threading.Lock()
     with scratch_folder(scratch) as folder:
 
         def move(numbered: tuple[int, Transfer]) -> None:
             number, item = numbered
             copy = copies[id(item.source)] if item.offset is None else None
-            if copy is None or copy(item.source_path, item.target_path) is False:
+            here = None if copy is None else copy(item.source_path, item.target_path)
+            if here is None:
                 _carry(item, target, folder / str(number), verify)
+                here = item.size if item.source.local_root is target.local_root is None else 0
+            with turn:
+                through[item.source.url] += here
 
         at_once(move, enumerate(items), threads, lambda numbered: progress(numbered[1].size))
     _compare_sizes(items, target)
+    for url, size in (+through).items():
+        _log.log(
+            logging.WARNING if size >= _WORTH_A_WARNING else logging.INFO,
+            "copied %s bytes from %s to %s through this machine, since no store copied them itself",
+            f"{size:,}",
+            url,
+            target.url,
+        )
 
 
 S = TypeVar("S")
@@ -135,7 +155,7 @@ def copy_inside(source: Store, target: Store) -> Copy | None:
         return target.copy
     if isinstance(source, LocalStore) and isinstance(target, LocalStore):
         if _device(source.local_root) == _device(target.local_root):
-            return lambda path, to: target.take(source, path, to, copy=False)  # a hard link
+            return lambda path, to: 0 if target.take(source, path, to, copy=False) else None  # a hard link
         return None
     if source.local_root is None and target.local_root is None:
         # Imported here for the reason given in `open_store`.

@@ -25,6 +25,7 @@ from stateflow.storage.objects import ObjectStore, copier
 from stateflow.storage.roots import open_store
 from stateflow.storage.store import Store
 from tests.servers import AZURE, NEEDS_AZURITE, ObjectServer
+from tests.slow_azure import slow_azure
 
 IMPATIENT = {"max_retries": "0", "retry_timeout": "1", "connect_timeout": "1s", "timeout": "2s"}
 
@@ -358,24 +359,46 @@ class TestCopies:
         assert ("does not copy" in caplog.text) == keys
 
     @NEEDS_AZURITE
-    def test_a_copy_that_goes_on_behind_the_answer_is_waited_for(
+    def test_azure_copies_a_large_object_behind_its_answer_and_is_waited_for(
         self, azure: ObjectServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         pauses: list[float] = []
-        store = ObjectStore(azure.new_root(), azure.options, pause=pauses.append)
-        store.put("a", b"state")
-        real, unfinished = ObjectStore._size, [0, 0, 0]
+        body = bytes(range(256)) * 50_000
+        monkeypatch.setattr(objects, "_COPIED_WHOLE", 1 << 20)
+        monkeypatch.setattr(objects, "_COPY_LOOKS", 4)
+        with slow_azure(azure) as server:
+            server.looks, server.early_length = 30, len(body)
+            here = ObjectStore(f"{azure.new_root()}/a", server.options, pause=pauses.append)
+            here.put("a b+c", body)
+            server.body_bytes = 0
+            assert here.copy("a b+c", "b") == 0
+            assert server.body_bytes == 1  # the last of the object
+            assert pauses[:6] == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6]
+            assert here.read("b") == body
 
-        def size(self: ObjectStore, key: str) -> int:
-            return unfinished.pop() if key == "b" and unfinished else real(self, key)
+    @NEEDS_AZURITE
+    def test_a_copy_that_azure_gives_up_is_told_with_its_reason(self, azure: ObjectServer) -> None:
+        with slow_azure(azure) as server:
+            server.failure = "500 InternalServerError"
+            store = ObjectStore(azure.new_root(), server.options, pause=lambda _: None)
+            store.put("a", b"state")
+            with pytest.raises(
+                UnavailableError, match=r"gave up copying b \(500 InternalServerError\): run again"
+            ):
+                store.copy("a", "b")
 
-        monkeypatch.setattr(ObjectStore, "_size", size)
-        store.copy("a", "b")
-        assert pauses == [0.05, 0.1, 0.2]
-        monkeypatch.setattr(objects, "_COPY_LOOKS", 2)
-        unfinished += [0, 0]
-        with pytest.raises(UnavailableError, match="has not finished copying b"):
-            store.copy("a", "b")
+    @NEEDS_AZURITE
+    def test_a_copy_that_gets_no_further_is_not_waited_for_without_end(
+        self, azure: ObjectServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(objects, "_COPY_LOOKS", 6)
+        monkeypatch.setattr(objects, "copy_state", lambda url: None)
+        with slow_azure(azure) as server:
+            server.looks = 1000
+            store = ObjectStore(azure.new_root(), server.options, pause=lambda _: None)
+            store.put("a", b"state")
+            with pytest.raises(UnavailableError, match="has not finished copying b: run again"):
+                store.copy("a", "b")
 
 
 def test_folders_take_one_request_however_much_lies_in_them(s3: ObjectServer) -> None:

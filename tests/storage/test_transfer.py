@@ -15,13 +15,15 @@ import xxhash
 
 from stateflow.errors import CorruptError, NotFoundError, StateflowError, UnavailableError, UsageError
 from stateflow.storage import transfer as module
+from stateflow.storage.hdfs import HdfsStore
 from stateflow.storage.local import LocalStore
 from stateflow.storage.memory import Call, MemoryStore
 from stateflow.storage.roots import open_store
 from stateflow.storage.store import Store
 from stateflow.storage.transfer import Transfer, at_once, read_through, transfer
+from tests.fake_hdfs import FakeHdfs
 from tests.jobs.files import body, objects, stored
-from tests.servers import NEEDS_AZURITE, ObjectServer
+from tests.servers import AZURE, NEEDS_AZURITE, ObjectServer
 from tests.storage.forging import twin
 from tests.storage.scratch_folders import in_scratch
 
@@ -156,6 +158,42 @@ def test_inside_one_bucket_nothing_is_read(make: Make, s3: ObjectServer, tmp_pat
     assert sorted(method for method, _ in s3.requests) == ["GET", "PUT", "PUT", "PUT"]
     listed = [path for method, path in s3.requests if method == "GET"]
     assert all("list-type" in path for path in listed)
+
+
+@pytest.mark.parametrize(("most", "level"), [(30, "WARNING"), (31, "INFO")])
+@pytest.mark.parametrize("root", ["hdfs://namenode/checkpoints", "hdfs://namenode/savepoints"])
+def test_what_hdfs_does_not_copy_itself_is_counted_in_the_log(
+    root: str,
+    most: int,
+    level: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(module, "_WORTH_A_WARNING", most)
+    caplog.set_level("INFO")
+    web = FakeHdfs()
+    here = HdfsStore("hdfs://namenode/checkpoints", web=web)
+    there = here if root == here.url else HdfsStore(root, web=web)
+    todo = items(here, [10, 20])
+    transfer(todo, there, scratch=tmp_path, verify=True)
+    assert carried(todo, there)
+    assert [(r.levelname, r.getMessage()) for r in caplog.records] == [
+        (
+            level,
+            f"copied 30 bytes from {here.url} to {root} through this machine, since no store copied them itself",
+        )
+    ]
+
+
+@pytest.mark.parametrize("kind", ["local", "s3", "gcs", AZURE])
+def test_what_the_store_copies_itself_needs_no_line(
+    kind: str, make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "stateflow")
+    here, there = make(kind), make(kind)
+    transfer(items(here, [10, 20]), there, scratch=tmp_path)
+    assert caplog.messages == []
 
 
 @pytest.mark.parametrize("target", ["memory", "other disk"])
