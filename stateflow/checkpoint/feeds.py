@@ -43,6 +43,16 @@ def shown_by_copies(sinks: Iterable[str], origin: Record, shown: Shown, slot: in
     )
 
 
+def shown_by_rewound(sinks: Iterable[str], origin: Record, shown: Shown, slot: int) -> Shown:
+    """Of a restore of the job itself in `slot`, which takes these sinks back to what their tables showed at `origin`."""
+    sinks = set(sinks)
+    return tuple(
+        msgspec.structs.replace(each, slot=slot) if each.slot == origin.slot else each
+        for each in shown
+        if each.sink in sinks
+    )
+
+
 def _of_the_same_state(shown: ShownState, record: Record) -> ShownState:
     """An edit takes the state of a record over: a table that shows that one shows the edit's, too."""
     edits = record.kind not in ("checkpoint", "fence")

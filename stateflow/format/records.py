@@ -477,6 +477,10 @@ class Savepoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Canonical: by operator uid and state name."""
     targets: dict[str, str] = {}
     """Per sink uid where the job wrote: a fork must not write there too."""
+    last_commits: dict[str, Count] | None = None
+    """Per sink uid the slot of the last output that the job had delivered, for a way back of its outputs; None: it is not known."""
+    feeds: tuple[ShownState, ...] = ()
+    """What the tables of feeds showed."""
     offsets: dict[str, list[dict[str, Any]]] = {}
     """Per source uid the decoded position of each of its streams, for people and other programs."""
     owner: Owner

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from stateflow.checkpoint.handle import JobHandle
 from stateflow.checkpoint.idempotency import pins_of, release_others
 from stateflow.checkpoint.log import is_job
-from stateflow.checkpoint.names import parse, slot_of
+from stateflow.checkpoint.names import parse, require_checkpoint, slot_of
 from stateflow.checkpoint.pins import list_pins, pinned, release
 from stateflow.checkpoint.process import this_process
 from stateflow.config.options import Options, scratch_parent
@@ -82,7 +82,7 @@ def create_savepoint(
     job = request.job
     log = job.log()
     slot = slot_of(parse(request.checkpoint), job, log)
-    record = log.record(slot)
+    record, outcome = log.record(slot), require_checkpoint(log, slot)
     name = checked_name("savepoint", request.name or f"{request.kind}-{slot}-{job.new_id()[:8]}")
     url = request.to or f"{job.root.rstrip('/')}/{default_savepoint(job.name, name)}"
     # A place that the caller has not named lies in the root, where no link is followed.
@@ -101,6 +101,8 @@ def create_savepoint(
         "expires": job.clock() + request.expires // timedelta(microseconds=1) if request.expires else None,
         "offsets": {uid: decoded_offsets(state) for uid, state in record.sources.items()},
         "targets": {uid: prepared.target for uid, prepared in log.newest_sinks.items()},
+        "last_commits": outcome.last_commits,
+        "feeds": outcome.feeds,
         "progress": progress,
     }
     with pinned(

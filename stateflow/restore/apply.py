@@ -20,7 +20,7 @@ import msgspec
 from stateflow.checkpoint.copying import copy_files
 from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.edit import Edited, edit
-from stateflow.checkpoint.feeds import shown_by_copies
+from stateflow.checkpoint.feeds import shown_by_copies, shown_by_rewound
 from stateflow.checkpoint.handle import JobHandle
 from stateflow.checkpoint.idempotency import history_line_of, release_others
 from stateflow.checkpoint.log import Log, read_log
@@ -226,7 +226,7 @@ class RestoreRun:
             operators={uid: msgspec.structs.replace(o, hosts=()) for uid, o in operators.items()},
             sinks=rewinds,
             feeds=(
-                *(each for each in origin.feeds if each.sink in rewinds),
+                *shown_by_rewound(rewinds, origin.record, origin.feeds, writer.next_slot),
                 *shown_by_copies(self._copied, origin.record, origin.feeds, writer.next_slot),
             ),
             timeline=writer.next_timeline,

@@ -14,6 +14,7 @@ from stateflow.checkpoint.claim import living_epochs
 from stateflow.checkpoint.handle import JobHandle
 from stateflow.checkpoint.log import Log
 from stateflow.checkpoint.rescale import rescaled_operators
+from stateflow.checkpoint.statistics import history
 from stateflow.compatibility.flows import compare
 from stateflow.errors import CorruptError, IncompatibleError, UsageError
 from stateflow.format.records import FileRef, Prepared, Record, TableFile
@@ -82,11 +83,8 @@ def make_plan(request: RestoreRequest) -> Plan:
     if log is None:
         # Refuses the name of a deleted job here, rather than after the user has confirmed the plan.
         living_epochs(job.store, job.layout)
-    if request.rewind_sinks and (origin.owner is None or not same_job(origin.owner, job)):
-        raise UsageError(
-            f"--rewind-sinks takes the outputs of job {job.name!r} back to one of its own checkpoints, and {origin.label} is "
-            "not one: leave it out, and what follows is written once more, or restore a checkpoint or a tag that `stateflow show` lists"
-        )
+    if request.rewind_sinks:
+        _refuse_way_back(origin, job, log)
     if request.clone_sinks:
         refuse_copies(origin, job)
         _refuse_names(flow)
@@ -98,7 +96,7 @@ def make_plan(request: RestoreRequest) -> Plan:
     refs = distinct(references(taken_over(record, flow)))
     tables = origin.savepoint.tables if origin.savepoint is not None else {}
     parts = [file for states in tables.values() for files in states.values() for file in files]
-    sinks = tuple(_sinks(flow, origin, log, request.rewind_sinks))
+    sinks = tuple(_sinks(flow, origin, own, log, request.rewind_sinks))
     if request.clone_sinks:
         sinks = with_copies(sinks, origin, job)
     rewound = [sink.uid for sink in sinks if sink.action == "rewinds"]
@@ -126,6 +124,32 @@ def make_plan(request: RestoreRequest) -> Plan:
         ),
         readers=readers.found,
     )
+
+
+def _refuse_way_back(origin: Origin, job: JobHandle, log: Log | None) -> None:
+    """UsageError for a snapshot of which nobody knows what the job's outputs had."""
+    if origin.owner is not None and same_job(origin.owner, job):
+        return
+    savepoint, record = origin.savepoint, origin.record
+    # A copy of the root has a job with the same UUID, which may have made another record of this slot.
+    known = (
+        savepoint is not None
+        and log is not None
+        and log.identity is not None
+        and log.identity.uuid == record.job
+    )
+    if not known or (record.slot, record.writer) not in [
+        (line.id, line.writer) for line in history(job.store, job.layout, log=log)
+    ]:
+        raise UsageError(
+            f"--rewind-sinks takes the outputs of job {job.name!r} back to one of its own checkpoints or savepoints, and {origin.label} is "
+            "not one: leave it out, and what follows is written once more, or restore a checkpoint or a tag that `stateflow show` lists"
+        )
+    if savepoint is not None and savepoint.last_commits is None:
+        raise UsageError(
+            f"--rewind-sinks needs to know what job {job.name!r} had delivered, and {origin.label} does not say it, since it was "
+            "made of tables or by an older stateflow: leave it out, and what follows is written once more"
+        )
 
 
 def _newest(log: Log | None) -> Record | None:
@@ -215,15 +239,18 @@ def _sources(flow: Flow, record: Record, log: Log | None) -> Iterator[SourceRest
         )
 
 
-def _sinks(flow: Flow, origin: Origin, log: Log | None, rewind: bool) -> Iterator[SinkRestore]:
+def _sinks(
+    flow: Flow, origin: Origin, own: Record | None, log: Log | None, rewind: bool
+) -> Iterator[SinkRestore]:
     newest = log.newest_sinks if log else {}
-    # A savepoint does not say what its job had delivered. The slot of an edited one is that of the snapshot it is like.
+    # The slot of an edited savepoint is that of the snapshot it is like.
     still = log is not None and origin.job == log.job and not _moves(flow, origin.record, log)
     commits = log.last_commits if log else {}
+    had_then = origin.last_commits if own is not None and origin.record.job == own.job else {}
     since = origin.record.slot if log is not None and origin.job == log.job else None
     for node in flow.sinks:
         target = _target(node) or node.mode
-        had, has = origin.last_commits.get(node.uid), commits.get(node.uid)
+        had, has = had_then.get(node.uid), commits.get(node.uid)
         sink = partial(
             SinkRestore,
             node.uid,

@@ -16,7 +16,7 @@ import msgspec
 
 from stateflow.errors import CorruptError, NotFoundError, UsageError
 from stateflow.format.layout import JobLayout, savepoint_state_file
-from stateflow.format.records import FileRef, Owner, Record, Savepoint
+from stateflow.format.records import FileRef, Owner, Record, Savepoint, ShownState
 from stateflow.format.references import references, with_references
 from stateflow.savepoints.publish import deleted_unless_stored, publish, require_vacant
 from stateflow.storage.beneath import ANYBODY
@@ -62,6 +62,8 @@ def create_native(
     scratch: Path,
     offsets: dict[str, list[dict[str, Any]]],
     targets: Mapping[str, str] | None = None,
+    last_commits: Mapping[str, int] | None = None,
+    feeds: tuple[ShownState, ...] = (),
     expires: int | None = None,
     max_files: int = 0,
     progress: Callable[[str, int, int], object] = lambda what, done, total: None,
@@ -111,6 +113,8 @@ def create_native(
         job=layout.job,
         record=_moved(record, contents),
         targets=dict(targets or {}),
+        last_commits=dict(last_commits) if last_commits is not None else None,
+        feeds=feeds,
         offsets=offsets,
         owner=owner,
         note=note,

@@ -66,6 +66,8 @@ def find_origin(origin: str, job: JobHandle, storage_options: Mapping[str, str])
         label=store.url,
         record=record,
         job=savepoint.job,
+        last_commits=savepoint.last_commits or {},
+        feeds=savepoint.feeds,
         targets=savepoint.targets,
         names={uid: prepared.name for uid, prepared in record.sinks.items()},
         savepoint=savepoint,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import stateflow as sf
@@ -18,7 +19,7 @@ from stateflow.checkpoint.retention import Retention
 from stateflow.config.options import Options, load
 from stateflow.config.retention_rule import retention_rule
 from stateflow.errors import CorruptError, FencedError, NotFoundError, UsageError
-from stateflow.format.records import Owner, Pin, Record
+from stateflow.format.records import Owner, Pin, Record, encode
 from stateflow.format.references import bases, references
 from stateflow.jobs.job import Job
 from stateflow.pipelines.loading import load_pipeline
@@ -516,3 +517,40 @@ def test_a_checkpoint_that_the_rule_keeps_behind_the_floor_is_restored(scene: Sc
     assert scene.head().operators["balance"].shards == old.operators["balance"].shards
     scene.job().collect(1)
     assert scene.job().verify(deep=True) == []
+
+
+class TestWayBackToASavepoint:
+    """`--rewind-sinks` with a savepoint: only with one of the job itself that says what its outputs had."""
+
+    @pytest.fixture(autouse=True)
+    def rewindable(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("stateflow.restore.planning.rewindable", lambda prepared: True)
+
+    def test_the_plan_takes_the_outputs_to_the_slot_that_they_had(self, scene: Scene) -> None:
+        url, _ = scene.savepoint()
+        had = scene.job().log().last_commits["totals"]
+        scene.made.batch()
+        scene.made.beat(ended=True)
+        [sink] = scene.plan(url, rewind_sinks=True).sinks
+        assert (sink.action, sink.back_to) == ("rewinds", had)
+
+    @pytest.mark.parametrize("change", [{"job": "0" * 32}, {"writer": "somebody else's"}, {"slot": 9}])
+    def test_one_of_another_job_or_of_a_copy_of_this_one_is_refused(
+        self, scene: Scene, change: dict[str, Any]
+    ) -> None:
+        url, place = scene.savepoint()
+        made = read_savepoint(place)
+        record = msgspec.structs.replace(made.record, **change)
+        place.put("_metadata", encode(msgspec.structs.replace(made, record=record)))
+        with pytest.raises(
+            UsageError, match=r"back to one of its own checkpoints or savepoints, and .* is not one"
+        ):
+            scene.plan(url, rewind_sinks=True)
+
+    def test_one_that_does_not_say_what_was_delivered_is_refused(self, scene: Scene) -> None:
+        url, place = scene.savepoint()
+        made = msgspec.structs.replace(read_savepoint(place), last_commits=None)
+        place.put("_metadata", encode(made))
+        with pytest.raises(UsageError, match="made of tables or by an older stateflow: leave it out"):
+            scene.plan(url, rewind_sinks=True)
+        scene.plan(url)

@@ -35,6 +35,7 @@ from stateflow.format.records import (
     Record,
     Savepoint,
     Shard,
+    ShownState,
     TableFile,
 )
 from stateflow.format.references import references, with_references
@@ -82,6 +83,8 @@ def create_canonical(
     max_tasks: int = MOST_TASKS,
     offsets: Mapping[str, list[dict[str, Any]]] | None = None,
     targets: Mapping[str, str] | None = None,
+    last_commits: Mapping[str, int] | None = None,
+    feeds: tuple[ShownState, ...] = (),
     progress: Progress = lambda what, done, total: None,
     options: Options | None = None,
 ) -> Savepoint:
@@ -118,6 +121,8 @@ def create_canonical(
         record=own,
         tables=tables,
         targets=dict(targets) if targets is not None else {uid: p.target for uid, p in record.sinks.items()},
+        last_commits=dict(last_commits) if last_commits is not None else None,
+        feeds=feeds,
         offsets=dict(offsets or {}),
         owner=owner,
         note=note,

@@ -61,16 +61,10 @@ function RestoreFields({ values, set, status, conn, job }) {
     </select>`}<//>
     ${value === "other" && html`<${Field} name="Checkpoint or savepoint" hint="The number of a kept checkpoint (the Graph tab shows which are), or the URL of a savepoint.">${(id) => html`<input type="text" id=${id} value=${values.where} spellcheck="false" autocomplete="off" onInput=${(event) => set("where")(event.target.value)} />`}<//>`}
     ${value === "other" && values.where.trim() !== "" && !originOf(values) && html`<p class="hint" role="alert">That is neither a checkpoint's number nor the URL of a savepoint.</p>`}
-    ${isPlace(values)
-      ? html`<p class="hint">Outputs keep what they have, and what followed is delivered again: they can be rewound to a checkpoint or a tag only.</p>`
-      : html`<${Tick} name="Rewind the outputs too" hint="Delta tables are taken back to what they held then. Otherwise they keep what they have, and what followed is delivered again." value=${values.rewind_sinks} onValue=${set("rewind_sinks")} />`}
-    ${rewinds(values) && html`<${Tick} name="With the jobs that have read them" hint="Jobs of this root that have read what is undone go back, too, and their readers. The plan shows each; without this their next runs are refused." value=${values.with_readers} onValue=${set("with_readers")} />`}
+    <${Tick} name="Rewind the outputs too" hint="Outputs are taken back to what they held then; a savepoint has to be one of this job. Otherwise they keep what they have, and what followed is delivered again." value=${values.rewind_sinks} onValue=${set("rewind_sinks")} />
+    ${values.rewind_sinks && html`<${Tick} name="With the jobs that have read them" hint="Jobs of this root that have read what is undone go back, too, and their readers. The plan shows each; without this their next runs are refused." value=${values.with_readers} onValue=${set("with_readers")} />`}
     <${Note} value=${values.note} onValue=${set("note")} />`;
 }
-
-// The job's log says what its outputs held at a checkpoint; a savepoint has left it.
-const isPlace = (values) => PLACE.test(originOf(values));
-const rewinds = (values) => values.rewind_sinks && !isPlace(values);
 
 function originOf({ origin, where }) {
   if (origin !== "other") return origin;
@@ -146,7 +140,7 @@ export const FORMS = {
       return { origin: where ? "other" : origin, where, rewind_sinks: false, with_readers: false, note: "" };
     },
     wrong: (values) => !originOf(values),
-    conf: (values) => ({ origin: originOf(values), rewind_sinks: rewinds(values), with_readers: rewinds(values) && values.with_readers, note: values.note }),
+    conf: (values) => ({ origin: originOf(values), rewind_sinks: values.rewind_sinks, with_readers: values.rewind_sinks && values.with_readers, note: values.note }),
     Fields: RestoreFields,
   },
   stop: {
