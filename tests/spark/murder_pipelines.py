@@ -251,9 +251,11 @@ def calls_of(folder: Path) -> Callable[[Any, int], None]:
 
 
 @sf.pipeline(JOB)
-def chain(flow: sf.Flow, *, folder: str, upsert: bool, straggle: float, kafka: str = "") -> None:
+def chain(
+    flow: sf.Flow, *, folder: str, upsert: bool, straggle: float, kafka: str = "", most: int = 15
+) -> None:
     at = Path(folder)
-    orders = flow.source("orders", _topic(kafka) if kafka else _orders(at), Order)
+    orders = flow.source("orders", _topic(kafka, most) if kafka else _orders(at), Order)
     steps = orders.key_by("user", order_by="id").process("totals", Totals, outputs=[BIG])
     steps.append("steps", sf.delta(str(at / "steps")))
     deeps = steps.key_by("item", order_by="id").process("digests", Digests)
@@ -452,7 +454,7 @@ def _orders(folder: Path, **options: str) -> Any:
     )
 
 
-def _topic(server: str) -> Callable[[Any], Any]:
+def _topic(server: str, most: int) -> Callable[[Any], Any]:
     """The same orders from a topic with one partition, so that its order is theirs."""
 
     def stream(spark: Any) -> Any:
@@ -460,7 +462,7 @@ def _topic(server: str) -> Callable[[Any], Any]:
             "kafka.bootstrap.servers": server,
             "subscribe": "orders",
             "startingOffsets": "earliest",
-            "maxOffsetsPerTrigger": "15",
+            "maxOffsetsPerTrigger": str(most),
         }
         frame = spark.readStream.format("kafka").options(**options).load()
         fields = "id bigint, user bigint, item bigint, amount bigint"

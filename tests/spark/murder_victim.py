@@ -46,6 +46,8 @@ class Errand(msgspec.Struct, frozen=True, omit_defaults=True):
     """So many hours at most, either way, does the clock of the driver's Python jump every second or so."""
     kafka: str = ""
     """The address of the broker that has the orders; by default they are in a Delta table in the folder."""
+    rows_a_batch: int = 15
+    """Of the topic, at most."""
     conf: dict[str, str] = {}
     options: dict[str, Any] = {}
 
@@ -57,7 +59,7 @@ PIPELINES: dict[str, Callable[[Errand], tuple[Any, dict[str, Any]]]] = {
             "folder": e.folder,
             "upsert": e.upsert,
             "straggle": e.straggle,
-            **({"kafka": e.kafka} if e.kafka else {}),
+            **({"kafka": e.kafka, "most": e.rows_a_batch} if e.kafka else {}),
         },
     ),
     "attempts": lambda e: (attempts, {"folder": e.folder}),

@@ -31,13 +31,14 @@ def free_port() -> int:
 def standalone(
     folder: Path,
     *,
+    workers: int = 2,
     cores: int = 1,
     memory: str = "600m",
     also: Mapping[str, str] = {},
     patience: float = 300,
 ) -> Iterator[str]:
     """The master's URL. Commands and health checks are the compose file's; each worker has an address of its own (Spark
-    runs no second copy of a task on one host) and a work folder `worker-N`. `also` is in its environment."""
+    runs no second copy of a task on one host) and a work folder `worker-N`. There are two in the file, and more where more are asked for. `also` is in its environment."""
     import pyspark
 
     spark_home = Path(pyspark.__file__).parent
@@ -92,10 +93,10 @@ def standalone(
             ("--host spark-master", f"--host {host}"),
             ("--port 7077", f"--port {port}"),
         )
-        for n in (1, 2):
+        for n in range(1, workers + 1):
             start(
                 f"worker-{n}",
-                f"spark-worker-{n}",
+                f"spark-worker-{2 - n % 2}",
                 ("spark://spark-master:7077", f"{url} --host 127.0.0.{n}"),
                 ("--cores 2 --memory 2g", f"--cores {cores} --memory {memory}"),
                 ("--work-dir /work", f"--work-dir {folder / f'worker-{n}'}"),
