@@ -1,7 +1,7 @@
 // The strip below a job's name: the answers to what one asks first.
 import { html } from "../html.js";
 import { DagRun } from "../airflow.js";
-import { amount, bytes, drained, duration, lag, moment, plural, whole, withoutSubject } from "../format.js";
+import { bytes, drained, duration, lag, moment, plural, whole, withoutSubject } from "../format.js";
 import { checkpointHref } from "../route.js";
 import { Icon } from "./icons.js";
 import { Ago, Health, Moment, Running, Sentence } from "./words.js";
@@ -54,10 +54,8 @@ function Holder({ held }) {
   return html`<small class="held">held back by source ${held.source}, without rows since <${Moment} at=${held.since} /></small>`;
 }
 
-// What a run with a target chose: how long its newest batch took, and what that might take.
-function BatchSize({ chosen }) {
-  return html`${duration(chosen.duration_ms)} of ${duration(chosen.target_ms)}<small>${plural(chosen.rows, "row")}${chosen.streams.map((stream) => `, at most ${amount(stream.most, stream.unit)} of ${stream.source}`)}</small>`;
-}
+// Of a run with a target; what it chose for each source stands beside the sources.
+const BatchSize = ({ chosen }) => html`${duration(chosen.duration_ms)} of ${duration(chosen.target_ms)}<small>${plural(chosen.rows, "row")}</small>`;
 
 const WarmHost = ({ owner }) => owner.warm_host && html`<small title="The Spark application that stays, in which the run began">warm host ${owner.warm_host} on ${owner.host}</small>`;
 

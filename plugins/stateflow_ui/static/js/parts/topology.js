@@ -1,11 +1,11 @@
 // What a job is made of: where it reads, what it keeps, where it writes.
 import { html } from "../html.js";
-import { bytes, drained, moment, short, whole } from "../format.js";
+import { amount, bytes, drained, moment, short, whole } from "../format.js";
 import { Table } from "./table.js";
 import { Badge } from "./words.js";
 
 const SOURCES = [
-  { key: "uid", name: "Source", cell: (s) => html`<b>${s.uid}</b> <${Badge}>${s.kind}<//>${s.waits_for && html`<br /><small class="waits">waits for ${s.waits_for}, which is behind</small>`}` },
+  { key: "uid", name: "Source", cell: (s) => html`<b>${s.uid}</b> <${Badge}>${s.kind}<//>${s.waits_for && html`<br /><small class="waits">waits for ${s.waits_for}, which is behind</small>`}${s.limits.map((limit) => html`<br /><small class="limit">${limit}</small>`)}` },
   { key: "position", name: "Position", wide: true, cell: (s) => html`<span title=${s.position}>${s.position || "–"}</span>` },
   { key: "event_time", name: "Newest event", right: true, cell: (s) => (drained(s.event_time) ? "–" : moment(s.event_time)) },
 ];
@@ -37,13 +37,17 @@ function expired({ ttl = {}, expired: left, expiring, live_bytes: live = {}, exp
 }
 
 const HotKey = ({ operator: { hot_key: hot, parallelism } }) =>
-  html`<small class="hot" title="The log of the run names the key">one key has about ${Math.round(hot.share * 100)} % of the rows: subtask ${hot.subtask} of ${parallelism} works while the others wait</small>`;
+  html`<small class="hot" title="One key has so many of the rows that a subtask works while the others wait. The log of the run names the key">hot key: about ${Math.round(hot.share * 100)} % of the rows, subtask ${hot.subtask} of ${parallelism}</small>`;
+
+// What the newest batch might take of a source, and took.
+const limitsOf = (uid, chosen) =>
+  (chosen?.streams ?? []).filter(({ source }) => source === uid).map(({ most, took, unit }) => `at most ${amount(most, unit)} a batch${took === null ? "" : `, took ${amount(took, unit)}`}`);
 
 const total = (sizes) => Object.values(sizes).reduce((sum, size) => sum + size, 0);
 
 export function Topology({ status }) {
   const parts = [
-    ["Sources", SOURCES, status.sources?.map((source) => ({ ...source, waits_for: status.waited?.[source.uid] }))],
+    ["Sources", SOURCES, status.sources?.map((source) => ({ ...source, waits_for: status.waited?.[source.uid], limits: limitsOf(source.uid, status.batch_size) }))],
     ["Operators", OPERATORS, status.operators],
     ["Sinks", SINKS, status.sinks],
   ];
