@@ -35,6 +35,8 @@ _OF_AWS_SDK = ("s3", "s3-transfer-manager", "sts")
 _WHOLE_SDK = ("software.amazon.awssdk:bundle", "org.wildfly.openssl:wildfly-openssl")
 """What hadoop-aws asks for and does not need: all of Amazon's services, 686 MB in one jar, and a faster TLS that few have."""
 _BUNDLES = ("kafka", "s3")
+_SHORT_LIVED = "-XX:TieredStopAtLevel=1"
+"""For the resolver's JVM, which otherwise spends half of its CPU on compiling code that it then hardly uses."""
 
 
 def packages() -> tuple[str, ...]:
@@ -230,7 +232,7 @@ def _resolve(ivy: Path, java: Path, properties: Mapping[str, str], bundle: Bundl
             **{name: value for name, value in os.environ.items() if name != "SPARK_HOME"},
             "JAVA_HOME": str(java),
             "PYSPARK_PYTHON": sys.executable,
-            "SPARK_SUBMIT_OPTS": f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} {flags}".strip(),
+            "SPARK_SUBMIT_OPTS": f"{_SHORT_LIVED} {os.environ.get('SPARK_SUBMIT_OPTS', '')} {flags}".strip(),
         }
         process = subprocess.run(
             command, cwd=scratch, env=environment, capture_output=True, text=True, check=False
