@@ -91,13 +91,13 @@ def numbers(
         "hot_key_share": max(
             (o["hot_key"]["share"] for o in operators.values() if "hot_key" in o), default=0
         ),
+        "waiting_sources": len(statistics.get("waited", ())),
         "last_checkpoint_size_bytes": metrics.get("uploaded_bytes", 0) + metrics.get("inlined_bytes", 0),
     }
     for name in ("uploaded_bytes", "compacted_bytes", "fetched_bytes", "cache_hits", "cache_misses"):
         values[name] = metrics.get(name, 0)
     if "batch_size" in statistics:
         values["target_batch_duration_seconds"] = statistics["batch_size"]["target_ms"] / 1000
-        values["waiting_sources"] = len(statistics.get("waited", ()))
     if watermark is not None:
         values["watermark_seconds"] = watermark / 1e6
     for uid, operator in operators.items():

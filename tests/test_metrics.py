@@ -50,6 +50,11 @@ def test_a_batch_against_its_target_has_gauges() -> None:
     # A key that is hot no more is seen to be so.
     assert numbers(43, 1.5, None, 99, {**STATISTICS, **noted})["hot_key_share"] == 0
     assert "target_batch_duration_seconds" not in numbers(42, 1.5, None, 99, STATISTICS)
+    # Sources also wait for each other in a run without a target.
+    assert (
+        numbers(42, 1.5, None, 99, {**STATISTICS, "waited": {"orders": "payments"}})["waiting_sources"] == 1
+    )
+    assert numbers(43, 1.5, None, 99, STATISTICS)["waiting_sources"] == 0
 
 
 def test_prometheus_serves_sums_and_last_values() -> None:
