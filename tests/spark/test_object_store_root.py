@@ -1,4 +1,4 @@
-"""A whole pipeline whose checkpoint root is an object store: S3's protocol and Azure's, on loopback."""
+"""A whole pipeline whose checkpoint root is an object store: the protocols of S3, Google and Azure, on loopback."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from stateflow.config.options import load
 from stateflow.format.layout import JobLayout
 from stateflow.spark.runner import RunRequest, run
 from stateflow.storage.roots import open_store
-from tests.servers import ObjectServer, azure_server, s3_server
+from tests.servers import ObjectServer, azure_server, gcs_server, s3_server
 
 pytestmark = pytest.mark.system
 
 USERS = 500
-SERVERS = {"s3": s3_server, "azure": azure_server}
+SERVERS = {"s3": s3_server, "gcs": gcs_server, "azure": azure_server}
 
 
 @dataclass
