@@ -201,28 +201,35 @@ def test_without_a_target_a_record_has_no_word_of_it(spark: SparkSession, tmp_pa
     assert size_of(bench.reports[0].record.statistics.get("batch_size")) is None
 
 
-def test_a_source_that_cannot_be_held_back_is_told_and_the_others_are_held(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    """What connectors of one's own read is a table that somebody else cuts, as Spark's source of rates is."""
+def test_a_source_that_cannot_be_held_back_is_told(spark: SparkSession, tmp_path: Path) -> None:
+    """What connectors of one's own read is cut by somebody else, as Spark's source of rates is."""
     bench = Workbench(spark, tmp_path)
+
+    def ticks(day: int) -> Any:
+        options = {"rowsPerBatch": 5, "startTimestamp": day * 86_400_000}
+        return lambda spark: spark.readStream.format("rate-micro-batch").options(**options).load()
 
     @sf.pipeline("unheld")
     def unheld(flow: sf.Flow) -> None:
-        flow.source(
-            "ticks",
-            lambda spark: spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).load(),
-        ).collect("out", sf.memory("unheld"))
+        for uid, day in (("ahead", 20_000), ("behind", 19_000)):
+            source = flow.source(uid, ticks(day), event_time="timestamp", watermark="1 minute")
+            source.collect(f"{uid}-out", sf.memory(f"unheld-{uid}"))
 
-    report = bench.run(unheld, target_batch_duration="1 minute", stop_after=1, trigger="until-stopped")
+    options = {"target_batch_duration": "1 minute", "max_source_drift": "1 day", "trigger": "until-stopped"}
+    report = bench.run(unheld, stop_after=2, **options)
     told = [sentence for sentence in report.warnings if "target_batch_duration" in sentence]
-    assert len(told) == 1
+    assert len(told) == 2
     assert told[0].startswith(
-        "target_batch_duration has no hold on source 'ticks': it bounds Delta tables, files and Kafka"
+        "target_batch_duration has no hold on source 'ahead': it bounds Delta tables, files and Kafka"
     )
     assert told[0].endswith("a source of rate-micro-batch keeps to its own options, such as per_batch")
+    [unheld_one] = [
+        sentence for sentence in report.warnings if sentence.startswith("max_source_drift cannot hold back")
+    ]
+    assert "source 'ahead', which is ahead of 'behind'" in unheld_one
     assert "batch_size" not in bench.reports[0].record.statistics
-    assert Job(str(tmp_path / "root"), "unheld").status().batch_size == {}
+    status = Job(str(tmp_path / "root"), "unheld").status()
+    assert (status.batch_size, status.waited) == ({}, {})
 
 
 def test_a_target_beyond_the_deadline_is_refused(tmp_path: Path) -> None:

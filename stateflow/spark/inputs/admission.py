@@ -111,6 +111,12 @@ class Admission:
     def hold(self, waits: Mapping[str, str]) -> None:
         """Lets the next batch take nothing of these sources, each with the one that it waits for, as far as they can be held back."""
         bounded = {share.source for share in self.size.shares}
+        for uid in sorted(waits.keys() - bounded):
+            self.warn(
+                f"unheld: {uid}",
+                f"max_source_drift cannot hold back source {uid!r}, which is ahead of {waits[uid]!r}: what waits is a Delta table, files or "
+                f"Kafka topics; let {uid!r} read one of these, or leave the option out",
+            )
         self.waits = {uid: other for uid, other in waits.items() if uid in bounded}
 
     def release(self, query: str | None = None) -> bool:
@@ -133,10 +139,12 @@ class Admission:
 
     def ran(self, rows: int, seconds: float, waits: Mapping[str, str]) -> None:
         """Decides what the next batch may take, once this one has run. `waits`: of which sources it takes nothing."""
-        if not self.target or not self.size.shares:
+        if not self.target:
+            return
+        self.hold(waits)
+        if not self.size.shares:
             return
         self.size = self._noted.after(rows, seconds, self.target)
-        self.hold(waits)
         self._limit()
         if (least := reachable(self.target, self.size.measured)) > self.target:
             self.warn(
