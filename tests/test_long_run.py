@@ -27,7 +27,7 @@ def test_sittings_add_up_and_what_one_found_is_told(tmp_path: Path) -> None:
     again = Journal(tmp_path)
     text = page(again)
     assert "Nothing was lost" in text
-    assert "| time, in sittings | 30 minutes, 1 |" in text
+    assert "| time, in sittings | 30 of 90 minutes, 1 |" in text
     assert "| memory: driver's JVM | 100.0 MiB | 150.0 MiB |" in text
     assert "| longest wait for a batch | 60 s |" in text
     assert "| of these after an error that the run itself reported | 1 |" in text
@@ -35,7 +35,7 @@ def test_sittings_add_up_and_what_one_found_is_told(tmp_path: Path) -> None:
     again.add(Sitting(12.0, "def", 1500, 20.0, ["steps: 1 rows lost"]))
     assert "Nothing was lost" not in page(again)
     assert "**Found: steps: 1 rows lost.**" in page(again)
-    assert "| time, in sittings | 42 minutes, 2 |" in page(again)
+    assert "| time, in sittings | 42 of 90 minutes, 2 |" in page(again)
     assert "| library's commit | abc, def |" in page(again)
 
 

@@ -12,7 +12,7 @@ import signal
 import sys
 
 from bench.cluster.journal import Journal
-from bench.cluster.page import PAGE, write
+from bench.cluster.page import GOAL, PAGE, write
 from bench.cluster.servers import servers
 from bench.cluster.sitting import sit
 from bench.kill.journal import ROOT, commit
@@ -20,7 +20,7 @@ from bench.kill.journal import ROOT, commit
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="bench.cluster", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=90)
+    parser.add_argument("--minutes", type=float, default=GOAL)
     parser.add_argument("--between", type=float, default=2.5, help="minutes from kill to kill, on average")
     parser.add_argument("--rate", type=int, default=40, help="rows a second")
     parser.add_argument("--fresh", action="store_true", help="forget what earlier sittings have left")

@@ -19,6 +19,8 @@ from tests.spark.murder_evidence import examine
 TRIGGER = "2 seconds"
 SAMPLED_EVERY = 20.0
 PATIENCE = 900.0
+VICTIMS = ("executor", "worker", "driver", "broker", "store")
+"""Each dies once before one dies again."""
 AWAY = (0.5, 6.0)
 """Seconds that a killed server is away, from and to."""
 
@@ -81,7 +83,7 @@ def sit(
 
     sender = Sender(servers.broker.address, rate)
     job = Job.begin(servers, journal, minute)
-    victims = {"executor": 3, "worker": 3, "driver": 2, "broker": 2, "store": 2}
+    turn: list[str] = []
     next_kill, next_sample = 1.5 * between, SAMPLED_EVERY / 60
     try:
         while (now := minute() - earlier) < minutes:
@@ -90,8 +92,10 @@ def sit(
                 journal.add(_sample(servers, job, minute(), sender.next))
                 next_sample = now + SAMPLED_EVERY / 60
             if now >= next_kill and now < minutes - between / 2:
-                victim = chance.choices(list(victims), list(victims.values()))[0]
+                turn = turn or chance.sample(VICTIMS, len(VICTIMS))
+                victim = turn[-1]
                 if _kill(victim, servers, job, chance):
+                    turn.pop()
                     journal.add(Kill(minute(), victim))
                     print(f"  minute {minute():.1f}: {victim} killed, {sender.next} rows sent", flush=True)
                     next_kill = now + chance.uniform(0.5, 1.5) * between
