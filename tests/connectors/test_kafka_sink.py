@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import random
 import re
 import time
@@ -38,6 +39,8 @@ from tests.spark.standalone import free_port
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 PAIR = "id long, v string"
+LONG = bool(os.environ.get("STATEFLOW_LONG"))
+KILLS = 50 if LONG else 2
 
 
 @pytest.fixture(scope="module")
@@ -332,25 +335,36 @@ def test_kills_of_the_run_at_any_moment_leave_every_message_once(
     assert sorted(str(m.value) for m in topics.read(topic)) == records.wanted, f"seed {seed}, {kills} kills"
 
 
-def test_brokers_that_are_killed_in_the_middle_of_commits_leave_every_message_once(
+@pytest.mark.timeout(3000 if LONG else 300)
+def test_brokers_that_are_killed_and_slow_in_the_middle_of_commits_leave_every_message_once(
     broker: Broker, topics: Topics, topic: str, tmp_path: Path
 ) -> None:
-    records = Records(tmp_path / "root", topic, topics.address, slots=40, messages=1_000)
+    """STATEFLOW_LONG=1 kills fifty."""
+    records = Records(tmp_path / "root", topic, topics.address, slots=20 * KILLS, messages=2_000)
     records.decide()
-    moments = random.Random(7)
-    for _ in range(2):
+    seed = random.randrange(10**6)
+    moments, kills = random.Random(seed), 0
+    while kills < KILLS and records.finished < records.slots:
         with records.carry_on() as process:
-            time.sleep(1.5 + moments.random())
+            begun, deadline = records.finished, time.monotonic() + 20
+            while records.finished == begun and process.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.02)
+            time.sleep(moments.random() / 3)
+            if moments.random() < 0.3:
+                with broker.stopped():
+                    time.sleep(moments.random())
             broker.kill()
+            kills += 1
             broker.start()
-            process.kill() if moments.random() < 0.5 else time.sleep(1)
+            process.kill() if moments.random() < 0.5 else time.sleep(0.3)
             process.kill()
+    assert kills == KILLS, f"all was committed after {kills} kills"
     code = UNAVAILABLE
     while code == UNAVAILABLE:
         with records.carry_on() as process:
-            code = process.wait(120)
+            code = process.wait(1200 if LONG else 120)
     assert code == 0
-    assert sorted(str(m.value) for m in topics.read(topic)) == records.wanted
+    assert sorted(str(m.value) for m in topics.read(topic)) == records.wanted, f"seed {seed}"
 
 
 def test_a_feed_is_in_the_topic_once_and_tells_a_restore(
