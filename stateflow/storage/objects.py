@@ -75,6 +75,8 @@ _COPY_LOOKS = 600
 _QUICK_LOOKS = 3
 """Most copies are done by then. Each later look asks how far it is, too."""
 _SIGNED_FOR = timedelta(minutes=10)
+_RETRIES = 9
+"""With pauses of up to two seconds these are ten seconds, more or less: a store that restarts is back by then, and no run ends."""
 
 
 P = ParamSpec("P")
@@ -514,7 +516,7 @@ def _parsed(url: str) -> _BucketRoot:
 
 def _client(root: _BucketRoot, options: Mapping[str, str]) -> S3Store | GCSStore | AzureStore:
     config: dict[str, Any] = {k: v for k, v in options.items() if k not in _CLIENT}
-    retries = int(config.pop("max_retries", 6))
+    retries = int(config.pop("max_retries", _RETRIES))
     patience = float(config.pop("retry_timeout", 60))
     client: Any = {"connect_timeout": "5s", "timeout": "60s"} | {
         k: v for k, v in options.items() if k in _CLIENT
@@ -523,9 +525,9 @@ def _client(root: _BucketRoot, options: Mapping[str, str]) -> S3Store | GCSStore
         "max_retries": retries,
         "retry_timeout": timedelta(seconds=patience),
         "backoff": {
-            "init_backoff": timedelta(milliseconds=100),
-            "max_backoff": timedelta(seconds=5),
-            "base": 2,
+            "init_backoff": timedelta(milliseconds=300),
+            "max_backoff": timedelta(seconds=2),
+            "base": 3,
         },
     }
     if root.scheme in _S3:

@@ -58,7 +58,7 @@ def test_a_root_that_is_not_there_yet_is_a_warning_and_is_not_made(tmp_path: Pat
 def test_a_store_that_does_not_answer_fails_and_is_exit_code_1(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = "endpoint=http://127.0.0.1:9,region=us-east-1,access_key_id=key,secret_access_key=hidden-word,allow_http=true"
+    options = "endpoint=http://127.0.0.1:9,region=us-east-1,access_key_id=key,secret_access_key=hidden-word,allow_http=true,max_retries=1"
     monkeypatch.setenv("STATEFLOW_STORAGE_OPTIONS", options)
     said = command("doctor", "--checkpoint-dir", "s3://bucket/root", "-o", "json")
     assert said.code == 1

@@ -393,7 +393,7 @@ def test_the_root_may_come_from_the_file(command: Command, root: Path, tmp_path:
 def test_a_store_that_does_not_answer_is_unavailable(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = "endpoint=http://127.0.0.1:9,region=us-east-1,access_key_id=key,secret_access_key=hidden-word,allow_http=true"
+    options = "endpoint=http://127.0.0.1:9,region=us-east-1,access_key_id=key,secret_access_key=hidden-word,allow_http=true,max_retries=1"
     monkeypatch.setenv("STATEFLOW_STORAGE_OPTIONS", options)
     said = command("jobs", "--checkpoint-dir", "s3://bucket/root", "-o", "json")
     assert said.code == 9

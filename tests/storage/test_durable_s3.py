@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,6 +55,18 @@ def test_what_it_has_answered_for_is_there_when_it_was_killed(server: DurableS3)
     assert store.read("job/a") == b"1"
     with pytest.raises(ExistsError):
         store.create("job/a", b"2")
+
+
+def test_a_store_that_is_away_for_three_seconds_is_waited_for(server: DurableS3) -> None:
+    store = store_of(server)
+    store.create("job/a", b"1")
+    server.kill()
+    back = threading.Timer(3, server.start)
+    back.start()
+    try:
+        assert store.list("job/") == [Entry("job/a", 1)]
+    finally:
+        back.join()
 
 
 def test_a_client_that_asks_again_gets_over_a_liar(tmp_path: Path) -> None:
