@@ -71,6 +71,10 @@ rocksdb_block_cache = "1 GB"
 [storage_options]
 endpoint = "https://objects.example.org"
 ```
+
+A request to an object store is tried again up to nine times, with pauses of up to two seconds: who restarts it does not end a run, if it is back within five seconds.
+After that the run ends as one whose store is out of reach, and the next one carries on. `max_retries = "20"` among the storage options waits longer, and
+`retry_timeout = "120"` (seconds; 60 by default) lets a request be repeated for as long when each try takes long.
 """
 
 SHOWN_BY = {
