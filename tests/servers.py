@@ -8,7 +8,6 @@ import hmac
 import itertools
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -21,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from typing import Any, Literal
-from urllib.parse import parse_qs, quote
+from urllib.parse import quote
 
 import pytest
 
@@ -79,9 +78,7 @@ def gcs_server() -> Iterator[ObjectServer]:
 
     No package index has an emulator of it: those there are speak the JSON API, which the client does not.
     """
-    with _moto(
-        lambda application, running: _google(application, _faulty(_rewriting(application), running))
-    ) as running:
+    with _moto(lambda application, running: _google(application, _faulty(application, running))) as running:
         running.options = gcs_options(running.endpoint)
         running.scheme = "gs"
         yield running
@@ -232,29 +229,6 @@ def _google(objects: _Application, application: _Application) -> _Application:
             if told[0].startswith("404"):  # S3 takes it for deleted
                 return _said(start, "404 NoSuchKey")
         return application(environ, start)
-
-    return served
-
-
-_REWRITE = re.compile(r"/storage/v1/b/([^/]+)/o/(.+)/rewriteTo/b/[^/]+/o/(.+)")
-
-
-def _rewriting(objects: _Application) -> _Application:
-    """The one method of Google's JSON API that is asked: it copies, with the third call."""
-
-    def served(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
-        asked = _REWRITE.fullmatch(environ["PATH_INFO"])
-        if asked is None:
-            return objects(environ, start)
-        calls = int(parse_qs(environ["QUERY_STRING"]).get("rewriteToken", ["0"])[0]) + 1
-        if calls == 3:
-            path, source = f"/{asked[1]}/{asked[3]}", f"/{asked[1]}/{asked[2]}"
-            copied = {**environ, "REQUEST_METHOD": "PUT", "QUERY_STRING": "", "PATH_INFO": path}
-            copied |= {"RAW_URI": quote(path), "HTTP_X_AMZ_COPY_SOURCE": quote(source)}
-            list(objects(copied, _unheard))
-        body = json.dumps({"done": calls == 3, "rewriteToken": str(calls)}).encode()
-        start("200 OK", [("Content-Type", "application/json"), ("Content-Length", str(len(body)))])
-        return [body]
 
     return served
 

@@ -23,7 +23,6 @@ from obstore.store import AzureStore, GCSStore, S3Store
 from stateflow.errors import NotFoundError, StateflowError, UnavailableError, UsageError
 from stateflow.masking import without_secrets
 from stateflow.storage.azure_copies import CopyState, copy_state
-from stateflow.storage.gcs_rewrites import RewriteRefused, access_of, copy_by_rewrites
 from stateflow.storage.s3_parts import PartsRefused, copy_by_parts, keys_of
 from stateflow.storage.store import (
     Entry,
@@ -131,9 +130,7 @@ class ObjectStore:
         except (BaseError, ValueError, TypeError) as error:
             raise UsageError(f"the storage options for {self._url} do not fit: {self._said(error)}") from None
 
-        config = dict(self._store.config)
-        self._keys = keys_of(self._bucket, config, options) if self._family == _S3 else None
-        self._google = access_of(config, options) if self._family == _GCS else None
+        self._keys = keys_of(self._bucket, dict(self._store.config), options) if self._family == _S3 else None
 
     def __repr__(self) -> str:
         return f"ObjectStore({self._url!r})"
@@ -269,7 +266,7 @@ class ObjectStore:
             size = self._size(from_)
             if size <= _COPIED_WHOLE:
                 raise self._failed("copy to", target, error) from None
-            if self._copied_by_service(from_, to, size):
+            if self._copied_by_parts(from_, to, size):
                 return 0
             self._stream(from_, to, target)
             return size
@@ -360,16 +357,13 @@ class ObjectStore:
             return None  # a shared-access token signs nothing
         return copy_state(url)
 
-    def _copied_by_service(self, source: str, target: str, size: int) -> bool:
-        """Whether the service has copied a large object in several requests."""
+    def _copied_by_parts(self, source: str, target: str, size: int) -> bool:
+        """Whether the service has copied a large object part by part."""
+        if self._keys is None:
+            return False
         try:
-            if self._keys is not None:
-                copy_by_parts(self._keys, self._bucket, source, target, size)
-            elif self._google is not None:
-                copy_by_rewrites(self._google, self._bucket, source, target, self._pause)
-            else:
-                return False
-        except (PartsRefused, RewriteRefused) as error:
+            copy_by_parts(self._keys, self._bucket, source, target, size)
+        except PartsRefused as error:
             _log.warning(
                 "%s does not copy %s by parts (%s), so it goes through this machine", self._url, target, error
             )

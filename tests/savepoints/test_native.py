@@ -142,7 +142,7 @@ class TestWhatIsInIt:
         (container,) = (tmp_path / "saved").rglob("*.pack")
         assert container.stat().st_mode & 0o777 == 0o600
 
-    @pytest.mark.parametrize("kind", ["s3", "gcs", AZURE])
+    @pytest.mark.parametrize("kind", ["s3", AZURE])
     @pytest.mark.parametrize("max_files", [0, 2])
     def test_in_an_object_store(
         self, kind: str, max_files: int, request: pytest.FixtureRequest, tmp_path: Path

@@ -24,7 +24,7 @@ from stateflow.storage.memory import MemoryStore
 from stateflow.storage.objects import ObjectStore, copier
 from stateflow.storage.roots import open_store
 from stateflow.storage.store import Store
-from tests.servers import AZURE, NEEDS_AZURITE, Answer, ObjectServer
+from tests.servers import AZURE, NEEDS_AZURITE, ObjectServer
 from tests.slow_azure import slow_azure
 
 IMPATIENT = {"max_retries": "0", "retry_timeout": "1", "connect_timeout": "1s", "timeout": "2s"}
@@ -332,41 +332,6 @@ class TestCopies:
         parts = [path for method, path in s3.requests if method == "PUT" and "partNumber" in path]
         assert len(parts) == 3
         assert not [path for method, path in s3.requests if method == "GET"]  # no byte came here
-        assert there.read("b") == body
-
-    @pytest.mark.parametrize("rewrites", [True, False])
-    def test_what_google_does_not_copy_at_once_is_rewritten_by_google_or_goes_through_this_process(
-        self,
-        rewrites: bool,
-        gcs: ObjectServer,
-        monkeypatch: pytest.MonkeyPatch,
-        caplog: pytest.LogCaptureFixture,
-    ) -> None:
-        here, there = self.two(gcs, **IMPATIENT)
-        body = bytes(range(256)) * 50_000
-        here.put("a b+c", body)
-        monkeypatch.setattr(objects, "_COPIED_WHOLE", 1 << 20)
-        puts = itertools.count(1)
-
-        def fault(method: str, path: str) -> Answer | None:
-            if method == "PUT" and next(puts) == 1:
-                return "refuse"
-            return "deny" if "rewriteTo" in path and not rewrites else None
-
-        try:
-            gcs.fault = fault
-            gcs.requests.clear()
-            through = there.copy_from(here, "a b+c", "b")
-        finally:
-            gcs.fault = None
-        asked = [path.partition("?")[2] for _, path in gcs.requests if "rewriteTo" in path]
-        read = [path for method, path in gcs.requests if method == "GET"]
-        if rewrites:
-            assert asked == ["", "rewriteToken=1", "rewriteToken=2"]
-            assert (through, read) == (0, [])
-        else:
-            assert through == len(body)
-            assert "by parts (403 AccessDenied), so it goes through this machine" in caplog.text
         assert there.read("b") == body
 
     @pytest.mark.parametrize("keys", [True, False])
