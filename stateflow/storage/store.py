@@ -189,6 +189,11 @@ def create_once(
     )
 
 
+def takes_a_trip(store: Store) -> bool:
+    """True if a network is between the store and this process."""
+    return not store.url.startswith(("file://", "memory://"))
+
+
 def refused_for_good(store: Store, path: str) -> bool:
     """True if the failed create stored nothing and cannot store anything later.
 

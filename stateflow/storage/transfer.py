@@ -24,7 +24,7 @@ from stateflow.storage.beneath import ANYBODY, permissions
 from stateflow.storage.files import Digests, checksum, digests
 from stateflow.storage.local import LocalStore
 from stateflow.storage.scratch import scratch_folder
-from stateflow.storage.store import PIECE, Store, checked_path
+from stateflow.storage.store import PIECE, Store, checked_path, takes_a_trip
 
 _log = logging.getLogger(__name__)
 
@@ -105,8 +105,8 @@ T = TypeVar("T")
 
 
 def at_distance(store: Store, work: Callable[[S], T], items: Sequence[S]) -> list[T]:
-    """What `work`, which asks the store, answers for each item: in turn on a disk, several at once where each answer takes a trip."""
-    if store.local_root is not None or len(items) < 2:
+    """What `work`, which asks the store, answers for each item: several at once where each answer takes a trip, else in turn."""
+    if len(items) < 2 or not takes_a_trip(store):
         return list(map(work, items))
     with ThreadPoolExecutor(ASKERS, "stateflow-asking") as pool:
         return list(pool.map(work, items))

@@ -268,9 +268,15 @@ def test_the_jobs_of_a_root_are_listed(tmp_path: Path) -> None:
         assert list_jobs(store) == ["a", "b-side"]
 
 
+class Distant(MemoryStore):
+    @property
+    def url(self) -> str:
+        return "s3://far/away"
+
+
 def test_a_distant_store_is_asked_several_things_at_once() -> None:
     """Each answer takes a trip: of a hundred jobs in turn that made minutes."""
-    store = MemoryStore()
+    store = Distant()
     for job in ("a", "b", "c"):
         drain(3, retained=9)(World(store, job, feeds=False))
     asked = threading.Barrier(3)
