@@ -38,11 +38,15 @@ def python_of(name: str, cache: Path = CACHE / "peers") -> Path:
     return home / "bin/python"
 
 
-def flink_jars() -> list[str]:
+def flink_jars(*more: str) -> list[str]:
+    """Those to read Parquet, and those of `more` coordinates."""
     from stateflow.config.options import cache_folder
     from stateflow.spark.session.jars import Bundle, recorded_jars, resolve_jars, spark_home
 
-    cache, bundle = cache_folder(), Bundle("-flink", FLINK_JARS, ())
+    cache, bundle = (
+        cache_folder(),
+        Bundle("-flink" + "".join(f"-{each.split(':')[1]}" for each in more), (*FLINK_JARS, *more), ()),
+    )
     jars = recorded_jars(cache, bundle) or resolve_jars(cache, bundle)
     for jar in jars:
         if hashlib.sha256(jar.read_bytes()).hexdigest() != JAR_HASHES.get(jar.name):
