@@ -20,6 +20,7 @@ FLINK_JARS = ("org.apache.flink:flink-sql-parquet:2.3.0",)
 """What Flink lacks to read Parquet. Hadoop's classes, which it needs for that, come with Spark."""
 JAR_HASHES = {
     "org.apache.flink_flink-sql-parquet-2.3.0.jar": "f30617f4a5a6d437750f155ff72178ab34439aec91df64d96621c260559ba5fd",
+    "org.apache.flink_flink-sql-connector-kafka-5.0.0-2.2.jar": "5605c691d11a501382c383fecba37a7a552467da5ab7ba904ef5d6f3d62c5616",
 }
 
 
