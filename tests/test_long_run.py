@@ -10,7 +10,7 @@ from bench.cluster.page import VICTIMS, page, plots
 
 
 def sample(minute: float, memory: int) -> Sample:
-    return Sample(minute, {"driver's JVM": memory << 20}, 40, 70, 7000, 100, minute)
+    return Sample(minute, {"driver's JVM": memory << 20}, 40, 70, 7000, 100)
 
 
 def test_sittings_add_up_and_what_one_found_is_told(tmp_path: Path) -> None:

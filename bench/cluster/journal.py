@@ -22,8 +22,6 @@ class Sample(msgspec.Struct, frozen=True, tag="sample"):
     objects_bytes: int
     rows: int
     """In the topic."""
-    driver_age: float
-    """Minutes since this driver began."""
 
 
 class Batch(msgspec.Struct, frozen=True, tag="batch"):
@@ -38,7 +36,7 @@ class Kill(msgspec.Struct, frozen=True, tag="kill"):
 
 
 class Start(msgspec.Struct, frozen=True, tag="start"):
-    """A driver started, after so many seconds without a batch of the one before."""
+    """Another driver started, because the one before had ended so."""
 
     minute: float
     why: str

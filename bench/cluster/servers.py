@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic
-
 from stateflow.storage.roots import open_store
 from stateflow.storage.store import Store
+from tests.connectors.kafka_server import Topics
 from tests.durable_s3 import DurableS3
 from tests.spark.kafka_broker import Broker, connector_jars
 from tests.spark.murder import ROOT
@@ -83,7 +81,9 @@ def servers(folder: Path) -> Iterator[Servers]:
     (folder / "s3" / "objects").mkdir(parents=True, exist_ok=True)
     broker.start()
     try:
-        _topic(broker.address)
+        topics = Topics(broker.address)
+        if TOPIC not in topics.names:
+            topics.make(TOPIC, partitions=1)
         objects.start()
         try:
             (folder / "spark").mkdir(exist_ok=True)
@@ -103,9 +103,3 @@ def _ports(folder: Path) -> dict[str, int]:
         kept.write_text(json.dumps({name: free_port() for name in names}), encoding="utf-8")
     ports: dict[str, int] = json.loads(kept.read_text(encoding="utf-8"))
     return ports
-
-
-def _topic(address: str) -> None:
-    admin = AdminClient({"bootstrap.servers": address})
-    with suppress(KafkaException):  # an earlier sitting has made it
-        admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(60)

@@ -7,7 +7,7 @@ import random
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from bench.cluster.journal import Batch, Journal, Kill, Sample, Sitting, Start
@@ -33,7 +33,6 @@ class Job:
     journal: Journal
     minute: Callable[[], float]
     run: Run
-    began: float = field(default_factory=time.monotonic)
     _told: int = 0
 
     @classmethod
@@ -54,11 +53,7 @@ class Job:
                 else f"exit code {self.run.process.returncode}"
             )
             self.run.bury()
-            self.run, self._told, self.began = (
-                Run.start(self.servers.errand(trigger=TRIGGER)),
-                0,
-                time.monotonic(),
-            )
+            self.run, self._told = Run.start(self.servers.errand(trigger=TRIGGER)), 0
             self.journal.add(Start(self.minute(), why))
 
     def end(self) -> float:
@@ -158,7 +153,6 @@ def _sample(servers: Servers, job: Job, minute: float, rows: int) -> Sample:
         len(files),
         sum(map(_size, files)),
         rows,
-        round((time.monotonic() - job.began) / 60, 2),
     )
 
 
