@@ -23,6 +23,7 @@ from stateflow.connectors.iceberg.upsert import IcebergUpsert
 from stateflow.connectors.iceberg.writer import DescribingWriter
 from stateflow.spark.sinks.staging import StagedWriter, StoreTarget
 from stateflow.storage.roots import open_store
+from tests.connectors.decided import DecidedRows
 
 SCHEMA = pa.schema([("id", pa.int64()), ("slot", pa.int64())])
 IN_SPARK = {
@@ -44,13 +45,9 @@ _forks.set_forkserver_preload(
 SINKS = {"iceberg_append": IcebergAppend, "iceberg_upsert": IcebergUpsert}
 
 
-@dataclass(frozen=True)
-class Records:
-    """Records that are decided: an append has new ids in each slot; an upsert the ids of two slots, so that each replaces half of the one before."""
-
-    root: Path
+@dataclass(frozen=True, kw_only=True)
+class Records(DecidedRows):
     table: IcebergTable
-    slots: int
     kind: str = "iceberg_append"
     rows: int = 20
 
@@ -58,23 +55,6 @@ class Records:
         self.root.mkdir()
         for slot in range(1, self.slots + 1):
             (self.root / f"{slot}.json").write_bytes(msgspec.json.encode(self._prepared(slot)))
-
-    @property
-    def wanted(self) -> list[tuple[int, int]]:
-        """The rows that a batch computation has."""
-        found: dict[int, int] = {}
-        for slot in range(1, self.slots + 1):
-            found |= dict.fromkeys(self.ids(slot), slot)
-        return sorted(found.items())
-
-    def ids(self, slot: int) -> range:
-        step = self.rows if self.kind == "iceberg_append" else self.rows // 2
-        return range(slot * step, slot * step + self.rows)
-
-    @property
-    def finished(self) -> int:
-        """The last slot that a process has seen committed."""
-        return max((int(path.stem) for path in self.root.glob("*.done")), default=0)
 
     def carry_on(self) -> BaseProcess:
         """A process with all the records that are not finished. It begins at once: a server of forks has imported all there is."""

@@ -20,6 +20,7 @@ from stateflow.connectors import Prepared, SinkSlot, Stager, UnavailableError
 from stateflow.connectors.postgres.sink import PostgresAppend, PostgresUpsert
 from stateflow.spark.sinks.staging import StagedWriter, StoreTarget
 from stateflow.storage.roots import open_store
+from tests.connectors.decided import DecidedRows
 from tests.connectors.postgres_server import Server
 
 SCHEMA = pa.schema([("id", pa.int64()), ("slot", pa.int64())])
@@ -30,13 +31,8 @@ _forks = multiprocessing.get_context("forkserver")
 _forks.set_forkserver_preload(["tests.connectors.postgres_committer"])
 
 
-@dataclass(frozen=True)
-class Records:
-    """Records that are decided: an append has new ids in each slot; an upsert the ids of two slots, so that each replaces half of the one before."""
-
-    root: Path
-    kind: str
-    slots: int
+@dataclass(frozen=True, kw_only=True)
+class Records(DecidedRows):
     rows: int = 1000
 
     def decide(self, server: Server) -> None:
@@ -55,23 +51,6 @@ class Records:
             assert file is not None
             prepared = Prepared(self.kind, "public.t", slot - 1 or None, (), payload, (file,), self.rows)
             (self.root / f"{slot}.json").write_bytes(msgspec.json.encode(prepared))
-
-    @property
-    def wanted(self) -> list[tuple[int, int]]:
-        """The rows that a batch computation has."""
-        found: dict[int, int] = {}
-        for slot in range(1, self.slots + 1):
-            found |= dict.fromkeys(self.ids(slot), slot)
-        return sorted(found.items())
-
-    def ids(self, slot: int) -> range:
-        step = self.rows // 2 if self.kind == "postgres_upsert" else self.rows
-        return range(slot * step, slot * step + self.rows)
-
-    @property
-    def finished(self) -> int:
-        """The last slot that a process has seen committed."""
-        return max((int(path.stem) for path in self.root.glob("*.done")), default=0)
 
     def carry_on(self, url: str) -> BaseProcess:
         """A process with all the records that are not finished. It begins at once: a server of forks has imported all there is."""

@@ -41,7 +41,7 @@ def finish(records: Records) -> None:
 
 def records_of(catalog: Catalog, folder: Path, kind: str, slots: int) -> Records:
     catalog.create_table("shop.t", SCHEMA)
-    records = Records(folder / "root", sf.iceberg("shop.t", catalog=NAME), slots, kind)
+    records = Records(root=folder / "root", table=sf.iceberg("shop.t", catalog=NAME), slots=slots, kind=kind)
     records.decide()
     return records
 

@@ -38,7 +38,7 @@ def test_kills_of_the_server_in_the_middle_of_commits_leave_every_row_once(kind:
     seed = random.randrange(10**6)
     moments, kills = random.Random(seed), 0
     with running_postgres() as server:
-        asked, records = Server(server.url), Records(tmp_path / "root", kind, slots=40 * KILLS)
+        asked, records = Server(server.url), Records(root=tmp_path / "root", kind=kind, slots=40 * KILLS)
         records.decide(asked)
         while kills < KILLS and records.finished < records.slots:
             begun, run = records.finished, records.carry_on(server.url)
