@@ -1,10 +1,11 @@
-"""Object stores on this machine, for tests: moto's S3 and Azurite, on free loopback ports."""
+"""Servers of clouds on this machine, for tests: moto's S3 and Glue, and Azurite, on free loopback ports."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import hmac
+import io
 import itertools
 import json
 import os
@@ -85,10 +86,21 @@ def gcs_server() -> Iterator[ObjectServer]:
 
 
 @contextmanager
+def glue_server() -> Iterator[ObjectServer]:
+    """moto's Glue Data Catalog. It forgets to compare the version that a change of a table names, so this compares it."""
+    from moto.core import DEFAULT_ACCOUNT_ID
+    from moto.glue.models import glue_backends
+
+    with _moto(lambda application, _: _versioned(application)) as running:
+        yield running
+    glue_backends[DEFAULT_ACCOUNT_ID]["us-east-1"].reset()
+
+
+@contextmanager
 def _moto(
     wrapped: Callable[[_Application, ObjectServer], _Application],
 ) -> Iterator[ObjectServer]:
-    """Serves moto's S3 behind what `wrapped` makes of it."""
+    """Serves moto behind what `wrapped` makes of it."""
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import WSGIRequestHandler, make_server
 
@@ -229,6 +241,35 @@ def _google(objects: _Application, application: _Application) -> _Application:
             if told[0].startswith("404"):  # S3 takes it for deleted
                 return _said(start, "404 NoSuchKey")
         return application(environ, start)
+
+    return served
+
+
+def _versioned(application: Any) -> _Application:
+    from moto.core import DEFAULT_ACCOUNT_ID
+    from moto.glue.models import glue_backends
+
+    turn = threading.Lock()
+
+    def served(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        if environ.get("HTTP_X_AMZ_TARGET") != "AWSGlue.UpdateTable":
+            return application(environ, start)  # type: ignore[no-any-return]
+        body = environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))
+        environ["wsgi.input"] = io.BytesIO(body)
+        asked = json.loads(body)
+        with turn:
+            tables = glue_backends[DEFAULT_ACCOUNT_ID]["us-east-1"]
+            table = tables.get_table(asked["DatabaseName"], asked["TableInput"]["Name"])
+            if str(table.as_dict()["VersionId"]) != asked["VersionId"]:
+                said = json.dumps(
+                    {"__type": "ConcurrentModificationException", "message": "changed"}
+                ).encode()
+                start(
+                    "400 Bad Request",
+                    [("Content-Type", "application/x-amz-json-1.1"), ("Content-Length", str(len(said)))],
+                )
+                return [said]
+            return list(application(environ, start))
 
     return served
 

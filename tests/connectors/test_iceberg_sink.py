@@ -34,16 +34,18 @@ from stateflow.pipelines.sinks import check_sink
 from stateflow.spark.sinks.kinds import make_sink, prepare_rewind
 from stateflow.spark.task.failures import translated
 from stateflow.testing.sink_log import SinkLog
-from tests.connectors.iceberg_catalog import NAME, rows_of, sql_catalog
+from tests.connectors.iceberg_catalog import NAME, glue_catalog, rows_of, sql_catalog
 
 COLUMNS = "id long, item string"
 AT = datetime(2025, 3, 1, 12, 30, 5, 123456, UTC)
 
 
 @pytest.fixture
-def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Catalog]:
+def catalog(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[Catalog]:
     monkeypatch.setattr(pauses_module, "PAUSES", (0.0,) * 3)
-    with sql_catalog(tmp_path / "lake") as made:
+    with getattr(request, "param", sql_catalog)(tmp_path / "lake") as made:
         yield made
 
 
@@ -112,6 +114,7 @@ def twice(own: Callable[..., Any]) -> Callable[..., Any]:
     return sent_twice
 
 
+@pytest.mark.parametrize("catalog", [sql_catalog, glue_catalog], indirect=True)
 def test_runs_that_commit_side_by_side_with_other_writers_lose_and_double_nothing(
     catalog: Catalog, log: SinkLog
 ) -> None:
