@@ -31,6 +31,7 @@ from stateflow.format.encoding import GROUP_WIDTH, PREFIX_WIDTH, after, group_ra
 from stateflow.format.records import Shard
 from stateflow.state.backends.base import Fetch, NewFile, OpenShard, Snapshot
 from stateflow.state.backends.corruption import translated
+from stateflow.state.backends.disk_reads import DiskReads
 from stateflow.state.backends.key_index import KeyIndex
 from stateflow.state.backends.rocksdb_options import RocksOptions, database_options
 from stateflow.state.backends.rocksdb_scans import FEW, merged, swept
@@ -72,6 +73,7 @@ class RocksBackend:
         self._bare = not shard.files
         self._dense = True
         """Whether walking from key to key has paid so far."""
+        self._disk_reads = DiskReads(directory)
         self._db: Rdict | None = None
         self._database_options = database_options(options, shard.bytes)
         self._no_wal = WriteOptions()
@@ -146,6 +148,9 @@ class RocksBackend:
     def _look_up(self, keys: list[bytes]) -> list[bytes | None]:
         if self._bare:
             return [None] * len(keys)
+        return self._disk_reads.look_up(self._opened, keys, self._in_memory)
+
+    def _in_memory(self, keys: list[bytes]) -> list[bytes | None]:
         values: list[bytes | None] = []
         if self._dense and len(keys) > GLANCE and all(map(le, keys, islice(keys, 1, None))):
             at = self._opened.iter()
