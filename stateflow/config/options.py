@@ -215,9 +215,9 @@ class Options:
         "week, in UTC, the last one.",
         deletes=True,
     )
-    rocksdb_preset: Literal["small", "large", "write-heavy"] = _choice(
-        ("small", "large", "write-heavy"),
-        "A set of RocksDB settings for the size and use of the state.",
+    rocksdb_preset: Literal["auto", "large", "small", "write-heavy"] = _choice(
+        ("auto", "small", "large", "write-heavy"),
+        "A set of RocksDB settings for the size and use of the state; auto: large for each shard from 1 GB on, else small.",
         "state.backend.rocksdb.predefined-options",
     )
     rocksdb_compaction: Literal["level", "universal"] = _choice(

@@ -93,6 +93,7 @@ ROCKSDB = {
     ("rocksdb_compaction", "level"): "compaction_style=kCompactionStyleLevel",
     ("rocksdb_compaction", "universal"): "compaction_style=kCompactionStyleUniversal",
     ("rocksdb_preset", "write-heavy"): "level0_file_num_compaction_trigger=8",
+    ("rocksdb_preset", "auto"): "partition_filters=false",
     ("rocksdb_preset", "small"): "level0_file_num_compaction_trigger=4",
     ("rocksdb_preset", "large"): "partition_filters=true",
     ("rocksdb_compaction_budget", "512 MB"): "max_size_amplification_percent=50",

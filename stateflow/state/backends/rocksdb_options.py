@@ -19,8 +19,11 @@ from stateflow.errors import UsageError
 from stateflow.state.backends.block_cache import block_cache
 
 MIB = 1 << 20
+_LARGE = 1 << 30
+"""Bytes of a shard from which on parts pay: to open one of 3 GB takes 8 ms instead of 50, and 50 MB of memory less. A batch of
+1,250 keys of it takes 18 ms instead of 60; one of 50,000, which needs nearly all parts, 290 instead of 230."""
 
-Preset = Literal["small", "large", "write-heavy"]
+Preset = Literal["auto", "small", "large", "write-heavy"]
 Compaction = Literal["universal", "level"]
 Compression = Literal["lz4", "zstd", "snappy", "none"]
 
@@ -34,11 +37,11 @@ _COMPRESSIONS: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class RocksOptions:
-    """How shards are kept. The defaults suit shards up to some ten million entries."""
+    """How shards are kept."""
 
-    preset: Preset = "small"
+    preset: Preset = "auto"
     """small: indexes and filters are read when a shard opens. large: in parts, when needed, for shards of gigabytes.
-    write-heavy: more runs before a merge, for state that is written more than read."""
+    auto: small or large, by the bytes that the shard has. write-heavy: more runs before a merge, for state that is written more than read."""
     compaction: Compaction = "universal"
     """universal merges whole runs; level rewrites parts of runs, for shards far beyond the budget."""
     compression: Compression = "lz4"
@@ -53,7 +56,7 @@ class RocksOptions:
 
     def __post_init__(self) -> None:
         for name, value, allowed in (
-            ("preset", self.preset, ("small", "large", "write-heavy")),
+            ("preset", self.preset, ("auto", "small", "large", "write-heavy")),
             ("compaction", self.compaction, ("universal", "level")),
             ("compression", self.compression, tuple(_COMPRESSIONS)),
         ):
@@ -78,11 +81,16 @@ class RocksOptions:
         return 8 if self.preset == "write-heavy" else 4
 
 
+def reads_in_parts(preset: Preset, stored_bytes: int) -> bool:
+    """Whether an opening reads of indexes and filters only what its look-ups need."""
+    return preset == "large" or (preset == "auto" and stored_bytes >= _LARGE)
+
+
 def database_options(options: RocksOptions, stored_bytes: int) -> Options:
     """For one opening of a shard that has `stored_bytes` now."""
     made = Options(raw_mode=True)
     made.create_if_missing(True)
-    made.set_block_based_table_factory(_table(options))
+    made.set_block_based_table_factory(_table(options, stored_bytes))
     made.set_compression_type(_COMPRESSIONS[options.compression]())
     made.set_max_background_jobs(2)
     # Nothing that outlives the task: no log files to roll, no statistics thread.
@@ -105,13 +113,13 @@ def database_options(options: RocksOptions, stored_bytes: int) -> Options:
     return made
 
 
-def _table(options: RocksOptions) -> BlockBasedOptions:
+def _table(options: RocksOptions, stored_bytes: int) -> BlockBasedOptions:
     table = BlockBasedOptions()
     table.set_block_cache(block_cache(options.block_cache))
     table.set_bloom_filter(10, False)
     table.set_format_version(5)
     table.set_checksum_type(ChecksumType.xxh3())
-    if options.preset == "large":
+    if reads_in_parts(options.preset, stored_bytes):
         table.set_index_type(BlockBasedIndexType.two_level_index_search())
         table.set_partition_filters(True)
         table.set_cache_index_and_filter_blocks(True)

@@ -14,12 +14,12 @@ from stateflow.config.options import Options
 from stateflow.errors import CorruptError, StateflowError, UnavailableError, UsageError
 from stateflow.format.encoding import group_range, prefix
 from stateflow.format.records import Shard
-from stateflow.state.backends import rocksdb
+from stateflow.state.backends import rocksdb, rocksdb_options
 from stateflow.state.backends.block_cache import block_cache
 from stateflow.state.backends.choice import open_backend
 from stateflow.state.backends.corruption import translated
 from stateflow.state.backends.rocksdb import rocksdb_backend, rocksdb_reader
-from stateflow.state.backends.rocksdb_options import MIB, RocksOptions
+from stateflow.state.backends.rocksdb_options import MIB, Preset, RocksOptions, reads_in_parts
 from stateflow.storage.files import inline
 
 Make = Callable[..., Any]
@@ -370,3 +370,38 @@ def test_a_reader_notices_a_damaged_block_in_the_middle_of_a_scan(shelf_of: Make
     path.write_bytes(body)
     with pytest.raises(CorruptError):
         read_only(shelf, shard, b"\0\0", b"\xff\xff\xff")
+
+
+@pytest.mark.parametrize(
+    ("preset", "stored", "in_parts"),
+    [
+        ("auto", 0, False),
+        ("auto", (1 << 30) - 1, False),
+        ("auto", 1 << 30, True),
+        ("small", 1 << 40, False),
+        ("write-heavy", 1 << 40, False),
+        ("large", 0, True),
+    ],
+)
+def test_large_shards_read_their_indexes_in_parts_unless_told_otherwise(
+    preset: Preset, stored: int, in_parts: bool
+) -> None:
+    assert reads_in_parts(preset, stored) is in_parts
+
+
+def test_a_shard_that_becomes_large_reads_the_files_from_when_it_was_small(
+    shelf_of: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the other way round: a bulk delete makes a shard small again."""
+    shelf = shelf_of(rocksdb_backend(RocksOptions(inline_threshold=0)))
+    shard = filled(shelf, 20_000)
+    for limit, value in ((0, b"large"), (1 << 40, b"small again")):
+        monkeypatch.setattr(rocksdb_options, "_LARGE", limit)
+        backend = shelf.open(shard)
+        written = next(Path(backend._directory).glob("OPTIONS-*")).read_text()
+        assert ("partition_filters=true" in written) == (limit == 0)
+        backend.write((key(n), value) for n in range(0, 20_000, 100))
+        shard = shelf.seal(backend)
+    values = shelf.contents(shard)
+    assert len(values) == 20_000
+    assert {values[key(n)] for n in range(0, 20_000, 100)} == {b"small again"}
