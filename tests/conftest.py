@@ -100,6 +100,21 @@ def pytest_configure() -> None:
     gc.disable()
 
 
+SYSTEM_MARKS = ("mark.system", "tests.servers")
+"""A file with tests for `make test-system`, or the conftest beside it, says one of these: `tests/servers.py` has the marks of single
+cases. `tests/test_system_marks.py` holds that they stand nowhere else."""
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Of five files four have no such test, and each worker would import them all only to leave them out."""
+    if config.option.markexpr != "system" or not collection_path.match("test_*.py"):
+        return None
+    beside = collection_path.parent / "conftest.py"
+    places = [collection_path, *([beside] if beside.is_file() and beside != Path(__file__) else [])]
+    said = "".join(place.read_text(encoding="utf-8") for place in places)
+    return None if any(mark in said for mark in SYSTEM_MARKS) else True
+
+
 def pytest_collection_finish() -> None:
     """What is there by now is never looked at again."""
     gc.freeze()
