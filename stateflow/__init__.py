@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from stateflow.pipelines.delivery import Delivery
     from stateflow.pipelines.flow import Flow
     from stateflow.pipelines.inputs.files import files
+    from stateflow.pipelines.inputs.per_partition import per_partition
     from stateflow.pipelines.inputs.tables import delta, table
     from stateflow.pipelines.pipeline import Pipeline, pipeline
     from stateflow.pipelines.processes.columnar import ColumnarContext, ColumnarOperator
@@ -144,6 +145,7 @@ __all__ = [
     "memory",
     "min",
     "output",
+    "per_partition",
     "pipeline",
     "postgres",
     "quantile",
@@ -179,6 +181,7 @@ _ROOMS = {
     ),
     "stateflow.pipelines.delivery": ("Delivery",),
     "stateflow.pipelines.inputs.files": ("files",),
+    "stateflow.pipelines.inputs.per_partition": ("per_partition",),
     "stateflow.pipelines.flow": ("Flow",),
     "stateflow.pipelines.streams": ("KeyedStream", "Stream", "WindowedStream"),
     "stateflow.pipelines.pipeline": ("Pipeline", "pipeline"),

@@ -186,9 +186,9 @@ def status_document(status: JobStatus) -> dict[str, Any]:
 
 
 def _held(status: JobStatus) -> dict[str, Any] | None:
-    """The source that holds the watermark back, and since when it has had no rows."""
+    """The source that holds the watermark back, or the partition of it, and since when it has had no rows."""
     held = status.watermark_held
-    return {"source": held["source"], "since": held["since"] // 1000} if held else None
+    return {**held, "since": held["since"] // 1000} if held else None
 
 
 def masked(parameters: dict[str, str]) -> dict[str, str]:

@@ -23,6 +23,8 @@ from stateflow.storage.store import Entry, Store
 
 SEGMENT = 256
 LONGEST_UID = 255
+_LONGEST_PARTITION = 260
+"""A topic has a name of up to 249 letters, a partition a number of up to ten digits."""
 """Most characters of a source's uid that are taken from a batch's note; a run may have noted anything."""
 Millis = Annotated[int, msgspec.Meta(ge=0, le=END_OF_TIME // 1000)]
 
@@ -130,12 +132,18 @@ def history_line(record: Record, outcome: Outcome | None) -> HistoryLine:
     )
 
 
-def held(noted: Mapping[str, Any]) -> tuple[str, int] | None:
-    """The source that held the watermark back after a batch, and when it last had rows, from what the batch noted."""
+def held(noted: Mapping[str, Any]) -> dict[str, Any]:
+    """The source that held the watermark back after a batch, or the partition of it, and when that last had rows, from what the batch
+    noted; empty if nothing did."""
     source, since = noted.get("watermark_held_by"), noted.get("watermark_held_since")
     if not isinstance(source, str) or not isinstance(since, int):
-        return None
-    return (source, since) if len(source) <= LONGEST_UID and 0 <= since <= MOST else None
+        return {}
+    if len(source) > LONGEST_UID or not 0 <= since <= MOST:
+        return {}
+    partition = noted.get("watermark_held_partition")
+    if not isinstance(partition, str) or not 0 < len(partition) <= _LONGEST_PARTITION:
+        return {"source": source, "since": since}
+    return {"source": source, "since": since, "partition": partition}
 
 
 def _number(statistics: dict[str, Any], name: str, default: int) -> int:

@@ -226,9 +226,11 @@ def _history(status: JobStatus, lines: list[HistoryLine], kept: set[int]) -> Ite
 
 
 def _holder(held: dict[str, Any]) -> str:
-    return (
-        f", held back by source {held['source']}, without rows since {moment(held['since'])}" if held else ""
-    )
+    if not held:
+        return ""
+    if partition := held.get("partition"):
+        return f", held back by partition {partition} of source {held['source']}, whose last rows came at {moment(held['since'])}"
+    return f", held back by source {held['source']}, without rows since {moment(held['since'])}"
 
 
 def _of_batch(status: JobStatus) -> Iterator[tuple[str, str]]:

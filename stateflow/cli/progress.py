@@ -186,10 +186,17 @@ def run_document(report: RunReport) -> dict[str, Any]:
         "processed_rows": report.rows,
         "lastCheckpointId": report.checkpoint,
         "stopped": report.stopped,
-        "watermarkHeld": {"source": report.held[0], "since": report.held[1]} if report.held else None,
+        "watermarkHeld": _held(report),
         "lateRowsUnread": {lost.operator: lost.rows for lost in report.lost},
         "warnings": list(report.warnings),
     }
+
+
+def _held(report: RunReport) -> dict[str, Any] | None:
+    if report.held is None:
+        return None
+    body: dict[str, Any] = {"source": report.held.source, "since": report.held.since}
+    return {**body, "partition": report.held.partition} if report.held.partition else body
 
 
 def table_document(table: SinkTable) -> dict[str, Any]:
@@ -236,7 +243,9 @@ def run_line(report: RunReport) -> str:
 def _holder(report: RunReport) -> str:
     if report.held is None:
         return ""
-    source, since = report.held
+    source, since, partition = report.held
+    if partition:
+        return f"; partition {partition} of source {source} holds the watermark back, whose last rows came at {moment(since)}"
     return f"; source {source} holds the watermark back, without rows since {moment(since)}"
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from stateflow.pipelines.changes import DELETE, UPSERT
     from stateflow.pipelines.inputs.connection import check_connection, properties_of
     from stateflow.pipelines.inputs.files import Files
-    from stateflow.pipelines.inputs.input import Declarable
+    from stateflow.pipelines.inputs.input import PARTITION, Declarable
     from stateflow.pipelines.inputs.places import canonical
     from stateflow.pipelines.inputs.reader_options import READERS, check_reader_options
     from stateflow.pipelines.inputs.recent_texts import RecentTexts
@@ -80,6 +80,7 @@ __all__ = [
     "DELETE",
     "GETS_CHANGED_KEYS",
     "GETS_NEW_ROWS",
+    "PARTITION",
     "READERS",
     "UPSERT",
     "BatchFunction",
@@ -161,7 +162,7 @@ _ROOMS = {
     "stateflow.pipelines.changes": ("DELETE", "UPSERT"),
     "stateflow.pipelines.inputs.connection": ("check_connection", "properties_of"),
     "stateflow.pipelines.inputs.files": ("Files",),
-    "stateflow.pipelines.inputs.input": ("Declarable",),
+    "stateflow.pipelines.inputs.input": ("PARTITION", "Declarable"),
     "stateflow.pipelines.inputs.places": ("canonical",),
     "stateflow.pipelines.inputs.reader_options": ("READERS", "check_reader_options"),
     "stateflow.pipelines.inputs.recent_texts": ("RecentTexts",),

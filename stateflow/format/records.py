@@ -242,6 +242,15 @@ class OperatorListState(msgspec.Struct, frozen=True, omit_defaults=True):
     parts: tuple[tuple[bytes, ...], ...]
 
 
+class PartitionTime(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How far event time is in a partition of a source."""
+
+    event_time: Micros | None = None
+    """Highest event time seen so far."""
+    active: Micros | None = None
+    """When (batch time) it last had rows."""
+
+
 class SourceState(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where a source is: Spark's offset lines of its leaves, and what its scratch log needs to carry on."""
 
@@ -258,6 +267,8 @@ class SourceState(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the source said of where it begins, in the pipeline of this record; empty for its default."""
     topic_ids: dict[str, str] = {}
     """By `<leaf>/<topic>` what brokers call a topic of Kafka: one that is made anew under its name has another id."""
+    partitions: dict[str, PartitionTime] = {}
+    """By `<topic>/<partition>`: the partitions that have had rows, of a source whose watermark is held per partition."""
 
 
 CATALOG_NAME = "catalog_name"

@@ -141,7 +141,7 @@ class JobStatus:
     progress: dict[str, Any] = field(default_factory=dict)
     """What the newest run reported about its last batch."""
     watermark_held: dict[str, Any] = field(default_factory=dict)
-    """The source that holds the watermark back while others are ahead, and since when it has had no rows; empty when
+    """The source that holds the watermark back while others are ahead, or the partition of it, and since when it has had no rows; empty when
     none does."""
     batch_size: dict[str, Any] = field(default_factory=dict)
     """Of the newest batch: the target, its duration and rows, and per stream of a source what it might take and what it took;
@@ -227,8 +227,7 @@ def owner_document(owner: Owner) -> dict[str, Any]:
 
 
 def _held(head: Record | None) -> dict[str, Any]:
-    found = held(head.statistics) if head else None
-    return {"source": found[0], "since": found[1]} if found else {}
+    return held(head.statistics) if head else {}
 
 
 def _batch_size(head: Record | None, lines: Iterable[HistoryLine]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from stateflow.errors import UsageError
 from stateflow.names import with_options
 from stateflow.pipelines.feeds import feed_of
 from stateflow.pipelines.graph import Graph, SourceNode
+from stateflow.pipelines.inputs.per_partition import PerPartition
 from stateflow.pipelines.processes.operator_spec import MAIN
 from stateflow.pipelines.processes.process import Output
 from stateflow.pipelines.ready.windows import not_negative
@@ -56,8 +57,15 @@ class Flow(Graph):
             )
         if late is not None and event_time is None:
             raise UsageError(f"source {uid!r}: late rows need event_time and watermark")
-        bound = None if watermark is None else not_negative(f"source {uid!r}", "watermark", watermark)
-        node = SourceNode(uid, (), rows, event_time, bound, late, factory=read)
+        per_partition = isinstance(watermark, PerPartition)
+        if per_partition and not read.has_partitions:
+            raise UsageError(
+                f"source {uid!r}: watermark=sf.per_partition(...) goes by the partitions of topics that sf.kafka(...) reads, and {read.named} "
+                "tells of none: read the topic with sf.kafka(...), or say watermark='10 minutes'"
+            )
+        delay = watermark.delay if per_partition else watermark
+        bound = None if delay is None else not_negative(f"source {uid!r}", "watermark", delay)
+        node = SourceNode(uid, (), rows, event_time, bound, per_partition, late, factory=read)
         self.nodes.append(node)
         return Stream(self, node, MAIN, rows)
 

@@ -45,6 +45,9 @@ class SourceNode(Node):
     rows: RowType | None = None
     event_time: str | None = None
     watermark: int | None = None
+    """How far it is behind the newest event time, in microseconds."""
+    per_partition: bool = False
+    """Whether the newest event time is that of the partition that is furthest behind."""
     late: Output[Any] | None = None
 
     @property

@@ -213,7 +213,8 @@ class RestoreRun:
         if request.reset_watermark:
             watermark = None
             sources = {
-                uid: msgspec.structs.replace(s, event_time=None, active=None) for uid, s in sources.items()
+                uid: msgspec.structs.replace(s, event_time=None, active=None, partitions={})
+                for uid, s in sources.items()
             }
         own = origin.owner is not None and same_job(origin.owner, self.job)
         self._copy_tables()

@@ -41,6 +41,7 @@ from stateflow.spark.inputs.admission import Admission
 from stateflow.spark.inputs.alignment import nothing_waits, waiting
 from stateflow.spark.inputs.foreign_changes import passed_sentences
 from stateflow.spark.inputs.open_inputs import (
+    Holder,
     Observation,
     OpenInputs,
     SourceFrames,
@@ -131,6 +132,8 @@ class BatchLoop:
     """Rows and seconds of the last batch."""
     _ended: float | None = None
     """When the last batch was complete."""
+    _last_end: int | None = None
+    """When the last batch of this run ended, by the job's clock."""
     _had_rows: float | None = None
     """When the last batch ended that Spark has begun, since it had something to read."""
     _tidying: Future[Any] | None = None
@@ -341,9 +344,11 @@ class BatchLoop:
             prepared = batch.run()
         times.append(time.perf_counter())
         # 3. What was read: positions, event times, and what the user should hear of.
-        observed = {} if input_free else less(observations(self.spark, self.inputs.nodes), counted)
+        read = sources()
+        seen = {} if input_free else observations(self.spark, self.inputs.nodes, read)
+        observed = less(seen, counted)
         check_times(observed)
-        positions = advanced(sources(), observed, moment.now, self.admission.waits)
+        positions = advanced(read, observed, moment.now, self.admission.waits)
         self._tell(batch, observed, positions, input_free=input_free)
         # 4. The record before is delivered and complete: none is decided earlier.
         waited = time.perf_counter()
@@ -361,6 +366,7 @@ class BatchLoop:
         if self.options.max_concurrent_checkpoints == 1:
             self.settle()
         self._cost = (rows_of(observed), time.perf_counter() - times[0])
+        self._last_end = self._now()
 
     def _deliver(
         self,
@@ -514,8 +520,10 @@ class BatchLoop:
         if not self.draining and (
             holder := holder_of(self.settings.flow, positions, moment.now, self._idle_after)
         ):
-            statistics["watermark_held_by"] = holder
-            statistics["watermark_held_since"] = positions[holder].active
+            statistics["watermark_held_by"] = holder.source
+            statistics["watermark_held_since"] = holder.since
+            if holder.partition:
+                statistics["watermark_held_partition"] = holder.partition
         record = Draft(
             "checkpoint",
             sources=dict(positions),
@@ -615,18 +623,22 @@ class BatchLoop:
             return END_OF_TIME
         if parent is None:
             return watermark_of(self.settings.flow, {}, None, now, self._idle_after)
-        looked = looked_until(parent.now, self.began, now, has_looked=self.has_looked)
+        looked = self._looked(parent, now)
         return watermark_of(self.settings.flow, parent.sources, parent.watermark, looked, self._idle_after)
 
-    def held(self) -> tuple[str, int] | None:
-        """The source that holds the watermark back, and when it last had rows."""
+    def _looked(self, parent: Record, now: int) -> int:
+        """Until when it is known what the sources had. Nobody looks while a batch runs: however long it takes, nothing is idle by that."""
+        if self._last_end is not None:
+            return looked_until(parent.now, self._last_end, now, has_looked=False)
+        return looked_until(parent.now, self.began, now, has_looked=self.has_looked)
+
+    def held(self) -> Holder | None:
+        """What holds the watermark back."""
         parent = self.writer.parent
         if parent is None or parent.final:
             return None
-        looked = looked_until(parent.now, self.began, self._now(), has_looked=self.has_looked)
-        holder = holder_of(self.settings.flow, parent.sources, looked, self._idle_after)
-        active = parent.sources[holder].active if holder is not None else None
-        return (holder, active) if holder is not None and active is not None else None
+        looked = self._looked(parent, self._now())
+        return holder_of(self.settings.flow, parent.sources, looked, self._idle_after)
 
     @property
     def _idle_after(self) -> int:

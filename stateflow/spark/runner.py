@@ -51,7 +51,7 @@ from stateflow.spark.carry_out import Sinks, functions_of
 from stateflow.spark.inputs.absent_inputs import absent_inputs
 from stateflow.spark.inputs.foreign_changes import tell_of_outputs
 from stateflow.spark.inputs.lineage import traced
-from stateflow.spark.inputs.open_inputs import OpenInputs, locate, open_inputs
+from stateflow.spark.inputs.open_inputs import Holder, OpenInputs, locate, open_inputs
 from stateflow.spark.inputs.schemas import Outline
 from stateflow.spark.loop import MOST_INPUT_FREE, BatchLoop, BatchReport
 from stateflow.spark.queries import Queries
@@ -112,8 +112,8 @@ class RunReport:
     """The newest complete checkpoint."""
     stopped: str
     """Why it ended: drained, bound reached, or who asked."""
-    held: tuple[str, int] | None = None
-    """The source that holds the watermark back at the run's end, and when it last had rows, in microseconds since 1970."""
+    held: Holder | None = None
+    """What holds the watermark back at the run's end: a source, or a partition of one."""
     lost: tuple[LostRows, ...] = ()
     """The late rows that nobody reads, by operator."""
     warnings: tuple[str, ...] = ()

@@ -34,6 +34,7 @@ from stateflow.spark.internals import (
     queries,
     scheduling,
     scratch_folder,
+    sketches,
     sources,
 )
 from stateflow.spark.internals.java_names import java_names
@@ -237,6 +238,28 @@ def test_files_are_found_by_hadoop(spark: SparkSession, tmp_path: Path) -> None:
 
 def test_outside_of_a_batch_nothing_is_observed(spark: SparkSession) -> None:
     assert queries.observed_metrics(spark) == {}
+
+
+def test_the_highest_value_of_each_key_is_measured(spark: SparkSession) -> None:
+    if not sketches.can_measure_highest(spark):
+        pytest.skip("Spark has had the aggregate since 4.2")
+    far, beyond = 2**53 - 1, 253_402_300_799_999_999
+    rows = [(0, 5), (0, 7), (0, None), (1, None), (2**32 + 3, -9), (2, far), (3, beyond)]
+    frame = spark.createDataFrame(rows, "key long, value long").repartition(3)
+    sketch = frame.agg(sketches.highest_by_key("key", "value")).collect()[0][0]
+    keys = [0, 1, 2, 3, 4, 2**32 + 3]
+    found = sketches.values_by_key(spark, bytes(sketch), keys)
+    rounded = found.pop(3)
+    assert found == {0: 7, 1: None, 2: far, 2**32 + 3: -9}
+    assert rounded is not None
+    assert beyond - 64 <= rounded <= beyond
+    with pytest.raises(IncompatibleError, match="a key that its position does not have"):
+        sketches.values_by_key(spark, bytes(sketch), keys[1:])
+    many = spark.range(5000).agg(sketches.highest_by_key("id", "id")).collect()[0][0]
+    assert sketches.values_by_key(spark, bytes(many), range(5000)) == {key: key for key in range(5000)}
+    too_many = spark.range(140_000).agg(sketches.highest_by_key("id", "id")).collect()[0][0]
+    with pytest.raises(IncompatibleError, match="rows of more than 65536 keys"):
+        sketches.values_by_key(spark, bytes(too_many), [])
 
 
 def test_the_jvm_is_a_process_with_classes(spark: SparkSession) -> None:

@@ -47,7 +47,8 @@ def mark(a: Any, b: Any, now: int, before: int | None = None, idle: int = IDLE) 
 
 
 def holder(a: Any, b: Any, now: int, idle: int = IDLE) -> str | None:
-    return holder_of(TWO, {"a": a, "b": b}, now, idle)
+    found = holder_of(TWO, {"a": a, "b": b}, now, idle)
+    return found.source if found else None
 
 
 def test_the_lowest_source_holds_the_watermark() -> None:

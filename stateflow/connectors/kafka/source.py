@@ -10,9 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from stateflow.connectors import (
+    PARTITION,
     READERS,
     Field,
     Misfits,
@@ -55,6 +57,8 @@ if TYPE_CHECKING:
     from stateflow.connectors.kafka.topic import KafkaTopic
 
 BROKEN = "columnNameOfCorruptRecord"
+_NUMBERS = 1 << 32
+"""A partition's number is its topic's place among the topics times this, and its own number in the topic."""
 _TYPES = {"string": "string", "bytes": "binary"}
 """Of a value that is not taken apart."""
 _SOURCE_OPTIONS = frozenset(name.lower() for name in READERS["kafka"])
@@ -81,15 +85,32 @@ class KafkaMessages(RecentTexts):
     def columns(self, rows: RowType | None) -> RowType | None:
         return self.rows
 
+    has_partitions = True
+
     def streaming(self, spark: SparkSession) -> DataFrame:
         """The messages as a stream of rows."""
+        return self.parsed(self._messages(spark))
+
+    def streaming_with_partitions(self, spark: SparkSession) -> DataFrame:
+        topics = ", ".join(text_in_sql(name) for name in self.topic.topics)
+        number = f"(array_position(array({topics}), {MESSAGE}.topic) - 1) * {_NUMBERS}L + {MESSAGE}.partition"
+        return self.parsed(self._messages(spark), {PARTITION: number})
+
+    def partitions(self, position: str) -> dict[int, str]:
+        return {
+            self.topic.topics.index(topic) * _NUMBERS + int(partition): f"{topic}/{partition}"
+            for topic, offsets in json.loads(position).items()
+            if topic in self.topic.topics
+            for partition in offsets
+        }
+
+    def _messages(self, spark: SparkSession) -> DataFrame:
         if self.registry is not None:
             self.registry.check()
-        reader = spark.readStream.format("kafka").options(**self._reader_options())
-        return self.parsed(reader.load())
+        return spark.readStream.format("kafka").options(**self._reader_options()).load()
 
-    def parsed(self, messages: DataFrame) -> DataFrame:
-        """The rows of messages as Spark's source gives them."""
+    def parsed(self, messages: DataFrame, beside: Mapping[str, str] = MappingProxyType({})) -> DataFrame:
+        """The rows of messages as Spark's source gives them; `beside`: more columns, and the SQL that makes them of the message."""
         frame = messages.selectExpr(f"struct(*) as {MESSAGE}")
         if self.topic.value in DESCRIBED:
             # Before anything else is beside the message, which all goes through Python.
@@ -110,7 +131,7 @@ class KafkaMessages(RecentTexts):
             reasons += [*self._reasons_of_deletion(), (f"{REASON} is not null", REASON)]
         elif self.topic.value == "string":
             reasons.append((f"not is_valid_utf8({_TEXT})", "'it is no text in UTF-8'"))
-        return self._fitted(frame, reasons)
+        return self._fitted(frame, reasons, beside)
 
     @property
     def reader_options(self) -> dict[str, str]:
@@ -286,7 +307,9 @@ class KafkaMessages(RecentTexts):
             ),
         ]
 
-    def _fitted(self, frame: DataFrame, reasons: list[tuple[str, str]]) -> DataFrame:
+    def _fitted(
+        self, frame: DataFrame, reasons: list[tuple[str, str]], beside: Mapping[str, str]
+    ) -> DataFrame:
         broken, mode = self.column_of_broken_rows, self.reader_options["mode"].upper()
         wrong = " or ".join(f"coalesce({condition}, false)" for condition, _ in reasons)
         said = (
@@ -324,8 +347,9 @@ class KafkaMessages(RecentTexts):
         if mode == "DROPMALFORMED" and not broken and misfits.condition:
             frame = frame.where(f"not coalesce({misfits.condition}, false)")
         others = [quoted(name) for name in of_message(self.rows) if name not in columns]
-        frame = frame.selectExpr(*misfits.selected, *others)
-        return frame.selectExpr(*as_of_today(self.rows))
+        more = [f"{sql} as {name}" for name, sql in beside.items()]
+        frame = frame.selectExpr(*misfits.selected, *others, *more)
+        return frame.selectExpr(*as_of_today(self.rows), *beside)
 
     @property
     def _row(self) -> str:

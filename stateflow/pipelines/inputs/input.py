@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from stateflow.pipelines.rows.row_type import RowType
 
 
+PARTITION = "_sf_partition"
+"""The column with the number of a row's partition."""
+
+
 class Declarable(ABC):
     """What `flow.source` takes."""
 
@@ -34,6 +38,17 @@ class Input(Declarable):
     @abstractmethod
     def streaming(self, spark: SparkSession) -> DataFrame:
         """Its rows as a stream."""
+
+    has_partitions = False
+    """Whether it tells of each row which partition it is of."""
+
+    def streaming_with_partitions(self, spark: SparkSession) -> DataFrame:
+        """Its rows as a stream, each with the number of its partition in the column `PARTITION`."""
+        raise NotImplementedError(f"{self.named} has no partitions")
+
+    def partitions(self, position: str) -> Mapping[int, str]:
+        """The names of the partitions that a position has, by their numbers."""
+        return {}
 
     def columns(self, rows: RowType | None) -> RowType | None:
         """The fields of its rows, where the flow gives it `rows`."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import msgspec
 from pyspark.errors import PySparkException
@@ -16,16 +18,17 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from stateflow.errors import IncompatibleError, NotFoundError, StateflowError, UsageError
-from stateflow.format.records import SourceState
+from stateflow.format.records import PartitionTime, SourceState
 from stateflow.format.source_offsets import SourceLeaves
 from stateflow.operators.lateness import is_late
 from stateflow.pipelines.absent import Watched, is_watched, may_have_nulls, watched
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.graph import SinkNode, SourceNode, put_table
 from stateflow.pipelines.inputs.files import Files
-from stateflow.pipelines.inputs.input import Input
+from stateflow.pipelines.inputs.input import PARTITION
 from stateflow.pipelines.inputs.tables import DeltaTable
 from stateflow.pipelines.rows.row_type import quoted
+from stateflow.spark.inputs.partition_times import advanced_partitions, kept_awake, lowest_partition
 from stateflow.spark.internals.delta_log import CHANGE_FEED, DeltaLog
 from stateflow.spark.internals.file_systems import missing
 from stateflow.spark.internals.frames import empty_frame
@@ -33,8 +36,10 @@ from stateflow.spark.internals.gateway import JAVA_ERRORS, first_line
 from stateflow.spark.internals.managed_tables import managed_stream, refuse_path
 from stateflow.spark.internals.plans import parts_of_union
 from stateflow.spark.internals.queries import observed_metrics
+from stateflow.spark.internals.sketches import can_measure_highest, highest_by_key, values_by_key
 from stateflow.spark.shuffle.exchange import LATE
 from stateflow.spark.sources.catalog_tables import located
+from stateflow.spark.sources.kafka import parse
 from stateflow.spark.sources.kafka_topics import ids_of_topics
 from stateflow.spark.sources.leaves import LeafDescription, check_frame, leaves_of, topic_ids_of
 
@@ -46,6 +51,7 @@ _OBSERVED = "stateflow-source-"
 _PRESENT = "present"
 _WHOLE = "whole"
 _EARLY = "early"
+_PARTITIONS = "partitions"
 _EARLY_1970 = "between timestamp'1970-01-01 00:00:00Z' and timestamp'1970-04-26 00:00:00Z'"
 """Seconds since 1970 that are numbers below ten million."""
 _BITS = 62
@@ -132,6 +138,7 @@ def open_inputs(spark: SparkSession, flow: Flow, *, exactly_once: bool) -> OpenI
         opened += leaves
     nodes = tuple(flow.sources)
     stream = _unioned([(node, _observed(node, frames[node.uid])) for node in nodes])
+    frames |= {node.uid: frames[node.uid].drop(PARTITION) for node in nodes if node.per_partition}
     # The streams of the union are other objects, in the same order.
     streams = zip(check_frame(stream, exactly_once), opened, strict=True)
     leaves_read = tuple(replace(leaf, topic_ids=own.topic_ids, target=own.target) for leaf, own in streams)
@@ -173,7 +180,7 @@ def _open_frame(spark: SparkSession, node: SourceNode) -> DataFrame:
             )
         if isinstance(factory, DeltaTable) and factory.reads_changes:
             _require_feed(spark, node.uid, factory)
-        frame = _stream(spark, node.uid, factory)
+        frame = _stream(spark, node)
     except StateflowError:
         raise
     except Exception as error:
@@ -197,7 +204,15 @@ def _open_frame(spark: SparkSession, node: SourceNode) -> DataFrame:
     return frame
 
 
-def _stream(spark: SparkSession, uid: str, factory: Input) -> DataFrame:
+def _stream(spark: SparkSession, node: SourceNode) -> DataFrame:
+    uid, factory = node.uid, node.factory
+    if node.per_partition:
+        if not can_measure_highest(spark):
+            raise IncompatibleError(
+                f"source {uid!r}: watermark=sf.per_partition(...) needs Spark 4.2, which can measure the event time of each partition: upgrade "
+                "Spark, or say watermark='10 minutes', which goes by all partitions together"
+            )
+        return factory.streaming_with_partitions(spark)
     if not isinstance(factory, DeltaTable):
         return factory.streaming(spark)
     if factory.managed:
@@ -233,9 +248,10 @@ def _not_there(node: SourceNode, condition: str, error: Exception) -> str:
 def _observed(node: SourceNode, frame: DataFrame) -> DataFrame:
     measures = [F.count(F.lit(1)).alias("rows")]
     if node.event_time is not None:
-        measures.append(
-            F.max(F.unix_micros(F.col(f"`{node.event_time}`").cast("timestamp"))).alias("event_time")
-        )
+        micros = f"unix_micros(cast(`{node.event_time}` as timestamp))"
+        measures.append(F.max(F.expr(micros)).alias("event_time"))
+        if node.per_partition:
+            measures.append(highest_by_key(PARTITION, micros).alias(_PARTITIONS))
     if is_watched(node):
         measures += [
             F.bit_or(F.expr(_bits([each.present for each in some]))).alias(f"{_PRESENT}{k}")
@@ -250,7 +266,8 @@ def _observed(node: SourceNode, frame: DataFrame) -> DataFrame:
         measures.append(
             F.bit_or(F.expr(_bits([f"{quoted(each)} {_EARLY_1970}" for each in times]))).alias(_EARLY)
         )
-    return frame.observe(_OBSERVED + node.uid, *measures)
+    observed = frame.observe(_OBSERVED + node.uid, *measures)
+    return observed.drop(PARTITION) if node.per_partition else observed
 
 
 def _watched(node: SourceNode) -> list[Watched]:
@@ -327,10 +344,17 @@ class Observation:
     """Fields that some row has no value in, though its class says that it always has one."""
     early: tuple[str, ...] = ()
     """Fields in which some row has a time of early 1970, as numbers have that are no times."""
+    partitions: Mapping[str, int | None] | None = None
+    """Of a source whose watermark is held per partition: the highest event time of each partition that had rows."""
 
 
-def observations(spark: SparkSession, nodes: Sequence[SourceNode]) -> dict[str, Observation]:
-    """Rows and highest event time per source, as the running batch observed them; call after its jobs.
+def observations(
+    spark: SparkSession,
+    nodes: Sequence[SourceNode],
+    positions: Mapping[str, SourceState] = MappingProxyType({}),
+) -> dict[str, Observation]:
+    """Rows and highest event time per source, as the running batch observed them; call after its jobs. Without `positions`, the batch's
+    end, nothing is said of partitions.
 
     A transform that reads its frame twice counts its rows twice; the highest event time is right all the same. Failed
     tries of the batch count too: see `less`.
@@ -353,8 +377,19 @@ def observations(spark: SparkSession, nodes: Sequence[SourceNode]) -> dict[str, 
                 tuple(
                     name for k, name in enumerate(_parsed_times(node)) if (values.get(_EARLY) or 0) >> k & 1
                 ),
+                _of_partitions(spark, node, positions.get(uid), values),
             )
     return by_source
+
+
+def _of_partitions(
+    spark: SparkSession, node: SourceNode, position: SourceState | None, values: Mapping[str, Any]
+) -> dict[str, int | None] | None:
+    if not node.per_partition or position is None:
+        return None
+    names = node.factory.partitions(position.lines[0])
+    sketch = values.get(_PARTITIONS)
+    return {names[key]: time for key, time in values_by_key(spark, sketch, names).items()} if sketch else {}
 
 
 def check_times(observed: Mapping[str, Observation]) -> None:
@@ -436,22 +471,49 @@ def watermark_of(
     return lowest if before is None else max(before, lowest)
 
 
-def holder_of(flow: Flow, sources: Mapping[str, SourceState], now: int, idle_after: int) -> str | None:
-    """The source that holds the watermark back: the lowest of those that are not idle, while another one had rows since
-    and is ahead."""
+class Holder(NamedTuple):
+    """What holds the watermark back."""
+
+    source: str
+    since: int
+    """When it last had rows."""
+    partition: str = ""
+    """The partition of the source, if it is only that."""
+
+
+def holder_of(flow: Flow, sources: Mapping[str, SourceState], now: int, idle_after: int) -> Holder | None:
+    """What holds the watermark back: the lowest of the sources that are not idle, while another one had rows since and is ahead; or,
+    whenever it last had rows, its lowest partition, if the rows there would be late by the newest row of the source."""
     marks = _marks(flow, sources, now, idle_after)
-    if len(marks) < 2:
+    if not marks:
         return None
     uid = min(marks, key=lambda uid: (marks[uid] is not None, marks[uid] or 0))
     lowest = marks[uid]
     if uid not in sources or (active := sources[uid].active) is None:
         return None
+    if held := _lowest_of_its_source(flow, uid, sources[uid], now, idle_after):
+        return held
     passed = [
         other
         for other, mark in marks.items()
         if mark is not None and (lowest is None or mark > lowest) and (sources[other].active or 0) > active
     ]
-    return uid if passed else None
+    return Holder(uid, active) if passed else None
+
+
+def _lowest_of_its_source(
+    flow: Flow, uid: str, state: SourceState, now: int, idle_after: int
+) -> Holder | None:
+    node = next(node for node in flow.sources if node.uid == uid)
+    if not node.per_partition or state.event_time is None or node.watermark is None:
+        return None
+    name = lowest_partition(state.partitions, now, idle_after)
+    if name is None:
+        return None
+    own = state.partitions[name]
+    if own.event_time is None or own.active is None or own.event_time >= state.event_time - node.watermark:
+        return None
+    return Holder(uid, own.active, name)
 
 
 def _marks(
@@ -476,8 +538,15 @@ def _marks(
         had_rows_last = state.event_time is not None and state.active == last
         idle = idle_after > 0 and state.active is not None and now - state.active > idle_after
         if had_rows_last or not idle:
-            marks[node.uid] = None if state.event_time is None else state.event_time - node.watermark
+            reached = _reached(node, state, now, idle_after)
+            marks[node.uid] = None if reached is None else reached - node.watermark
     return marks
+
+
+def _reached(node: SourceNode, state: SourceState, now: int, idle_after: int) -> int | None:
+    """How far event time is in a source. Of a record from before the pipeline said `per_partition` no partition is known."""
+    name = lowest_partition(state.partitions, now, idle_after) if node.per_partition else None
+    return state.event_time if name is None else state.partitions[name].event_time
 
 
 def advanced(
@@ -493,11 +562,24 @@ def advanced(
     for uid, state in sources.items():
         observation = observed.get(uid)
         if observation is None or not observation.rows:
-            out[uid] = msgspec.structs.replace(state, active=now) if uid in waiting else state
+            held = {"active": now, "partitions": kept_awake(state.partitions, now)}
+            out[uid] = msgspec.structs.replace(state, **held) if uid in waiting else state
             continue
         times = [t for t in (state.event_time, observation.event_time) if t is not None]
-        out[uid] = msgspec.structs.replace(state, event_time=max(times) if times else None, active=now)
+        out[uid] = msgspec.structs.replace(
+            state,
+            event_time=max(times) if times else None,
+            active=now,
+            partitions=_partitions_after(state, observation, now),
+        )
     return out
+
+
+def _partitions_after(state: SourceState, observation: Observation, now: int) -> dict[str, PartitionTime]:
+    if observation.partitions is None:
+        return {}
+    there = {f"{topic}/{partition}" for topic, partition in parse(state.lines[0])}
+    return advanced_partitions(state.partitions, observation.partitions, there, now)
 
 
 def unioned(frames: Sequence[DataFrame]) -> DataFrame:

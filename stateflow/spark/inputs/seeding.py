@@ -63,6 +63,7 @@ def capture(
             active=before.active,
             since=since.get(uid, ""),
             topic_ids=topic_ids.get(uid, {}),
+            partitions=before.partitions,
         )
         first_leaf += len(lines)
     return captured

@@ -51,6 +51,7 @@ function watermark(at, now) {
 // Which source to look at when the watermark stands still.
 function Holder({ held }) {
   if (!held) return null;
+  if (held.partition) return html`<small class="held">held back by partition ${held.partition} of source ${held.source}, whose last rows came at <${Moment} at=${held.since} /></small>`;
   return html`<small class="held">held back by source ${held.source}, without rows since <${Moment} at=${held.since} /></small>`;
 }
 
