@@ -9,7 +9,7 @@ Aggregate AggregatingState BroadcastState BusyError ColumnarContext ColumnarOper
 CorruptError CustomSerializer Delivery DisagreementError FencedError Flow IncompatibleError Job KeyedProcess KeyedStream
 ListState MapState NotFoundError OperatorListState Output PartitionProcess Pipeline ReducingState StateTypeError StateflowError Stream
 Timer UnavailableError UnionListState UsageError ValueState Window WindowBounds WindowProcess WindowedStream aggregate collect columns
-count count_distinct count_window cumulative delta field files first hopping iceberg kafka last max mean memory min output pipeline postgres quantile session stddev sum
+count count_distinct count_window cumulative delta field files first hopping iceberg kafka last max mean memory min output per_partition pipeline postgres quantile session stddev sum
 table testing top_values ttl tumbling variance
 """
 

@@ -38,7 +38,7 @@ def highest_by_key(key: str, value: str) -> Column:
 
 
 @internal(
-    f"{_SKETCHES}.Sketches.heapifySketch(org.apache.datasketches.memory.Memory, {_SKETCHES}.SummaryDeserializer)",
+    f"{_SKETCHES}.Sketches.heapifySketch(Memory, SummaryDeserializer)",
     f"{_SKETCHES}.Sketch.isEstimationMode()",
     f"{_SKETCHES}.Sketch.iterator()",
     f"{_SKETCHES}.TupleSketchIterator.next()",
@@ -47,7 +47,7 @@ def highest_by_key(key: str, value: str) -> Column:
     f"{_SKETCHES}.adouble.DoubleSummary.getValue()",
     f"{_SKETCHES}.adouble.DoubleSummaryDeserializer()",
     "org.apache.datasketches.memory.Memory.wrap(byte[])",
-    "org.apache.datasketches.hash.MurmurHash3.hash(long,long)",
+    "org.apache.datasketches.hash.MurmurHash3.hash(long, long)",
     seen_in=("pyspark 4.2.0",),
 )
 def values_by_key(spark: SparkSession, sketch: bytes, keys: Iterable[int]) -> dict[int, int | None]:
