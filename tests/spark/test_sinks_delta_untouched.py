@@ -139,14 +139,14 @@ def test_a_batch_of_growing_keys_rewrites_the_batch_before_it_and_nothing_else(
     sink = opened(spark, path)
     model: dict[int, tuple[Any, ...]] = {}
     before: dict[str, LoggedFile] = {}
-    for k in range(5):
+    for k in range(3):
         batch = between(100 * k - 10, 100 * k + 100, k)
         assert log.deliver(sink, rows(spark, batch)) == "committed"
         model.update((row[0], row) for row in batch)
         now = files(spark, path)
         assert len(before.keys() - now.keys()) == min(k, 1)
         before = now
-    assert len(before) == 5
+    assert len(before) == 3
     assert contents(spark, path) == sorted(model.values())
     told = spark.sql(f"DESCRIBE HISTORY delta.`{path}`").first()
     assert told is not None
@@ -208,7 +208,7 @@ def test_random_batches_leave_what_a_table_of_all_keys_has(
 def test_small_batches_keep_a_table_of_few_files(
     spark: SparkSession, path: Path, log: SinkLog, apart: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    most = 3
+    most = 2
     monkeypatch.setattr(delta_rewrite, "MOST_SMALL", most)
     sink = opened(spark, path)
     counts = []
