@@ -23,9 +23,9 @@ from stateflow.storage.store import Entry, Store
 
 SEGMENT = 256
 LONGEST_UID = 255
+"""Most characters of a source's uid that are taken from a batch's note; a run may have noted anything."""
 _LONGEST_PARTITION = 260
 """A topic has a name of up to 249 letters, a partition a number of up to ten digits."""
-"""Most characters of a source's uid that are taken from a batch's note; a run may have noted anything."""
 Millis = Annotated[int, msgspec.Meta(ge=0, le=END_OF_TIME // 1000)]
 
 
