@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from types import MappingProxyType
 from typing import Any
 
 from stateflow.pipelines.graph import SourceNode
@@ -26,6 +27,8 @@ class Absence:
     """The class says that the field always has a value."""
     owner: str = dataclasses.field(default="", compare=False)
     """The class that declares the field."""
+    part: str = ""
+    """A field that would have what the source gives beside its texts, and that the class lacks."""
 
     @property
     def refused(self) -> bool:
@@ -97,9 +100,15 @@ def _inside(hint: Any, sql: str, path: str, some: Callable[[str], str], depth: i
         yield from _inside(field.hint, inner, name, some, depth)
 
 
-def absences(rows: RowType, without_value: Collection[str], in_files: Collection[str]) -> Iterator[Absence]:
+def absences(
+    rows: RowType,
+    without_value: Collection[str],
+    in_files: Collection[str],
+    parts: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[Absence]:
     """The fields without a value in a batch that its files lack and that somebody should hear of. `in_files` are paths of columns
-    in the files, in their own case, as the readers of files compare them.
+    in the files, in their own case, as the readers of files compare them. `parts`: what else the source gives, by the name that people know
+    it by, with the name of its field.
     """
     by_parent: dict[str, set[str]] = defaultdict(set)
     for path in in_files:
@@ -109,10 +118,10 @@ def absences(rows: RowType, without_value: Collection[str], in_files: Collection
         parent = each.path.rpartition(".")[0]
         # Of a class whose rows the files do not have at all its own field is the absent one.
         if each.path in without_value and (not parent or by_parent[parent]):
-            yield from _absence(each, by_parent[parent])
+            yield from _absence(each, by_parent[parent], "" if parent else parts.get(each.path, ""))
 
 
-def _absence(each: Watched, there: Collection[str]) -> Iterator[Absence]:
+def _absence(each: Watched, there: Collection[str], part: str) -> Iterator[Absence]:
     rows, field = each.owner, each.field
     if any(name in there for name in (field.name, *field.aliases)):
         return
@@ -122,9 +131,9 @@ def _absence(each: Watched, there: Collection[str]) -> Iterator[Absence]:
     cased = {name.lower(): name for name in there if name.lower() in declared}
     near = get_close_matches(field.name.lower(), list(unknown), 1, 0.75)
     alike = cased.get(field.name.lower(), "") or (unknown[near[0]] if near else "")
-    wanted = is_wanted(rows, field)
-    if wanted or alike:
-        yield Absence(each.path, alike, wanted, rows.name)
+    wanted, part = is_wanted(rows, field), "" if part in declared else part
+    if wanted or alike or part:
+        yield Absence(each.path, alike, wanted, rows.name, part)
 
 
 def maps_in(rows: RowType) -> frozenset[str]:

@@ -266,9 +266,9 @@ class _Run:
         exactly_once = self.options.delivery == "exactly_once"
         inputs = open_inputs(spark, self.flow, exactly_once=exactly_once)
         outline = Outline(spark, self.flow, inputs)
-        head = read_log(self.store, self.layout).head if read_identity(self.store, self.layout) else None
-        outline.check(head)
-        open_sinks = self._open_sinks(spark, outline)
+        log = read_log(self.store, self.layout) if read_identity(self.store, self.layout) else None
+        outline.check(log.head if log else None)
+        open_sinks = self._open_sinks(spark, outline, log.last_commits if log else {})
         stager = Stager(self._opener(), lambda: uuid.uuid4().hex)
         sinks = Sinks(self.job, lambda: spark, stager, functions_of(self.flow))
         if not self.request.takeover and self._newest_epoch() != self._known_epoch:
@@ -363,13 +363,17 @@ class _Run:
             fsync=self.options.local_fsync,
         )
 
-    def _open_sinks(self, spark: SparkSession, outline: Outline) -> dict[str, Sink]:
+    def _open_sinks(
+        self, spark: SparkSession, outline: Outline, last_commits: Mapping[str, int]
+    ) -> dict[str, Sink]:
         sinks, misfits = {}, []
         for node in self.flow.sinks:
             locate(spark, node)
         refuse_one_place(self.flow)
         for node in self.flow.sinks:
             sink = make_sink(node.uid, node.mode, node.target, node.options, self.options.delivery)
+            if (slot := last_commits.get(node.uid)) is not None:
+                sink.last_commit = SinkSlot("", self.job, node.uid, slot, 0)
             try:
                 sink.open(spark, outline.schema(node.inputs[0]))
             except IncompatibleError as error:

@@ -104,6 +104,7 @@ class IcebergAppend(Sink):
 
     def open(self, spark: SparkSession, schema: StructType) -> None:
         if self.table.create and found(self.table) is None:
+            self.refuse_gone(str(self.table))
             self._make(schema)
         table = loaded(self.table)
         self._columns(table, schema)

@@ -63,6 +63,7 @@ class IcebergUpsert(IcebergAppend):
         if self.delete_when is not None:
             deletion(f"the upsert into {self.table}, delete_when", self.delete_when, schema)
         if self.table.create and found(self.table) is None:
+            self.refuse_gone(str(self.table))
             self._make(self._rows(schema), self.keys)
         self._columns(loaded(self.table), schema)
 

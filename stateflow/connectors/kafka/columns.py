@@ -48,6 +48,12 @@ _COLUMNS: Mapping[str, _MessageColumn] = {
 }
 
 
+PARTS = {
+    name.removeprefix(PREFIX): name for name in (KEY, *_COLUMNS) if name not in ("kafka_value", DELETED)
+}
+"""What is of the message, by the name that Spark's source has for it. `value` is not among them: many rows have one of their own."""
+
+
 def of_message(rows: RowType) -> dict[str, Field]:
     """The fields that the message itself gives, by name."""
     return {field.name: field for field in rows.fields if field.name.startswith(PREFIX)}

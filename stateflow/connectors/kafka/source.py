@@ -39,6 +39,7 @@ from stateflow.connectors.kafka.columns import (
     KEY,
     MESSAGE,
     PARSED,
+    PARTS,
     PREFIX,
     REASON,
     check_columns,
@@ -61,6 +62,16 @@ _NUMBERS = 1 << 32
 """A partition's number is its topic's place among the topics times this, and its own number in the topic."""
 _TYPES = {"string": "string", "bytes": "binary"}
 """Of a value that is not taken apart."""
+_ARGUMENTS = {
+    "subscribe": "the topics, kafka('orders', 'returns', ...)",
+    "subscribepattern": "each topic by its name, kafka('orders', 'returns', ...)",
+    "assign": "the topics, kafka('orders', 'returns', ...)",
+    "startingoffsets": "since='earliest' or since='latest'",
+    "startingoffsetsbytimestamp": "since=datetime(2026, 1, 31, tzinfo=UTC)",
+    "startingtimestamp": "since=datetime(2026, 1, 31, tzinfo=UTC)",
+    "includeheaders": "kafka_headers: dict[str, bytes] in the row class",
+}
+"""By the option of Spark's reader in small letters."""
 _SOURCE_OPTIONS = frozenset(name.lower() for name in READERS["kafka"])
 _STRICT = {"mode": "FAILFAST", "enableDateTimeParsingFallback": "false"}
 _TEXT = f"cast({MESSAGE}.value as string)"
@@ -183,6 +194,10 @@ class KafkaMessages(RecentTexts):
     def beside(self) -> frozenset[str]:
         """Names of fields that the message gives, and not the text of its value."""
         return frozenset(of_message(self.rows))
+
+    @property
+    def parts(self) -> Mapping[str, str]:
+        return PARTS
 
     def recent(self, spark: SparkSession, position: str, count: int) -> list[str]:
         """Values before these offsets, a few of each partition, as they are written."""
@@ -400,6 +415,7 @@ def messages_of(uid: str, topic: KafkaTopic, rows: RowType | None) -> KafkaMessa
         descriptors_of(topic)
     elif topic.value != "protobuf":
         schema_text(topic)
+    _check_said(where, topic)
     reader = f"kafka {topic.value}" if f"kafka {topic.value}" in READERS else "kafka"
     check_reader_options(f"{where}, {topic}", reader, topic.options)
     _check_limits(where, topic)
@@ -442,6 +458,13 @@ def schema_text(topic: KafkaTopic) -> str:
             f"{topic}: the Avro schema {topic.schema} cannot be read ({reason}): give the path of a file of Avro's schema in JSON (.avsc)"
         ) from None
     return text
+
+
+def _check_said(where: str, topic: KafkaTopic) -> None:
+    """UsageError for options of Spark's reader that `sf.kafka` has arguments for."""
+    for name in topic.options:
+        if (instead := _ARGUMENTS.get(name.lower())) is not None:
+            raise UsageError(f"{where}, {topic}: instead of option {name!r} say {instead}")
 
 
 def _check_limits(where: str, topic: KafkaTopic) -> None:

@@ -155,12 +155,14 @@ class Relation:
         )
 
 
-def refuse_made_anew(relation: Relation, at: SinkSlot, what: str, oid: int, recorded: int | None) -> str:
-    """The reason why a table is not the one that got the last slot; empty if it is."""
+def refuse_made_anew(
+    relation: Relation, at: SinkSlot, what: str, oid: int, slot: int | None, recorded: int | None
+) -> str:
+    """The reason why a table is not the one that got the last `slot`; empty if it is."""
     if recorded is None or recorded == oid:
         return ""
     return (
-        f"{what} was made anew since slot {at.slot} or one before it came (dropped, or read back from a dump), so that rows may be missing: put "
+        f"{what} was made anew since slot {slot} or one before it came (dropped, or read back from a dump), so that rows may be missing: put "
         f"the old one back; or, if it has what came before, UPDATE {relation.slots} SET relation = {oid} WHERE job = '{at.job}' AND sink = "
         f"'{at.sink}'; or give it a new sink uid"
     )

@@ -132,6 +132,7 @@ class PostgresAppend(Sink):
         rows = self._rows(schema)
         with self._relation() as relation:
             if self.table.create and relation.oid() is None:
+                self.refuse_gone(str(self.table))
                 self._make(relation, rows)
             self._load(relation, rows, "")
             relation.make_slots(str(self.table))
@@ -150,7 +151,7 @@ class PostgresAppend(Sink):
             with self._relation() as relation:
                 load = self._load(relation, rows, operation)
                 slot, oid = relation.slot(at)
-                if reason := refuse_made_anew(relation, at, load.what, load.relation, oid):
+                if reason := refuse_made_anew(relation, at, load.what, load.relation, slot, oid):
                     raise DisagreementError(f"sink and log disagree: {reason}")
             if decide_undecided(slot, prev, at.slot, at.late) == "disagree":
                 raise disagreement(at, load.what, slot, prev)
@@ -326,7 +327,7 @@ def _committed(
         oid = relation.oid()
         if (
             oid is None
-            or (reason := refuse_made_anew(relation, at, load.what, oid, recorded))
+            or (reason := refuse_made_anew(relation, at, load.what, oid, slot, recorded))
             or oid != load.relation
         ):
             still_owner()

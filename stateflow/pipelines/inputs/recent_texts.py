@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from stateflow.pipelines.inputs.input import Input
@@ -25,3 +26,8 @@ class RecentTexts(Input):
     def beside(self) -> frozenset[str]:
         """Names of fields that do not stand in these texts."""
         return frozenset()
+
+    @property
+    def parts(self) -> Mapping[str, str]:
+        """What comes beside these texts, by the name that people know it by, with the name of its field."""
+        return {}

@@ -156,7 +156,8 @@ class AbsentColumns:
             path, names = self._names_read(node, positions, location)
             if names is None:
                 return
-            found = {absence.path: absence for absence in absences(node.rows, seen.absent, names)}
+            parts = node.factory.parts if isinstance(node.factory, RecentTexts) else {}
+            found = {each.path: each for each in absences(node.rows, seen.absent, names, parts)}
             if refused := [absence for absence in found.values() if absence.refused]:
                 raise IncompatibleError(_refusal(node, refused[0], "no row of the batch", path))
         elif seen.rows >= MANY:
@@ -196,6 +197,8 @@ class AbsentColumns:
             return
         count = self._rows[node.uid, name] = self._rows.get((node.uid, name), 0) + rows
         alike = f"; they have {absence.alike!r}, which {absence.owner} lacks" if absence.alike else ""
+        if absence.part:
+            alike += f"; the message's own is in the field {absence.part!r}"
         looked = isinstance(node.factory, Files | RecentTexts)
         lines = (
             "no line of their files names it" if isinstance(node.factory, Files) else "no message names it"

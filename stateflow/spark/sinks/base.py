@@ -30,6 +30,8 @@ class Sink(ABC):
     """
 
     declared: ClassVar[SinkKind]
+    last_commit: SinkSlot | None = None
+    """What the log says that the target got last. The run sets it before `open`."""
 
     @property
     def kind(self) -> str:
@@ -43,7 +45,16 @@ class Sink(ABC):
 
     @abstractmethod
     def open(self, spark: SparkSession, schema: StructType) -> None:
-        """At the start of a run: creates a missing table, checks that rows of `schema` fit it, writes no rows."""
+        """At the start of a run: creates a missing table behind `refuse_gone`, checks that rows of `schema` fit it, writes no rows."""
+
+    def refuse_gone(self, target: str) -> None:
+        """For `open`, before it creates a missing table: DisagreementError if the target had rows. An empty table in its place would look to readers
+        as if there had been none, and stand in the way of whoever puts the old one back."""
+        if (last := self.last_commit) is not None:
+            raise DisagreementError(
+                f"sink and log disagree: {target} is gone, and the log says that it got slot {last.slot} of {last}: put it back as it was, or "
+                "give a new table a new sink uid"
+            )
 
     def with_deletions(self, frame: DataFrame) -> DataFrame:
         """The rows as they are staged: with what a sink adds to say which of them delete."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -32,16 +32,22 @@ checkpoint: of micro-batches of half a second, each tenth would take two."""
 
 
 def open_table(
-    spark: SparkSession, table: DeltaTable, schema: StructType, delivery: DeliveryMode
+    spark: SparkSession,
+    table: DeltaTable,
+    schema: StructType,
+    delivery: DeliveryMode,
+    refuse_gone: Callable[[str], None],
 ) -> tuple[DeltaTable, TableShape]:
-    """The table at its place, and its shape; creates the table when there is none."""
+    """The table at its place, and its shape; creates the table when there is none, and never was."""
     if table.location:
         check_log_store(spark, table.location, delivery)
     if not table.path:
+        refuse_gone(str(table))
         table = _created_by_name(spark, table, schema)
     check_log_store(spark, table.path, delivery)
     log = DeltaLog(spark, table.path, table.managed_as)
     if not log.exists():
+        refuse_gone(str(table))
         create_table(spark, table, schema)
     shape = log.begin().shape()
     if table.partition_by and shape.partition_by != table.partition_by:
