@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +20,7 @@ from stateflow.connectors.kafka.settings import (
 from stateflow.jobs.checking import checked
 from stateflow.masking import hidden
 from stateflow.pipelines.inputs.connection import parsed
+from stateflow.pipelines.rows.row_type import row_type
 from stateflow.spark.sources.kafka_topics import refusal
 
 BROKER = {"bootstrap": "broker:9092"}
@@ -97,6 +99,21 @@ def test_what_cannot_be_meant_is_refused_in_one_sentence_without_a_secret(
     with pytest.raises(UsageError, match=sentence) as refused:
         sf.kafka(*topics, **arguments)
     assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("option", "instead"),
+    [
+        ("startingOffsets", "say since='earliest' or since='latest'"),
+        ("startingtimestamp", "say since=datetime("),
+        ("subscribePattern", "say each topic by its name"),
+        ("includeHeaders", "say kafka_headers: "),
+    ],
+)
+def test_what_an_argument_says_is_no_option(option: str, instead: str) -> None:
+    topic = sf.kafka("a", **BROKER, options={option: "x"})
+    with pytest.raises(UsageError, match=re.escape(f"instead of option {option!r} {instead}")):
+        topic.declared("orders", row_type("user long"))
 
 
 def test_a_connection_gives_properties_and_the_pipeline_goes_before_it(tmp_path: Path) -> None:

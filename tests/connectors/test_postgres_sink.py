@@ -406,6 +406,26 @@ def test_a_table_that_was_made_anew_is_refused_with_the_statement_that_accepts_i
     assert table(database) == [(2, "b")]
 
 
+def test_a_table_that_is_gone_is_not_made_anew(log: SinkLog, database: Server) -> None:
+    sink = opened(log, PAIR, create=True)
+    log.deliver(sink, rows(log, PAIR, (1, "a")))
+    database.run("DROP TABLE shop.t")
+    sink.last_commit = log.at()
+    with pytest.raises(
+        DisagreementError,
+        match=r"table shop.t is gone, and the log says that it got slot 1 of sink 'totals' of job 'orders'",
+    ):
+        sink.open(log.spark, rows(log, PAIR, (1, "a")).schema)
+    assert database.run("SELECT to_regclass('shop.t')") == [(None,)]
+
+
+def test_a_key_may_be_named_in_capitals_where_the_table_is_made(log: SinkLog, database: Server) -> None:
+    sink = opened(log, PAIR, "upsert", create=True, keys=["ID"])
+    log.deliver(sink, rows(log, PAIR, (1, "a")))
+    log.deliver(sink, rows(log, PAIR, (1, "b")))
+    assert table(database) == [(1, "b")]
+
+
 def test_writers_are_those_whose_rows_the_table_of_now_has(log: SinkLog, database: Server) -> None:
     sink = opened(log, PAIR, create=True)
     assert sink.writers(log.spark) == {}

@@ -59,6 +59,22 @@ def test_a_field_that_files_lack_is_misspelt_missing_or_meant(
     assert list(absences(row_type(declared), absent, in_files)) == expected
 
 
+@dataclass
+class Message:
+    user: int
+    key: str | None = None
+    offset: int | None = None
+    kafka_offset: int = 0
+
+
+def test_a_name_of_what_comes_beside_the_texts_is_told_where_it_may_be_missing_too() -> None:
+    parts = {"key": "kafka_key", "offset": "kafka_offset"}
+    found = list(absences(row_type(Message), ["key", "offset"], ["user"], parts))
+    assert found == [Absence("key", wanted=False, part="kafka_key")]
+    assert not found[0].refused
+    assert list(absences(row_type(Message), ["key"], ["user", "key"], parts)) == []
+
+
 def test_only_what_is_as_good_as_certain_is_refused() -> None:
     assert Absence("amout", "amount").refused
     assert not Absence("amout").refused

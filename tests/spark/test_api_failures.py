@@ -486,3 +486,30 @@ def test_state_may_be_dropped_on_purpose_and_a_name_may_change_with_an_alias(ben
     bench.rows("in", [order(1)])
     bench.run(declared(removed, bench), allow_non_restored_state=True)
     assert "sum" not in bench.records("bad")[-1].operators
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_a_table_that_is_gone_is_not_made_anew(bench: Workbench, mode: str) -> None:
+    table = bench.folder / "table"
+
+    @sf.pipeline(f"gone-{mode}")
+    def gone(flow: sf.Flow) -> None:
+        rows = flow.source("in", bench.source("in", ORDER), Order)
+        if mode == "append":
+            rows.append("out", sf.delta(str(table)))
+        else:
+            rows.upsert("out", sf.delta(str(table)), keys=["user"])
+
+    bench.rows("in", [order(1)])
+    bench.run(gone)
+    kept = table.rename(bench.folder / "kept")
+    bench.rows("in", [order(2)])
+    with pytest.raises(
+        sf.DisagreementError,
+        match=f"{table} is gone, and the log says that it got slot [0-9]+ of sink 'out' of job 'gone-{mode}': put it back",
+    ):
+        bench.run(gone)
+    assert not table.exists()
+    kept.rename(table)
+    bench.run(gone)
+    assert bench.spark.read.format("delta").load(str(table)).count() == 2

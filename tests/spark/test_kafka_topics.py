@@ -56,6 +56,14 @@ class Misspelt:
 
 
 @dataclass
+class Parts:
+    user: int
+    headers: dict[str, str] | None = None
+    timestamp: datetime | None = None
+    note: str | None = None
+
+
+@dataclass
 class Kept(Order):
     user: int | None
     amount: float | None
@@ -165,6 +173,7 @@ half = BEGIN + timedelta(seconds=19, milliseconds=500)
 told["rows"] = [ran(both, until=half), ran(both, until=half), ran(both)]
 told["misspelt"] = refused(pipeline("misspelt", Misspelt, "orders"))
 
+told["parts"] = report(pipeline("parts", Parts, "orders")).warnings
 told["latest"] = ran(pipeline("latest", Order, "orders", since="latest"))
 told["since"] = ran(pipeline("since", Order, "orders", since=BEGIN + timedelta(seconds=30)))
 told["later"] = ran(pipeline("later", Order, "orders", since=BEGIN + timedelta(days=300)))
@@ -325,6 +334,13 @@ def test_a_password_of_the_connection_is_in_no_record_and_no_plan(told: dict[str
 
 def test_a_source_begins_where_since_says(told: dict[str, object]) -> None:
     assert (told["latest"], told["since"], told["later"]) == (0, 10, 0)
+
+
+def test_parts_of_a_message_under_the_names_of_spark_are_told(told: dict[str, Any]) -> None:
+    assert [said[: said.index(";", said.index("the message"))] for said in told["parts"]] == [
+        f"source 'events': 40 rows have no {name!r} at all, a field of Parts: no message names it; the message's own is in the field 'kafka_{name}'"
+        for name in ("headers", "timestamp")
+    ]
 
 
 def test_a_since_that_is_too_late_or_does_not_count_any_more_is_told(told: dict[str, Any]) -> None:

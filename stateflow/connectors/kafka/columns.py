@@ -48,9 +48,7 @@ _COLUMNS: Mapping[str, _MessageColumn] = {
 }
 
 
-PARTS = {
-    name.removeprefix(PREFIX): name for name in (KEY, *_COLUMNS) if name not in ("kafka_value", DELETED)
-}
+PARTS = {name.removeprefix(PREFIX): name for name in (KEY, *_COLUMNS) if name not in ("kafka_value", DELETED)}
 """What is of the message, by the name that Spark's source has for it. `value` is not among them: many rows have one of their own."""
 
 

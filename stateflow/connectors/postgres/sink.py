@@ -237,7 +237,10 @@ class PostgresAppend(Sink):
 
         columns = [f"{quoted(name)} {made_type(kind)}" for name, kind in rows]
         if self.keys:
-            columns.append(f"PRIMARY KEY ({', '.join(map(quoted, self.keys))})")
+            made = {name.lower(): quoted(name) for name, _ in rows}
+            # As for Delta's columns, capitals make no difference to who names them.
+            keys = [made.get(key.lower(), quoted(key)) for key in self.keys]
+            columns.append(f"PRIMARY KEY ({', '.join(keys)})")
         try:
             relation.connection.execute(f"CREATE TABLE IF NOT EXISTS {relation.name} ({', '.join(columns)})")
             relation.connection.commit()

@@ -60,9 +60,7 @@ class DeltaAppend(TableSink):
         return cls(target, delivery)
 
     def open(self, spark: SparkSession, schema: StructType) -> None:
-        self.table, shape = open_table(
-            spark, self.table, schema, self.delivery, self.refuse_gone
-        )
+        self.table, shape = open_table(spark, self.table, schema, self.delivery, self.refuse_gone)
         check_fit(schema, shape, str(self.table), self.table.in_sql)
 
     def prepare(self, frame: DataFrame, at: SinkSlot, prev: int | None, stager: Stager) -> Prepared:

@@ -92,9 +92,7 @@ class DeltaUpsert(TableSink):
                 )
         self._deletion(schema)
         schema = self._written(schema)
-        self.table, shape = open_table(
-            spark, self.table, schema, self.delivery, self.refuse_gone
-        )
+        self.table, shape = open_table(spark, self.table, schema, self.delivery, self.refuse_gone)
         self._check(shape, schema)
         _violations(
             spark.createDataFrame([], schema),
