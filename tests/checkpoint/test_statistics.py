@@ -11,6 +11,7 @@ from stateflow.checkpoint.rescale import rescaled_operators
 from stateflow.checkpoint.statistics import (
     HistoryLine,
     damaged_segments,
+    held,
     history,
     history_line,
     read_segments,
@@ -28,6 +29,31 @@ from tests.protocol.turns import Choose, Played, Turns, some_schedules
 @pytest.fixture
 def world() -> World:
     return World(MemoryStore())
+
+
+@pytest.mark.parametrize(
+    ("noted", "named"),
+    [
+        ("orders/7", True),
+        (f"{'t' * 249}/2147483647", True),
+        ("t" * 261, False),
+        ("", False),
+        (7, False),
+        (None, False),
+        (["orders/7"], False),
+    ],
+)
+def test_a_partition_that_cannot_be_one_is_left_out_of_what_holds_the_watermark(
+    noted: object, named: bool
+) -> None:
+    statistics = {
+        "watermark_held_by": "orders",
+        "watermark_held_since": 5,
+        "watermark_held_partition": noted,
+    }
+    source = {"source": "orders", "since": 5}
+    assert held(statistics) == ({**source, "partition": noted} if named else source)
+    assert held({"watermark_held_partition": noted}) == {}
 
 
 def segments(world: World) -> list[str]:

@@ -181,6 +181,23 @@ def test_show_names_the_source_that_holds_the_watermark(command: Command, root: 
     assert command("show", "free", "--checkpoint-dir", root, "-o", "json").json["watermark_held"] == {}
 
 
+def test_show_names_the_partition_that_holds_the_watermark(command: Command, root: Path) -> None:
+    since = 1_767_225_600_000_000
+    noted = {
+        "watermark_held_by": "clicks",
+        "watermark_held_since": since,
+        "watermark_held_partition": "clicks/7",
+    }
+    MadeJob(str(root), watermark=since, noted=noted).batch()
+    shown = " ".join(command("show", "orders", "--checkpoint-dir", root).out.split())
+    assert (
+        "held back by partition clicks/7 of source clicks, whose last rows came at 2026-01-01 00:00:00"
+        in shown
+    )
+    document = command("show", "orders", "--checkpoint-dir", root, "-o", "json").json
+    assert document["watermark_held"] == {"source": "clicks", "since": since, "partition": "clicks/7"}
+
+
 def test_show_tells_the_size_of_batches_who_waits_and_of_hot_keys(command: Command, root: Path) -> None:
     orders = {"source": "orders", "unit": "bytes", "most": 48 << 20, "took": 44 << 20}
     clicks = {"source": "clicks", "unit": "rows", "most": 120_000}

@@ -14,6 +14,7 @@ from stateflow.cli.output import ConsoleOutput
 from stateflow.cli.progress import WIDTH, batch_line, full_line, run_document, run_line
 from stateflow.format.records import END_OF_TIME
 from stateflow.pipelines.lost_rows import LostRows
+from stateflow.spark.inputs.open_inputs import Holder
 from stateflow.spark.runner import RunReport
 
 SINCE = 1_767_225_600_000_000
@@ -23,12 +24,25 @@ def test_the_last_line_names_the_source_that_holds_the_watermark() -> None:
     plain = RunReport("orders", 1, 2, 1801, 3, "input drained")
     assert run_line(plain) == "orders: input drained at checkpoint 3 after 2 batches and 1,801 rows"
     assert run_document(plain)["watermarkHeld"] is None
-    held = RunReport("orders", 1, 2, 1801, 3, "input drained", ("clicks", SINCE))
+    held = RunReport("orders", 1, 2, 1801, 3, "input drained", Holder("clicks", SINCE))
     assert run_line(held) == (
         "orders: input drained at checkpoint 3 after 2 batches and 1,801 rows; source clicks holds the watermark back, "
         "without rows since 2026-01-01 00:00:00"
     )
     assert run_document(held)["watermarkHeld"] == {"source": "clicks", "since": SINCE}
+
+
+def test_the_last_line_names_the_partition_that_holds_the_watermark() -> None:
+    held = RunReport("orders", 1, 2, 1801, 3, "input drained", Holder("clicks", SINCE, "clicks/7"))
+    assert run_line(held) == (
+        "orders: input drained at checkpoint 3 after 2 batches and 1,801 rows; partition clicks/7 of source clicks holds the "
+        "watermark back, whose last rows came at 2026-01-01 00:00:00"
+    )
+    assert run_document(held)["watermarkHeld"] == {
+        "source": "clicks",
+        "since": SINCE,
+        "partition": "clicks/7",
+    }
 
 
 def test_the_last_line_counts_one_of_each() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from stateflow.compatibility.states import resolve_states
-from stateflow.format.records import Prepared, SourceState
+from stateflow.format.records import PartitionTime, Prepared, SourceState
 from stateflow.pipelines.loading import load_pipeline
 from stateflow.storage.files import inline
 from tests.jobs.fake import ClaimedJob
@@ -35,6 +35,8 @@ class MadeJob(ClaimedJob):
         self.watermark, self.small = watermark, small
         self.noted = noted or {}
         """Further statistics of each batch."""
+        self.partitions: dict[str, PartitionTime] = {}
+        """How far each partition of the source is, if its watermark is held per partition."""
         self.code: Mapping[str, str] = {}
         """Which version of a pipeline's file made the batches, if that is noted."""
         super().__init__(root, name, **claimed)
@@ -69,7 +71,11 @@ class MadeJob(ClaimedJob):
         self.decide(
             now=now,
             watermark=self.watermark,
-            sources={"events": SourceState(lines=(OFFSET % slot,), kind="delta", event_time=now)},
+            sources={
+                "events": SourceState(
+                    lines=(OFFSET % slot,), kind="delta", event_time=now, partitions=self.partitions
+                )
+            },
             operators={"balance": operator},
             sinks={"totals": Prepared(kind=kind, target=target, prev=last, rows=rows)},
             parameters=PARAMETERS,

@@ -19,7 +19,7 @@ from stateflow.checkpoint.retention import Retention
 from stateflow.config.options import Options, load
 from stateflow.config.retention_rule import retention_rule
 from stateflow.errors import CorruptError, FencedError, NotFoundError, UsageError
-from stateflow.format.records import Owner, Pin, Record, encode
+from stateflow.format.records import Owner, PartitionTime, Pin, Record, encode
 from stateflow.format.references import bases, references
 from stateflow.jobs.job import Job
 from stateflow.pipelines.loading import load_pipeline
@@ -247,6 +247,29 @@ def test_event_time_begins_anew_when_it_is_asked_to(scene: Scene) -> None:
     assert head.watermark is None
     assert [(s.event_time, s.active) for s in head.sources.values()] == [(None, None)]
     assert scene.job().log().record(4).sources["events"].event_time is not None
+
+
+def test_each_partition_goes_on_from_where_it_is_unless_event_time_begins_anew(scene: Scene) -> None:
+    known = {"orders/0": PartitionTime(900, 7), "orders/1": PartitionTime(None, 5)}
+    scene.made.partitions = known
+    scene.made.batch()
+    scene.made.beat(ended=True)
+
+    def partitions(job: str) -> dict[str, PartitionTime]:
+        return scene.head(job).sources["events"].partitions
+
+    url, _ = scene.savepoint()
+    for mode in ("no_claim", "claim"):
+        scene.restore(url, mode.replace("_", "-"), claim_mode=mode)
+        assert partitions(mode.replace("_", "-")) == known
+    scene.restore("latest", "fork", from_job="orders")
+    assert partitions("fork") == known
+    scene.restore("latest", "anew", from_job="orders", reset_watermark=True)
+    assert partitions("anew") == {}
+    scene.restore("latest")
+    assert partitions("orders") == known
+    scene.restore("latest", reset_watermark=True)
+    assert partitions("orders") == {}
 
 
 def test_another_parallelism_comes_with_it(scene: Scene) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from stateflow.errors import CorruptError, NotFoundError, StateflowError, UnavailableError, UsageError
 from stateflow.format.layout import is_savepoint_file
-from stateflow.format.records import FileRef, Record, SavepointClaim, encode
+from stateflow.format.records import FileRef, PartitionTime, Record, SavepointClaim, encode
 from stateflow.format.references import references
 from stateflow.savepoints.dispose import dispose_savepoint
 from stateflow.savepoints.format import (
@@ -107,6 +107,14 @@ class TestWhatIsInIt:
         assert sound(target)
         assert state(made.record, target) == state(record, lambda base: claimed if base else root)
         assert len(distinct(made.record)) == 5
+
+    def test_it_has_how_far_each_partition_is(self, tmp_path: Path) -> None:
+        root, target = MemoryStore("root"), MemoryStore("target")
+        known = {"orders/0": PartitionTime(900, 7), "orders/1": PartitionTime(None, 5)}
+        record = checkpoint(root)
+        events = msgspec.structs.replace(record.sources["events"], partitions=known)
+        native(root, msgspec.structs.replace(record, sources={"events": events}), target, tmp_path)
+        assert read_savepoint(target).record.sources["events"].partitions == known
 
     def test_a_record_without_files_is_a_savepoint_too(self, tmp_path: Path) -> None:
         root, target = MemoryStore("root"), MemoryStore("target")

@@ -9,6 +9,8 @@ import pytest
 
 import stateflow as sf
 from stateflow.spark import runner
+from stateflow.spark.batches.batch import Batch
+from stateflow.spark.inputs.open_inputs import Holder
 from tests.spark.pipelines import LATE, ORDER, TOLD, Order, Remembering, Timed, Workbench, at
 
 
@@ -89,7 +91,7 @@ def test_timers_watermarks_lateness_and_idle_sources(
     assert [r.input_free for r in bench.reports] == [False]
     newest = bench.records("time")[-1]
     assert newest.watermark == _micros(29)
-    assert report.held == ("b", newest.sources["b"].active)
+    assert report.held == Holder("b", newest.sources["b"].active or 0)
     assert told(first.batches[-1][1], "row", "idle") == [("row", 4, at(100))]
     # When all sources are idle none holds the others back; then `b` alone is idle, and timers fire: in shards that have
     # no rows too, after those that have, and at last without rows at all.
@@ -133,12 +135,45 @@ def test_a_run_that_finds_nothing_releases_what_a_quiet_source_has_held_back(
     bench.rows("a", [order(3, 30), order(4, 100)])
     held = bench.run(pipeline).held
     assert held is not None
-    assert (held[0], told(out.rows, "idle")) == ("b", [])
+    assert (held.source, told(out.rows, "idle")) == ("b", [])
     # The runs are short, and nobody looks for ten minutes between them.
     clock.now += 600_000_000
     report = bench.run(pipeline)
     assert [r.input_free for r in bench.reports] == [True]
     assert (report.held, told(out.rows, "idle")) == (None, [("idle", 3, at(40))])
+
+
+def test_the_time_that_a_batch_takes_makes_no_source_idle(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody looks while a batch runs, and `b` may get rows meanwhile. A partition is idle as of the same time as a source."""
+    clock, run_batch = Clock(), Batch.run
+    monkeypatch.setattr(runner, "_micros", clock)
+
+    def slowly(batch: Batch) -> Any:
+        clock.now += 200_000_000
+        return run_batch(batch)
+
+    monkeypatch.setattr(Batch, "run", slowly)
+
+    @sf.pipeline("slow")
+    def slow(flow: sf.Flow) -> None:
+        for uid in ("a", "b"):
+            rows = flow.source(uid, bench.source(uid, ORDER), Order, event_time="ts", watermark="1 minute")
+            rows.collect(f"out-{uid}", sf.memory(f"slow-{uid}"))
+
+    # The third batch begins 400 seconds after the last rows of `b`. The job has looked 200 seconds after them.
+    bench.rows("b", [order(2, 3)])
+    for minute in (30, 60, 90):
+        bench.rows("a", [order(1, minute)])
+    report = bench.run(slow)
+    assert [record.watermark for record in bench.records("slow")[-3:]] == [None, _micros(2), _micros(2)]
+    assert report.held is None, "the third batch has seen that `b` had no rows for 400 seconds"
+    bench.rows("b", [order(2, 100)])
+    for minute in (120, 150):
+        bench.rows("a", [order(1, minute)])
+    report = bench.run(slow)
+    assert report.held == Holder("b", bench.records("slow")[-2].now)
 
 
 def _micros(minute: float) -> int:

@@ -106,7 +106,7 @@ def test_the_source_that_holds_the_watermark_is_named_unless_the_note_is_hostile
     notes = {("clicks", since): {"source": "clicks", "since": since // 1000}}
     notes |= dict.fromkeys([("clicks", DIGITS), ("c" * 10_000, since), (7, since), ("clicks", -1)])
     for (source, at), shown in notes.items():
-        noted = {"watermark_held_by": source, "watermark_held_since": at}
+        noted = {"watermark_held_by": source, "watermark_held_since": at, "watermark_held_partition": DIGITS}
         change(store, ORDERS.pending(5), statistics=noted)
         catalog = catalog_of([root_at(store)], Clock())
         row, facts = rows(catalog)["orders"], open_job(catalog)
