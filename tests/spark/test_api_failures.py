@@ -12,7 +12,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import stateflow as sf
-from stateflow.errors import user_frames
+from stateflow.errors import IncompatibleError, user_frames
+from stateflow.spark.inputs import open_inputs
 from stateflow.spark.session.shipping import by_value
 from tests.spark import pipelines
 from tests.spark.pipelines import LARGE, ORDER, Fragile, Order, Sum, Total, Workbench, at
@@ -71,6 +72,27 @@ def test_a_batch_that_fails_changes_nothing_and_says_why(bench: Workbench) -> No
         (1, 2.0),
         (3, 1.0),
     ]
+
+
+def test_a_spark_that_cannot_measure_partitions_refuses_to_hold_the_watermark_per_partition(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the brokers are asked, of which there are none."""
+
+    @sf.pipeline("apart")
+    def apart(flow: sf.Flow) -> None:
+        topic = sf.kafka("orders", bootstrap="nowhere.invalid:9092")
+        orders = flow.source(
+            "orders", topic, Order, event_time="ts", watermark=sf.per_partition("10 minutes")
+        )
+        orders.collect("out", sf.memory("apart"))
+
+    monkeypatch.setattr(open_inputs, "can_measure_highest", lambda spark: False)
+    with pytest.raises(
+        IncompatibleError,
+        match=r"^source 'orders': watermark=sf.per_partition\(...\) needs Spark 4.2, .*: upgrade Spark, or say watermark='10 minutes'",
+    ):
+        open_inputs.open_inputs(bench.spark, apart.build(), exactly_once=True)
 
 
 def test_dead_letters_divert_failing_keys_until_there_are_too_many(bench: Workbench) -> None:

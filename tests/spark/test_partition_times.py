@@ -187,22 +187,21 @@ def test_no_partition_goes_back_and_the_order_of_batches_does_not_matter(
 
 
 def test_only_a_source_with_partitions_takes_it() -> None:
-    def build(source: object) -> None:
+    def build(source: object, mark: object = sf.per_partition(timedelta(minutes=10))) -> None:
         @sf.pipeline("refused")
         def made(flow: sf.Flow) -> None:
-            late = sf.per_partition(timedelta(minutes=10))
-            flow.source("orders", source, Order, event_time="ts", watermark=late).append(  # type: ignore[arg-type]
-                "out", sf.delta("/out")
-            )
+            orders = flow.source("orders", source, Order, event_time="ts", watermark=mark)  # type: ignore[arg-type]
+            orders.append("out", sf.delta("/out"))
 
         made.build()
 
     for source in (sf.delta("/orders"), lambda spark: spark):
         with pytest.raises(
             UsageError,
-            match=r"source 'orders': watermark=sf.per_partition.* goes by the partitions of topics",
+            match=r"source 'orders': watermark=sf.per_partition.* goes by the partitions of topics .* or say watermark='10 minutes'",
         ):
             build(source)
+        build(source, "10 minutes")
     build(sf.kafka("orders", bootstrap="broker:9092"))
 
 
