@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -132,6 +133,8 @@ class BatchLoop:
     """Rows and seconds of the last batch."""
     _ended: float | None = None
     """When the last batch was complete."""
+    _planned: int = 0
+    """When the batch that is under way was to begin, by the job's clock: before its pause, and before its first try."""
     _last_end: int | None = None
     """When the last batch of this run ended, by the job's clock."""
     _had_rows: float | None = None
@@ -159,6 +162,7 @@ class BatchLoop:
         """For foreachBatch. It keeps an error in `failure`, because Spark passes on only the error's text."""
         with self.lock:
             try:
+                self._planned = self._now()
                 self._pause()
                 if self.ended or self.stop.is_set():
                     raise InterruptedError("the run is stopping; this batch is not run")
@@ -176,6 +180,7 @@ class BatchLoop:
     def input_free(self) -> None:
         """Makes a checkpoint without new input, for timers that are due."""
         with self.lock:
+            self._planned = self._now()
             self._pause()
             self._run_with_retries(
                 lambda: self.inputs.empty(self.spark),
@@ -451,7 +456,7 @@ class BatchLoop:
             slot=self.writer.next_slot,
             now=now,
             seed=random.SystemRandom().getrandbits(63),
-            watermark=self._watermark(parent, now),
+            watermark=self._watermark(parent, self._planned),
             parameters=self.parameters,
             shift=parent.shift if parent else 0,
             watermark_before=parent.watermark if parent else None,
@@ -627,7 +632,11 @@ class BatchLoop:
         return watermark_of(self.settings.flow, parent.sources, parent.watermark, looked, self._idle_after)
 
     def _looked(self, parent: Record, now: int) -> int:
-        """Until when it is known what the sources had. Nobody looks while a batch runs: however long it takes, nothing is idle by that."""
+        """Until when it is known what the sources had. Nobody looks while a batch runs, nor between two triggers: however long that takes,
+        nothing is idle by it."""
+        trigger = self.options.trigger
+        if isinstance(trigger, timedelta):
+            now -= round(trigger.total_seconds() * 1e6)
         if self._last_end is not None:
             return looked_until(parent.now, self._last_end, now, has_looked=False)
         return looked_until(parent.now, self.began, now, has_looked=self.has_looked)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import itertools
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from pyspark.sql import DataFrame
 
 import stateflow as sf
 from stateflow.spark import runner
 from stateflow.spark.batches.batch import Batch
 from stateflow.spark.inputs.open_inputs import Holder
+from stateflow.spark.loop import BatchLoop
+from stateflow.spark.queries import Queries
 from tests.spark.pipelines import LATE, ORDER, TOLD, Order, Remembering, Timed, Workbench, at
 
 
@@ -174,6 +178,79 @@ def test_the_time_that_a_batch_takes_makes_no_source_idle(
         bench.rows("a", [order(1, minute)])
     report = bench.run(slow)
     assert report.held == Holder("b", bench.records("slow")[-2].now)
+
+
+@dataclass
+class Delayed:
+    """A job in which `b` has rows in the first batch only, 200 seconds before the second one."""
+
+    bench: Workbench
+    clock: Clock = field(default_factory=Clock)
+
+    def watermarks(self, **options: Any) -> list[int | None]:
+        """Of three batches."""
+
+        @sf.pipeline("delayed")
+        def delayed(flow: sf.Flow) -> None:
+            for uid in ("a", "b"):
+                source = self.bench.source(uid, ORDER)
+                rows = flow.source(uid, source, Order, event_time="ts", watermark="1 minute")
+                rows.collect(f"out-{uid}", sf.memory(f"delayed-{uid}"))
+
+        self.bench.rows("b", [order(2, 3)])
+        for minute in (30, 60, 90):
+            self.bench.rows("a", [order(1, minute)])
+        self.bench.run(delayed, **options)
+        return [record.watermark for record in self.bench.records("delayed")[-3:]]
+
+
+@pytest.fixture
+def job(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> Delayed:
+    made = Delayed(bench)
+    monkeypatch.setattr(runner, "_micros", made.clock)
+    return made
+
+
+HELD = [None, 2, 2]
+"""The third batch begins 400 seconds after the last rows of `b`. The job has looked 200 seconds after them."""
+
+
+def test_the_tries_of_a_batch_make_no_source_idle(job: Delayed, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_batch, tries = Batch.run, itertools.count(1)
+
+    def fails_once_a_batch(batch: Batch) -> Any:
+        job.clock.now += 100_000_000
+        if next(tries) % 2:
+            raise sf.StateflowError("the disk is full")
+        return run_batch(batch)
+
+    monkeypatch.setattr(Batch, "run", fails_once_a_batch)
+    assert job.watermarks(tolerable_failed_batches=1, failure_backoff="1 ms") == [
+        None if mark is None else _micros(mark) for mark in HELD
+    ]
+
+
+@pytest.mark.parametrize("option", ["trigger", "min_pause"])
+def test_the_time_between_two_batches_in_which_nobody_looks_makes_no_source_idle(
+    option: str, job: Delayed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock alone goes on by as much as the option says."""
+    on_batch = BatchLoop.on_batch
+
+    def at_the_trigger(loop: BatchLoop, frame: DataFrame, batch_id: int) -> None:
+        job.clock.now += 200_000_000
+        on_batch(loop, frame, batch_id)
+
+    def paused(loop: BatchLoop) -> None:
+        job.clock.now += 200_000_000
+
+    if option == "trigger":
+        monkeypatch.setattr(BatchLoop, "on_batch", at_the_trigger)
+        monkeypatch.setattr(Queries, "_trigger", lambda queries: {"processingTime": "0 seconds"})
+    else:
+        monkeypatch.setattr(BatchLoop, "_pause", paused)
+    options = {"trigger": "200 seconds", "stop_after": 3} if option == "trigger" else {}
+    assert job.watermarks(**options) == [None if mark is None else _micros(mark) for mark in HELD]
 
 
 def _micros(minute: float) -> int:
