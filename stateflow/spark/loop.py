@@ -207,7 +207,8 @@ class BatchLoop:
             "checkpoint",
             parent,
             sources={**(parent.sources if parent else {}), **beginnings},
-            now=now,
+            # Nobody has looked for rows of the others: the time without a run is not over for them.
+            now=parent.now if parent else now,
             parameters=as_texts(self.parameters),
             versions={**versions(), **self.code},
             statistics={"trigger_timestamp": now // 1000, "positions": sorted(sources), **self._warned()},
@@ -217,12 +218,13 @@ class BatchLoop:
 
     def move_sources(self, sources: Mapping[str, SourceState], undone_by: Mapping[str, int]) -> None:
         """Writes a record that puts sources behind undone versions of their tables. `undone_by`: the version that undid them."""
+        parent = self.writer.parent
         now = self._now()
         record = Draft.continuing(
             "checkpoint",
-            self.writer.parent,
+            parent,
             sources=dict(sources),
-            now=now,
+            now=parent.now if parent else now,
             parameters=as_texts(self.parameters),
             versions={**versions(), **self.code},
             statistics={

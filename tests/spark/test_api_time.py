@@ -180,6 +180,39 @@ def test_the_time_that_a_batch_takes_makes_no_source_idle(
     assert report.held == Holder("b", bench.records("slow")[-2].now)
 
 
+def test_a_source_that_is_added_makes_no_other_one_idle(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its position is recorded before the first batch, which reads what has gathered for the others since the run before."""
+    clock = Clock()
+    monkeypatch.setattr(runner, "_micros", clock)
+
+    def pipeline_with(*more: str) -> sf.Pipeline:
+        @sf.pipeline("grown")
+        def grown(flow: sf.Flow) -> None:
+            for uid in ("a", "b"):
+                rows = flow.source(
+                    uid, bench.source(uid, ORDER), Order, event_time="ts", watermark="1 minute"
+                )
+                rows.collect(f"out-{uid}", sf.memory(f"grown-{uid}"))
+            for uid in more:
+                flow.source(uid, bench.source(uid, ORDER), Order).collect(uid, sf.memory(f"grown-{uid}"))
+
+        return grown
+
+    bench.rows("b", [order(2, 3)])
+    for minute in (30, 60):
+        bench.rows("a", [order(1, minute)])
+    bench.run(pipeline_with())
+    clock.now += 3_600_000_000
+    bench.rows("b", [order(2, 4)])
+    bench.rows("c", [order(3, 0)])
+    bench.run(pipeline_with("c"))
+    positions, batch = bench.records("grown")[-2:]
+    assert positions.statistics["positions"] == ["c"]
+    assert batch.watermark == _micros(2)
+
+
 @dataclass
 class Delayed:
     """A job in which `b` has rows in the first batch only, 200 seconds before the second one."""
