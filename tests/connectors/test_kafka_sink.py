@@ -284,7 +284,9 @@ def test_a_batch_that_fills_the_producers_queue_to_the_last_message_is_sent_in_o
     # Ten wait, half of them go, five fill the queue again: then the slot finds no room.
     sink = opened(log, topics, topic, options={"kafka.queue.buffering.max.messages": "10"})
     assert log.deliver(sink, rows(log, PAIR, *((k, "v") for k in range(15)))) == "committed"
-    assert (len(topics.read(topic)), caplog.text) == (15, "")
+    # Other tests may have had other packages say more.
+    said = [record.getMessage() for record in caplog.records if record.name.startswith("stateflow")]
+    assert (len(topics.read(topic)), said) == (15, [])
 
 
 def test_who_opens_the_sinks_transaction_shuts_out_all_others(topics: Topics, topic: str) -> None:
@@ -307,8 +309,12 @@ def test_who_opens_the_sinks_transaction_shuts_out_all_others(topics: Topics, to
 def test_a_topic_says_where_its_next_messages_will_stand(log: SinkLog, topics: Topics, topic: str) -> None:
     sink = opened(log, topics, topic)
     assert log.deliver(sink, rows(log, PAIR, (1, "a"), (2, "b"))) == "committed"
+    # The markers of a transaction, which are counted, come after its answer, and before anybody reads it.
+    until = time.monotonic() + 30
+    while len(topics.read(topic)) < 2 and time.monotonic() < until:
+        time.sleep(0.1)
     before = ends_of([topic], topics.address)[topic]
-    assert sum(before.values()) >= 2
+    assert sum(before.values()) > 2
     assert ends_of([topic], topics.address)[topic] == before
     assert log.deliver(sink, rows(log, PAIR, (3, "c"))) == "committed"
     assert sum(ends_of([topic], topics.address)[topic].values()) > sum(before.values())
