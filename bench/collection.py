@@ -11,7 +11,7 @@ from typing import Any
 
 import xxhash
 
-from bench.made_state import GROUPS, JOB, OPERATOR, now
+from bench.made_state import GROUPS, JOB, OPERATOR, claimed, now
 from bench.measurement import Measurement, Results, Section, Workplace, at_most, seconds
 from bench.measurement import size as bytes_
 
@@ -58,22 +58,13 @@ def run(side: str, size: Size, workplace: Workplace) -> dict[str, Any]:
 
 def records(root: Path, size: Size) -> None:
     """Decides and completes records by the protocol, like a run, but without fsync."""
-    from stateflow.checkpoint.claim import claim
     from stateflow.checkpoint.draft import Draft
     from stateflow.format.layout import JobLayout
-    from stateflow.format.records import FileRef, OperatorState, Owner, Shard
+    from stateflow.format.records import FileRef, OperatorState, Shard
     from stateflow.storage.roots import open_store
 
     store, layout = open_store(str(root), fsync=False), JobLayout(JOB)
-    writer = claim(
-        store,
-        layout,
-        owner=Owner(run=JOB),
-        ids=lambda: uuid.uuid4().hex,
-        clock=now,
-        carry_out=lambda *_: {},
-        retained=RETAINED,
-    )
+    writer = claimed(store, layout, retained=RETAINED)
     body = os.urandom(size.bytes)
     checksum = xxhash.xxh3_64_hexdigest(body)
     for _ in range(size.checkpoints + RETAINED):

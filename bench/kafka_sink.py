@@ -9,7 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from bench.measurement import Measurement, Results, Section, Workplace, at_most, median, seconds
+from bench.measurement import Measurement, Results, Section, Workplace, at_most, median
+from bench.sink_beside import STEPS, rows_and_ratios
 
 SIDES = ("in_turn",)
 COLUMNS = (
@@ -35,7 +36,7 @@ def run(side: str, size: Size, workplace: Workplace) -> dict[str, Any]:
     from tests.connectors.kafka_server import Topics
     from tests.spark.kafka_broker import broker, connector_jars
 
-    spent: dict[str, list[float]] = {"prepare": [], "commit": [], "spark": []}
+    spent: dict[str, list[float]] = {name: [] for name in STEPS}
 
     def timed(name: str, act: Callable[[], Any]) -> Any:
         began = time.monotonic()
@@ -69,21 +70,9 @@ def run(side: str, size: Size, workplace: Workplace) -> dict[str, Any]:
 
 
 def section(results: Results, size: Size) -> Section:
-    pooled = {
-        name: [value for trial in results.of("in_turn") for value in trial[name]]
-        for name in ("prepare", "commit", "spark")
-    }
-    both = [prepare + commit for prepare, commit in zip(pooled["prepare"], pooled["commit"], strict=True)]
-    ratios = [ours / theirs for ours, theirs in zip(both, pooled["spark"], strict=True)]
-    rows = [
-        [name, seconds(median(values)), f"{seconds(min(values))} to {seconds(max(values))}"]
-        for name, values in (
-            ("this library, exactly once", both),
-            ("of it preparing, in Spark's tasks", pooled["prepare"]),
-            ("of it the commit, by the driver alone", pooled["commit"]),
-            ("Spark's writer, at least once", pooled["spark"]),
-        )
-    ]
+    rows, ratios = rows_and_ratios(
+        results, "of it the commit, by the driver alone", "Spark's writer, at least once"
+    )
     text = (
         f"{size.rows:,} rows of four columns as JSON into two partitions of a topic, with a key. The broker runs on the same machine. Both "
         f"write in turn; the ratio of a pair is {min(ratios):.2f} to {max(ratios):.2f}."

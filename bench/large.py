@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.generate import CACHE
-from bench.made_state import GROUPS, JOB, OPERATOR, STATE, now
+from bench.made_state import GROUPS, JOB, OPERATOR, STATE, claimed, now
 from bench.measurement import Measurement, Plot, Results, Section, Workplace, at_most, median, seconds
 from bench.measurement import size as bytes_
 
@@ -76,11 +76,10 @@ def filled(folder: Path, keys: int, say: Callable[[str], None]) -> float:
     not made again."""
     import msgspec
 
-    from stateflow.checkpoint.claim import claim
     from stateflow.checkpoint.draft import Draft
     from stateflow.format.keygroups import default_assignment
     from stateflow.format.layout import JobLayout
-    from stateflow.format.records import Owner, Shard, StateSchema
+    from stateflow.format.records import Shard, StateSchema
     from stateflow.state.values.serializers import serializer_for
     from stateflow.storage.roots import open_store
     from tests.jobs.state import operator_of
@@ -92,14 +91,7 @@ def filled(folder: Path, keys: int, say: Callable[[str], None]) -> float:
     ids = folder / "ids"
     ids.mkdir(parents=True, exist_ok=True)
     store, layout = open_store(str(folder / "root"), fsync=False), JobLayout(JOB)
-    writer = claim(
-        store,
-        layout,
-        owner=Owner(run=JOB),
-        ids=lambda: uuid.uuid4().hex,
-        clock=now,
-        carry_out=lambda *_: {},
-    )
+    writer = claimed(store, layout)
     assignment = default_assignment(SHARDS, GROUPS)
     with ProcessPoolExecutor(TASKS, multiprocessing.get_context("spawn")) as tasks:
         starts = range(0, keys, _PART)

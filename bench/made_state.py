@@ -6,7 +6,12 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stateflow.checkpoint.writer import Writer
+    from stateflow.format.layout import JobLayout
+    from stateflow.storage.store import Store
 
 JOB, OPERATOR, STATE = "bench", "totals", "total"
 GROUPS = 128
@@ -25,6 +30,22 @@ def now() -> int:
     return time.time_ns() // 1000
 
 
+def claimed(store: Store, layout: JobLayout, **more: Any) -> Writer:
+    """Who decides and completes records of the job by the protocol, like a run; no sink has anything to carry out."""
+    from stateflow.checkpoint.claim import claim
+    from stateflow.format.records import Owner
+
+    return claim(
+        store,
+        layout,
+        owner=Owner(run=JOB),
+        ids=lambda: uuid.uuid4().hex,
+        clock=now,
+        carry_out=lambda *_: {},
+        **more,
+    )
+
+
 def make(root: Path, keys: int, *, shards: int = 8, serializer: Any = float, values: Values = floats) -> None:
     """One checkpoint with a value for each of the keys 0..keys-1; `serializer` is what its state declares.
 
@@ -33,11 +54,10 @@ def make(root: Path, keys: int, *, shards: int = 8, serializer: Any = float, val
     import numpy as np
     import pyarrow as pa
 
-    from stateflow.checkpoint.claim import claim
     from stateflow.checkpoint.draft import Draft
     from stateflow.format.keygroups import default_assignment
     from stateflow.format.layout import JobLayout
-    from stateflow.format.records import Owner, Shard, StateSchema
+    from stateflow.format.records import Shard, StateSchema
     from stateflow.state.backends.rocksdb import rocksdb_backend
     from stateflow.state.backends.rocksdb_options import RocksOptions
     from stateflow.state.keys.codec import KeyCodec
@@ -47,14 +67,7 @@ def make(root: Path, keys: int, *, shards: int = 8, serializer: Any = float, val
     from tests.jobs.state import operator_of, sealed
 
     store, layout = open_store(str(root)), JobLayout(JOB)
-    writer = claim(
-        store,
-        layout,
-        owner=Owner(run=JOB),
-        ids=lambda: uuid.uuid4().hex,
-        clock=now,
-        carry_out=lambda *_: {},
-    )
+    writer = claimed(store, layout)
     entries_out, codec = serializer_for(serializer), KeyCodec(("int",))
     every = np.arange(keys, dtype=np.int64)
     groups = key_groups_of(("int",), [pa.array(every)], GROUPS)
@@ -89,11 +102,10 @@ def go_on(root: Path, batches: Iterable[tuple[Sequence[int], float]]) -> None:
     import numpy as np
     import pyarrow as pa
 
-    from stateflow.checkpoint.claim import claim
     from stateflow.checkpoint.draft import Draft
     from stateflow.checkpoint.log import read_log
     from stateflow.format.layout import JobLayout
-    from stateflow.format.records import FileRef, Owner
+    from stateflow.format.records import FileRef
     from stateflow.state.backends.base import NewFile
     from stateflow.state.backends.rocksdb import rocksdb_backend
     from stateflow.state.backends.rocksdb_options import RocksOptions
@@ -104,14 +116,7 @@ def go_on(root: Path, batches: Iterable[tuple[Sequence[int], float]]) -> None:
     from stateflow.storage.roots import open_store
 
     store, layout = open_store(str(root), fsync=False), JobLayout(JOB)
-    writer = claim(
-        store,
-        layout,
-        owner=Owner(run=JOB),
-        ids=lambda: uuid.uuid4().hex,
-        clock=now,
-        carry_out=lambda *_: {},
-    )
+    writer = claimed(store, layout)
     head = read_log(store, layout).head
     assert head is not None
     operator = head.operators[OPERATOR]

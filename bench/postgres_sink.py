@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from bench.measurement import Measurement, Results, Section, Workplace, at_most, median, seconds
+from bench.measurement import Measurement, Results, Section, Workplace, at_most, median
+from bench.sink_beside import STEPS, rows_and_ratios
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -20,7 +21,6 @@ DRIVER = "org.postgresql:postgresql:42.7.8"
 COLUMNS = "id bigint primary key, name text, amount double precision, at timestamptz"
 NAMES = ("id", "name", "amount", "at")
 VARIABLE = "BENCH_POSTGRES"
-STEPS = ("prepare", "commit", "spark")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,18 +97,7 @@ def run(side: str, size: Size, workplace: Workplace) -> dict[str, Any]:
 
 
 def section(results: Results, size: Size) -> Section:
-    pooled = {name: [value for trial in results.of("in_turn") for value in trial[name]] for name in STEPS}
-    both = [prepare + commit for prepare, commit in zip(pooled["prepare"], pooled["commit"], strict=True)]
-    ratios = [ours / theirs for ours, theirs in zip(both, pooled["spark"], strict=True)]
-    rows = [
-        [name, seconds(median(values)), f"{seconds(min(values))} to {seconds(max(values))}"]
-        for name, values in (
-            ("this library, exactly once", both),
-            ("of it preparing, in Spark's tasks", pooled["prepare"]),
-            ("of it the commit", pooled["commit"]),
-            ("Spark's JDBC writer and the statement", pooled["spark"]),
-        )
-    ]
+    rows, ratios = rows_and_ratios(results, "of it the commit", "Spark's JDBC writer and the statement")
     text = (
         f"{size.rows:,} rows upserted into a table of {size.keys:,}, keys spread over all of it; the server runs on the same machine. Spark's JDBC writer has no "
         "upsert: it writes a staging table, from which its user's statement takes the rows (`ON CONFLICT DO UPDATE`), and a batch that failed "
