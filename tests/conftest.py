@@ -139,14 +139,14 @@ def own_log_lines(request: pytest.FixtureRequest) -> Iterator[None]:
     capturing = request.config.pluginmanager.get_plugin("logging-plugin")
     capturing.caplog_handler.setFormatter(capturing.formatter)
     handlers = list(root.handlers)
-    levels = {name: logging.getLogger(name).level for name in ("stateflow", *logs.QUIET)}
+    # A fixture of a whole module may have run a command before this one looked.
+    for name in ("stateflow", *logs.QUIET):
+        logging.getLogger(name).setLevel(logging.NOTSET)
     yield
     logs.about(job=None, epoch=None, slot=None)
     logs.on_wait(None)
     for handler in [each for each in root.handlers if each not in handlers]:
         root.removeHandler(handler)
-    for name, level in levels.items():
-        logging.getLogger(name).setLevel(level)
 
 
 @pytest.fixture

@@ -290,6 +290,7 @@ def test_kept_reports_of_replays_are_shown_newest_first(airflow_app: AirflowApp)
             name, at=at, owner=Owner("r", dag_run="stateflow_upgrade/manual__1"), max_changed=0.01,
         )  # fmt: skip
         reports.keep(job.store, job.layout, made)
+    get(airflow_app, f"{JOB}/replays")  # the catalog knows the job from then on, if nobody asked before
     catalog: Catalog = airflow_app.plugin.state.catalog
     catalog._roots["stateflow_default"].jobs["orders"].replays.refresh().result(20)
     found = get(airflow_app, f"{JOB}/replays")["replays"]
