@@ -187,7 +187,7 @@ class Options:
     )
     max_concurrent_checkpoints: int = _number(
         1,
-        "2: the next batch is evaluated while the sinks still commit the one before.",
+        "2: the next batch is evaluated while the sinks still commit the one before; with min_pause it waits for them.",
         "execution.checkpointing.max-concurrent-checkpoints",
         least=1,
         most=2,
@@ -493,13 +493,24 @@ def _check_together(options: Options) -> None:
 
 
 def _unknown(name: str, origin: str) -> UsageError:
-    nearest = _nearest(name.replace("-", "_").lower(), cutoff=0.5)
+    nearest = _meant(re.sub(r"[-.]", "_", name).lower())
     hint = f"did you mean {nearest}?" if nearest else "docs/configuration.md lists the options"
     return UsageError(f"option {name}, set by {origin}, does not exist: {hint}")
 
 
 def _nearest(name: str, cutoff: float) -> str | None:
     return next(iter(difflib.get_close_matches(name, DECLARATIONS, n=1, cutoff=cutoff)), None)
+
+
+def _meant(name: str) -> str | None:
+    """The option that somebody means who writes `name`: it may be Flink's name of it, or the end of that."""
+    names = {option: option for option in DECLARATIONS}
+    for option, declaration in DECLARATIONS.items():
+        for theirs in declaration.flink:
+            parts = theirs.replace("-", "_").split(".")
+            names |= {"_".join(parts): option, "_".join(parts[-2:]): option}
+    nearest = next(iter(difflib.get_close_matches(name, names, n=1, cutoff=0.5)), None)
+    return None if nearest is None else names[nearest]
 
 
 def _dashed(name: str) -> str:

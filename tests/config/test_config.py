@@ -99,6 +99,21 @@ def test_an_unknown_option_names_itself_its_place_and_the_right_name(
         options(tmp_path, **layers)
 
 
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("execution.checkpointing.timeout", "batch_deadline"),
+        ("checkpoint_timeout", "batch_deadline"),
+        ("checkpointing.max-concurrent-checkpoints", "max_concurrent_checkpoints"),
+        ("tolerable_failed_checkpoints", "tolerable_failed_batches"),
+        ("watermark-alignment-max-drift", "max_source_drift"),
+    ],
+)
+def test_whoever_writes_flinks_name_of_an_option_is_told_ours(tmp_path: Path, theirs: str, ours: str) -> None:
+    with pytest.raises(UsageError, match=f"option {theirs}, .* does not exist: did you mean {ours}\\?"):
+        options(tmp_path, cli={theirs: "1"})
+
+
 def test_variables_that_resemble_no_option_belong_to_somebody_else(tmp_path: Path) -> None:
     found = options(tmp_path, env={"STATEFLOW_SERVICE_HOST": "10.0.0.1", "STATEFLOW_PORT_80_TCP": "x"})
     assert found == Options()
