@@ -64,7 +64,7 @@ class Flow(Graph):
                 "tells of none: read the topic with sf.kafka(...), or say watermark='10 minutes'"
             )
         delay = watermark.delay if per_partition else watermark
-        bound = None if delay is None else not_negative(f"source {uid!r}", "watermark", delay)
+        bound = None if watermark is None else not_negative(f"source {uid!r}", "watermark", delay)
         node = SourceNode(uid, (), rows, event_time, bound, per_partition, late, factory=read)
         self.nodes.append(node)
         return Stream(self, node, MAIN, rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -205,11 +206,12 @@ def test_only_a_source_with_partitions_takes_it() -> None:
     build(sf.kafka("orders", bootstrap="broker:9092"))
 
 
-def test_its_delay_is_a_duration() -> None:
+@pytest.mark.parametrize("delay", ["-1 minutes", None])
+def test_its_delay_is_a_duration(delay: Any) -> None:
     @sf.pipeline("refused")
     def made(flow: sf.Flow) -> None:
         topic = sf.kafka("orders", bootstrap="broker:9092")
-        flow.source("orders", topic, Order, event_time="ts", watermark=sf.per_partition("-1 minutes"))
+        flow.source("orders", topic, Order, event_time="ts", watermark=sf.per_partition(delay))
 
     with pytest.raises(UsageError, match="source 'orders': watermark is"):
         made.build()
