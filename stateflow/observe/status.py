@@ -144,7 +144,7 @@ class JobStatus:
     """The source that holds the watermark back while others are ahead, or the partition of it, and since when it has had no rows; empty when
     none does."""
     batch_size: dict[str, Any] = field(default_factory=dict)
-    """Of the newest batch: the target, its duration and rows, and per stream of a source what it might take and what it took;
+    """Of the newest batch that has read something: the target, its duration and rows, and per stream of a source what it might take and what it took;
     empty without `target_batch_duration`."""
     waited: dict[str, str] = field(default_factory=dict)
     """The sources that the newest batch took nothing of, since they were ahead, each with the one that it waits for."""
@@ -204,7 +204,7 @@ def status_of(
         checkpoints=summary_document(summary(lines)),
         progress={"checkpoint": progress.slot, "at": progress.at, **progress.statistics} if progress else {},
         watermark_held=_held(head),
-        batch_size=_batch_size(head, lines),
+        batch_size=_batch_size(log, lines),
         waited=sources_that_waited(head.statistics) if head else {},
         outcome=outcome_document(heartbeat.outcome) if heartbeat and heartbeat.outcome else {},
     )
@@ -230,12 +230,17 @@ def _held(head: Record | None) -> dict[str, Any]:
     return held(head.statistics) if head else {}
 
 
-def _batch_size(head: Record | None, lines: Iterable[HistoryLine]) -> dict[str, Any]:
-    if head is None:
+def _batch_size(log: Log, lines: Iterable[HistoryLine]) -> dict[str, Any]:
+    """Of the newest batch that has read something: one for timers alone takes what it takes, whatever the target is."""
+    newest = log.head
+    if newest is not None and newest.statistics.get("input_free"):
+        read = (r for r in reversed(log.checkpoints) if not r.statistics.get("input_free"))
+        newest = next(read, newest)
+    if newest is None:
         return {}
-    line = next((line for line in lines if line.id == head.slot), None)
+    line = next((line for line in lines if line.id == newest.slot), None)
     rows, duration = (line.processed_rows, line.end_to_end_duration) if line else (0, None)
-    return sizes_document(head.statistics, rows, duration)
+    return sizes_document(newest.statistics, rows, duration)
 
 
 def _status(log: Log, heartbeat: Heartbeat | None, now: int, patience: int) -> Status:

@@ -225,6 +225,15 @@ def test_show_tells_the_size_of_batches_who_waits_and_of_hot_keys(command: Comma
     assert not any(name in free.out for name in ("batch size", "waits", "hot key"))
 
 
+def test_the_size_of_batches_is_that_of_one_with_input(command: Command, root: Path) -> None:
+    sizes = {"target_ms": 30_000, "streams": [{"source": "orders", "unit": "rows", "most": 10_000}]}
+    job = MadeJob(str(root), noted={"batch_size": sizes})
+    job.batch(rows=700)
+    job.noted = {**job.noted, "input_free": True}
+    job.batch(rows=0)
+    assert command("show", "orders", "--checkpoint-dir", root, "-o", "json").json["batch_size"]["rows"] == 700
+
+
 def test_a_damaged_job_does_not_hide_the_others(command: Command, root: Path) -> None:
     made_job(root, "orders")
     (root / "broken").mkdir()
