@@ -249,6 +249,8 @@ class PartitionTime(msgspec.Struct, frozen=True, omit_defaults=True):
     """Highest event time seen so far."""
     active: Micros | None = None
     """When (batch time) it last had rows."""
+    silent: Micros = 0
+    """For how long it is known to have had none since, as of the source's `looked`."""
 
 
 class SourceState(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -262,13 +264,18 @@ class SourceState(msgspec.Struct, frozen=True, omit_defaults=True):
     event_time: Micros | None = None
     """Highest event time seen so far."""
     active: Micros | None = None
-    """When (batch time) this source last had rows; an idle source stops holding the watermark back."""
+    """When (batch time) this source last had rows."""
     since: str = ""
     """What the source said of where it begins, in the pipeline of this record; empty for its default."""
     topic_ids: dict[str, str] = {}
     """By `<leaf>/<topic>` what brokers call a topic of Kafka: one that is made anew under its name has another id."""
     partitions: dict[str, PartitionTime] = {}
     """By `<topic>/<partition>`: the partitions that have had rows, of a source whose watermark is held per partition."""
+    looked: Micros | None = None
+    """Until when somebody has looked into it: all that it had by then is read. None in records from before this was noted: until their
+    `now`."""
+    silent: Micros = 0
+    """For how long it is known to have had no rows, as of `looked`; an idle source stops holding the watermark back."""
 
 
 CATALOG_NAME = "catalog_name"

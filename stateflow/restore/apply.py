@@ -213,7 +213,7 @@ class RestoreRun:
         if request.reset_watermark:
             watermark = None
             sources = {
-                uid: msgspec.structs.replace(s, event_time=None, active=None, partitions={})
+                uid: msgspec.structs.replace(s, event_time=None, active=None, partitions={}, silent=0)
                 for uid, s in sources.items()
             }
         own = origin.owner is not None and same_job(origin.owner, self.job)

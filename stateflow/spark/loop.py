@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -51,11 +50,11 @@ from stateflow.spark.inputs.open_inputs import (
     early_times,
     holder_of,
     less,
-    looked_until,
     observations,
     watermark_of,
 )
 from stateflow.spark.inputs.seeding import capture, refuse_patterns
+from stateflow.spark.inputs.silence import Looking, recorded_sources
 from stateflow.spark.inputs.timers import timers_due
 from stateflow.spark.own_files import with_own_files
 from stateflow.spark.run_warnings import WARNINGS, RunWarnings
@@ -116,12 +115,8 @@ class BatchLoop:
     warnings: RunWarnings = field(default_factory=RunWarnings)
     batches: int = 0
     rows: int = 0
-    began: int = field(init=False)
-    """When the run began."""
-    reads_all: bool = True
-    """True if later batches read every source."""
-    has_looked: bool = False
-    """True if this run has looked into every source: a batch has read what was there, or there was nothing."""
+    looking: Looking = field(init=False)
+    """What the queries look into."""
     _absent: AbsentColumns = field(init=False)
     _partly_late: Counter[str] = field(default_factory=Counter)
     """Rows by operator, of all batches of this run."""
@@ -135,8 +130,6 @@ class BatchLoop:
     """When the last batch was complete."""
     _planned: int = 0
     """When the batch that is under way was to begin, by the job's clock: before its pause, and before its first try."""
-    _last_end: int | None = None
-    """When the last batch of this run ended, by the job's clock."""
     _had_rows: float | None = None
     """When the last batch ended that Spark has begun, since it had something to read."""
     _tidying: Future[Any] | None = None
@@ -146,7 +139,7 @@ class BatchLoop:
     """Until when the record that is on its way may take."""
 
     def __post_init__(self) -> None:
-        self.began = self.clock()
+        self.looking = Looking(tuple(node.uid for node in self.settings.flow.sources))
         self._in_flight = InFlight(self.settings.job)
         self._absent = AbsentColumns(self.spark, self.inputs, self.warnings.add)
         target = self.options.target_batch_duration.total_seconds()
@@ -160,9 +153,11 @@ class BatchLoop:
 
     def on_batch(self, frame: DataFrame, batch_id: int) -> None:
         """For foreachBatch. It keeps an error in `failure`, because Spark passes on only the error's text."""
+        # Now, and not when a batch without input has let go of the lock: what has come since then is not in this batch.
+        planned = self._now()
         with self.lock:
             try:
-                self._planned = self._now()
+                self._planned = planned
                 self._pause()
                 if self.ended or self.stop.is_set():
                     raise InterruptedError("the run is stopping; this batch is not run")
@@ -184,7 +179,7 @@ class BatchLoop:
             self._pause()
             self._run_with_retries(
                 lambda: self.inputs.empty(self.spark),
-                lambda: dict(self.writer.parent.sources) if self.writer.parent else {},
+                lambda: self._sources(self._planned),
                 input_free=True,
             )
 
@@ -200,15 +195,16 @@ class BatchLoop:
                 active=now,
                 since=self.inputs.since.get(uid, ""),
                 topic_ids=s.topic_ids,
+                looked=now,
             )
             for uid, s in sources.items()
         }
         record = Draft.continuing(
             "checkpoint",
             parent,
-            sources={**(parent.sources if parent else {}), **beginnings},
-            # Nobody has looked for rows of the others: the time without a run is not over for them.
-            now=parent.now if parent else now,
+            # Nobody has looked for rows of the others: they are silent for no longer than before.
+            sources={**self.recorded(), **beginnings},
+            now=now,
             parameters=as_texts(self.parameters),
             versions={**versions(), **self.code},
             statistics={"trigger_timestamp": now // 1000, "positions": sorted(sources), **self._warned()},
@@ -217,14 +213,16 @@ class BatchLoop:
         self.writer.complete(permit, {}, {})
 
     def move_sources(self, sources: Mapping[str, SourceState], undone_by: Mapping[str, int]) -> None:
-        """Writes a record that puts sources behind undone versions of their tables. `undone_by`: the version that undid them."""
+        """Writes a record that puts sources behind undone versions of their tables. `undone_by`: the version that undid them. `sources` are
+        those of `recorded`, moved."""
         parent = self.writer.parent
         now = self._now()
         record = Draft.continuing(
             "checkpoint",
             parent,
+            # Nobody has looked for rows: no source is silent for longer than before.
             sources=dict(sources),
-            now=parent.now if parent else now,
+            now=now,
             parameters=as_texts(self.parameters),
             versions={**versions(), **self.code},
             statistics={
@@ -256,7 +254,7 @@ class BatchLoop:
         if parent is None:
             return False
         now = self._now()
-        return timers_due(parent, self._watermark(parent, now), now, draining=self.draining)
+        return timers_due(parent, self._watermark(now), now, draining=self.draining)
 
     def settle(self) -> None:
         """Waits for the record that is on its way."""
@@ -355,7 +353,9 @@ class BatchLoop:
         seen = {} if input_free else observations(self.spark, self.inputs.nodes, read)
         observed = less(seen, counted)
         check_times(observed)
-        positions = advanced(read, observed, moment.now, self.admission.waits)
+        looked = {} if input_free else self.looking.of_batch(self._planned)
+        before = self.recorded()
+        positions = advanced(read, observed, moment.now, self.admission.waits, before=before, looked=looked)
         self._tell(batch, observed, positions, input_free=input_free)
         # 4. The record before is delivered and complete: none is decided earlier.
         waited = time.perf_counter()
@@ -373,7 +373,7 @@ class BatchLoop:
         if self.options.max_concurrent_checkpoints == 1:
             self.settle()
         self._cost = (rows_of(observed), time.perf_counter() - times[0])
-        self._last_end = self._now()
+        self.looking.ended_batch(self._now())
 
     def _deliver(
         self,
@@ -389,7 +389,6 @@ class BatchLoop:
         decided = time.perf_counter()
         permit = writer.decide(record)
         times = [times[0], times[1], decided, time.perf_counter()]
-        self.has_looked = self.has_looked or (self.reads_all and not batch.attempt.input_free)
         passage.decided()
         # 2. The sinks make their rows visible.
         outcomes = self.sinks.carry_out(permit, writer.still_owner)
@@ -431,7 +430,7 @@ class BatchLoop:
         if parent is None or not drift:
             return {}
         micros = round(drift.total_seconds() * 1e6)
-        return waiting(self.settings.flow, parent.sources, micros, parent.now, self._idle_after, self.over)
+        return waiting(self.settings.flow, self.recorded(), micros, parent.now, self._idle_after, self.over)
 
     def go_on(self) -> bool:
         """Call it when there is nothing to read but of sources that wait; returns whether there are any, of which some go on now."""
@@ -458,7 +457,7 @@ class BatchLoop:
             slot=self.writer.next_slot,
             now=now,
             seed=random.SystemRandom().getrandbits(63),
-            watermark=self._watermark(parent, self._planned),
+            watermark=self._watermark(self._planned),
             parameters=self.parameters,
             shift=parent.shift if parent else 0,
             watermark_before=parent.watermark if parent else None,
@@ -524,9 +523,7 @@ class BatchLoop:
         if self._failed_tries:
             statistics["failed_tries"] = self._failed_tries
         statistics |= self._warned()
-        if not self.draining and (
-            holder := holder_of(self.settings.flow, positions, moment.now, self._idle_after)
-        ):
+        if not self.draining and (holder := holder_of(self.settings.flow, positions, self._idle_after)):
             statistics["watermark_held_by"] = holder.source
             statistics["watermark_held_since"] = holder.since
             if holder.partition:
@@ -606,12 +603,11 @@ class BatchLoop:
         return {WARNINGS: list(sentences)} if sentences else {}
 
     def _positions(self, batch_id: int) -> dict[str, SourceState]:
-        parent = self.writer.parent
         return capture(
             self.location,
             batch_id,
             self.inputs.layout,
-            parent.sources if parent else {},
+            self.recorded(),
             self._save_log_entry,
             self.inputs.topic_ids,
             self.inputs.since,
@@ -625,31 +621,27 @@ class BatchLoop:
         target = writer.layout.shared_file(writer.epoch, writer.next_slot, uuid.uuid4().hex, ".log")
         return upload_file(writer.store, target, path, name)
 
-    def _watermark(self, parent: Record | None, now: int) -> int | None:
+    def _watermark(self, now: int) -> int | None:
         if self.draining:
             return END_OF_TIME
-        if parent is None:
-            return watermark_of(self.settings.flow, {}, None, now, self._idle_after)
-        looked = self._looked(parent, now)
-        return watermark_of(self.settings.flow, parent.sources, parent.watermark, looked, self._idle_after)
+        parent = self.writer.parent
+        before = parent.watermark if parent else None
+        return watermark_of(self.settings.flow, self._sources(now), before, self._idle_after)
 
-    def _looked(self, parent: Record, now: int) -> int:
-        """Until when it is known what the sources had. Nobody looks while a batch runs, nor between two triggers: however long that takes,
-        nothing is idle by it."""
-        trigger = self.options.trigger
-        if isinstance(trigger, timedelta):
-            now -= round(trigger.total_seconds() * 1e6)
-        if self._last_end is not None:
-            return looked_until(parent.now, self._last_end, now, has_looked=False)
-        return looked_until(parent.now, self.began, now, has_looked=self.has_looked)
+    def recorded(self) -> dict[str, SourceState]:
+        """The sources as the newest record has them."""
+        return recorded_sources(self.writer.parent) if self.writer.parent else {}
+
+    def _sources(self, now: int) -> dict[str, SourceState]:
+        """The sources as far as they are known: what the record says, and what the run has seen since by looking."""
+        return self.looking.known(self.recorded(), now, self.admission.waits)
 
     def held(self) -> Holder | None:
         """What holds the watermark back."""
         parent = self.writer.parent
         if parent is None or parent.final:
             return None
-        looked = self._looked(parent, self._now())
-        return holder_of(self.settings.flow, parent.sources, looked, self._idle_after)
+        return holder_of(self.settings.flow, self._sources(self._now()), self._idle_after)
 
     @property
     def _idle_after(self) -> int:

@@ -29,6 +29,7 @@ from stateflow.spark.inputs.beginnings import tell_of_beginnings
 from stateflow.spark.inputs.foreign_changes import tell_of_files
 from stateflow.spark.inputs.open_inputs import OpenInputs
 from stateflow.spark.inputs.seeding import plan_batch, seed
+from stateflow.spark.inputs.silence import looked_into
 from stateflow.spark.loop import BatchLoop
 from stateflow.spark.sources.availability import check_available
 from stateflow.spark.sources.delta_restores import Detour, UndoneRead
@@ -37,8 +38,8 @@ from stateflow.spark.sources.other_folders import tell_of_other_folders
 from stateflow.spark.sources.positions import (
     Bound,
     bound_lies_behind,
-    bound_of,
     bounded_batches,
+    ends_at_newest,
     limited_batch,
     resolve_initial,
 )
@@ -94,7 +95,7 @@ class Queries:
                 self.loop.ended = False
 
     def _sources(self) -> dict[str, SourceState]:
-        return dict(self.writer.parent.sources) if self.writer.parent else {}
+        return self.loop.recorded()
 
     def _folder(self, name: str) -> Path:
         return self.scratch / f"{name}-{next(self._numbers)}"
@@ -105,30 +106,42 @@ class Queries:
 
     def _to_the_end(self) -> str:
         if self.until is None:
-            self.loop.reads_all = True
             self._unbounded()
             while not self.stop.is_set() and self.loop.go_on():
                 # Those that others waited for have come to their end, so the others go on to theirs.
                 self._unbounded()
-            # It has ended because no source has anything more.
-            self.loop.has_looked = self.loop.has_looked or not self.stop.is_set()
+            self._reached_end()
             return INPUT_DRAINED
         nearer = {each.number: each.nearer(way) for each, way in self._detours() if each.stops}
-        self.loop.reads_all = all(bound_of(each.uid, self.until) is not None for each in self.inputs.layout)
         planned = self._bounded(self.until, nearer)
+        self._reached_end()
         bounded = (self.spark, self.loop.location, self.inputs.layout, self.inputs.leaves)
         if not planned and bound_lies_behind(*bounded, self._sources(), self.until):
             return BOUND_BEHIND
         return BOUND_REACHED
 
+    def _reached_end(self) -> None:
+        """No source has anything more up to its bound, unless the run was told to stop."""
+        if not self.stop.is_set():
+            self.loop.looking.reached_end()
+
     def _unbounded(self) -> None:
+        looking, trigger = self.loop.looking, self.options.trigger
+        if trigger == "drain":
+            looking.begin(looked_into(looking.uids, self.clock(), None))
+        else:
+            pause = trigger if isinstance(trigger, timedelta) else timedelta()
+            looking.begin_without_end(pause // timedelta(microseconds=1))
         batch_id = self._seed()
         self._plan_first(batch_id)
         self._await(self._query(self._trigger()))
 
     def _bounded(self, until: Bound | Mapping[str, Bound], nearer: Mapping[int, int]) -> bool:
         """Runs the batches up to the bounds; returns whether there were any."""
+        began = self.clock()
         batch_id = self._seed()
+        newest = ends_at_newest(self.spark, self.loop.location, self.inputs.layout, self.inputs.leaves, until)
+        self.loop.looking.begin(looked_into(self.loop.looking.uids, began, until, newest))
         planned = False
         for lines in bounded_batches(
             self.spark,
@@ -224,7 +237,6 @@ class Queries:
                 break
             went = True
             if ahead := {each.number: way.through for each, way in ways if not way.reached}:
-                self.loop.reads_all = False
                 self._bounded({}, ahead)
             else:
                 self._pass_over(ways)
@@ -296,7 +308,7 @@ class Queries:
                 if endless and loop.due():
                     loop.input_free()
                 elif endless and query.status["message"] in _IDLE:
-                    loop.has_looked = True
+                    loop.looking.was_idle()
                     if loop.silent_too_long():
                         loop.admission.release(str(query.id))
                     self.idle()

@@ -38,14 +38,14 @@ def test_a_source_that_is_idle_for_the_timeout_no_longer_holds_the_watermark_bac
     now = 100 * MINUTE
     sources = {
         "busy": SourceState((), event_time=90 * MINUTE, active=now),
-        "idle": SourceState((), event_time=10 * MINUTE, active=now - 6 * MINUTE),
+        "idle": SourceState((), event_time=10 * MINUTE, active=now - 6 * MINUTE, silent=6 * MINUTE),
     }
     marks = {}
     for timeout in ("5 minutes", "7 minutes", "0"):
         after = options(tmp_path, source_idle_timeout=timeout).source_idle_timeout // timedelta(
             microseconds=1
         )
-        marks[timeout] = watermark_of(two.build({}), sources, None, now, after)
+        marks[timeout] = watermark_of(two.build({}), sources, None, after)
     assert marks["5 minutes"] != marks["7 minutes"]
     assert marks["0"] == marks["7 minutes"]
     assert marks["5 minutes"] == (marks["0"] or 0) + 80 * MINUTE

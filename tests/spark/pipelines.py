@@ -68,7 +68,7 @@ class Workbench:
     ) -> RunReport:
         allow = options.pop("allow_non_restored_state", False)
         drain, stop_after = options.pop("drain", False), options.pop("stop_after", 0)
-        takeover = options.pop("takeover", False)
+        takeover, until = options.pop("takeover", False), options.pop("until", None)
         stop = threading.Event()
         if options.pop("stopped", False):
             stop.set()
@@ -95,6 +95,7 @@ class Workbench:
             stop=stop,
             drain=drain,
             takeover=takeover,
+            until=until,
         )
         return run(request)
 

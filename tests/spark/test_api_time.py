@@ -166,13 +166,16 @@ def test_the_time_that_a_batch_takes_makes_no_source_idle(
             rows = flow.source(uid, bench.source(uid, ORDER), Order, event_time="ts", watermark="1 minute")
             rows.collect(f"out-{uid}", sf.memory(f"slow-{uid}"))
 
-    # The third batch begins 400 seconds after the last rows of `b`. The job has looked 200 seconds after them.
+    # A run that ends by itself reads what was there when it began. Nobody has looked for what came to `b` since, however long it took.
     bench.rows("b", [order(2, 3)])
     for minute in (30, 60, 90):
         bench.rows("a", [order(1, minute)])
     report = bench.run(slow)
+    first, _, third = bench.records("slow")[-3:]
     assert [record.watermark for record in bench.records("slow")[-3:]] == [None, _micros(2), _micros(2)]
-    assert report.held is None, "the third batch has seen that `b` had no rows for 400 seconds"
+    assert third.now - first.now > 400_000_000
+    assert report.held == Holder("b", first.now)
+    assert bench.run(slow).held is None, "the next run has seen that `b` had no rows for 600 seconds"
     bench.rows("b", [order(2, 100)])
     for minute in (120, 150):
         bench.rows("a", [order(1, minute)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -15,7 +16,8 @@ from stateflow.errors import UsageError
 from stateflow.format.records import PartitionTime, SourceState
 from stateflow.pipelines.flow import Flow
 from stateflow.spark.inputs.open_inputs import Holder, Observation, advanced, holder_of, watermark_of
-from stateflow.spark.inputs.partition_times import advanced_partitions, is_idle, kept_awake, lowest_partition
+from stateflow.spark.inputs.partition_times import advanced_partitions, kept_awake, lowest_partition
+from stateflow.spark.inputs.silence import found_nothing, is_idle
 
 SECOND = 1_000_000
 HOUR = 3600 * SECOND
@@ -44,7 +46,7 @@ def flow_of(*uids: str) -> Flow:
 
 ORDERS = flow_of("orders")
 moments = st.integers(0, 100 * HOUR)
-times = st.builds(PartitionTime, event_time=st.none() | moments, active=moments)
+times = st.builds(PartitionTime, event_time=st.none() | moments, active=moments, silent=moments)
 partitions = st.dictionaries(st.sampled_from(NAMES), times, max_size=len(NAMES))
 batches = st.lists(
     st.dictionaries(st.sampled_from(NAMES), st.none() | moments, max_size=len(NAMES)), max_size=8
@@ -52,22 +54,31 @@ batches = st.lists(
 
 
 def state(**by_number: tuple[int | None, int]) -> SourceState:
-    """`p0=(event time, active)`."""
-    own = {f"orders/{name[1:]}": PartitionTime(*given) for name, given in by_number.items()}
+    """`p0=(event time, active)`, as of when one of them had rows last."""
+    active = max(at for _, at in by_number.values())
+    own = {
+        f"orders/{name[1:]}": PartitionTime(event_time, at, active - at)
+        for name, (event_time, at) in by_number.items()
+    }
     known = [each.event_time for each in own.values() if each.event_time is not None]
-    active = max((each.active or 0 for each in own.values()), default=None)
-    return SourceState((LINE,), event_time=max(known, default=None), active=active, partitions=own)
+    newest = max(known, default=None)
+    return SourceState((LINE,), event_time=newest, active=active, partitions=own, looked=active)
+
+
+def at(sources: Mapping[str, SourceState], now: int) -> dict[str, SourceState]:
+    """Somebody has looked into all of them until `now`."""
+    return found_nothing(sources, dict.fromkeys(sources, now))
 
 
 def mark(source: SourceState, now: int, before: int | None = None, idle: int = IDLE) -> int | None:
-    return watermark_of(ORDERS, {"orders": source}, before, now, idle)
+    return watermark_of(ORDERS, at({"orders": source}, now), before, idle)
 
 
 def test_the_partition_that_is_furthest_behind_holds_the_watermark() -> None:
     both = state(p0=(10 * HOUR, 900 * SECOND), p1=(2 * HOUR, 900 * SECOND))
     assert mark(both, 901 * SECOND) == 2 * HOUR - DELAY
     assert mark(both, 901 * SECOND, before=5 * HOUR) == 5 * HOUR, "it never goes back"
-    assert holder_of(ORDERS, {"orders": both}, 901 * SECOND, IDLE) == Holder(
+    assert holder_of(ORDERS, at({"orders": both}, 901 * SECOND), IDLE) == Holder(
         "orders", 900 * SECOND, "orders/1"
     )
 
@@ -77,7 +88,7 @@ def test_a_partition_without_rows_for_the_timeout_no_longer_holds_it() -> None:
     assert mark(both, 900 * SECOND) == 2 * HOUR - DELAY
     assert mark(both, 901 * SECOND) == 10 * HOUR - DELAY
     assert mark(both, 901 * SECOND, idle=0) == 2 * HOUR - DELAY, "0 is never"
-    assert holder_of(ORDERS, {"orders": both}, 901 * SECOND, IDLE) is None
+    assert holder_of(ORDERS, at({"orders": both}, 901 * SECOND), IDLE) is None
 
 
 def test_where_all_are_idle_the_one_furthest_ahead_counts() -> None:
@@ -88,16 +99,16 @@ def test_where_all_are_idle_the_one_furthest_ahead_counts() -> None:
 def test_a_partition_that_lags_by_less_than_the_delay_is_not_named() -> None:
     both = state(p0=(10 * HOUR, 900 * SECOND), p1=(10 * HOUR - DELAY, 900 * SECOND))
     assert mark(both, 901 * SECOND) == 10 * HOUR - 2 * DELAY
-    assert holder_of(ORDERS, {"orders": both}, 901 * SECOND, IDLE) is None
+    assert holder_of(ORDERS, at({"orders": both}, 901 * SECOND), IDLE) is None
 
 
 def test_of_several_sources_the_partition_of_the_lowest_is_named() -> None:
     two = flow_of("a", "b")
     ahead = state(p0=(20 * HOUR, 900 * SECOND), p1=(15 * HOUR, 900 * SECOND))
     behind = state(p0=(10 * HOUR, 900 * SECOND), p1=(2 * HOUR, 900 * SECOND))
-    sources = {"a": ahead, "b": behind}
-    assert watermark_of(two, sources, None, 901 * SECOND, IDLE) == 2 * HOUR - DELAY
-    assert holder_of(two, sources, 901 * SECOND, IDLE) == Holder("b", 900 * SECOND, "orders/1")
+    sources = at({"a": ahead, "b": behind}, 901 * SECOND)
+    assert watermark_of(two, sources, None, IDLE) == 2 * HOUR - DELAY
+    assert holder_of(two, sources, IDLE) == Holder("b", 900 * SECOND, "orders/1")
 
 
 def test_a_record_that_knows_no_partitions_goes_by_the_source() -> None:
@@ -124,18 +135,18 @@ def test_a_pipeline_that_says_so_no_more_forgets_the_partitions() -> None:
 
 
 def test_a_source_that_waits_for_another_one_has_no_idle_partition() -> None:
-    before = state(p0=(10 * HOUR, 5), p1=(2 * HOUR, 5))
-    after = advanced({"orders": before}, {}, 100 * HOUR, ["orders"])["orders"]
-    assert mark(after, 100 * HOUR + SECOND) == 2 * HOUR - DELAY
+    before = at({"orders": state(p0=(10 * HOUR, 5), p1=(2 * HOUR, 5))}, HOUR)
+    assert watermark_of(ORDERS, before, None, IDLE) == 10 * HOUR - DELAY
+    after = advanced(before, {}, 100 * HOUR, ["orders"], before=before, looked={"orders": 100 * HOUR})
+    assert watermark_of(ORDERS, after, None, IDLE) == 2 * HOUR - DELAY
+    assert after["orders"].looked == HOUR, "nobody has looked into it"
 
 
-@given(partitions, moments, st.sampled_from([0, IDLE]))
-def test_it_is_the_lowest_that_is_not_idle_or_the_highest(
-    known: dict[str, PartitionTime], now: int, idle: int
-) -> None:
-    name = lowest_partition(known, now, idle)
+@given(partitions, st.sampled_from([0, IDLE]))
+def test_it_is_the_lowest_that_is_not_idle_or_the_highest(known: dict[str, PartitionTime], idle: int) -> None:
+    name = lowest_partition(known, idle)
     timed = [each for each in known.values() if each.event_time is not None]
-    awake = [each.event_time for each in timed if not is_idle(each, now, idle)]
+    awake = [each.event_time for each in timed if not is_idle(each.silent, idle)]
     if not timed:
         assert name is None
         return

@@ -20,6 +20,7 @@ from stateflow.format.records import SourceState
 from stateflow.jobs.job import Job
 from stateflow.pipelines.flow import Flow
 from stateflow.spark.inputs.alignment import nothing_waits, waiting
+from stateflow.spark.inputs.silence import found_nothing
 from stateflow.spark.runner import RunRequest, run
 from tests.spark.pipelines import VISIT, Visit, Workbench, at
 
@@ -50,11 +51,14 @@ def states(**hours: tuple[float | None, float | None]) -> dict[str, SourceState]
 
 
 def shifted(given: dict[str, SourceState]) -> dict[str, SourceState]:
-    """With the hours at which sources had rows counted from a hundred hours on, which no event time but that of the future reaches."""
-    return {
-        uid: structs.replace(each, active=None if each.active is None else each.active + NOW - 9 * HOUR)
+    """With the hours at which sources had rows counted from a hundred hours on, which no event time but that of the future reaches. Somebody
+    has looked into all of them until then."""
+    moved = {
+        uid: structs.replace(each, active=each.active + NOW - 9 * HOUR, looked=each.active + NOW - 9 * HOUR)
         for uid, each in given.items()
+        if each.active is not None
     }
+    return given | found_nothing(moved, dict.fromkeys(moved, NOW))
 
 
 @pytest.mark.parametrize(

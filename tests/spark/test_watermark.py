@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-import pytest
-
 import stateflow as sf
 from stateflow.format.records import SourceState
 from stateflow.pipelines.flow import Flow
-from stateflow.spark.inputs.open_inputs import Observation, advanced, holder_of, looked_until, watermark_of
+from stateflow.spark.inputs.open_inputs import Observation, advanced, holder_of, watermark_of
+from stateflow.spark.inputs.silence import found_nothing
 
 SECOND = 1_000_000
 HOUR = 3600 * SECOND
@@ -39,15 +39,27 @@ TWO = flow_of("a", "b")
 
 
 def seen(event_time: int | None, active: int | None) -> SourceState:
-    return SourceState(lines=("-",), event_time=event_time, active=active)
+    """A source that had rows when somebody looked last."""
+    return SourceState(lines=("-",), event_time=event_time, active=active, looked=active)
+
+
+def known(sources: Mapping[str, SourceState], now: int) -> dict[str, SourceState]:
+    """Somebody has looked into all of them until `now`."""
+    return found_nothing(sources, dict.fromkeys(sources, now))
+
+
+def watermark(
+    sources: Mapping[str, SourceState], now: int, before: int | None = None, idle: int = IDLE
+) -> int | None:
+    return watermark_of(TWO, known(sources, now), before, idle)
 
 
 def mark(a: Any, b: Any, now: int, before: int | None = None, idle: int = IDLE) -> int | None:
-    return watermark_of(TWO, {"a": a, "b": b}, before, now, idle)
+    return watermark({"a": a, "b": b}, now, before, idle)
 
 
 def holder(a: Any, b: Any, now: int, idle: int = IDLE) -> str | None:
-    found = holder_of(TWO, {"a": a, "b": b}, now, idle)
+    found = holder_of(TWO, known({"a": a, "b": b}, now), idle)
     return found.source if found else None
 
 
@@ -55,19 +67,19 @@ def test_the_lowest_source_holds_the_watermark() -> None:
     a, b = seen(10 * HOUR, 900 * SECOND), seen(8 * HOUR, 900 * SECOND)
     assert mark(a, b, 901 * SECOND) == 8 * HOUR - DELAY
     assert mark(a, b, 901 * SECOND, before=9 * HOUR) == 9 * HOUR, "it never goes back"
-    assert watermark_of(TWO, {"a": a}, 5, 901 * SECOND, IDLE) == 5, "a source that has not begun holds it"
-    assert watermark_of(TWO, {}, None, 0, IDLE) is None
+    assert watermark({"a": a}, 901 * SECOND, 5) == 5, "a source that has not begun holds it"
+    assert watermark({}, 0) is None
 
 
 def test_older_rows_of_a_source_do_not_take_its_event_time_back() -> None:
     """The watermark would not go back by it, but wait for this source while another one catches up."""
     positions = {"a": seen(10 * HOUR, 900 * SECOND), "b": seen(7 * HOUR, 900 * SECOND)}
-    before = watermark_of(TWO, positions, None, 901 * SECOND, IDLE)
+    before = watermark(positions, 901 * SECOND)
     assert before == 7 * HOUR - DELAY
     batch = {"a": Observation(1, 8 * HOUR), "b": Observation(1, 9 * HOUR)}
     after = advanced(positions, batch, 902 * SECOND)
     assert {uid: state.event_time for uid, state in after.items()} == {"a": 10 * HOUR, "b": 9 * HOUR}
-    assert watermark_of(TWO, after, before, 903 * SECOND, IDLE) == 9 * HOUR - DELAY
+    assert watermark(after, 903 * SECOND, before) == 9 * HOUR - DELAY
 
 
 def test_rows_without_a_time_leave_the_event_time_of_their_source_as_it_is() -> None:
@@ -102,41 +114,5 @@ def test_the_source_that_holds_it_is_named_while_others_are_ahead() -> None:
     assert holder(a, b, 1001 * SECOND) is None, "it is idle"
     assert holder(a, seen(8 * HOUR, 900 * SECOND), 901 * SECOND) is None, "it had rows in the last batch"
     assert holder(a, seen(11 * HOUR, 700 * SECOND), 901 * SECOND) is None, "it is ahead"
-    assert holder_of(TWO, {}, 901 * SECOND, IDLE) is None
-    assert holder_of(flow_of("a"), {"a": a}, 901 * SECOND, IDLE) is None
-
-
-MINUTE = 60 * SECOND
-
-
-@pytest.mark.parametrize(
-    ("recorded", "began", "now", "has_looked", "looked"),
-    [
-        # A run that goes on right after its record.
-        (100, 90, 110, True, 110),
-        (100, 90, 110, False, 120),
-        # An hour after the run before: only once it has looked does the hour count.
-        (100, 3700, 3710, False, 110),
-        (100, 3700, 3710, True, 3710),
-        # The clock of the host went back.
-        (100, 90, 80, False, 100),
-    ],
-)
-def test_time_without_a_run_counts_once_the_run_has_looked(
-    recorded: int, began: int, now: int, has_looked: bool, looked: int
-) -> None:
-    assert looked_until(recorded, began, now, has_looked=has_looked) == looked
-
-
-@pytest.mark.parametrize("pause", [6 * MINUTE, 7 * 24 * HOUR], ids=["six minutes", "a week"])
-def test_short_runs_see_that_a_source_is_quiet_and_a_paused_job_reads_first(pause: int) -> None:
-    """The run before had rows of `b`, then of `a`, and ended a second later. Nobody looked during the pause."""
-    a, b = seen(10 * HOUR, 900 * SECOND), seen(8 * HOUR, 890 * SECOND)
-    recorded, began = 900 * SECOND, 901 * SECOND + pause
-    first = looked_until(recorded, began, began + SECOND, has_looked=False)
-    assert mark(a, b, first) == 8 * HOUR - DELAY, "its rows may be waiting"
-    looked = looked_until(recorded, began, began + SECOND, has_looked=True)
-    assert mark(a, b, looked) == 10 * HOUR - DELAY, "none were"
-    assert holder(a, b, looked) is None
-    came = advanced({"a": a, "b": b}, {"b": Observation(1, 9 * HOUR)}, began + SECOND)
-    assert watermark_of(TWO, came, None, looked, IDLE) == 9 * HOUR - DELAY, "they were there"
+    assert holder_of(TWO, {}, IDLE) is None
+    assert holder_of(flow_of("a"), known({"a": a}, 901 * SECOND), IDLE) is None

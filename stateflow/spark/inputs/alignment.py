@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 
 from stateflow.format.records import SourceState
 from stateflow.pipelines.flow import Flow
+from stateflow.spark.inputs.silence import is_idle
 
 
 def waiting(
@@ -27,13 +28,13 @@ def waiting(
     active: set[str] = set()
     for node in flow.sources:
         state = sources.get(node.uid)
-        if node.event_time is None or state is None or state.event_time is None or state.active is None:
+        if node.event_time is None or state is None or state.event_time is None:
             continue
         if node.uid in ended:
             continue
         # A single row of the year 3000 would otherwise make its source wait for ever.
         marks[node.uid] = min(state.event_time, now) - (node.watermark or 0)
-        if idle_after <= 0 or now - state.active <= idle_after:
+        if not is_idle(state.silent, idle_after):
             active.add(node.uid)
     if not active:
         return {}

@@ -16,6 +16,7 @@ from stateflow.config.options import Options
 from stateflow.format.records import Record
 from stateflow.format.source_offsets import NOTHING
 from stateflow.pipelines.inputs.tables import DeltaTable
+from stateflow.spark.inputs.silence import found_nothing, looked_into, recorded_sources
 from stateflow.spark.inputs.timers import timers_due
 from stateflow.spark.sources.delta_log import Ahead, Position, SourceLog, ahead, begins_after
 
@@ -66,11 +67,7 @@ def look_ahead(
     check_flow(flow, head, allow_non_restored_state=allow_non_restored_state)
     # Only a batch's record has outputs.
     other_sinks = head.kind == "checkpoint" and _uids(flow.sinks) != set(head.sinks)
-    if (
-        other_sinks
-        or _uids(flow.sources) != set(head.sources)
-        or _due(flow, head, now, idle_after, head.now if until is not None else now)
-    ):
+    if other_sinks or _uids(flow.sources) != set(head.sources) or _due(flow, head, now, idle_after, until):
         return None
     answers = set()
     for node in flow.sources:
@@ -108,8 +105,12 @@ def _before_a_first_run(flow: Flow, log_of: LogOf, until: Bound | Mapping[str, B
     return Ahead.NOTHING
 
 
-def _due(flow: Flow, head: Record, now: int, idle_after: int, looked: int) -> bool:
+def _due(
+    flow: Flow, head: Record, now: int, idle_after: int, until: Bound | Mapping[str, Bound] | None
+) -> bool:
     """Whether the run would fire a timer if it found nothing to read."""
     from stateflow.spark.inputs.open_inputs import watermark_of
 
-    return timers_due(head, watermark_of(flow, head.sources, head.watermark, looked, idle_after), now)
+    looked = looked_into(head.sources, now, until)
+    sources = found_nothing(recorded_sources(head), looked)
+    return timers_due(head, watermark_of(flow, sources, head.watermark, idle_after), now)

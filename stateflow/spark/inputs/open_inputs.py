@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 
 from stateflow.errors import IncompatibleError, NotFoundError, StateflowError, UsageError
 from stateflow.format.records import PartitionTime, SourceState
-from stateflow.format.source_offsets import SourceLeaves
+from stateflow.format.source_offsets import NOTHING, SourceLeaves
 from stateflow.operators.lateness import is_late
 from stateflow.pipelines.absent import Watched, is_watched, may_have_nulls, watched
 from stateflow.pipelines.flow import Flow
@@ -29,6 +29,7 @@ from stateflow.pipelines.inputs.input import PARTITION
 from stateflow.pipelines.inputs.tables import DeltaTable
 from stateflow.pipelines.rows.row_type import quoted
 from stateflow.spark.inputs.partition_times import advanced_partitions, kept_awake, lowest_partition
+from stateflow.spark.inputs.silence import gained_by, is_idle, is_read_through, quiet_until
 from stateflow.spark.internals.delta_log import CHANGE_FEED, DeltaLog
 from stateflow.spark.internals.file_systems import missing
 from stateflow.spark.internals.frames import empty_frame
@@ -447,24 +448,13 @@ def with_lateness(node: SourceNode, frame: DataFrame, watermark: int | None) -> 
     return frame.withColumn(LATE, F.coalesce(is_late(at, F.expr(given)), F.expr("false")))
 
 
-def looked_until(recorded: int, began: int, now: int, *, has_looked: bool) -> int:
-    """The time up to which the job knows what its sources had: the `now` of `watermark_of`. A run that has looked into every
-    source also knows this about the time before it began, since rows of that time would have been there. Until it has looked,
-    it may still find such rows. So until then only the time since it `began` counts, added to the time of the newest record,
-    `recorded`.
-    """
-    return now if has_looked else recorded + max(0, now - began)
-
-
 def watermark_of(
-    flow: Flow, sources: Mapping[str, SourceState], before: int | None, now: int, idle_after: int
+    flow: Flow, sources: Mapping[str, SourceState], before: int | None, idle_after: int
 ) -> int | None:
-    """The watermark of the next batch: the lowest among the sources that are not idle. It never goes back.
-
-    `now` is until when the job has looked for rows. The source that had rows last is never idle: a batch may take longer
-    than `idle_after`.
+    """The watermark of the next batch: the lowest among the sources that are not idle. It never goes back. The source that had rows last is
+    never idle.
     """
-    marks = _marks(flow, sources, now, idle_after)
+    marks = _marks(flow, sources, idle_after)
     if not marks or None in marks.values():
         return before
     lowest = min(mark for mark in marks.values() if mark is not None)
@@ -481,17 +471,17 @@ class Holder(NamedTuple):
     """The partition of the source, if it is only that."""
 
 
-def holder_of(flow: Flow, sources: Mapping[str, SourceState], now: int, idle_after: int) -> Holder | None:
+def holder_of(flow: Flow, sources: Mapping[str, SourceState], idle_after: int) -> Holder | None:
     """What holds the watermark back: the lowest of the sources that are not idle, while another one had rows since and is ahead; or,
     whenever it last had rows, its lowest partition, if the rows there would be late by the newest row of the source."""
-    marks = _marks(flow, sources, now, idle_after)
+    marks = _marks(flow, sources, idle_after)
     if not marks:
         return None
     uid = min(marks, key=lambda uid: (marks[uid] is not None, marks[uid] or 0))
     lowest = marks[uid]
     if uid not in sources or (active := sources[uid].active) is None:
         return None
-    if held := _lowest_of_its_source(flow, uid, sources[uid], now, idle_after):
+    if held := _lowest_of_its_source(flow, uid, sources[uid], idle_after):
         return held
     passed = [
         other
@@ -501,13 +491,11 @@ def holder_of(flow: Flow, sources: Mapping[str, SourceState], now: int, idle_aft
     return Holder(uid, active) if passed else None
 
 
-def _lowest_of_its_source(
-    flow: Flow, uid: str, state: SourceState, now: int, idle_after: int
-) -> Holder | None:
+def _lowest_of_its_source(flow: Flow, uid: str, state: SourceState, idle_after: int) -> Holder | None:
     node = next(node for node in flow.sources if node.uid == uid)
     if not node.per_partition or state.event_time is None or node.watermark is None:
         return None
-    name = lowest_partition(state.partitions, now, idle_after)
+    name = lowest_partition(state.partitions, idle_after)
     if name is None:
         return None
     own = state.partitions[name]
@@ -516,9 +504,7 @@ def _lowest_of_its_source(
     return Holder(uid, own.active, name)
 
 
-def _marks(
-    flow: Flow, sources: Mapping[str, SourceState], now: int, idle_after: int
-) -> dict[str, int | None]:
+def _marks(flow: Flow, sources: Mapping[str, SourceState], idle_after: int) -> dict[str, int | None]:
     """How far event time is in each source that is not idle; None for one that had no rows yet."""
     marks: dict[str, int | None] = {}
     timed = [node for node in flow.sources if node.event_time is not None]
@@ -536,16 +522,15 @@ def _marks(
             marks[node.uid] = None
             continue
         had_rows_last = state.event_time is not None and state.active == last
-        idle = idle_after > 0 and state.active is not None and now - state.active > idle_after
-        if had_rows_last or not idle:
-            reached = _reached(node, state, now, idle_after)
+        if had_rows_last or not is_idle(state.silent, idle_after):
+            reached = _reached(node, state, idle_after)
             marks[node.uid] = None if reached is None else reached - node.watermark
     return marks
 
 
-def _reached(node: SourceNode, state: SourceState, now: int, idle_after: int) -> int | None:
+def _reached(node: SourceNode, state: SourceState, idle_after: int) -> int | None:
     """How far event time is in a source. Of a record from before the pipeline said `per_partition` no partition is known."""
-    name = lowest_partition(state.partitions, now, idle_after) if node.per_partition else None
+    name = lowest_partition(state.partitions, idle_after) if node.per_partition else None
     return state.event_time if name is None else state.partitions[name].event_time
 
 
@@ -554,32 +539,58 @@ def advanced(
     observed: Mapping[str, Observation],
     now: int,
     waiting: Collection[str] = (),
+    *,
+    before: Mapping[str, SourceState] = MappingProxyType({}),
+    looked: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[str, SourceState]:
-    """Source states with the event times and the activity of this batch. `waiting`: sources of which it was to take nothing: they are
-    not idle. If they were, the watermark could pass the rows that wait.
+    """Source states with the event times, the activity and the silence of this batch. `waiting`: sources of which it was to take nothing: they
+    are not idle. If they were, the watermark could pass the rows that wait. `before`: the sources before the batch. `looked`: until when
+    it has looked into each source that it has read.
     """
     out: dict[str, SourceState] = {}
     for uid, state in sources.items():
-        observation = observed.get(uid)
-        if observation is None or not observation.rows:
-            held = {"active": now, "partitions": kept_awake(state.partitions, now)}
-            out[uid] = msgspec.structs.replace(state, **held) if uid in waiting else state
-            continue
-        times = [t for t in (state.event_time, observation.event_time) if t is not None]
-        out[uid] = msgspec.structs.replace(
-            state,
-            event_time=max(times) if times else None,
-            active=now,
-            partitions=_partitions_after(state, observation, now),
-        )
+        observation, until = observed.get(uid), looked.get(uid)
+        if observation is not None and observation.rows:
+            times = [t for t in (state.event_time, observation.event_time) if t is not None]
+            out[uid] = msgspec.structs.replace(
+                state,
+                event_time=max(times, default=None),
+                active=now,
+                partitions=_partitions_after(state, before.get(uid), observation, now, until),
+                looked=max((at for at in (state.looked, until) if at is not None), default=None),
+                silent=0,
+            )
+        elif uid in waiting:
+            awake = kept_awake(state.partitions, now)
+            out[uid] = msgspec.structs.replace(state, active=now, partitions=awake, silent=0)
+        elif until is not None and is_read_through(state, before.get(uid)):
+            out[uid] = quiet_until(state, until)
+        else:
+            out[uid] = state
     return out
 
 
-def _partitions_after(state: SourceState, observation: Observation, now: int) -> dict[str, PartitionTime]:
+def _partitions_after(
+    state: SourceState, before: SourceState | None, observation: Observation, now: int, until: int | None
+) -> dict[str, PartitionTime]:
     if observation.partitions is None:
         return {}
-    there = {f"{topic}/{partition}" for topic, partition in parse(state.lines[0])}
-    return advanced_partitions(state.partitions, observation.partitions, there, now)
+    ends = parse(state.lines[0])
+    begins = parse(before.lines[0]) if before is not None and before.lines[0] != NOTHING else {}
+    unmoved = {partition for partition, end in ends.items() if begins.get(partition) == end}
+    return advanced_partitions(
+        state.partitions,
+        observation.partitions,
+        {_named(partition) for partition in ends},
+        now,
+        read_through={_named(partition) for partition in unmoved},
+        gained=gained_by(state, until),
+    )
+
+
+def _named(partition: tuple[str, int]) -> str:
+    topic, number = partition
+    return f"{topic}/{number}"
 
 
 def unioned(frames: Sequence[DataFrame]) -> DataFrame:

@@ -64,6 +64,8 @@ def capture(
             since=since.get(uid, ""),
             topic_ids=topic_ids.get(uid, {}),
             partitions=before.partitions,
+            looked=before.looked,
+            silent=before.silent,
         )
         first_leaf += len(lines)
     return captured

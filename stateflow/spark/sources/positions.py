@@ -6,6 +6,7 @@ crashed before its first batch would resolve `latest` again, and lose the rows i
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -115,6 +116,34 @@ def bounded_batches(
                 current[number], advanced = line, True
         if advanced:
             yield tuple(current)
+
+
+def ends_at_newest(
+    spark: SparkSession,
+    location: Path,
+    layout: Sequence[SourceLeaves],
+    leaves: Sequence[LeafDescription],
+    until: Bound | Mapping[str, Bound],
+) -> set[str]:
+    """The sources whose bound is the newest version of their table, so that nothing waits behind it."""
+    found, numbers = set(), itertools.count()
+    for uid, own in leaves_of(layout, leaves).items():
+        bound = bound_of(uid, until)
+        logs = [log_folder(location, number) for number in itertools.islice(numbers, len(own))]
+        if isinstance(bound, int) and all(
+            leaf.kind == "delta" and _newest_version(spark, leaf, log) <= bound
+            for leaf, log in zip(own, logs, strict=True)
+        ):
+            found.add(uid)
+    return found
+
+
+def _newest_version(spark: SparkSession, leaf: LeafDescription, folder: Path) -> int:
+    source = delta_source(spark, leaf, folder)
+    try:
+        return source.log.version()
+    finally:
+        source.stop()
 
 
 def bound_lies_behind(

@@ -1,0 +1,408 @@
+"""A source is silent for as long as somebody has looked and found nothing. No row is late because nobody looked."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+import stateflow as sf
+from stateflow.errors import StateflowError
+from stateflow.format.records import Owner, PartitionTime, Record, SourceState
+from stateflow.spark import runner
+from stateflow.spark.batches.batch import Batch
+from stateflow.spark.inputs.open_inputs import Observation, advanced
+from stateflow.spark.inputs.silence import Looking, is_read_through, looked_into, recorded_sources
+from stateflow.spark.queries import Queries
+from stateflow.spark.runner import RunReport
+from tests.spark.pipelines import ORDER, Order, Workbench, at
+from tests.spark.test_api_time import Clock
+
+MINUTE = 60_000_000
+HOUR = 60 * MINUTE
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+NOON_MICROS = round(NOON.timestamp() * 1e6)
+LATER, EARLIER = NOON + timedelta(hours=1), NOON - timedelta(hours=1)
+
+
+# ---- what a run looks into ----
+
+
+@pytest.mark.parametrize(
+    ("until", "newest", "looked"),
+    [
+        (None, (), {"a": 0, "b": 0}),
+        (EARLIER, (), {"a": -HOUR, "b": -HOUR}),
+        (LATER, (), {"a": 0, "b": 0}),  # what will come by then is not there yet
+        ({"a": LATER}, (), {"a": 0}),  # nobody reads b
+        ({"a": LATER, "b": EARLIER}, (), {"a": 0, "b": -HOUR}),
+        ({"a": LATER, "b": 7}, (), {"a": 0}),  # versions may follow the seventh
+        ({"a": LATER, "b": 7}, ("b",), {"a": 0, "b": 0}),
+        (7, (), {}),
+        (NOON.replace(tzinfo=None), (), {}),  # the sources refuse it
+        ({}, (), {}),
+    ],
+)
+def test_a_run_looks_into_the_sources_that_it_reads_up_to_their_bounds(
+    until: Any, newest: tuple[str, ...], looked: dict[str, int]
+) -> None:
+    found = looked_into(["a", "b"], NOON_MICROS, until, newest)
+    assert {uid: time - NOON_MICROS for uid, time in found.items()} == looked
+
+
+def quiet(looked: int, silent: int, **more: Any) -> SourceState:
+    return SourceState(("-",), active=looked - silent, looked=looked, silent=silent, **more)
+
+
+Step = tuple[str, Any]
+
+
+@pytest.mark.parametrize(
+    ("steps", "now", "silent"),
+    [
+        # The record has looked into both at 100, and b had had no rows for 10.
+        ([], 900, {"a": 0, "b": 10}),
+        # A run that ends by itself knows nothing until it has ended, and then what was there as it began.
+        ([("begin", {"a": 500, "b": 500})], 900, {"a": 0, "b": 10}),
+        ([("begin", {"a": 500, "b": 500}), ("reached_end", None)], 900, {"a": 400, "b": 410}),
+        ([("begin", {"a": 500}), ("reached_end", None)], 900, {"a": 400, "b": 10}),
+        ([("begin", {"a": 50, "b": 500}), ("reached_end", None)], 900, {"a": 0, "b": 410}),
+        # Two queries, of which the second one did not end.
+        (
+            [("begin", {"a": 500, "b": 500}), ("reached_end", None), ("begin", {"a": 700, "b": 700})],
+            900,
+            {"a": 400, "b": 410},
+        ),
+        # One without end knows what was there when it looks and finds nothing.
+        ([("begin_without_end", 0)], 900, {"a": 0, "b": 10}),
+        ([("begin_without_end", 0), ("was_idle", None)], 900, {"a": 800, "b": 810}),
+        ([("begin_without_end", 300), ("was_idle", None)], 900, {"a": 500, "b": 510}),
+        # Nobody looks while a batch runs, nor between two triggers.
+        ([("begin_without_end", 0), ("ended_batch", 850)], 900, {"a": 50, "b": 60}),
+        ([("begin_without_end", 0), ("was_idle", None), ("ended_batch", 850)], 900, {"a": 50, "b": 60}),
+        ([("begin_without_end", 30), ("ended_batch", 850)], 900, {"a": 20, "b": 30}),
+        ([("begin_without_end", 300), ("ended_batch", 850)], 900, {"a": 0, "b": 10}),
+        # A second query without end begins anew.
+        (
+            [("begin_without_end", 0), ("ended_batch", 200), ("begin_without_end", 0)],
+            900,
+            {"a": 0, "b": 10},
+        ),
+        # The clock of the host went back.
+        ([("begin_without_end", 0), ("was_idle", None)], 80, {"a": 0, "b": 10}),
+    ],
+)
+def test_silence_grows_as_somebody_looks(steps: list[Step], now: int, silent: dict[str, int]) -> None:
+    looking = Looking(("a", "b"))
+    for name, given in steps:
+        step = getattr(looking, name)
+        step() if given is None else step(given)
+    known = looking.known({"a": quiet(100, 0), "b": quiet(100, 10)}, now)
+    assert {uid: each.silent for uid, each in known.items()} == silent
+
+
+def test_nobody_looks_into_a_source_that_waits() -> None:
+    looking = Looking(("a", "b"))
+    looking.begin_without_end(0)
+    looking.was_idle()
+    known = looking.known({"a": quiet(100, 0), "b": quiet(100, 10)}, 900, {"b": "a"})
+    assert [each.silent for each in known.values()] == [800, 10]
+
+
+def test_a_batch_looks_until_its_run_began_or_it_was_planned() -> None:
+    looking = Looking(("a", "b"))
+    looking.begin({"a": 500})
+    assert looking.of_batch(900) == {"a": 500}, "what came meanwhile is for the next run"
+    looking.begin_without_end(300)
+    assert looking.of_batch(900) == {"a": 900, "b": 900}
+
+
+# ---- what a batch makes of it ----
+
+
+DELTA = '{"sourceVersion":1,"reservoirId":"t","reservoirVersion":%d,"index":-1,"isStartingVersion":false}'
+FILE = '{"logOffset":%d}'
+TOPIC = '{"orders":{"0":%d,"1":3,"2":%d}}'
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "through"),
+    [
+        (DELTA % 3, DELTA % 3, True),
+        (DELTA % 3, DELTA % 4, False),  # a commit without rows, and the limit of a batch: others may follow
+        (FILE % 3, FILE % 4, False),
+        (TOPIC % (3, 3), TOPIC % (4, 3), False),
+        ("-", "-", True),
+        ("-", FILE % 0, False),
+        ("12", "13", True),  # a connector whose offset is a time
+        (None, DELTA % 3, False),
+    ],
+)
+def test_a_source_that_moved_without_rows_may_have_more(
+    before: str | None, after: str, through: bool
+) -> None:
+    known = None if before is None else SourceState((before,))
+    assert is_read_through(SourceState((after,)), known) is through
+
+
+def after_batch(
+    states: Mapping[str, SourceState], looked: Mapping[str, int], **rows: Observation
+) -> dict[str, tuple[int | None, int]]:
+    """Per source until when somebody has looked, and its silence."""
+    moved = {
+        uid: structs.replace(state, lines=(FILE % 9,)) if uid in rows else state
+        for uid, state in states.items()
+    }
+    found = advanced(moved, rows, 1000, before=states, looked=looked)
+    return {uid: (state.looked, state.silent) for uid, state in found.items()}
+
+
+def test_rows_end_a_silence_and_looking_prolongs_it() -> None:
+    states = {"a": quiet(100, 10), "b": quiet(100, 10), "c": quiet(100, 10)}
+    found = after_batch(states, {"a": 600, "b": 600}, a=Observation(1, 5), c=Observation(1, 5))
+    assert found == {"a": (600, 0), "b": (600, 510), "c": (100, 0)}
+    assert after_batch(states, {}, a=Observation(0, None)) == dict.fromkeys("abc", (100, 10))
+    assert after_batch(states, {"b": 50})["b"] == (100, 10), "a bound that lies behind"
+    assert after_batch(states, {"b": 600}, b=Observation(0, None))["b"] == (100, 10), "it may have more"
+
+
+def test_of_a_topic_each_partition_is_silent_by_itself() -> None:
+    partitions = {f"orders/{n}": PartitionTime(5, 90, 10) for n in range(3)}
+    before = structs.replace(quiet(100, 0, partitions=partitions), lines=(TOPIC % (3, 3),))
+    after = structs.replace(before, lines=(TOPIC % (4, 4),))
+    rows = Observation(1, 7, partitions={"orders/0": 7})
+    found = advanced({"a": after}, {"a": rows}, 1000, before={"a": before}, looked={"a": 600})["a"]
+    assert found.partitions == {
+        "orders/0": PartitionTime(7, 1000, 0),
+        "orders/1": PartitionTime(5, 90, 510),
+        "orders/2": PartitionTime(5, 90, 10),  # of the messages that were read there none was a row
+    }
+
+
+def test_a_record_from_before_this_was_noted_has_looked_at_its_time() -> None:
+    old = SourceState(("-",), active=40, partitions={"t/0": PartitionTime(5, 30)})
+    given = {"old": old, "new": quiet(70, 20), "never": SourceState(("-",))}
+    record = Record(
+        kind="checkpoint", job="j", slot=1, epoch=1, writer="w", owner=Owner("r"), now=100, sources=given
+    )
+    found = recorded_sources(record)
+    assert {uid: (each.looked, each.silent) for uid, each in found.items()} == {
+        "old": (100, 60),
+        "new": (70, 20),
+        "never": (100, 0),
+    }
+    assert found["old"].partitions["t/0"].silent == 70
+
+
+# ---- runs ----
+
+
+def order(minute: float) -> Order:
+    return Order(1, "a", 1.0, at(minute))
+
+
+@dataclasses.dataclass
+class Pair:
+    """A job of two sources. `b` has had a row of minute 3, when `a` was at minute 30."""
+
+    bench: Workbench
+    clock: Clock
+    late: Any
+
+    def pipeline(self, *uids: str) -> sf.Pipeline:
+        @sf.pipeline("pair")
+        def pair(flow: sf.Flow) -> None:
+            for uid in uids or ("a", "b"):
+                side = sf.output("late", Order)
+                rows = flow.source(
+                    uid,
+                    self.bench.source(uid, ORDER),
+                    Order,
+                    event_time="ts",
+                    watermark="1 minute",
+                    late=side,
+                )
+                rows.collect(f"out-{uid}", sf.memory(f"pair-{uid}"))
+                rows.side(side).collect(f"late-{uid}", self.late)
+
+        return pair
+
+    def begin(self) -> None:
+        self.late.clear()
+        self.rows("b", 3)
+        self.rows("a", 30)
+        self.run()
+
+    def rows(self, uid: str, minute: float) -> None:
+        self.bench.rows(uid, [order(minute)])
+
+    def run(self, **options: Any) -> RunReport:
+        return self.bench.run(self.pipeline(), **options)
+
+    def watermarks(self) -> list[float | None]:
+        """Of the batches so far, in minutes."""
+        start = at(0).timestamp() * 1e6
+        return [
+            None if each.watermark is None else (each.watermark - start) / MINUTE
+            for each in self.bench.records("pair")
+            if "positions" not in each.statistics
+        ]
+
+    def late_minutes(self) -> list[float]:
+        return sorted((row["ts"] - at(0)).total_seconds() / 60 for row in self.late.rows)
+
+    def ends_well(self) -> None:
+        """The next run finds what waits in `b`, of minute 5, and nothing of it is late."""
+        self.run()
+        assert self.late_minutes() == []
+        ours = self.bench.records("pair")[-1].sources["b"]
+        assert ours.event_time == round(at(5).timestamp() * 1e6), "its row was read"
+
+
+@pytest.fixture
+def pair(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> Pair:
+    clock = Clock()
+    monkeypatch.setattr(runner, "_micros", clock)
+    made = Pair(bench, clock, sf.memory("pair-late"))
+    made.begin()
+    return made
+
+
+def during(monkeypatch: pytest.MonkeyPatch, number: int, happens: Callable[[], None]) -> None:
+    """Something happens while a batch runs, the first one or a later one."""
+    run_batch, batches = Batch.run, iter(range(1, 1000))
+
+    def run(batch: Batch) -> Any:
+        if next(batches) == number:
+            happens()
+        return run_batch(batch)
+
+    monkeypatch.setattr(Batch, "run", run)
+
+
+def test_a_run_that_is_bounded_for_one_source_makes_the_other_one_no_later(pair: Pair) -> None:
+    """It takes place an hour later, has two batches of `a`, and leaves out what waits in `b`."""
+    pair.rows("b", 5)
+    pair.rows("a", 60)
+    pair.rows("a", 90)
+    pair.clock.now += HOUR
+    held = pair.run(until={"a": datetime(2030, 1, 1, tzinfo=UTC)}).held
+    assert held is not None
+    assert held.source == "b"
+    assert pair.watermarks()[-2:] == [2, 2]
+    pair.clock.now += HOUR
+    pair.ends_well()
+
+
+def test_what_comes_after_the_bound_of_a_source_is_not_late(pair: Pair) -> None:
+    """The bound of `b` lies a minute after its last rows, and the run an hour after it."""
+    before = pair.bench.records("pair")[-1].now
+    bound = datetime.fromtimestamp((before + MINUTE) / 1e6, UTC)
+    pair.clock.now += HOUR
+    pair.rows("a", 60)
+    pair.rows("a", 90)
+    pair.run(until={"a": datetime(2030, 1, 1, tzinfo=UTC), "b": bound})
+    pair.rows("b", 5)
+    pair.ends_well()
+
+
+def test_a_bounded_run_knows_what_there_was_up_to_its_bound(pair: Pair) -> None:
+    """As each hour of a backfill does, and a run on time: `b` had nothing in the hour before the bound."""
+    before = pair.bench.records("pair")[-1].now
+    pair.clock.now += 2 * HOUR
+    pair.rows("a", 60)
+    pair.rows("a", 90)
+    assert pair.run(until=datetime.fromtimestamp((before + HOUR) / 1e6, UTC)).held is None
+    assert pair.watermarks()[-2:] == [2, 59]
+
+
+def test_what_comes_while_a_run_reads_is_not_late_in_the_next_one(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that ends by itself reads what was there when it began, and may take long."""
+
+    def comes() -> None:
+        pair.clock.now += HOUR
+        pair.rows("b", 5)
+
+    for minute in (60, 90, 120):
+        pair.rows("a", minute)
+    with monkeypatch.context() as patched:
+        during(patched, 1, comes)
+        assert pair.run().batches == 3
+    assert pair.watermarks()[-3:] == [2, 2, 2]
+    pair.ends_well()
+
+
+def test_the_time_that_a_run_takes_to_begin_makes_no_row_late(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair.rows("b", 5)
+    pair.rows("a", 60)
+    begins = Queries.run
+
+    def slowly(queries: Queries) -> str:
+        pair.clock.now += HOUR
+        return begins(queries)
+
+    monkeypatch.setattr(Queries, "run", slowly)
+    pair.ends_well()
+
+
+def test_what_comes_while_a_batch_is_tried_again_is_not_late(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a run without end: its second batch looks when it is planned, and not when its last try begins."""
+    run_batch, tries = Batch.run, iter(range(1, 1000))
+
+    def run(batch: Batch) -> Any:
+        number = next(tries)
+        if number == 1:
+            pair.clock.now += HOUR
+            pair.rows("b", 5)
+            raise StateflowError("the disk is full")
+        if number == 2:
+            pair.rows("a", 90)
+        return run_batch(batch)
+
+    monkeypatch.setattr(Batch, "run", run)
+    pair.rows("a", 60)
+    pair.run(trigger="until-stopped", stop_after=2, tolerable_failed_batches=1, failure_backoff="1 ms")
+    assert pair.late_minutes() == []
+    assert pair.bench.records("pair")[-1].sources["b"].event_time == round(at(5).timestamp() * 1e6)
+
+
+def test_an_empty_file_is_no_silence_of_what_waits_behind_it(pair: Pair) -> None:
+    """The source takes one file a batch."""
+    pair.bench.rows("b", [])
+    pair.rows("b", 5)
+    pair.rows("a", 60)
+    pair.rows("a", 90)
+    pair.clock.now += HOUR
+    pair.ends_well()
+
+
+def test_a_run_that_finds_an_empty_file_alone_sees_the_silence_at_its_end(pair: Pair) -> None:
+    pair.bench.rows("b", [])
+    pair.rows("a", 60)
+    pair.clock.now += HOUR
+    assert pair.run().held is None
+
+
+def test_a_source_that_is_added_waits_for_no_rows_longer_than_the_timeout(pair: Pair) -> None:
+    (pair.bench.folder / "c").mkdir()
+    three = pair.pipeline("a", "b", "c")
+    pair.rows("b", 40)
+    pair.rows("a", 60)
+    pair.bench.run(three)
+    assert pair.watermarks()[-1] is None, "nobody knows yet that c has nothing"
+    pair.clock.now += HOUR
+    pair.rows("b", 50)
+    pair.rows("a", 90)
+    pair.rows("a", 95)
+    pair.bench.run(three)
+    assert pair.watermarks()[-1] == 49
