@@ -26,6 +26,7 @@ SIDES = ("0.1", "1", "10", "25", "50")
 KINDS = ("recent", "uniform", "cold")
 """recent: the keys that were made last. uniform: any keys. cold: any keys, none of them in memory."""
 SHARDS, TASKS, VALUE = 8, 2, 84
+MERGES: Any = os.environ.get("MERGES", "beside")
 KEYS_AT_ONCE = 20_000
 """A task looks up the keys of so many rows at a time."""
 _PART = 10_000_000
@@ -206,10 +207,16 @@ def batches(
     from stateflow.state.keys.hashing import key_groups_of
     from stateflow.storage.roots import open_store
 
-    head = read_log(open_store(str(folder / "root")), JobLayout(JOB)).head
+    store = open_store(str(folder / "root"), fsync=False)
+    head = read_log(store, JobLayout(JOB)).head
     assert head is not None
     shards = [shard for subtask in head.operators[OPERATOR].shards for shard in subtask]
     base = {ref.path for shard in shards for ref in shard.files}
+    cache = _storage(folder, 0).cache()
+    for shard in shards:
+        for ref in shard.files:
+            if ref.data is None:
+                cache.add(store, ref, folder / "root" / ref.path)
     chance = np.random.default_rng(1)
     took, looked_up, written = [], [], []
     with ProcessPoolExecutor(TASKS, multiprocessing.get_context("spawn")) as tasks:
@@ -225,7 +232,7 @@ def batches(
                 work.append((msgspec.msgpack.encode(shard), own[within][place], groups[within][place]))
             if kind == "cold":
                 forget(folder / "root" / JOB)
-            step = partial(_task, folder, number)
+            step = partial(_task, folder, 1_000_000 + number)
             began = time.perf_counter()
             results = list(tasks.map(step, (work[at::TASKS] for at in range(TASKS))))
             took.append(time.perf_counter() - began)
@@ -234,40 +241,59 @@ def batches(
             before, shards = shards, [None] * len(work)
             for at, result in enumerate(results):
                 shards[at::TASKS] = [msgspec.msgpack.decode(each, type=type(before[0])) for each in result[0]]
-            named = {ref.path for shard in shards for ref in shard.files} | base
-            for path in {ref.path for shard in before for ref in shard.files if ref.data is None} - named:
-                (folder / "root" / path).unlink()
+            _remove(folder, before, base | {ref.path for shard in shards for ref in shard.files})
             say(f"{kind}, batch {number + 1} of {count}: {took[-1]:.2f} s, {looked_up[-1]:.2f} s of look-ups")
-    for path in {ref.path for shard in shards for ref in shard.files if ref.data is None} - base:
-        (folder / "root" / path).unlink()
+    _remove(folder, shards, base)
     return {"seconds": took, "look_ups": looked_up, "new_bytes": written, "touched": touched}
 
 
+def _remove(folder: Path, shards: Sequence[Any], needed: set[str]) -> None:
+    """Removes the shards' files that are not needed, as a collection does."""
+    storage = _storage(folder, 0)
+    for ref in {ref.path: ref for shard in shards for ref in shard.files if ref.data is None}.values():
+        if ref.path not in needed:
+            storage.cache().distrust(storage.store(), ref)
+            (folder / "root" / ref.path).unlink()
+
+
+def _storage(folder: Path, slot: int) -> Any:
+    from stateflow.spark.task.storage import TaskStorage
+
+    return TaskStorage(
+        root=str(folder / "root"),
+        job=JOB,
+        epoch=1,
+        slot=slot,
+        cache_dir=str(folder / "cache"),
+        cache_bytes=1 << 40,
+        scratch_dir=str(folder / "scratch"),
+        fsync=False,
+    )
+
+
 def _warm_up(number: int) -> None:
-    import stateflow.state.backends.rocksdb
-    import stateflow.storage.files  # noqa: F401
+    import stateflow.spark.task.shards
+    import stateflow.state.backends.rocksdb  # noqa: F401
 
     time.sleep(0.1)
 
 
-def _task(
-    folder: Path, number: int, work: Sequence[tuple[bytes, Any, Any]]
-) -> tuple[list[bytes], float, int]:
-    """A batch of some shards, one after the other: their new handles, the seconds of the look-ups, and the bytes of new files."""
+def _task(folder: Path, slot: int, work: Sequence[tuple[bytes, Any, Any]]) -> tuple[list[bytes], float, int]:
+    """A batch of some shards, one after the other, as a task has them: their new handles, the seconds of the look-ups, and the
+    bytes of new files."""
     import msgspec
 
     from stateflow.format.records import Shard
-    from stateflow.state.backends.rocksdb import rocksdb_backend
+    from stateflow.spark.task.shards import TaskShards
+    from stateflow.state.backends.choice import Backends
     from stateflow.state.backends.rocksdb_options import RocksOptions
     from stateflow.state.keys.codec import KeyCodec
 
-    open_shard, codec, root = rocksdb_backend(RocksOptions()), KeyCodec(("int",)), folder / "root"
-    made, looking, new = [], 0.0, 0
-    for packed, keys, groups in work:
-        shard = msgspec.msgpack.decode(packed, type=Shard)
-        known = {ref.path for ref in shard.files}
-        place = folder / f"open-{uuid.uuid4().hex}"
-        backend = open_shard(shard, place, lambda ref: root / ref.path)
+    codec, looking = KeyCodec(("int",)), 0.0
+    inputs = tuple(msgspec.msgpack.decode(packed, type=Shard) for packed, _, _ in work)
+    shards = TaskShards(inputs, _storage(folder, slot), Backends(RocksOptions(merges=MERGES)))
+    for number, (_, keys, groups) in enumerate(work):
+        backend = shards.open(number)
         full = codec.encode_many([keys], groups, 1)
         for at in range(0, len(full), KEYS_AT_ONCE):
             chunk = full[at : at + KEYS_AT_ONCE]
@@ -277,10 +303,11 @@ def _task(
             if None in values:
                 raise AssertionError("a key is missing from the state")
             backend.write((key, value) for key, value in zip(chunk, values, strict=True))
-        sealed = _sealed(backend, shard, root, 1, 1_000_000 + number)
-        new += sum(ref.size for ref in sealed.files if ref.path not in known)
-        made.append(msgspec.msgpack.encode(sealed))
-    return made, looking, new
+        shards.finish(number, backend, (None, None))
+    handles = shards.handles()
+    new = int(shards.metrics["uploaded_bytes"])
+    shards.close()
+    return list(map(msgspec.msgpack.encode, handles)), looking, new
 
 
 def forget(folder: Path) -> None:

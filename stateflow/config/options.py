@@ -236,6 +236,11 @@ class Options:
         "How many bytes of changes one shard holds in memory before they become a file.",
         "state.backend.rocksdb.writebuffer.size",
     )
+    rocksdb_merges: Literal["auto", "beside", "inside"] = _choice(
+        ("auto", "inside", "beside"),
+        "Where the files of a shard from 16 MB on are merged. inside: in the batch that finds too many. beside: in the workers, beside "
+        "the batches. auto: beside where the run does not end by itself (trigger), else inside.",
+    )
     rocksdb_compaction_budget: int = _size(
         "512 MB",
         "The most bytes that one shard compacts on purpose in one batch; 0 for none.",

@@ -69,7 +69,7 @@ from stateflow.spark.sources.positions import (
 )
 from stateflow.spark.task.failures import translated
 from stateflow.spark.task.storage import TaskStorage, task_storage
-from stateflow.state.backends.choice import open_backend
+from stateflow.state.backends.choice import open_backend_of_run
 from stateflow.storage.roots import open_store
 from stateflow.storage.scratch import new_scratch, remove_scratch, sweep_scratch
 from stateflow.storage.store import Store
@@ -405,7 +405,7 @@ class _Run:
             parallelism=options.parallelism or spark.sparkContext.defaultParallelism,
             max_parallelism=options.max_parallelism,
             backend=options.backend,
-            open_shard=open_backend(options),
+            open_shard=open_backend_of_run(options),
             stager=sinks.stager,
             placement=Placement(spark),
             shared_scratch=str(spark.sparkContext.master).startswith("local["),

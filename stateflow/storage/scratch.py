@@ -3,7 +3,8 @@
 The setting that names the scratch folder may name a folder with files of the user. So all lies in one folder inside it, which
 the library makes for each user. In it, `<id>` is a folder, and `<id>.lock` a file that the maker of the folder holds locked while
 it lives. Whoever can lock that file knows that the maker has ended. The kernel tells so in every container, whereas the
-number of a process means something only in its own. A folder without a lock file is left alone.
+number of a process means something only in its own. A folder without a lock file is left alone. `<id>.left` is what a process has
+left for the next one that has a use for it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import re
 import shutil
 import stat
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -22,6 +24,9 @@ from stateflow.errors import UnavailableError
 from stateflow.private_folders import make_private
 
 _LOCK = re.compile(r"([0-9a-f]{32})\.lock")
+_LEFT = re.compile(r"[0-9a-f]{32}\.left")
+_LEFT_FOR = 3600.0
+"""Seconds after which what nobody has taken is removed."""
 _OPEN = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _held: dict[Path, int] = {}
@@ -60,6 +65,36 @@ def new_scratch(scratch: Path, unique: Callable[[], str] = _unique) -> Path:
         ) from error
 
 
+def named_scratch(scratch: Path, name: str) -> Path | None:
+    """A new empty folder of this name, 32 hexadecimal digits; None while a process has it, or while it is left for the next one.
+    It stays as `new_scratch`'s does."""
+    folder = _own_folder(scratch) / name
+    if folder in _held or _left(folder).exists():
+        return None
+    _remove_if_left(folder)
+    try:
+        return new_scratch(scratch, lambda: name)
+    except UnavailableError:
+        if _lock_of(folder).exists():
+            return None
+        raise
+
+
+def leave(folder: Path, inner: Path) -> None:
+    """Leaves `inner`, a folder in one that `named_scratch` has made, to whoever takes it first, and for an hour at least."""
+    os.utime(inner)
+    inner.rename(_left(folder))
+
+
+def take_left(scratch: Path, name: str, target: Path) -> bool:
+    """Makes what was left under this name the folder `target`; False if nothing was, or somebody else has taken it."""
+    try:
+        _left(_own_folder(scratch) / name).rename(target)
+    except OSError:
+        return False
+    return True
+
+
 def remove_scratch(folder: Path) -> None:
     """Removes a folder that `new_scratch` has made in this process."""
     shutil.rmtree(folder, ignore_errors=True)
@@ -92,6 +127,8 @@ def sweep_scratch(scratch: Path) -> None:
             named = _LOCK.fullmatch(lock.name)
             if named is not None and (folder := own / named[1]) not in _held:
                 _remove_if_left(folder)
+            elif _LEFT.fullmatch(lock.name) and lock.stat().st_mtime < time.time() - _LEFT_FOR:
+                shutil.rmtree(lock, ignore_errors=True)
 
 
 def _own_folder(scratch: Path) -> Path:
@@ -109,6 +146,10 @@ def _own_folder(scratch: Path) -> Path:
 
 def _lock_of(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.lock")
+
+
+def _left(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.left")
 
 
 def _new_lock(folder: Path) -> int | None:

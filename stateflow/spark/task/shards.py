@@ -14,6 +14,7 @@ import msgspec
 from stateflow.checkpoint.rescale import joined
 from stateflow.format.encoding import group_range
 from stateflow.format.records import ExpiryShare, FileRef, Shard
+from stateflow.spark.task.merges import begin_merge, take_merge
 from stateflow.spark.task.storage import TaskStorage
 from stateflow.state.backends.base import Backend, Fetch, NewFile, OpenShard, Snapshot
 from stateflow.state.expiry.shares import joined_shares
@@ -45,6 +46,10 @@ class TaskShards:
         self._handles: list[tuple[Shard, ...] | Future[Shard]] = list(self._parts)
         self._folder: Path | None = None
         self._open: list[Backend] = []
+        self._taken: dict[int, tuple[FileRef, ...]] = {}
+        """Of shards that were merged beside the batches, their files."""
+        self._storing: dict[int, list[Future[None]]] = {}
+        """Their merged files on their way to the store."""
         self._pool: ThreadPoolExecutor | None = None
         self._counting = threading.Lock()
         self.metrics: dict[str, float] = dict.fromkeys(
@@ -68,6 +73,8 @@ class TaskShards:
             [ref for part in self._parts[index] for ref in part.files],
             self._storage.cache().fetcher(self._storage.store, fetched),
         )
+        if len(self._parts[index]) == 1:
+            shard, fetch = self._with_merge(index, shard, fetch)
         backend = self._open_shard(shard.backend)(shard, directory, fetch)
         self._open.append(backend)
         if len(self._parts[index]) > 1:
@@ -75,6 +82,25 @@ class TaskShards:
         self.metrics["opened"] += 1
         self.metrics["open_s"] += time.perf_counter() - began
         return backend
+
+    def _with_merge(self, index: int, shard: Shard, fetch: Fetch) -> tuple[Shard, Fetch]:
+        """The shard with what was merged beside the batches, if a merge of it is done. The merged files are stored meanwhile."""
+        assert self._folder is not None
+        merge = take_merge(shard, self._storage, self._folder / f"{index}-merged", fetch)
+        if merge is None:
+            return shard, fetch
+        self._taken[index] = merge.files
+        self._storing[index] = [self._threads().submit(self._store_merged, *each) for each in merge.unstored]
+        here = {ref.path: path for ref, path in merge.unstored}
+        self._count(compacted_bytes=sum(ref.size for ref, _ in merge.unstored))
+        return msgspec.structs.replace(shard, files=merge.files), lambda ref: here.get(ref.path) or fetch(ref)
+
+    def _store_merged(self, ref: FileRef, local: Path) -> None:
+        began = time.perf_counter()
+        store = self._storage.store()
+        store.upload(local, ref.path)
+        self._storage.cache().add(store, ref, local)
+        self._count(uploaded_bytes=ref.size, uploaded_files=1, upload_s=time.perf_counter() - began)
 
     def _fetched_at_once(self, refs: Iterable[FileRef], fetch: Fetch) -> Fetch:
         """Fetches the files, several at a time, and returns what gives each to the backend."""
@@ -111,9 +137,16 @@ class TaskShards:
         return not self.inputs[index].files and not self.changes(index)
 
     def keep(self, index: int, backend: Backend) -> None:
-        """The task has only read the shard: its handle stays as it is."""
+        """The task has only read the shard: its handle stays as it is, or names what was merged beside the batches."""
         backend.close()
         self._open.remove(backend)
+        if index in self._taken:
+            self._handles[index] = self._threads().submit(self._kept, index)
+
+    def _kept(self, index: int) -> Shard:
+        for stored in self._storing[index]:
+            stored.result()
+        return msgspec.structs.replace(self.inputs[index], files=self._taken[index])
 
     def finish(
         self,
@@ -147,12 +180,13 @@ class TaskShards:
         expiries: Timers,
         expiring: tuple[ExpiryShare, ...],
     ) -> Shard:
+        for stored in self._storing.get(index, ()):
+            stored.result()
         files = snapshot.kept + tuple(upload.result() for upload in uploads)
         backend.close()
         self._open.remove(backend)
-        before = self.inputs[index]
-        return msgspec.structs.replace(
-            before,
+        made = msgspec.structs.replace(
+            self.inputs[index],
             files=files,
             physical_first=None,
             physical_last=None,
@@ -163,6 +197,9 @@ class TaskShards:
             entries=snapshot.entries,
             expiring=expiring,
         )
+        if snapshot.merge is not None:
+            begin_merge(made, self._storage, snapshot.merge)
+        return made
 
     def _store_file(self, new: NewFile) -> FileRef:
         if new.data is not None:

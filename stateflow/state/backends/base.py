@@ -33,6 +33,8 @@ class Snapshot:
     compacted_bytes: int = 0
     """How much of the new files compaction wrote (the rest is this batch's flush)."""
     metrics: dict[str, int] = field(default_factory=dict)
+    merge: MergeShard | None = None
+    """Merges a copy of the shard beside the batches, in a folder that does not exist yet; None: nothing is to be merged."""
 
 
 class ReadShard(Protocol):
@@ -94,6 +96,9 @@ class Backend(Protocol):
 
 Fetch = Callable[[FileRef], Path]
 """A verified local copy of a referenced file, never to be written to."""
+
+
+MergeShard = Callable[[Shard, Path, Fetch], Snapshot]
 
 
 class OpenShard(Protocol):

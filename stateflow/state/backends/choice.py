@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stateflow.config.options import Options
 from stateflow.errors import IncompatibleError
@@ -53,6 +53,14 @@ def open_backend(options: Options) -> Backends:
             inline_threshold=options.inline_threshold,
         )
     )
+
+
+def open_backend_of_run(options: Options) -> Backends:
+    """For the tasks of a run, in whose workers merges can go on behind a batch."""
+    beside = options.rocksdb_merges == "beside" or (
+        options.rocksdb_merges == "auto" and options.trigger != "drain"
+    )
+    return Backends(replace(open_backend(options).rocks, merges="beside" if beside else "inside"))
 
 
 def open_reader(options: Options) -> ShardReaders:

@@ -12,6 +12,7 @@ import re
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain, islice, repeat
 from operator import itemgetter, le
@@ -40,7 +41,7 @@ from stateflow.state.backends.walk import GLANCE, under, walk_or_sweep
 NAME: Final = "rocksdb"
 
 _SMALL_FILE = 4 << 10
-_SMALL_MANIFEST = 64 << 10
+SMALL_MANIFEST = 64 << 10
 _ENTRY_OVERHEAD = 200
 """Bytes that a buffered entry costs beside its value: two objects and a slot of the dict."""
 _POINT_DELETES = 256
@@ -75,6 +76,7 @@ class RocksBackend:
         """Whether walking from key to key has paid so far."""
         self._disk_reads = DiskReads(directory)
         self._db: Rdict | None = None
+        self._beside = options.merged_beside(shard.bytes)
         self._database_options = database_options(options, shard.bytes)
         self._no_wal = WriteOptions()
         self._no_wal.disable_wal = True  # type: ignore[method-assign,assignment]
@@ -101,7 +103,7 @@ class RocksBackend:
             if ref.data is not None:
                 target.write_bytes(ref.data)
             elif ref.name.endswith(".sst"):
-                _link(fetch(ref), target)
+                link(fetch(ref), target)
             else:
                 # RocksDB deletes or appends to its small files; a link would reach into the cache.
                 shutil.copyfile(fetch(ref), target)
@@ -316,7 +318,28 @@ class RocksBackend:
         try:
             if self._ranges:
                 opened.flush()
+            crowded = self._beside and self._runs(opened) > self._options.runs
+            if not self._beside:
+                self._settle(opened)
+            elif self._runs(opened) > self._options.most_runs:
+                opened.set_options({"disable_auto_compactions": "false"})
+                self._settle(opened)
+        except Exception as error:
+            raise translated(error, self._directory) from error
+        ended = self._ended(opened)
+        return replace(ended, merge=partial(_merge, self._options)) if crowded else ended
+
+    def merged(self) -> Snapshot:
+        """The files once RocksDB has merged what it finds worth merging; no entry changes. It ends the use of this instance."""
+        opened = self._opened
+        try:
             self._settle(opened)
+        except Exception as error:
+            raise translated(error, self._directory) from error
+        return self._ended(opened)
+
+    def _ended(self, opened: Rdict) -> Snapshot:
+        try:
             live = {str(file["name"]).lstrip("/"): int(file["size"]) for file in opened.live_files()}
             entries = _entries(opened)
         except Exception as error:
@@ -328,7 +351,8 @@ class RocksBackend:
         """Waits for the merges that the new files call for. A database that is open for a second cannot count on
         background work: what is not merged now never is, and every further run slows down all reads."""
         waited, pause = 0.0, 0.001
-        while waited < (_PATIENCE if self._crowded(opened) else _GLANCE):
+        # With exactly as many runs as allowed RocksDB reports a pending merge, but starts it only if two runs are alike in size.
+        while waited < (_PATIENCE if self._runs(opened) > self._options.runs else _GLANCE):
             # A merge that has started is no longer pending, and may end before it is counted; then the version has
             # changed. With an unchanged version nothing runs, and RocksDB will delete no file that it lists now.
             version = opened.property_int_value("rocksdb.current-super-version-number")
@@ -350,11 +374,9 @@ class RocksBackend:
         while opened.property_int_value("rocksdb.num-running-compactions"):
             time.sleep(0.005)
 
-    def _crowded(self, opened: Rdict) -> bool:
-        """Whether a merge has to run. With exactly as many runs as allowed RocksDB reports a pending merge, but starts it only
-        if two runs are alike in size."""
+    def _runs(self, opened: Rdict) -> int:
         levels = [int(file["level"]) for file in opened.live_files()]
-        return levels.count(0) + len(set(levels) - {0}) > self._options.runs
+        return levels.count(0) + len(set(levels) - {0})
 
     def _merged_bytes(self, opened: Rdict) -> int:
         return self._compacted_in({str(f["name"]).lstrip("/"): int(f["size"]) for f in opened.live_files()})
@@ -388,7 +410,7 @@ class RocksBackend:
         new = []
         for name, size in sorted(sizes.items()):
             path = self._directory / name
-            small = _SMALL_FILE if name.endswith(".sst") else _SMALL_MANIFEST
+            small = _SMALL_FILE if name.endswith(".sst") else SMALL_MANIFEST
             if everything or size < min(small, self._options.inline_threshold + 1):
                 new.append(NewFile(name, data=path.read_bytes()))
             else:
@@ -410,6 +432,15 @@ class RocksBackend:
         self._buffer, self._indexes = {}, {}
         self._shut()
         shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def _merge(options: RocksOptions, shard: Shard, directory: Path, fetch: Fetch) -> Snapshot:
+    backend = RocksBackend(shard, directory, fetch, replace(options, merges="inside"))
+    try:
+        return backend.merged()
+    except BaseException:
+        backend.close()
+        raise
 
 
 class RocksReader(RocksBackend):
@@ -483,7 +514,8 @@ def _guarded(
         raise translated(error, directory) from error
 
 
-def _link(source: Path, target: Path) -> None:
+def link(source: Path, target: Path) -> None:
+    """A hard link, or a copy where there can be none."""
     try:
         os.link(source, target)
     except OSError:

@@ -26,6 +26,9 @@ _LARGE = 1 << 30
 Preset = Literal["auto", "small", "large", "write-heavy"]
 Compaction = Literal["universal", "level"]
 Compression = Literal["lz4", "zstd", "snappy", "none"]
+Merges = Literal["inside", "beside"]
+_WORTH_A_THREAD = 16 * MIB
+"""Bytes of a shard from which on it is merged beside the batches. To merge a smaller one takes a tenth of a second."""
 
 _COMPRESSIONS: dict[str, Any] = {
     "lz4": DBCompressionType.lz4,
@@ -51,6 +54,8 @@ class RocksOptions:
     """Memory for a shard's unwritten changes; beyond it they are written out early."""
     compaction_budget: int = 512 * MIB
     """Bytes that compaction may write per snapshot. A merge beyond it waits until space doubles."""
+    merges: Merges = "inside"
+    """inside: the batch that finds too many runs merges them. beside: it goes on, and asks for a merge beside the batches."""
     inline_threshold: int = 20 << 10
     """A shard of at most so many bytes travels inside the record."""
 
@@ -59,6 +64,7 @@ class RocksOptions:
             ("preset", self.preset, ("auto", "small", "large", "write-heavy")),
             ("compaction", self.compaction, ("universal", "level")),
             ("compression", self.compression, tuple(_COMPRESSIONS)),
+            ("merges", self.merges, ("inside", "beside")),
         ):
             if value not in allowed:
                 raise UsageError(f"RocksOptions {name} is {value!r}: use one of {', '.join(allowed)}")
@@ -80,6 +86,14 @@ class RocksOptions:
         """How many sorted runs a shard may have before some are merged."""
         return 8 if self.preset == "write-heavy" else 4
 
+    @property
+    def most_runs(self) -> int:
+        """With more runs a batch merges them itself: merges beside it are too slow, or do not come."""
+        return 3 * self.runs
+
+    def merged_beside(self, stored_bytes: int) -> bool:
+        return self.merges == "beside" and stored_bytes >= _WORTH_A_THREAD
+
 
 def reads_in_parts(preset: Preset, stored_bytes: int) -> bool:
     """Whether an opening reads of indexes and filters only what its look-ups need."""
@@ -99,6 +113,7 @@ def database_options(options: RocksOptions, stored_bytes: int) -> Options:
     made.set_stats_persist_period_sec(0)
     made.set_max_open_files(-1)
     made.set_level_zero_file_num_compaction_trigger(options.runs)
+    made.set_disable_auto_compactions(options.merged_beside(stored_bytes))
     # Writers never wait for compaction: the snapshot does, within its budget.
     made.set_level_zero_slowdown_writes_trigger(1 << 20)
     made.set_level_zero_stop_writes_trigger(1 << 20)

@@ -1,0 +1,335 @@
+"""Merges of state beside the batches: what the next task of the host makes of one, and that none is ever needed."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from stateflow.format.records import Shard
+from stateflow.spark.task import merges
+from stateflow.spark.task.shards import TaskShards
+from stateflow.spark.task.storage import TaskStorage
+from stateflow.state.backends import rocksdb_options
+from stateflow.state.backends.base import Backend
+from stateflow.state.backends.choice import Backends, open_backend_of_run
+from stateflow.state.backends.rocksdb import RocksBackend
+from stateflow.state.backends.rocksdb_merges import tables_of
+from stateflow.state.backends.rocksdb_options import RocksOptions
+from stateflow.storage import scratch
+from tests.config.test_option_effects import options
+
+KEYS = 4_000
+
+
+@pytest.fixture(autouse=True)
+def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few bytes a test's state has, it is merged beside the batches."""
+    monkeypatch.setattr(rocksdb_options, "_WORTH_A_THREAD", 1)
+
+
+def key(number: int) -> bytes:
+    return b"\0\1\0\1%06d" % number
+
+
+class Host:
+    """The batches of a shard on one host, one after the other, and what its entries must be."""
+
+    def __init__(self, folder: Path, options: RocksOptions | None = None) -> None:
+        self.folder = folder
+        self.options = options or RocksOptions(merges="beside")
+        self.shard = Shard(0, 127, "rocksdb")
+        self.entries: dict[bytes, bytes] = {}
+        self.compacted: list[int] = []
+        self._slot = 0
+        self._chance = random.Random(1)
+
+    def storage(self) -> TaskStorage:
+        return TaskStorage(
+            root=str(self.folder / "root"),
+            job="orders",
+            epoch=1,
+            slot=self._slot,
+            cache_dir=str(self.folder / "cache"),
+            cache_bytes=1 << 30,
+            scratch_dir=str(self.folder / "scratch"),
+            fsync=False,
+        )
+
+    def task(self) -> TaskShards:
+        self._slot += 1
+        return TaskShards((self.shard,), self.storage(), Backends(self.options))
+
+    def batch(self, extra: Callable[[Backend], None] = lambda backend: None) -> None:
+        changes = {
+            key(number): None if self._chance.random() < 0.1 else os.urandom(50)
+            for number in self._chance.sample(range(KEYS), KEYS // 8)
+        }
+        task = self.task()
+        backend = task.open(0)
+        backend.write(sorted(changes.items()))
+        for name, value in changes.items():
+            if value is None:
+                self.entries.pop(name, None)
+            else:
+                self.entries[name] = value
+        extra(backend)
+        task.finish(0, backend, (None, None))
+        (self.shard,) = task.handles()
+        self.compacted.append(int(task.metrics["compacted_bytes"]))
+        task.close()
+
+    def merged(self) -> None:
+        """Waits for the merge that goes on in this process."""
+        for thread in threading.enumerate():
+            if thread.name == "stateflow-merge":
+                thread.join()
+
+    def read(self) -> dict[bytes, bytes]:
+        """The entries, as a task reads them that changes none."""
+        task = self.task()
+        backend = task.open(0)
+        found = dict(backend.scan(b"\0", b"\xff"))
+        task.keep(0, backend)
+        (self.shard,) = task.handles()
+        task.close()
+        return found
+
+    def left(self) -> list[Path]:
+        return list((self.folder / "scratch").glob("*/*.left"))
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path)
+
+
+def crowded(host: Host) -> None:
+    """Five batches, and the merge that the last one begins."""
+    for _ in range(5):
+        host.batch()
+    host.merged()
+    assert len(host.left()) == 1
+
+
+def test_the_next_batch_has_the_merged_files_in_place_of_those_that_were_merged(host: Host) -> None:
+    crowded(host)
+    assert len(tables_of(host.shard)) == 5
+    host.batch()
+    assert len(tables_of(host.shard)) == 2
+    assert host.compacted[:5] == [0] * 5
+    assert host.compacted[5] > 0
+    assert host.read() == host.entries
+    assert not host.left()
+
+
+def test_what_batches_have_added_during_a_merge_comes_on_top_of_it(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+    merged = RocksBackend.merged
+    monkeypatch.setattr(RocksBackend, "merged", lambda backend: (go_on.wait(60), merged(backend))[1])
+    for _ in range(9):
+        host.batch()
+    assert len(tables_of(host.shard)) == 9
+    go_on.set()
+    host.merged()
+    host.batch()
+    # One that is merged from five, the four since, and this batch's own.
+    assert len(tables_of(host.shard)) == 6
+    assert host.read() == host.entries
+
+
+def test_batch_by_batch_nothing_is_lost_however_long_the_merges_take(host: Host) -> None:
+    for number in range(60):
+        host.batch()
+        if number % 7 == 0:
+            host.merged()
+        if number % 10 == 0:
+            assert host.read() == host.entries
+    host.merged()
+    assert host.read() == host.entries
+    assert len(tables_of(host.shard)) <= host.options.most_runs + 1
+    # Another host has none of it but the files of the record.
+    other = Host(host.folder / "other", host.options)
+    other.shard, other.folder = host.shard, host.folder
+    assert other.read() == host.entries
+
+
+def test_a_task_that_only_reads_passes_the_merged_files_on(host: Host) -> None:
+    crowded(host)
+    assert host.read() == host.entries
+    assert len(tables_of(host.shard)) == 1
+    assert all((host.folder / "root" / ref.path).is_file() for ref in tables_of(host.shard) if ref.path)
+    host.batch()
+    assert host.read() == host.entries
+
+
+def test_a_merge_of_files_that_the_shard_no_longer_has_is_of_no_use(host: Host) -> None:
+    host.batch()
+    before, entries = host.shard, dict(host.entries)
+    for _ in range(4):
+        host.batch()
+    host.merged()
+    # A restore takes the job back to its first batch.
+    host.shard, host.entries = before, entries
+    host.batch()
+    assert host.compacted[-1] == 0
+    assert host.read() == host.entries
+    assert not host.left()
+
+
+def test_ranges_that_a_batch_deletes_meanwhile_make_it_useless_and_stay_deleted(host: Host) -> None:
+    for _ in range(5):
+        host.batch()
+
+    def forget_half(backend: Backend) -> None:
+        backend.delete_range(key(0), key(KEYS // 2))
+        for name in [name for name in host.entries if name < key(KEYS // 2)]:
+            del host.entries[name]
+
+    # The merge of the first five is taken no sooner than by the batch after the next one.
+    [left] = (host.merged(), host.left())[1]
+    hidden = left.with_suffix(".hidden")
+    left.rename(hidden)
+    host.batch(forget_half)
+    host.merged()
+    for other in host.left():
+        other.rename(other.with_suffix(".other"))
+    hidden.rename(left)
+    host.batch()
+    assert host.compacted[-1] == 0
+    assert host.read() == host.entries
+
+
+def test_a_batch_merges_by_itself_when_no_merge_comes(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merges, "begin_merge", lambda *_: None)
+    monkeypatch.setattr("stateflow.spark.task.shards.begin_merge", lambda *_: None)
+    for _ in range(14):
+        host.batch()
+    assert host.compacted[:12] == [0] * 12
+    assert host.compacted[12] > 0
+    assert len(tables_of(host.shard)) <= host.options.runs + 1
+    assert host.read() == host.entries
+
+
+def test_a_merge_that_fails_costs_nothing(
+    host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(backend: RocksBackend) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(RocksBackend, "merged", full)
+    for _ in range(6):
+        host.batch()
+    host.merged()
+    assert "state was not merged beside the batches" in caplog.text
+    assert "a batch will do it" in caplog.text
+    assert host.read() == host.entries
+    monkeypatch.undo()
+    monkeypatch.setattr(rocksdb_options, "_WORTH_A_THREAD", 1)
+    host.batch()
+    host.merged()
+    assert len(host.left()) == 1
+
+
+def test_damage_in_what_was_merged_is_found(host: Host) -> None:
+    crowded(host)
+    [left] = host.left()
+    (left / merges._FINDINGS).write_bytes(b"no findings")
+    host.batch()
+    assert host.compacted[-1] == 0
+    assert host.read() == host.entries
+
+
+def test_of_two_tasks_one_gets_the_merge(host: Host) -> None:
+    crowded(host)
+    first, second = host.task(), host.task()
+    opened = [first.open(0), second.open(0)]
+    assert [dict(each.scan(b"\0", b"\xff")) for each in opened] == [host.entries] * 2
+    assert sorted([first.metrics["compacted_bytes"] > 0, second.metrics["compacted_bytes"] > 0]) == [
+        False,
+        True,
+    ]
+    for task, backend in zip((first, second), opened, strict=True):
+        task.keep(0, backend)
+        task.handles()
+        task.close()
+
+
+def test_shards_of_other_jobs_have_merges_of_their_own(host: Host) -> None:
+    crowded(host)
+    fork = replace(host.storage(), job="fork")
+    task = TaskShards((host.shard,), fork, Backends(host.options))
+    task.keep(0, task.open(0))
+    assert task.metrics["compacted_bytes"] == 0
+    task.close()
+    assert len(host.left()) == 1
+
+
+def test_what_nobody_takes_is_removed_after_an_hour(host: Host) -> None:
+    crowded(host)
+    [left] = host.left()
+    scratch.sweep_scratch(host.folder / "scratch")
+    assert left.exists()
+    os.utime(left, (0, 0))
+    scratch.sweep_scratch(host.folder / "scratch")
+    assert not left.exists()
+    assert host.read() == host.entries
+
+
+def test_a_process_merges_one_shard_at_a_time(host: Host, tmp_path: Path) -> None:
+    assert merges._merging.acquire(blocking=False)
+    try:
+        for _ in range(6):
+            host.batch()
+    finally:
+        merges._merging.release()
+    host.merged()
+    assert not host.left()
+    host.batch()
+    host.merged()
+    assert len(host.left()) == 1
+
+
+def test_small_shards_are_merged_by_their_batches(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rocksdb_options, "_WORTH_A_THREAD", 16 << 20)
+    for _ in range(6):
+        host.batch()
+    assert max(host.compacted) > 0
+    assert not host.left()
+
+
+@pytest.mark.parametrize(
+    ("said", "merged"),
+    [
+        ({}, "inside"),
+        ({"trigger": "until-stopped"}, "beside"),
+        ({"trigger": "10 seconds"}, "beside"),
+        ({"trigger": "until-stopped", "rocksdb_merges": "inside"}, "inside"),
+        ({"rocksdb_merges": "beside"}, "beside"),
+    ],
+)
+def test_runs_that_go_on_merge_beside_their_batches(
+    said: dict[str, str], merged: str, tmp_path: Path
+) -> None:
+    assert open_backend_of_run(options(tmp_path, **said)).rocks.merges == merged
+
+
+def test_a_table_s_number_orders_it_not_its_text(host: Host) -> None:
+    host.batch()
+    [table] = tables_of(host.shard)
+    shuffled = tuple(
+        msgspec.structs.replace(table, name=name) for name in ("1000.sst", "000200.sst", "30.sst")
+    )
+    assert [ref.name for ref in tables_of(Shard(0, 1, "rocksdb", shuffled))] == [
+        "30.sst",
+        "000200.sst",
+        "1000.sst",
+    ]
