@@ -32,7 +32,7 @@ _merging = threading.Lock()
 """Held while this process merges: one shard at a time, so that the shards of a task take turns."""
 
 
-class Merge(msgspec.Struct, frozen=True):
+class MergeFindings(msgspec.Struct, frozen=True):
     """What a finished merge tells beside its database."""
 
     merged: tuple[FileRef, ...]
@@ -90,7 +90,7 @@ def _merged(shard: Shard, storage: TaskStorage, merge: MergeShard, folder: Path)
     if not new:
         return None
     kept = tuple(ref for ref in snapshot.kept if ref.name.endswith(TABLE))
-    findings = Merge(tables_of(shard), (*kept, *new))
+    findings = MergeFindings(tables_of(shard), (*kept, *new))
     (database / _FINDINGS).write_bytes(msgspec.msgpack.encode(findings))
     return database
 
@@ -115,7 +115,7 @@ def take_merge(shard: Shard, storage: TaskStorage, directory: Path, fetch: Fetch
     if not take_left(Path(storage.scratch_dir), _name(shard, storage), directory):
         return None
     try:
-        findings = msgspec.msgpack.decode((directory / _FINDINGS).read_bytes(), type=Merge)
+        findings = msgspec.msgpack.decode((directory / _FINDINGS).read_bytes(), type=MergeFindings)
         younger = added_since(shard, findings.merged)
         if younger is None:
             return None
