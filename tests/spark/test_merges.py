@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import random
 import threading
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 import pytest
+from pyspark.sql import SparkSession
 
+import stateflow as sf
 from stateflow.format.records import Shard
 from stateflow.spark.task import merges
 from stateflow.spark.task.shards import TaskShards
@@ -24,6 +26,7 @@ from stateflow.state.backends.rocksdb_merges import tables_of
 from stateflow.state.backends.rocksdb_options import RocksOptions
 from stateflow.storage import scratch
 from tests.config.test_option_effects import options
+from tests.spark.pipelines import VISIT, Visit, Workbench, at
 
 KEYS = 4_000
 
@@ -333,3 +336,47 @@ def test_a_table_s_number_orders_it_not_its_text(host: Host) -> None:
         "000200.sst",
         "1000.sst",
     ]
+
+
+@dataclass
+class Found:
+    user: int
+    batch: str
+    before: str
+
+
+class Blobs(sf.KeyedProcess[int, Visit, Found]):
+    """Keeps 2 kB of each user that do not compress, and puts out of which batch those are that it finds."""
+
+    blob = sf.ValueState(bytes, default=b"")
+
+    def process(self, key: int, rows: Iterator[Visit], ctx: sf.Context) -> Iterator[Found]:
+        for row in rows:
+            before = self.blob.value[:3].decode()
+            self.blob.value = row.page.encode() + random.Random(f"{key} {row.page}").randbytes(2_000)
+            yield Found(key, row.page, before)
+
+
+def test_in_a_run_merges_go_on_beside_its_batches_and_each_key_finds_what_it_had(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    bench, chance, users, last, expected = Workbench(spark, tmp_path), random.Random(1), 12_000, {}, set()
+    for number in range(14):
+        chosen = range(users) if number == 0 else chance.sample(range(users), users // 8)
+        page = f"{number:03d}"
+        bench.rows("visits", [Visit(user, page, 1.0, at(0)) for user in chosen])
+        expected |= {(user, page, last.get(user, "")) for user in chosen}
+        last.update(dict.fromkeys(chosen, page))
+    out = sf.memory("blobs")
+
+    @sf.pipeline("blobs")
+    def blobs(flow: sf.Flow) -> None:
+        visits = flow.source("visits", bench.source("visits", VISIT), Visit)
+        visits.key_by("user").process("kept", Blobs).collect("out", out)
+
+    bench.run(blobs, rocksdb_merges="beside", parallelism=1)
+    assert {(row["user"], row["batch"], row["before"]) for row in out.rows} == expected
+    compacted = [report.statistics["metrics"]["compacted_bytes"] for report in bench.reports]
+    # With fewer runs than 13 no batch has merged anything by itself.
+    assert compacted[:5] == [0] * 5
+    assert max(compacted[5:12]) > 0

@@ -11,7 +11,15 @@ import pytest
 
 from stateflow.errors import UnavailableError
 from stateflow.storage import scratch as module
-from stateflow.storage.scratch import new_scratch, remove_scratch, scratch_folder, sweep_scratch
+from stateflow.storage.scratch import (
+    leave,
+    named_scratch,
+    new_scratch,
+    remove_scratch,
+    scratch_folder,
+    sweep_scratch,
+    take_left,
+)
 from tests.storage.scratch_folders import folder_of_another_process, left_by_a_killed_process
 
 
@@ -115,3 +123,33 @@ def test_nothing_behind_a_link_is_removed(tmp_path: Path) -> None:
     assert left.is_dir()
     own(tmp_path / "scratch").unlink()
     assert new_scratch(tmp_path / "scratch").is_dir()
+
+
+def test_a_folder_with_a_name_has_one_living_process(tmp_path: Path) -> None:
+    with folder_of_another_process(tmp_path) as folder:
+        assert named_scratch(tmp_path, folder.name) is None
+        assert folder.is_dir()
+    (folder / "000001.sst").touch()
+    mine = named_scratch(tmp_path, folder.name)
+    assert mine == folder
+    assert list(mine.iterdir()) == []
+    assert named_scratch(tmp_path, folder.name) is None
+    remove_scratch(mine)
+    assert list(own(tmp_path).iterdir()) == []
+
+
+def test_what_a_process_leaves_is_taken_once_and_nothing_takes_its_place_before(tmp_path: Path) -> None:
+    name = "0123456789abcdef" * 2
+    folder = named_scratch(tmp_path, name)
+    assert folder is not None
+    assert not take_left(tmp_path, name, tmp_path / "early")
+    (folder / "inner").mkdir()
+    (folder / "inner" / "000001.sst").touch()
+    leave(folder, folder / "inner")
+    remove_scratch(folder)
+    sweep_scratch(tmp_path)
+    assert named_scratch(tmp_path, name) is None
+    assert take_left(tmp_path, name, tmp_path / "taken")
+    assert [path.name for path in (tmp_path / "taken").iterdir()] == ["000001.sst"]
+    assert not take_left(tmp_path, name, tmp_path / "late")
+    assert list(own(tmp_path).iterdir()) == []
