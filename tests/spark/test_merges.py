@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -149,7 +150,15 @@ def test_what_batches_have_added_during_a_merge_comes_on_top_of_it(
     assert host.read() == host.entries
 
 
-def test_batch_by_batch_nothing_is_lost_however_long_the_merges_take(host: Host) -> None:
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"compaction": "level"}, {"preset": "large"}, {"preset": "write-heavy", "inline_threshold": 0}],
+    ids=str,
+)
+def test_batch_by_batch_nothing_is_lost_however_long_the_merges_take(
+    more: dict[str, Any], tmp_path: Path
+) -> None:
+    host = Host(tmp_path, RocksOptions(merges="beside", **more))
     for number in range(60):
         host.batch()
         if number % 7 == 0:
