@@ -90,13 +90,13 @@ hdfs: setup ## a small HDFS and YARN for the tests that use them (Hadoop's minic
 	@$(RUN) -m scripts.hdfs
 
 browser: setup ## the browser for the tests of the pages (Chromium, Debian's package)
-	@$(RUN) scripts/browser.py
+	@$(RUN) -m scripts.browser
 
 postgres: setup ## Postgres for the story of Airflow with it (Debian's package)
-	@$(RUN) scripts/postgres.py
+	@$(RUN) -m scripts.postgres
 
 mysql: setup ## MariaDB for the recipe for MySQL (Debian's package)
-	@$(RUN) scripts/mysql.py
+	@$(RUN) -m scripts.mysql
 
 screenshots: setup browser ## new pictures of the pages, in docs/img/ui
 	@STATEFLOW_SCREENSHOTS=1 $(RUN) -m pytest -q tests/ui/test_screenshots.py

@@ -5,9 +5,10 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
+
+from scripts import debian
 
 ROOT = Path(__file__).resolve().parents[1]
 NAMES = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
@@ -42,7 +43,7 @@ def ensure() -> Path:
 
 
 def _installed() -> Path:
-    if os.geteuid() != 0 or not shutil.which("apt-get"):
+    if not debian.can_install():
         raise NoBrowser(
             "no Chromium was found: install it (Debian: apt-get install chromium), or name one in STATEFLOW_CHROMIUM"
         )
@@ -54,23 +55,8 @@ def _installed() -> Path:
         if program := find():
             return program
         print("-- chromium ...", file=sys.stderr, flush=True)
-        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        for command in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", *PACKAGES]):
-            process = subprocess.run(
-                ["apt-get", *command],
-                env=environment,
-                check=False,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-            )
-            if process.returncode:
-                reason = process.stderr.decode(errors="replace").strip().splitlines()[-1:] or [
-                    f"code {process.returncode}"
-                ]
-                raise NoBrowser(
-                    f"apt-get {command[0]} failed ({reason[0]}): install chromium by hand, or try again later"
-                )
+        if reason := debian.install(*PACKAGES):
+            raise NoBrowser(f"{reason}: install chromium by hand, or try again later")
     if program := find():
         return program
     raise NoBrowser(

@@ -5,11 +5,10 @@ Its programs are enough, and this package has nothing else: no service, and no d
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 import sys
 from pathlib import Path
+
+from scripts import debian
 
 SERVER = Path("/usr/sbin/mariadbd")
 PACKAGES = ("mariadb-server-core", "mariadb-client-core")
@@ -18,20 +17,11 @@ PACKAGES = ("mariadb-server-core", "mariadb-client-core")
 def main() -> None:
     if SERVER.is_file():
         return
-    if os.geteuid() != 0 or not shutil.which("apt-get"):
+    if not debian.can_install():
         without("it is not installed (Debian: apt-get install mariadb-server-core mariadb-client-core)")
     print("-- mariadb ...", flush=True)
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for command in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", *PACKAGES]):
-        process = subprocess.run(
-            ["apt-get", *command],
-            env=environment,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-        )
-        if process.returncode:
-            without(f"apt-get {command[0]} failed")
+    if reason := debian.install(*PACKAGES):
+        without(reason)
 
 
 def without(reason: str) -> None:

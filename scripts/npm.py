@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+from scripts import debian
+
 
 def ensure(asker: str) -> None:
     """Node.js and npm, installed where that can be done without asking anybody; `asker` is the make target that needs them."""
     if shutil.which("node") and shutil.which("npm"):
         return
-    if os.geteuid() != 0 or not shutil.which("apt-get"):
+    if not debian.can_install():
         sys.exit(f"{asker}: it needs Node.js: install nodejs and npm, then run make {asker} again")
     print("-- nodejs and npm ...", flush=True)
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for command in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", "nodejs", "npm"]):
-        if subprocess.run(
-            ["apt-get", *command], env=environment, check=False, stdin=subprocess.DEVNULL
-        ).returncode:
-            sys.exit(
-                f"{asker}: apt-get {command[0]} failed: install nodejs and npm, then run make {asker} again"
-            )
+    if reason := debian.install("nodejs", "npm"):
+        sys.exit(f"{asker}: {reason}: install nodejs and npm, then run make {asker} again")
 
 
 def archive(asker: str, package: str, version: str, sha256: str, folder: Path) -> Path:

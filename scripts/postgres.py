@@ -5,11 +5,10 @@ Its programs are enough: the test makes a database of its own. So the package ma
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 import sys
 from pathlib import Path
+
+from scripts import debian
 
 PROGRAMS = Path("/usr/lib/postgresql")
 SETTINGS = Path("/etc/postgresql-common/createcluster.conf")
@@ -19,23 +18,15 @@ OWN_DATABASE = "create_main_cluster"
 def main() -> None:
     if find():
         return
-    if os.geteuid() != 0 or not shutil.which("apt-get"):
+    if not debian.can_install():
         without("it is not installed (Debian: apt-get install postgresql)")
     print("-- postgresql ...", flush=True)
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    install = ["install", "-y", "-qq", "--no-install-recommends"]
-    for command in (["update", "-qq"], [*install, "postgresql-common"], [*install, "postgresql"]):
-        if command[-1] == "postgresql" and SETTINGS.is_file():
-            SETTINGS.write_text(without_database(SETTINGS.read_text(encoding="utf-8")), encoding="utf-8")
-        process = subprocess.run(
-            ["apt-get", *command],
-            env=environment,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-        )
-        if process.returncode:
-            without(f"apt-get {command[0]} failed")
+    if reason := debian.install("postgresql-common"):
+        without(reason)
+    if SETTINGS.is_file():
+        SETTINGS.write_text(without_database(SETTINGS.read_text(encoding="utf-8")), encoding="utf-8")
+    if reason := debian.install("postgresql", update=False):
+        without(reason)
 
 
 def find() -> Path | None:
