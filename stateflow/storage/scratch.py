@@ -95,6 +95,21 @@ def take_left(scratch: Path, name: str, target: Path) -> bool:
     return True
 
 
+def take_place(scratch: Path, name: str, places: int) -> int | None:
+    """One of so many places that all processes of this host share, until its descriptor is closed or the process ends; None if all
+    are taken."""
+    own = _own_folder(scratch)
+    for number in range(places):
+        place = os.open(own / f"{name}-{number}", _OPEN | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(place)
+            continue
+        return place
+    return None
+
+
 def remove_scratch(folder: Path) -> None:
     """Removes a folder that `new_scratch` has made in this process."""
     shutil.rmtree(folder, ignore_errors=True)

@@ -159,7 +159,7 @@ def test_batch_by_batch_nothing_is_lost_however_long_the_merges_take(
     more: dict[str, Any], tmp_path: Path
 ) -> None:
     host = Host(tmp_path, RocksOptions(merges="beside", **more))
-    for number in range(60):
+    for number in range(40):
         host.batch()
         if number % 7 == 0:
             host.merged()
@@ -296,18 +296,24 @@ def test_what_nobody_takes_is_removed_after_an_hour(host: Host) -> None:
     assert host.read() == host.entries
 
 
-def test_a_process_merges_one_shard_at_a_time(host: Host, tmp_path: Path) -> None:
-    assert merges._merging.acquire(blocking=False)
-    try:
-        for _ in range(6):
-            host.batch()
-    finally:
-        merges._merging.release()
+def test_a_host_has_no_more_merges_under_way_than_its_cores_allow(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    host.batch()
+    places = [scratch.take_place(host.folder / "scratch", "merging", 2) for _ in range(3)]
+    assert places[2] is None
+    for _ in range(5):
+        host.batch()
     host.merged()
     assert not host.left()
+    assert places[1] is not None
+    os.close(places[1])
     host.batch()
     host.merged()
     assert len(host.left()) == 1
+    assert places[0] is not None
+    os.close(places[0])
 
 
 def test_small_shards_are_merged_by_their_batches(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:

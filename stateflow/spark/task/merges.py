@@ -22,14 +22,14 @@ from stateflow.spark.task.storage import TaskStorage
 from stateflow.state.backends.base import Fetch, MergeShard, NewFile
 from stateflow.state.backends.rocksdb_merges import TABLE, added_since, manifest_of, tables_of, take_in
 from stateflow.storage.files import digests, inline
-from stateflow.storage.scratch import leave, named_scratch, remove_scratch, take_left
+from stateflow.storage.scratch import leave, named_scratch, remove_scratch, take_left, take_place
 
 _FINDINGS = "merge.msgpack"
 _LARGEST_INLINE = 64 << 10
 
 _log = logging.getLogger(__name__)
-_merging = threading.Lock()
-"""Held while this process merges: one shard at a time, so that the shards of a task take turns."""
+_CORES_PER_MERGE = 4
+"""A merge keeps one core busy, of these. So the shards of a host take turns."""
 
 
 class MergeFindings(msgspec.Struct, frozen=True):
@@ -50,35 +50,28 @@ class TakenMerge:
     """Those of them that have to be stored, with where they are."""
 
 
-def begin_merge(shard: Shard, storage: TaskStorage, merge: MergeShard) -> threading.Thread | None:
-    """Begins to merge the shard, unless this process merges another one, or this host this one."""
-    if not _merging.acquire(blocking=False):
-        return None
-    thread = None
-    try:
-        folder = named_scratch(Path(storage.scratch_dir), _name(shard, storage))
-        if folder is not None:
-            thread = threading.Thread(
-                target=_merge, args=(shard, storage, merge, folder), name="stateflow-merge", daemon=True
-            )
-            thread.start()
-    finally:
-        if thread is None:
-            _merging.release()
-    return thread
+def begin_merge(shard: Shard, storage: TaskStorage, merge: MergeShard) -> None:
+    """Begins to merge the shard, unless this host has enough merges under way, or one of this shard."""
+    threading.Thread(target=_merge, args=(shard, storage, merge), name="stateflow-merge", daemon=True).start()
 
 
-def _merge(shard: Shard, storage: TaskStorage, merge: MergeShard, folder: Path) -> None:
+def _merge(shard: Shard, storage: TaskStorage, merge: MergeShard) -> None:
+    place = folder = None
     try:
-        made = _merged(shard, storage, merge, folder)
-        if made is not None:
+        scratch = Path(storage.scratch_dir)
+        place = take_place(scratch, "merging", max(1, len(os.sched_getaffinity(0)) // _CORES_PER_MERGE))
+        folder = named_scratch(scratch, _name(shard, storage)) if place is not None else None
+        made = _merged(shard, storage, merge, folder) if folder is not None else None
+        if folder is not None and made is not None:
             leave(folder, made)
     except Exception as error:
         # Nobody misses it: the shard has all its files, and a batch merges them itself when they are too many.
         _log.warning("state was not merged beside the batches (%s): a batch will do it", error)
     finally:
-        remove_scratch(folder)
-        _merging.release()
+        if folder is not None:
+            remove_scratch(folder)
+        if place is not None:
+            os.close(place)
 
 
 def _merged(shard: Shard, storage: TaskStorage, merge: MergeShard, folder: Path) -> Path | None:
