@@ -341,6 +341,11 @@ def of_fields(**fields: Any) -> Any:
         ),
         (
             of_fields(a=int),
+            {"options": {"minOffsetsPerTrigger": 5}},
+            "minOffsetsPerTrigger keeps messages back, which would be late .*: leave it out, and let trigger='1 minute'",
+        ),
+        (
+            of_fields(a=int),
             {"options": {"columnNameOfCorruptRecord": "broken"}},
             "Rows has no such column of text, .* add a field broken: str | None = None",
         ),

@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 from msgspec import structs
+from pyspark.sql import SparkSession
 
 import stateflow as sf
+from stateflow.config.options import load
 from stateflow.errors import StateflowError
 from stateflow.format.records import Owner, PartitionTime, Record, SourceState
+from stateflow.jobs.job import Job
 from stateflow.spark import runner
 from stateflow.spark.batches.batch import Batch
 from stateflow.spark.inputs.open_inputs import Observation, advanced
@@ -406,3 +409,106 @@ def test_a_source_that_is_added_waits_for_no_rows_longer_than_the_timeout(pair: 
     pair.rows("a", 95)
     pair.bench.run(three)
     assert pair.watermarks()[-1] == 49
+
+
+def delta(bench: Workbench, name: str, *minutes: float) -> str:
+    """A version of the table for each minute."""
+    path = str(bench.folder / name)
+    for minute in minutes:
+        frame = bench.spark.createDataFrame([(1, "a", 1.0, at(minute))], ORDER)
+        frame.coalesce(1).write.format("delta").mode("append").save(path)
+    return path
+
+
+@dataclasses.dataclass
+class Tables:
+    """A job of two Delta tables. `b` has had a row of minute 3, when `a` was at minute 30."""
+
+    bench: Workbench
+    clock: Clock
+    late: Any
+
+    @property
+    def pipeline(self) -> sf.Pipeline:
+        @sf.pipeline("tables")
+        def tables(flow: sf.Flow) -> None:
+            for uid in ("a", "b"):
+                side = sf.output("late", Order)
+                table = sf.delta(str(self.bench.folder / uid), options={"maxFilesPerTrigger": 1})
+                rows = flow.source(uid, table, Order, event_time="ts", watermark="1 minute", late=side)
+                rows.collect(f"out-{uid}", sf.memory(f"tables-{uid}"))
+                rows.side(side).collect(f"late-{uid}", self.late)
+
+        return tables
+
+    def b(self) -> SourceState:
+        return self.bench.records("tables")[-1].sources["b"]
+
+    def ends_well(self, **options: Any) -> None:
+        """`b` gets a row of minute 5, and it is not late."""
+        delta(self.bench, "b", 5)
+        self.bench.run(self.pipeline, **options)
+        assert list(self.late.rows) == []
+        assert self.b().event_time == round(at(5).timestamp() * 1e6), "its row was read"
+
+
+@pytest.fixture
+def tables(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> Tables:
+    clock = Clock()
+    monkeypatch.setattr(runner, "_micros", clock)
+    made = Tables(bench, clock, sf.memory("tables-late"))
+    made.late.clear()
+    delta(bench, "a", 30)
+    delta(bench, "b", 3)
+    bench.run(made.pipeline)
+    return made
+
+
+def test_going_round_undone_versions_of_one_table_makes_no_row_of_another_late(
+    tables: Tables, spark: SparkSession
+) -> None:
+    """The record that says so, an hour after the last batch, has looked into no source."""
+    path = delta(tables.bench, "a", 60, 70)
+    spark.sql(f"RESTORE TABLE delta.`{path}` TO VERSION AS OF 1")
+    delta(tables.bench, "a", 90)
+    before = tables.b()
+    tables.clock.now += HOUR
+    tables.ends_well()
+    moved = [each for each in tables.bench.records("tables") if "undone_by" in each.statistics]
+    assert [(each.sources["b"].looked, each.sources["b"].silent) for each in moved] == [
+        (before.looked, before.silent)
+    ]
+    assert moved[0].now > (before.looked or 0) + HOUR
+
+
+def test_a_version_is_no_bound_of_time(tables: Tables) -> None:
+    """`b` is read up to its first version, an hour after it had rows. Only if there is no other it had none."""
+    tables.clock.now += HOUR
+    delta(tables.bench, "a", 60, 70)
+    assert tables.bench.run(tables.pipeline, until={"a": 1, "b": 0}).held is None
+    delta(tables.bench, "b", 100)
+    tables.bench.run(tables.pipeline)
+    watermark = tables.bench.records("tables")[-1].watermark
+    tables.clock.now += HOUR
+    delta(tables.bench, "b", 95)
+    delta(tables.bench, "a", 130, 150)
+    held = tables.bench.run(tables.pipeline, until={"a": 4, "b": 1}).held
+    assert held is not None
+    assert held.source == "b"
+    assert tables.bench.records("tables")[-1].watermark == round(at(99).timestamp() * 1e6) != watermark
+
+
+def test_a_job_that_goes_back_reads_first_what_has_gathered(tables: Tables) -> None:
+    """A restore to a checkpoint of an hour ago, whatever the job has seen since."""
+    job = Job(str(tables.bench.folder / "root"), "tables")
+    back_to = tables.bench.records("tables")[-1].slot
+    options = {"checkpoint_dir": str(tables.bench.folder / "root"), "retained_checkpoints": 10}
+    tables.clock.now += HOUR
+    delta(tables.bench, "a", 60, 70)
+    tables.bench.run(tables.pipeline, **options)
+    job.restore(
+        f"checkpoint:{back_to}",
+        tables.pipeline,
+        options=load(code=options, env={}, folder=tables.bench.folder),
+    ).apply()
+    tables.ends_well()

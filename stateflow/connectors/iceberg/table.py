@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -165,19 +165,11 @@ APPEND = SinkKind(
     rewound_as="iceberg_append_rewind",
     starts=GETS_NEW_ROWS,
 )
-UPSERT = SinkKind(
+UPSERT = replace(
+    APPEND,
     name="iceberg_upsert",
     mode="upsert",
-    takes="iceberg(table)",
-    accepts=is_iceberg,
     implementation="stateflow.connectors.iceberg.upsert:IcebergUpsert",
-    made_by="iceberg",
-    place=_place,
-    renamed=_renamed,
-    require=_require,
-    shown=str,
-    dataset="iceberg",
-    tells_slot=True,
     options=frozenset({"keys", "order_by", "delete_when"}),
     check=_check_upsert,
     changes="replace",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from stateflow.connectors import (
@@ -112,19 +113,11 @@ APPEND = SinkKind(
     changes="refused",
     starts=GETS_NEW_ROWS,
 )
-UPSERT = SinkKind(
+UPSERT = replace(
+    APPEND,
     name="kafka_upsert",
     mode="upsert",
-    takes="kafka(topic)",
-    accepts=is_kafka,
     implementation="stateflow.connectors.kafka.sink:KafkaUpsert",
-    made_by="kafka",
-    place=_place,
-    renamed=_renamed,
-    require=_require,
-    shown=str,
-    dataset="kafka",
-    tells_slot=True,
     options=frozenset({"keys", "order_by", "delete_when"}),
     check=_check_upsert,
     changes="replace",

@@ -471,6 +471,12 @@ def _check_limits(where: str, topic: KafkaTopic) -> None:
     given = {name.lower() for name in topic.options}
     if topic.per_batch is not None and "maxoffsetspertrigger" in given:
         raise UsageError(f"{where}: per_batch and maxOffsetsPerTrigger are the same: leave one of them out")
+    if "minoffsetspertrigger" in given:
+        # Spark then leaves messages unread that are there, at the end of a run as well. They would count as silence.
+        raise UsageError(
+            f"{where}: minOffsetsPerTrigger keeps messages back, which would be late by the time that they are read: leave it out, and let "
+            "trigger='1 minute' make fewer and larger batches"
+        )
 
 
 def _check_key(where: str, messages: KafkaMessages) -> None:

@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -158,19 +158,11 @@ APPEND = SinkKind(
     changes="refused",
     starts=GETS_NEW_ROWS,
 )
-UPSERT = SinkKind(
+UPSERT = replace(
+    APPEND,
     name="postgres_upsert",
     mode="upsert",
-    takes="postgres(table)",
-    accepts=is_postgres,
     implementation="stateflow.connectors.postgres.sink:PostgresUpsert",
-    made_by="postgres",
-    place=_place,
-    renamed=_renamed,
-    require=_require,
-    shown=str,
-    dataset="postgres",
-    tells_slot=True,
     options=frozenset({"keys", "order_by", "delete_when"}),
     check=check_upsert,
     changes="replace",
