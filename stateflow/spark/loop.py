@@ -51,6 +51,7 @@ from stateflow.spark.inputs.open_inputs import (
     holder_of,
     less,
     observations,
+    times_to_come,
     watermark_of,
 )
 from stateflow.spark.inputs.seeding import capture, refuse_patterns
@@ -496,7 +497,8 @@ class BatchLoop:
             self.warnings.add(about, sentence)
         for uid, hot in batch.hot_keys().items():
             self.warnings.add(f"hot key: {uid}", hot.sentence(uid), f"the key is {hot.key}")
-        for about, sentence in early_times(observed):
+        to_come = times_to_come(observed, batch.attempt.moment.now, self.settings.job)
+        for about, sentence in (*early_times(observed), *to_come):
             self.warnings.add(about, sentence)
         if batch.attempt.parent is not None and not input_free:
             self._tell_of_passed(batch.attempt.parent.sources, positions)

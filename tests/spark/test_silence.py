@@ -444,6 +444,13 @@ class Tables:
     def b(self) -> SourceState:
         return self.bench.records("tables")[-1].sources["b"]
 
+    def forget(self) -> None:
+        """A restore that resets the watermark."""
+        folder = self.bench.folder
+        options = load(code={"checkpoint_dir": str(folder / "root")}, env={}, folder=folder)
+        job = Job(str(folder / "root"), "tables")
+        job.restore("latest", self.pipeline, options=options, reset_watermark=True).apply()
+
     def ends_well(self, **options: Any) -> None:
         """`b` gets a row of minute 5, and it is not late."""
         delta(self.bench, "b", 5)
@@ -512,3 +519,34 @@ def test_a_job_that_goes_back_reads_first_what_has_gathered(tables: Tables) -> N
         options=load(code=options, env={}, folder=tables.bench.folder),
     ).apply()
     tables.ends_well()
+
+
+def test_a_source_that_is_quiet_after_its_event_time_was_forgotten_becomes_idle(tables: Tables) -> None:
+    """As after `--reset-watermark`: nobody knows when it had rows last."""
+    tables.forget()
+    tables.clock.now += HOUR
+    delta(tables.bench, "a", 60, 70)
+    assert tables.bench.run(tables.pipeline).held is None
+    assert tables.bench.records("tables")[-1].watermark == round(at(59).timestamp() * 1e6)
+
+
+def test_a_time_that_is_still_to_come_is_told_with_the_way_back(tables: Tables) -> None:
+    delta(tables.bench, "b", 60)
+    years = timedelta(days=40 * 365) / timedelta(minutes=1)
+    delta(tables.bench, "a", years)
+    [warning] = tables.bench.run(tables.pipeline).warnings
+    assert warning == (
+        "source 'a': a row has the event time 2065-12-22 00:00, which is still to come, and the watermark goes by it: rows with true times "
+        "will be late; correct the time where it is made, then take the watermark back with `stateflow restore tables FILE --from latest "
+        "--reset-watermark`"
+    )
+    tables.clock.now += HOUR
+    delta(tables.bench, "a", 70, 80, 90)
+    assert tables.bench.run(tables.pipeline).warnings == ()
+    assert [row["ts"] for row in tables.late.rows] == [at(80), at(90)], "once the other one is idle"
+    tables.late.clear()
+    tables.forget()
+    delta(tables.bench, "a", 100, 110)
+    delta(tables.bench, "b", 100)
+    tables.bench.run(tables.pipeline)
+    assert list(tables.late.rows) == []

@@ -114,5 +114,7 @@ def test_the_source_that_holds_it_is_named_while_others_are_ahead() -> None:
     assert holder(a, b, 1001 * SECOND) is None, "it is idle"
     assert holder(a, seen(8 * HOUR, 900 * SECOND), 901 * SECOND) is None, "it had rows in the last batch"
     assert holder(a, seen(11 * HOUR, 700 * SECOND), 901 * SECOND) is None, "it is ahead"
+    assert holder(a, seen(None, 900 * SECOND), 901 * SECOND) == "b", "its rows in the last batch had no time"
+    assert holder(a, seen(None, 901 * SECOND), 902 * SECOND) is None, "it has just begun"
     assert holder_of(TWO, {}, IDLE) is None
     assert holder_of(flow_of("a"), known({"a": a}, 901 * SECOND), IDLE) is None

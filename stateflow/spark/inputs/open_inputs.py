@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -56,6 +57,8 @@ _PARTITIONS = "partitions"
 _EARLY_1970 = "between timestamp'1970-01-01 00:00:00Z' and timestamp'1970-04-26 00:00:00Z'"
 """Seconds since 1970 that are numbers below ten million."""
 _BITS = 62
+_SOON = 86_400_000_000
+"""Of an event time that is still to come, how far it may be ahead of the clock: clocks differ, and days end later elsewhere."""
 _LAST_MOMENT = 253_402_300_799_999_999
 """The end of the year 9999, in microseconds since 1970. Python has no later one."""
 
@@ -416,6 +419,19 @@ def early_times(observed: Mapping[str, Observation]) -> Iterator[tuple[str, str]
             yield f"source {uid}: early times in {name}", sentence
 
 
+def times_to_come(observed: Mapping[str, Observation], now: int, job: str) -> Iterator[tuple[str, str]]:
+    """Warnings, each with its matter, of event times that the clock is far from: the watermark goes there, and what comes until then is late."""
+    for uid, seen in observed.items():
+        if seen.event_time is not None and seen.event_time > now + _SOON:
+            time = datetime.fromtimestamp(seen.event_time // 1_000_000, UTC)
+            sentence = (
+                f"source {uid!r}: a row has the event time {time:%Y-%m-%d %H:%M}, which is still to come, and the watermark goes by it: rows with "
+                "true times will be late; correct the time where it is made, then take the watermark back with "
+                f"`stateflow restore {job} FILE --from latest --reset-watermark`"
+            )
+            yield f"source {uid}: times to come", sentence
+
+
 def _without(fields: Sequence[Watched], masks: Sequence[int | None]) -> tuple[str, ...]:
     """The fields whose bit is not set."""
     return tuple(
@@ -473,7 +489,8 @@ class Holder(NamedTuple):
 
 def holder_of(flow: Flow, sources: Mapping[str, SourceState], idle_after: int) -> Holder | None:
     """What holds the watermark back: the lowest of the sources that are not idle, while another one had rows since and is ahead; or,
-    whenever it last had rows, its lowest partition, if the rows there would be late by the newest row of the source."""
+    whenever it last had rows, its lowest partition, if the rows there would be late by the newest row of the source. A source whose
+    rows had no time yet holds it with every batch."""
     marks = _marks(flow, sources, idle_after)
     if not marks:
         return None
@@ -486,7 +503,9 @@ def holder_of(flow: Flow, sources: Mapping[str, SourceState], idle_after: int) -
     passed = [
         other
         for other, mark in marks.items()
-        if mark is not None and (lowest is None or mark > lowest) and (sources[other].active or 0) > active
+        if mark is not None
+        and (lowest is None or mark > lowest)
+        and (sources[other].active or 0) > (active - 1 if lowest is None else active)
     ]
     return Holder(uid, active) if passed else None
 
