@@ -49,11 +49,11 @@ class Passage:
         """Waits until the record is decided, or complete; raises what has failed on its way."""
         event = self._ended if to_the_end else self._known
         if not event.wait(seconds):
-            raise self._overdue()
+            raise self.overdue_error()
         if self.error is not None:
             raise self.error
 
-    def _overdue(self) -> UnavailableError:
+    def overdue_error(self) -> UnavailableError:
         if self.is_decided:
             return UnavailableError(
                 f"record {self.slot} of job {self.job!r} is decided, and its sinks have not taken it within batch_deadline: see "
@@ -111,11 +111,19 @@ class InFlight:
             self._await(passage, to_the_end=True, seconds=seconds)
             self._passage = None
 
-    def look(self) -> None:
-        """Raises what has failed behind its decision, without waiting. Another thread may send and wait meanwhile."""
+    def look(self, time_left: Callable[[], float | None]) -> None:
+        """Raises what has failed behind its decision, or takes too long there, without waiting. Another thread may send and wait
+        meanwhile. `time_left`: of the record on its way, or of a later one; asked once it is known which one is on its way."""
         passage = self._passage
-        if passage is not None and passage.is_decided and passage.has_ended and passage.error is not None:
-            raise passage.error
+        if passage is None or not passage.is_decided:
+            return
+        left = time_left()
+        if passage.has_ended:
+            if passage.error is not None:
+                raise passage.error
+        elif left is not None and left <= 0:
+            self.overdue = True
+            raise passage.overdue_error()
 
     def close(self) -> None:
         self._passages.put(None)

@@ -262,8 +262,8 @@ class BatchLoop:
         self._in_flight.arrive(self._time_left())
 
     def look_at_delivery(self) -> None:
-        """Raises what has failed since the last batch was decided."""
-        self._in_flight.look()
+        """Raises what has failed since the last batch was decided, or is overdue: no later batch may come that would wait for it."""
+        self._in_flight.look(self._time_left)
 
     def __enter__(self) -> BatchLoop:
         return self

@@ -21,6 +21,7 @@ from stateflow.format.layout import JobLayout
 from stateflow.jobs.job import Job
 from stateflow.spark.in_flight import InFlight, Passage
 from stateflow.spark.inputs.open_inputs import OpenInputs
+from stateflow.spark.loop import BatchLoop
 from tests.spark.pipelines import VISIT, Visit, Workbench, at
 
 # ---- one way, without Spark ----
@@ -60,7 +61,7 @@ def test_what_fails_behind_the_decision_is_raised_where_somebody_waits_or_looks(
 
 def _look_until(ways: InFlight) -> None:
     for _ in range(6000):
-        ways.look()
+        ways.look(lambda: None)
         time.sleep(0.01)
 
 
@@ -77,7 +78,7 @@ def test_who_looks_meanwhile_takes_nothing_from_who_sends() -> None:
             passages.put(passage)
             while passage is not None and not passage.has_ended:
                 time.sleep(0.001)
-            ways.look()
+            ways.look(lambda: 60)
 
     ways._passages = Looked()  # type: ignore[assignment]
     ways.send(4, lambda passage: passage.decided(), 60)
@@ -123,6 +124,24 @@ def test_nobody_waits_longer_than_the_deadline(decides: bool, sentence: str) -> 
 
     with pytest.raises(UnavailableError, match=sentence):
         waits()
+    assert ways.overdue
+    answers.set()
+    ways.close()
+
+
+def test_who_looks_at_a_delivery_that_is_overdue_hears_of_it() -> None:
+    ways, answers = InFlight("orders"), threading.Event()
+
+    def steps(passage: Passage) -> None:
+        passage.decided()
+        answers.wait(60)
+
+    ways.look(lambda: 0.0)
+    ways.send(4, steps, 60)
+    for left in (None, 60.0):
+        ways.look(lambda left=left: left)
+    with pytest.raises(UnavailableError, match=r"record 4 .* is decided, and"):
+        ways.look(lambda: 0.0)
     assert ways.overdue
     answers.set()
     ways.close()
@@ -322,6 +341,31 @@ def test_a_delivery_that_hangs_ends_the_run_at_its_deadline_and_the_next_one_del
     bench.run(pipeline(bench, deliveries), max_concurrent_checkpoints=most)
     assert counts(deliveries) == ALL
     answers.set()
+
+
+def test_a_last_delivery_that_hangs_ends_a_run_that_has_nothing_more_to_read(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, deliveries, answers = Workbench(spark, tmp_path), Deliveries(), threading.Event()
+    for minute in range(2):
+        bench.rows("visits", [Visit(1, "home", 1.0, at(minute))])
+    time_left = BatchLoop._time_left
+
+    def hangs() -> None:
+        answers.wait(30)
+        raise ConnectionError("the answer came too late")
+
+    deliveries.at_second = hangs
+    monkeypatch.setattr(
+        BatchLoop, "_time_left", lambda loop: 0.0 if len(deliveries.began) == 2 else time_left(loop)
+    )
+    with pytest.raises(
+        UnavailableError, match="is decided, and its sinks have not taken it within batch_deadline"
+    ):
+        bench.run(pipeline(bench, deliveries), max_concurrent_checkpoints=2, trigger="until-stopped")
+    answers.set()
+    bench.run(pipeline(bench, deliveries))
+    assert counts(deliveries) == [(1, 1.0), (1, 2.0)]
 
 
 def test_a_store_that_hangs_at_the_decision_ends_the_run_and_the_next_one_finds_out(
