@@ -362,19 +362,37 @@ class BatchLoop:
         waited = time.perf_counter()
         self.settle()
         waited = time.perf_counter() - waited
-        # 5. The record that says all this.
-        record = self._record(batch, self._continuing(prepared), observed, positions)
-        # 6. From the decision on the batch has happened. Then it is delivered, with several in flight while the next one is evaluated.
+        # 5. What a target takes beside the rows that it has, it can say only now.
+        checked = time.perf_counter()
+        prepared = self._continuing(prepared)
+        batch.check(prepared)
+        times[1] += time.perf_counter() - checked
+        # 6. The record that says all this.
+        record = self._record(batch, prepared, observed, positions)
+        # 7. From the decision on the batch has happened. Then it is delivered, with several in flight while the next one is evaluated.
         self._latest_end = times[0] + waited + self.options.batch_deadline.total_seconds()
         self._in_flight.send(
             moment.slot,
-            lambda passage: self._deliver(passage, batch, record, observed, times),
+            lambda passage: self._explained(
+                passage, lambda: self._deliver(passage, batch, record, observed, times)
+            ),
             self._time_left(),
         )
         if self.options.max_concurrent_checkpoints == 1:
             self.settle()
         self._cost = (rows_of(observed), time.perf_counter() - times[0])
         self.looking.ended_batch(self._now())
+
+    def _explained(self, passage: Passage, steps: Callable[[], None]) -> None:
+        """Goes the way of a record. What fails behind the decision is raised with its real reason: who waits for the record, or looks at
+        it, may be no batch that would ask for that."""
+        try:
+            steps()
+        except Exception as error:
+            problem = cause(self.writer, translated(error)) if passage.is_decided else error
+            if problem is error:
+                raise
+            raise problem from error
 
     def _deliver(
         self,

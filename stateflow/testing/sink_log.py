@@ -52,7 +52,9 @@ class SinkLog:
     def prepare(self, sink: Sink, frame: DataFrame) -> Prepared:
         """The next slot's output, as it comes back from a store."""
         self.slot += 1
-        return self.stored(sink.prepare(frame, self.at(), self.last, self.stage))
+        prepared = sink.prepare(frame, self.at(), self.last, self.stage)
+        sink.check(prepared, self.at(), self.stage)
+        return self.stored(prepared)
 
     def stored(self, prepared: Prepared) -> Prepared:
         return self.recorded(prepared).sinks[self.sink]

@@ -16,7 +16,7 @@ import stateflow as sf
 from stateflow.checkpoint import writer as writing
 from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.writer import CommitPermit, Writer
-from stateflow.errors import StateflowError, UnavailableError
+from stateflow.errors import FencedError, StateflowError, UnavailableError
 from stateflow.format.layout import JobLayout
 from stateflow.jobs.job import Job
 from stateflow.spark.in_flight import InFlight, Passage
@@ -366,6 +366,31 @@ def test_a_last_delivery_that_hangs_ends_a_run_that_has_nothing_more_to_read(
     answers.set()
     bench.run(pipeline(bench, deliveries))
     assert counts(deliveries) == [(1, 1.0), (1, 2.0)]
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_a_delivery_that_fails_since_a_newer_run_has_cleaned_up_says_who_has_the_job(
+    spark: SparkSession, tmp_path: Path, most: int
+) -> None:
+    bench, other = Workbench(spark, tmp_path), Workbench(spark, tmp_path)
+    for minute in range(2):
+        bench.rows("visits", [Visit(1, "home", 1.0, at(minute))])
+    deliveries, others = Deliveries(), Deliveries()
+
+    def is_taken_over() -> None:
+        other.run(pipeline(bench, others), takeover=True)
+        raise FileNotFoundError("the staged rows")
+
+    deliveries.at_second = is_taken_over
+    # Its heart does not notice it meanwhile.
+    with pytest.raises(FencedError, match="epoch 2 is newer than this run's 1; do not retry"):
+        bench.run(
+            pipeline(bench, deliveries),
+            max_concurrent_checkpoints=most,
+            heartbeat_interval="1 minute",
+            heartbeat_timeout="2 minutes",
+        )
+    assert counts(deliveries) + counts(others) == [(1, 1.0), (1, 2.0)]
 
 
 def test_a_store_that_hangs_at_the_decision_ends_the_run_and_the_next_one_finds_out(

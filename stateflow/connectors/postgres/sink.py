@@ -139,8 +139,6 @@ class PostgresAppend(Sink):
             relation.slot(SinkSlot("", "", "", 0, 0))  # whether it can be read
 
     def prepare(self, frame: DataFrame, at: SinkSlot, prev: int | None, stager: Stager) -> Prepared:
-        import psycopg
-
         spark, operation = frame.sparkSession, self.operation
         rows = self._rows(frame.schema)
         if self.delete_when is not None:
@@ -169,13 +167,6 @@ class PostgresAppend(Sink):
             refuse_null_keys(staged, self.keys, at, self.table)
             if self.keys and not self.order_by:
                 refuse_duplicates(spark, staged, frame.schema, self.keys, stager, at, self.table)
-            try:
-                trying_again(load.what, lambda: _tried(load, stager.batches(staged.files)))
-            except psycopg.Error as error:
-                raise IncompatibleError(
-                    f"{load.what} refuses rows of {at}: {said(error)}; no row was written; leave such rows out where the operator puts them out, "
-                    "or alter the table"
-                ) from error
         return Prepared(
             kind=self.declared.name,
             target=self.table.place,
@@ -184,6 +175,20 @@ class PostgresAppend(Sink):
             files=staged.files,
             rows=staged.rows,
         )
+
+    def check(self, prepared: Prepared, at: SinkSlot, stager: Stager) -> None:
+        import psycopg
+
+        if not prepared.files:
+            return
+        load = Load(**prepared.payload)
+        try:
+            trying_again(load.what, lambda: _tried(load, stager.batches(prepared.files)))
+        except psycopg.Error as error:
+            raise IncompatibleError(
+                f"{load.what} refuses rows of {at}: {said(error)}; no row was written; leave such rows out where the operator puts them out, "
+                "or alter the table"
+            ) from error
 
     @staticmethod
     def commit(

@@ -91,6 +91,12 @@ class Batch:
                 persisted.unpersist()
             self.frames.release()
 
+    def check(self, prepared: Mapping[str, Prepared]) -> None:
+        """Asks each sink whether its target takes the rows, once it has those of the record before."""
+        settings = self.attempt.settings
+        for sink in settings.flow.sinks:
+            settings.sinks[sink.uid].check(prepared[sink.uid], self.attempt.slot_of(sink), settings.stager)
+
     @contextmanager
     def inputs_of(self, node: KeyedNode) -> Iterator[list[KeyedInput]]:
         """The rows that an operator takes, with all columns of their types. Only the operators before it run."""

@@ -65,8 +65,12 @@ class Sink(ABC):
         """Runs the job that computes `frame`, once, with its last stage as the job's result stage.
 
         Nothing becomes visible. `prev` is the slot last committed to this sink (`Outcome.last_commits`).
-        Rows that the target would refuse fail here, before the record is decided.
+        Rows that the target would refuse fail here, before the record is decided. The slot below may still be on its way to the target.
         """
+
+    def check(self, prepared: Prepared, at: SinkSlot, stager: Stager) -> None:
+        """Right before the decision, when the target has all slots below: refuses rows that it refuses beside those that it has."""
+        return None
 
     @staticmethod
     @abstractmethod
