@@ -56,6 +56,25 @@ def test_a_row_that_does_not_fit_is_told_without_sparks_advice() -> None:
         )
 
 
+def test_what_code_in_a_worker_raised_is_told_and_not_its_traceback() -> None:
+    text = """An error occurred while calling o597.writeFiles.
+: org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed while writing rows to file:/out. SQLSTATE: 58030
+\tat org.apache.spark.sql.errors.QueryExecutionErrors$.taskFailedWhileWritingRowsError(QueryExecutionErrors.scala:811)
+Caused by: org.apache.spark.api.python.PythonException: [PYTHON_EXCEPTION] An exception was thrown from the Python worker: Traceback (most recent call last):
+  File "/opt/pipelines/shop.py", line 9, in rounded
+    return int(text)
+           ^^^^^^^^^
+ValueError: invalid literal for int() with base 10: 'x'
+. SQLSTATE: 38000
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(PythonRunner.scala:691)
+"""
+    assert str(translated(RuntimeError(text))) == (
+        "the batch failed: An error occurred while calling o597.writeFiles. : org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed "
+        "while writing rows to file:/out. SQLSTATE: 58030 Caused by: org.apache.spark.api.python.PythonException: [PYTHON_EXCEPTION] An "
+        "exception was thrown from the Python worker: ValueError: invalid literal for int() with base 10: 'x'"
+    )
+
+
 def test_a_table_that_others_change_is_told_with_what_to_read() -> None:
     problem = translated(RuntimeError(UPSERTED))
     assert isinstance(problem, sf.IncompatibleError)

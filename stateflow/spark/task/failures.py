@@ -21,6 +21,9 @@ DISK_FULL = "a disk is full"
 _GONE = re.compile(r"\[FAILED_READ_FILE\.FILE_NOT_EXIST\].*? reading file (\S+?)\.(?=\s|$)")
 _MISFIT = "[MALFORMED_RECORD_IN_PARSING"
 _CHANGED = re.compile(r"\[?DELTA_SOURCE_(TABLE_IGNORE_CHANGES|IGNORE_DELETE)\]?")
+_TRACE = "Traceback (most recent call last):"
+_RAISED = re.compile(rf"{re.escape(_TRACE)}\n(?:[ \t].*\n)+(\S.*)")
+"""A traceback of Python's, and what it ends in."""
 _UNREADABLE = re.compile(r"\[FAILED_READ_FILE[\w.]*\].*? reading file (\S+?)\.(?=\s|$)")
 
 
@@ -129,7 +132,12 @@ def _first(text: str) -> str:
     lines = [
         line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("at ")
     ]
-    return " ".join(lines[:3])[:_LIMIT]
+    said = " ".join(lines[:3])
+    # Of code in a worker these lines end where the traceback begins, and what was raised stands at its end.
+    raised = _RAISED.findall(text)
+    if raised and raised[-1] not in said:
+        said = f"{said.partition(_TRACE)[0].rstrip()} {raised[-1]}"
+    return said[:_LIMIT]
 
 
 def _deepest(text: str) -> str:
