@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from stateflow.spark.inputs.admission import messages_between
+from stateflow.spark.inputs.admission import messages_between, seconds_of
 from stateflow.spark.inputs.batch_size import (
     FIRST,
     BatchSize,
@@ -215,6 +215,13 @@ def test_a_run_begins_with_what_the_record_has_and_small_where_it_has_nothing() 
         ("new", 1),
     ]
     assert size.measured == noted.measured
+
+
+def test_a_batch_took_what_the_run_took_it_to_take_when_it_chose_the_next_size() -> None:
+    phases = {"evaluate_ms": 7000, "decide_ms": 500, "commit_ms": 9000}
+    assert seconds_of(phases) == 16.5
+    assert seconds_of({**phases, "waited_ms": 1000}) == 8.5, "its own commit is beside the next batch"
+    assert seconds_of({}) == 0.0
 
 
 def test_messages_are_counted_between_two_positions() -> None:

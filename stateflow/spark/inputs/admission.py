@@ -29,7 +29,6 @@ BATCH_SIZE = "batch_size"
 """Name of what a record notes of it."""
 WAITED = "waited"
 """Name of what a record notes of sources that it took nothing of."""
-_PHASES = ("evaluate_ms", "decide_ms", "commit_ms")
 
 
 @dataclass
@@ -82,10 +81,7 @@ class Admission:
             noted = size_of(statistics.get(BATCH_SIZE))
             if noted is None:
                 continue
-            phases = (
-                [slot.outcome.statistics.get(name) for name in _PHASES] if slot.outcome is not None else []
-            )
-            seconds = sum(each for each in phases if isinstance(each, int)) / 1000
+            seconds = seconds_of(slot.outcome.statistics) if slot.outcome is not None else 0.0
             rows = statistics.get("processed_rows")
             if isinstance(rows, int) and all(share.took is not None for share in noted.shares):
                 noted = noted.after(rows, seconds, self.target)
@@ -169,6 +165,14 @@ class Admission:
             else:
                 took.append(None)
         return took
+
+
+def seconds_of(phases: Mapping[str, Any]) -> float:
+    """How long a batch took, as its outcome has it. With several in flight the next one began before its commit, and it waited for the
+    commit of the one before."""
+    last = "waited_ms" if "waited_ms" in phases else "commit_ms"
+    noted = (phases.get(name) for name in ("evaluate_ms", "decide_ms", last))
+    return sum(each for each in noted if isinstance(each, int)) / 1000
 
 
 def messages_between(begin: str, end: str) -> int | None:
