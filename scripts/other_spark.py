@@ -19,14 +19,53 @@ TESTS = (
     "tests/testing",
 )  # fmt: skip
 """Folders of tests that touch Spark, or what is kept for it."""
-CORE = tuple(
-    f"tests/spark/test_{name}.py"
-    for name in (
-        "api_keys", "api_state", "api_streams", "canonical", "conditions_against_spark", "failed_batches", "internals", "java_names",
-        "rewind", "same_stage", "sigterm", "sinks_delta_append", "sinks_delta_upsert", "sinks_function", "state_tables", "workers",
-    )
+CORE = (
+    *(
+        f"tests/spark/test_{name}.py"
+        for name in (
+            "api_keys", "api_state", "api_streams", "canonical", "conditions_against_spark", "failed_batches", "internals", "java_names",
+            "rewind", "same_stage", "sigterm", "sinks_function", "state_tables", "workers",
+        )
+    ),
+    *(
+        f"tests/spark/test_sinks_delta_append.py::test_{name}"
+        for name in (
+            "rows_show_only_once_they_are_committed",
+            "of_two_copies_of_a_log_only_one_gets_its_rows_in_and_the_other_hears_of_it",
+            "two_commits_of_one_slot_that_race_add_its_rows_once",
+            "a_commit_that_loses_the_race_after_reading_the_slot_looks_again",
+            "the_history_names_the_record_and_counts_its_rows",
+            "a_column_given_another_meaning_after_the_decision_stops_the_commit",
+            "a_constraint_added_after_the_decision_is_kept",
+            "tables_with_features_take_rows_once",
+            "rows_deleted_by_deletion_vectors_stay_deleted",
+            "generated_columns_are_filled",
+            "identity_columns_are_refused_when_the_run_starts",
+            "partitioned_tables_are_created_and_written",
+            "narrower_types_are_widened_to_the_tables",
+            "the_slot_is_found_without_the_checksum_file",
+            "at_least_once_appends_without_transaction_versions",
+            "the_stage_that_computes_the_rows_writes_them_even_where_tables_ask_for_a_shuffle",
+            "a_table_that_a_run_creates_writes_its_own_checkpoints_seldom_unless_told_otherwise",
+        )
+    ),
+    *(
+        f"tests/spark/test_sinks_delta_upsert.py::test_{name}"
+        for name in (
+            "a_key_keeps_its_newest_row_and_a_second_commit_changes_nothing",
+            "two_merges_of_one_slot_that_race_apply_it_once",
+            "a_table_that_only_takes_appends_is_refused_when_the_run_starts",
+            "rows_that_cannot_break_anything_cost_no_job_but_the_one_that_stages_them",
+            "an_operator_whose_rows_are_upserted_runs_in_the_job_and_the_process_that_stages_them",
+            "rows_that_break_a_constraint_fail_before_the_decision",
+            "the_transaction_settings_do_not_reach_the_users_session",
+            "columns_that_the_output_lacks_keep_their_values",
+            "a_row_for_which_the_condition_holds_deletes_its_key_once",
+        )
+    ),
 )  # fmt: skip
-"""What another Spark breaks first: every internal, both ways through a batch, sinks and the tables of states."""
+"""What another Spark breaks first: every internal, both ways through a batch, sinks and the tables of states. Of the Delta sinks it is
+what Spark and Delta do; what the job's log decides is the same with any, and `make test` has it."""
 
 
 def main(spark: str, arguments: Sequence[str]) -> int:

@@ -117,6 +117,16 @@ def _rows_of(path: str, commits: int) -> list[dict[str, Any]]:
 
 class TestDeltaAppend(OfDelta):
     files = ("delta_append", "delta_table", "delta_rewind")
+    # `tests/spark/test_sinks_delta_append.py` plays these on a real table, one accident at a time.
+    test_rows_are_seen_when_their_record_is_committed_and_not_before = None
+    test_a_batch_that_fails_before_its_record_leaves_nothing = None
+    test_a_batch_without_rows_and_slots_left_out_change_nothing = None
+    test_a_record_that_is_committed_again_is_in_once = None
+    test_of_several_who_commit_a_record_at_once_one_does = None
+    test_a_run_that_was_replaced_writes_nothing = None
+    test_another_job_has_slots_of_its_own = None
+    test_what_a_copy_of_the_log_committed_is_not_taken_for_this_record = None
+    test_a_target_that_lost_slots_is_refused = None
 
 
 class TestDeltaUpsert(OfDelta):
@@ -124,3 +134,8 @@ class TestDeltaUpsert(OfDelta):
     files = ("delta_upsert", "delta_rewrite", "delta_table")
     # The same code as of appends.
     test_the_output_goes_back_to_an_older_slot_or_says_that_it_cannot = None
+    # `tests/spark/test_sinks_delta_upsert.py` and, of copies of a log, the file of appends play these on a real table.
+    test_a_record_that_is_committed_again_is_in_once = None
+    test_of_several_who_commit_a_record_at_once_one_does = None
+    test_what_a_copy_of_the_log_committed_is_not_taken_for_this_record = None
+    test_of_a_key_the_newest_row_stays_and_deletes_delete = None

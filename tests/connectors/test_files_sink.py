@@ -55,9 +55,6 @@ class TestParquet(SinkConformance):
 
 
 class TestJson(SinkConformance):
-    failure = OSError
-    every = 3
-
     def target(self, folder: Path, name: str) -> Any:
         return sf.files(str(folder / name), "json")
 
@@ -71,6 +68,16 @@ class TestJson(SinkConformance):
         )
         read = self.spark().read.schema(columns).json(list(map(str, found)))
         return read.toArrow().to_pylist()
+
+
+_OF_JSON = {
+    "test_columns_that_do_not_fit_are_refused_before_the_decision",
+    "test_every_value_comes_back_as_it_was",
+    "test_rows_are_seen_when_their_record_is_committed_and_not_before",
+}
+"""What is staged are lines here. From the bytes of a file on it is the code of the other formats."""
+for name in {name for name in dir(SinkConformance) if name.startswith("test_")} - _OF_JSON:
+    setattr(TestJson, name, None)
 
 
 class TestCsv(SinkConformance):
@@ -98,7 +105,7 @@ class TestCsv(SinkConformance):
 
 for name in {name for name in dir(SinkConformance) if name.startswith("test_")}:
     if name != "test_every_value_comes_back_as_it_was":
-        # From the bytes of a file on it is the code of the other formats.
+        # As for JSON.
         setattr(TestCsv, name, None)
 
 

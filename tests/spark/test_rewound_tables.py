@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import shutil
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,15 +42,48 @@ def memory(bench: Workbench) -> Any:
     return sf.memory(f"latest-{bench.folder.name}")
 
 
-def write(spark: SparkSession, bench: Workbench, *amounts: float) -> None:
+def write(spark: SparkSession, folder: Path, *amounts: float) -> None:
     """A version of the table for each amount."""
     for amount in amounts:
         frame = spark.createDataFrame([(1, "a", float(amount), at(amount))], ORDER)
-        frame.coalesce(1).write.format("delta").mode("append").save(str(bench.folder / "orders"))
+        frame.coalesce(1).write.format("delta").mode("append").save(str(folder / "orders"))
 
 
-def go_back(spark: SparkSession, bench: Workbench, version: int) -> None:
-    spark.sql(f"RESTORE TABLE delta.`{bench.folder / 'orders'}` TO VERSION AS OF {version}")
+def go_back(spark: SparkSession, folder: Path, version: int) -> None:
+    spark.sql(f"RESTORE TABLE delta.`{folder / 'orders'}` TO VERSION AS OF {version}")
+
+
+@pytest.fixture(scope="module")
+def history(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table that had orders of 1, 2, 4 and 8 in a version each, went back to version 1, and then had one of 16."""
+    folder = tmp_path_factory.mktemp("history")
+    write(spark, folder, 1, 2, 4, 8)
+    go_back(spark, folder, 1)
+    write(spark, folder, 16)
+    return folder / "orders"
+
+
+@dataclass
+class Past:
+    """A copy of that table, as it stood at a version and goes on from there."""
+
+    history: Path
+    table: Path
+
+    def goes_on_to(self, version: int) -> None:
+        log = self.table / "_delta_log"
+        if not log.exists():
+            shutil.copytree(self.history, self.table, ignore=shutil.ignore_patterns("_delta_log"))
+            log.mkdir()
+        for number in range(version + 1):
+            for file in sorted((self.history / "_delta_log").glob(f"*{number:020d}.*")):
+                if not (log / file.name).exists():
+                    shutil.copy2(file, log / file.name)
+
+
+@pytest.fixture
+def past(history: Path, bench: Workbench) -> Past:
+    return Past(history, bench.folder / "orders")
 
 
 def total(bench: Workbench) -> float:
@@ -56,14 +91,12 @@ def total(bench: Workbench) -> float:
 
 
 def test_versions_that_were_undone_before_they_were_read_are_left_out(
-    spark: SparkSession, bench: Workbench
+    spark: SparkSession, bench: Workbench, past: Past
 ) -> None:
     pipeline = reader(bench)
-    write(spark, bench, 1)
+    past.goes_on_to(0)
     bench.run(pipeline)
-    write(spark, bench, 2, 4, 8)
-    go_back(spark, bench, 1)
-    write(spark, bench, 16)
+    past.goes_on_to(5)
 
     report = bench.run(pipeline)
 
@@ -73,18 +106,14 @@ def test_versions_that_were_undone_before_they_were_read_are_left_out(
         f"source 'orders': version 4 took the Delta table file:{bench.folder}/orders back (RESTORE); nothing of what that undid had "
         "been read, so the source goes on behind it"
     )
-    write(spark, bench, 32)
+    write(spark, bench.folder, 32)
     assert bench.run(pipeline).warnings == ()
     assert total(bench) == 51
 
 
-def test_a_bounded_run_ends_where_the_table_stood_before_it_went_back(
-    spark: SparkSession, bench: Workbench
-) -> None:
+def test_a_bounded_run_ends_where_the_table_stood_before_it_went_back(bench: Workbench, past: Past) -> None:
     pipeline = reader(bench)
-    write(spark, bench, 1, 2, 4, 8)
-    go_back(spark, bench, 1)
-    write(spark, bench, 16)
+    past.goes_on_to(5)
 
     def until(version: int) -> str:
         code = {"checkpoint_dir": str(bench.folder / "root"), "cache_dir": str(bench.folder / "cache")}
@@ -100,17 +129,16 @@ def test_a_bounded_run_ends_where_the_table_stood_before_it_went_back(
 
 
 def test_rows_that_were_read_and_undone_are_refused_at_once_with_the_way_back(
-    spark: SparkSession, bench: Workbench
+    spark: SparkSession, bench: Workbench, past: Past
 ) -> None:
     latest = str(bench.folder / "latest")
     pipeline = reader(bench, output=sf.delta(latest))
-    write(spark, bench, 1, 2)
+    past.goes_on_to(1)
     bench.run(pipeline, retained_checkpoints=20)
     sound = bench.records("reader")[-1].slot
-    write(spark, bench, 4, 8)
+    past.goes_on_to(3)
     bench.run(pipeline, retained_checkpoints=20)
-    go_back(spark, bench, 1)
-    write(spark, bench, 16)
+    past.goes_on_to(5)
     slots = [record.slot for record in bench.records("reader")]
 
     with pytest.raises(DisagreementError) as refused:
@@ -141,12 +169,12 @@ def test_rows_that_were_read_and_undone_are_refused_at_once_with_the_way_back(
 
 
 def test_who_lets_undone_rows_stand_goes_on_behind_them_as_advised(
-    spark: SparkSession, bench: Workbench
+    spark: SparkSession, bench: Workbench, past: Past
 ) -> None:
-    write(spark, bench, 1, 2, 4)
+    past.goes_on_to(2)
     bench.run(reader(bench))
-    go_back(spark, bench, 1)
-    write(spark, bench, 16)
+    go_back(spark, bench.folder, 1)
+    write(spark, bench.folder, 16)
     with pytest.raises(DisagreementError) as refused:
         bench.run(reader(bench))
     version = re.search(r"new uid and startingVersion=(\d+), and run once with --allow-", str(refused.value))
@@ -154,22 +182,22 @@ def test_who_lets_undone_rows_stand_goes_on_behind_them_as_advised(
     renamed = reader(bench, "orders-2", startingVersion=version[1])
     bench.run(renamed, allow_non_restored_state=True)
     assert total(bench) == 1 + 2 + 4 + 16
-    write(spark, bench, 32)
+    write(spark, bench.folder, 32)
     bench.run(renamed)
     assert total(bench) == 1 + 2 + 4 + 16 + 32
 
 
 def test_a_table_that_goes_back_under_a_query_is_told_with_the_same_sentence(
-    spark: SparkSession, bench: Workbench
+    spark: SparkSession, bench: Workbench, past: Past
 ) -> None:
     pipeline = reader(bench)
-    write(spark, bench, 1, 2)
+    past.goes_on_to(1)
     seen: list[BatchReport] = []
 
     def listen(report: BatchReport) -> None:
         seen.append(report)
         if sum(each.rows for each in seen) == 2:
-            go_back(spark, bench, 0)
+            go_back(spark, bench.folder, 0)
 
     code = {
         "checkpoint_dir": str(bench.folder / "root"),
@@ -181,10 +209,10 @@ def test_a_table_that_goes_back_under_a_query_is_told_with_the_same_sentence(
 
 
 def test_a_query_goes_on_by_itself_when_nothing_undone_was_read(
-    spark: SparkSession, bench: Workbench
+    spark: SparkSession, bench: Workbench, past: Past
 ) -> None:
     pipeline = reader(bench)
-    write(spark, bench, 1)
+    past.goes_on_to(0)
     seen: list[BatchReport] = []
     stop = threading.Event()
 
@@ -193,9 +221,9 @@ def test_a_query_goes_on_by_itself_when_nothing_undone_was_read(
         rows = sum(each.rows for each in seen)
         if rows == 1 and len(seen) == 1:
             # The query is not asked for its next batch before this one is done.
-            write(spark, bench, 2)
-            go_back(spark, bench, 0)
-            write(spark, bench, 16)
+            write(spark, bench.folder, 2)
+            go_back(spark, bench.folder, 0)
+            write(spark, bench.folder, 16)
         if rows >= 2:
             stop.set()
 
@@ -209,10 +237,8 @@ def test_a_query_goes_on_by_itself_when_nothing_undone_was_read(
     assert total(bench) == 17
 
 
-def test_a_source_may_begin_among_versions_that_were_undone(spark: SparkSession, bench: Workbench) -> None:
-    write(spark, bench, 1, 2, 4, 8)
-    go_back(spark, bench, 1)
-    write(spark, bench, 16)
+def test_a_source_may_begin_among_versions_that_were_undone(bench: Workbench, past: Past) -> None:
+    past.goes_on_to(5)
     bench.run(reader(bench, startingVersion=3))
     assert total(bench) == 16
 
@@ -230,9 +256,9 @@ def test_a_change_feed_tells_its_reader_itself(spark: SparkSession, bench: Workb
         rows = flow.source("orders", sf.delta(table, options={"readChangeFeed": "true"}))
         rows.collect("out", sf.memory("feed"))
 
-    write(spark, bench, 1, 2)
+    write(spark, bench.folder, 1, 2)
     bench.run(feed)
-    go_back(spark, bench, 1)
+    go_back(spark, bench.folder, 1)
     report = bench.run(feed)
     assert report.rows == 1
     assert changes == []

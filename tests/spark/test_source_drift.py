@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from tests.spark.pipelines import VISIT, Visit, Workbench, at
 
 HOUR = 3600 * 1_000_000
 NOW = 100 * HOUR
-FILES = 8
+FILES = 7
 
 
 @pytest.fixture
@@ -98,25 +99,46 @@ def test_a_source_that_has_ended_neither_waits_nor_is_waited_for(flow: Flow) -> 
     assert waiting(flow, given, 24 * HOUR, NOW, HOUR, {"behind", "middle"}) == {}
 
 
-def days(folder: Path, spark: SparkSession, bench: Workbench, kind: str, name: str, step: timedelta) -> None:
-    """Eight files, the events of each a `step` after those of the one before."""
-    for number in range(FILES):
+STEPS = {"ahead": timedelta(days=1), "behind": timedelta(hours=1)}
+"""Of two sources: how much later the events of a file are than those of the one before."""
+
+
+def add_files(bench: Workbench, name: str, step: timedelta, count: int = FILES) -> None:
+    for number in range(count):
+        bench.rows(name, [Visit(1, "home", 1.0, at(0) + number * step)])
+
+
+def add_versions(spark: SparkSession, folder: Path, name: str, step: timedelta, count: int = FILES) -> None:
+    for number in range(count):
         when = at(0) + number * step
-        if kind == "files":
-            bench.rows(name, [Visit(1, "home", 1.0, when)])
-        else:
-            one = f"1L as user, 'home' as page, 1.0D as seconds, timestamp'{when:%Y-%m-%d %H:%M:%S}+00:00' as ts"
-            frame = spark.range(1).selectExpr(*one.split(", ")).coalesce(1)
-            frame.write.format("delta").mode("append").save(str(folder / name))
+        one = f"1L as user, 'home' as page, 1.0D as seconds, timestamp'{when:%Y-%m-%d %H:%M:%S}+00:00' as ts"
+        frame = spark.range(1).selectExpr(*one.split(", ")).coalesce(1)
+        frame.write.format("delta").mode("append").save(str(folder / name))
+
+
+@pytest.fixture(scope="module")
+def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Both sources as Delta tables, of which each test takes a copy."""
+    folder = tmp_path_factory.mktemp("tables")
+    for name, step in STEPS.items():
+        add_versions(spark, folder, name, step)
+    return folder
 
 
 @dataclass
 class Sides:
-    """A pipeline that reads two sources, eight files each."""
+    """A pipeline that reads two sources, with as many files each."""
 
     pipeline: sf.Pipeline
     bench: Workbench
-    out: Path
+
+    def came(self, name: str) -> int:
+        """The rows of a source that have reached its sink."""
+        return len(kept(self.bench, name).rows)
+
+
+def kept(bench: Workbench, name: str) -> Any:
+    return sf.memory(f"{bench.folder.name}-{name}")
 
 
 class Ticks(sf.KeyedProcess[int, Visit, Visit]):
@@ -134,13 +156,17 @@ class Ticks(sf.KeyedProcess[int, Visit, Visit]):
         yield Visit(key, "tick", 0.0, at)
 
 
-def sides(spark: SparkSession, folder: Path, kind: str, *, ticking: bool = False) -> Sides:
+def sides(spark: SparkSession, folder: Path, tables: Path | None, *, ticking: bool = False) -> Sides:
+    """Of Delta tables, or else of files."""
     bench = Workbench(spark, folder)
-    days(folder, spark, bench, kind, "ahead", timedelta(days=1))
-    days(folder, spark, bench, kind, "behind", timedelta(hours=1))
+    for name, step in STEPS.items():
+        if tables is None:
+            add_files(bench, name, step)
+        else:
+            shutil.copytree(tables / name, folder / name)
 
     def opened(name: str) -> Any:
-        if kind == "files":
+        if tables is None:
             return bench.source(name, VISIT)
         return lambda spark: (
             spark.readStream.format("delta").option("maxFilesPerTrigger", 1).load(str(folder / name))
@@ -148,14 +174,14 @@ def sides(spark: SparkSession, folder: Path, kind: str, *, ticking: bool = False
 
     @sf.pipeline("apart")
     def apart(flow: sf.Flow) -> None:
-        for name in ("ahead", "behind"):
+        for name in STEPS:
             rows = flow.source(name, opened(name), Visit, event_time="ts", watermark="0 seconds")
-            rows.append(f"{name}-out", sf.delta(str(folder / f"{name}-out")))
+            rows.collect(f"{name}-out", kept(bench, name))
             if ticking and name == "behind":
                 ticks = rows.key_by("user").process("ticks", Ticks)
                 ticks.collect("ticked", sf.memory("ticked"))
 
-    return Sides(apart, bench, folder)
+    return Sides(apart, bench)
 
 
 def drifts(bench: Workbench) -> list[tuple[int, float]]:
@@ -170,9 +196,9 @@ def drifts(bench: Workbench) -> list[tuple[int, float]]:
 
 @pytest.mark.parametrize("kind", ["files", "delta"])
 def test_a_source_that_is_days_ahead_waits_and_nothing_is_lost(
-    kind: str, spark: SparkSession, tmp_path: Path
+    kind: str, spark: SparkSession, tmp_path: Path, tables: Path
 ) -> None:
-    made = sides(spark, tmp_path, kind)
+    made = sides(spark, tmp_path, tables if kind == "delta" else None)
     made.bench.run(made.pipeline, target_batch_duration="5 minutes", max_source_drift="36 hours")
     told = drifts(made.bench)
     # Each batch has a file of both, until one is two days in, and the other two hours.
@@ -182,15 +208,14 @@ def test_a_source_that_is_days_ahead_waits_and_nothing_is_lost(
     assert [rows for rows, _ in told[FILES:]] == [1] * (FILES - 3)
     waited = [report.record.statistics.get("waited") for report in made.bench.reports]
     assert waited == [None] * 3 + [{"ahead": "behind"}] * (FILES - 3) + [None] * (FILES - 3)
-    for name in ("ahead", "behind"):
-        assert spark.read.format("delta").load(str(tmp_path / f"{name}-out")).count() == FILES
+    assert (made.came("ahead"), made.came("behind")) == (FILES, FILES)
 
 
 @pytest.mark.parametrize("kind", ["files", "delta"])
 def test_a_source_waits_in_the_next_run_too_and_however_long_its_batches_take(
-    kind: str, spark: SparkSession, tmp_path: Path
+    kind: str, spark: SparkSession, tmp_path: Path, tables: Path
 ) -> None:
-    made = sides(spark, tmp_path, kind)
+    made = sides(spark, tmp_path, tables if kind == "delta" else None)
     # Shorter than a batch: what waits has had no rows for longer.
     options = {"target_batch_duration": "5 minutes", "max_source_drift": "36 hours"}
     options["source_idle_timeout"] = "1 ms"
@@ -202,13 +227,14 @@ def test_a_source_waits_in_the_next_run_too_and_however_long_its_batches_take(
     made.bench.run(made.pipeline, **options)
     told = drifts(made.bench)
     assert [rows for rows, _ in told] == [0] * (FILES - 6) + [1] * (FILES - 3)
-    for name in ("ahead", "behind"):
-        assert spark.read.format("delta").load(str(tmp_path / f"{name}-out")).count() == FILES
+    assert (made.came("ahead"), made.came("behind")) == (FILES, FILES)
     # There is nothing more of the one that was waited for, when a run begins.
-    days(tmp_path, spark, made.bench, kind, "ahead", timedelta(days=2))
+    if kind == "delta":
+        add_versions(spark, tmp_path, "ahead", timedelta(days=2), 3)
+    else:
+        add_files(made.bench, "ahead", timedelta(days=2), 3)
     made.bench.run(made.pipeline, **options)
-    assert sum(rows for rows, _ in drifts(made.bench)) == FILES
-    assert max(rows for rows, _ in drifts(made.bench)) == 1
+    assert [rows for rows, _ in drifts(made.bench)] == [1] * 3
 
 
 @pytest.mark.parametrize("bounded", [False, True], ids=["drained", "bounded"])
@@ -218,13 +244,13 @@ def test_of_three_sources_two_still_wait_for_each_other_when_the_third_has_ended
     bench = Workbench(spark, tmp_path)
     steps = {"ahead": timedelta(days=2), "middle": timedelta(hours=12), "short": timedelta(hours=1)}
     for name, step in steps.items():
-        days(tmp_path, spark, bench, "files", name, step)
+        add_files(bench, name, step)
 
     @sf.pipeline("three")
     def three(flow: sf.Flow) -> None:
         for name in steps:
             rows = flow.source(name, bench.source(name, VISIT), Visit, event_time="ts", watermark="0 seconds")
-            rows.append(f"{name}-out", sf.delta(str(tmp_path / f"{name}-out")))
+            rows.collect(f"{name}-out", kept(bench, name))
 
     options = load(
         code={
@@ -267,15 +293,15 @@ def test_rows_that_wait_are_not_late_when_the_other_source_jumps_ahead(
             late = sf.output(f"{name}-late", Visit)
             source = bench.source(name, VISIT)
             rows = flow.source(name, source, Visit, event_time="ts", watermark="0 seconds", late=late)
-            rows.append(f"{name}-out", sf.delta(str(tmp_path / f"{name}-out")))
-            rows.side(f"{name}-late").append(f"{name}-late", sf.delta(str(tmp_path / f"{name}-late")))
+            rows.collect(f"{name}-out", kept(bench, f"{name}-out"))
+            rows.side(f"{name}-late").collect(f"{name}-late", kept(bench, f"{name}-late"))
 
     # Shorter than a batch, so that who has had no rows in the last one is idle.
     options = {"max_source_drift": "36 hours", "source_idle_timeout": "1 ms"}
     bench.run(jump, target_batch_duration="5 minutes", **options)
     assert [rows for rows, _ in drifts(bench)][:4] == [1, 1, 0, 0]
     counts = {
-        f"{name}-{kind}": spark.read.format("delta").load(str(tmp_path / f"{name}-{kind}")).count()
+        f"{name}-{kind}": len(kept(bench, f"{name}-{kind}").rows)
         for name in hours
         for kind in ("out", "late")
     }
@@ -283,15 +309,15 @@ def test_rows_that_wait_are_not_late_when_the_other_source_jumps_ahead(
 
 
 def test_without_the_option_none_waits(spark: SparkSession, tmp_path: Path) -> None:
-    made = sides(spark, tmp_path, "files")
+    made = sides(spark, tmp_path, None)
     made.bench.run(made.pipeline, target_batch_duration="5 minutes")
     assert [rows for rows, _ in drifts(made.bench)] == [1] * FILES
 
 
 def test_a_bounded_run_lets_a_source_wait_and_reads_all_up_to_its_bound(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, tables: Path
 ) -> None:
-    made = sides(spark, tmp_path, "delta")
+    made = sides(spark, tmp_path, tables)
     options = load(
         code={
             "checkpoint_dir": str(tmp_path / "root"),
@@ -314,7 +340,7 @@ def test_a_bounded_run_lets_a_source_wait_and_reads_all_up_to_its_bound(
 def test_in_an_endless_run_a_silent_source_is_waited_for_until_it_is_idle(
     ticking: bool, spark: SparkSession, tmp_path: Path
 ) -> None:
-    made = sides(spark, tmp_path, "files", ticking=ticking)
+    made = sides(spark, tmp_path, None, ticking=ticking)
     stop = threading.Event()
     code = {
         "checkpoint_dir": str(tmp_path / "root"),

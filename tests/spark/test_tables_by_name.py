@@ -166,21 +166,17 @@ def test_a_table_that_was_made_anew_is_refused_before_it_gets_rows(
         bench.run(orders)
 
 
-@pytest.mark.parametrize(
-    ("parameters", "error", "message"),
-    [
+def test_nothing_is_made_or_written_where_one_name_is_wrong(shop: SparkSession, bench: Workbench) -> None:
+    wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
         ({"create": "false"}, NotFoundError, r"sink 'copy': there is no table spark_catalog\.shop\.copy: .*create=True.*in memory"),
         ({"latest": "shpo.latest"}, NotFoundError, r"sink 'latest': .* no schema spark_catalog\.shpo: did you mean shop\?"),
         ({"latest": "spark_catalog.SHOP.copy"}, UsageError, r"sinks 'copy' and 'latest' write to one place, spark_catalog\.SHOP\.copy"),
         ({"latest": "spark_catalog.shop.orders"}, UsageError, r"source 'orders' reads .*shop\.orders, and sink 'latest' writes to .*shop\.orders"),
-    ],
-)  # fmt: skip
-def test_nothing_is_made_or_written_where_one_name_is_wrong(
-    shop: SparkSession, bench: Workbench, parameters: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=message):
-        bench.run(orders, parameters)
-    assert (tables(shop), bench.listing()) == (["orders"], [])
+    ]  # fmt: skip
+    for parameters, error, message in wrong:
+        with pytest.raises(error, match=message):
+            bench.run(orders, parameters)
+        assert (tables(shop), bench.listing()) == (["orders"], []), parameters
 
 
 def test_a_table_by_path_and_by_name_is_one_table(shop: SparkSession, bench: Workbench) -> None:
