@@ -12,7 +12,7 @@ from msgspec import structs
 from pyspark.sql import SparkSession
 
 import stateflow as sf
-from stateflow.config.options import load
+from stateflow.config.options import Options, load
 from stateflow.errors import StateflowError
 from stateflow.format.records import Owner, PartitionTime, Record, SourceState
 from stateflow.jobs.job import Job
@@ -344,8 +344,10 @@ def test_what_comes_while_a_run_reads_is_not_late_in_the_next_one(
 def test_the_time_that_a_run_takes_to_begin_makes_no_row_late(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pair.rows("b", 5)
     pair.rows("a", 60)
+    pair.run()
+    pair.rows("b", 5)
+    pair.rows("a", 90)
     begins = Queries.run
 
     def slowly(queries: Queries) -> str:
@@ -442,14 +444,22 @@ class Tables:
         return tables
 
     def b(self) -> SourceState:
-        return self.bench.records("tables")[-1].sources["b"]
+        head = self.job.log().head
+        assert head is not None
+        return head.sources["b"]
+
+    @property
+    def job(self) -> Job:
+        return Job(str(self.bench.folder / "root"), "tables")
+
+    @property
+    def options(self) -> Options:
+        folder = self.bench.folder
+        return load(code={"checkpoint_dir": str(folder / "root")}, env={}, folder=folder)
 
     def forget(self) -> None:
         """A restore that resets the watermark."""
-        folder = self.bench.folder
-        options = load(code={"checkpoint_dir": str(folder / "root")}, env={}, folder=folder)
-        job = Job(str(folder / "root"), "tables")
-        job.restore("latest", self.pipeline, options=options, reset_watermark=True).apply()
+        self.job.restore("latest", self.pipeline, options=self.options, reset_watermark=True).apply()
 
     def ends_well(self, **options: Any) -> None:
         """`b` gets a row of minute 5, and it is not late."""
@@ -505,19 +515,22 @@ def test_a_version_is_no_bound_of_time(tables: Tables) -> None:
     assert tables.bench.records("tables")[-1].watermark == round(at(99).timestamp() * 1e6) != watermark
 
 
-def test_a_job_that_goes_back_reads_first_what_has_gathered(tables: Tables) -> None:
-    """A restore to a checkpoint of an hour ago, whatever the job has seen since."""
-    job = Job(str(tables.bench.folder / "root"), "tables")
-    back_to = tables.bench.records("tables")[-1].slot
-    options = {"checkpoint_dir": str(tables.bench.folder / "root"), "retained_checkpoints": 10}
+@pytest.mark.parametrize("origin", ["checkpoint", "native", "canonical"])
+def test_a_job_that_goes_back_reads_first_what_has_gathered(origin: str, tables: Tables) -> None:
+    """To where it was an hour ago, when `b` had had no rows for a moment, whatever the job has seen since."""
+    bench, job = tables.bench, tables.job
+    delta(bench, "a", 60)
+    bench.run(tables.pipeline)
+    newest = bench.records("tables")[-1]
+    place = f"checkpoint:{newest.slot}"
+    if origin != "checkpoint":
+        place = job.savepoint(origin, options=tables.options, to=str(bench.folder / "saved")).url  # type: ignore[call-overload]
     tables.clock.now += HOUR
-    delta(tables.bench, "a", 60, 70)
-    tables.bench.run(tables.pipeline, **options)
-    job.restore(
-        f"checkpoint:{back_to}",
-        tables.pipeline,
-        options=load(code=options, env={}, folder=tables.bench.folder),
-    ).apply()
+    delta(bench, "a", 70, 80)
+    bench.run(tables.pipeline, retained_checkpoints=10)
+    assert tables.b().silent > HOUR
+    job.restore(place, tables.pipeline, options=tables.options).apply()
+    assert tables.b() == newest.sources["b"]
     tables.ends_well()
 
 
