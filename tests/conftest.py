@@ -209,9 +209,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     conf = {
         "spark.sql.shuffle.partitions": "2",
         "spark.default.parallelism": "2",
-        # Java that is written and compiled for rows by the dozen is a sixth of what these tests compute. Whole stages are compiled
-        # all the same, and drivers of their own, as those of stories and kills, have it as users have.
+        # Java that is written and compiled for a dozen rows, and plans in words for pages that nobody opens, are a fifth of what
+        # these tests compute. Drivers of their own, as those of stories and hosts, have both as users have them.
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.ui.explainMode": "simple",
         # Delta's VACUUM lists files in ten thousand tasks otherwise, which takes a minute.
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
