@@ -230,7 +230,10 @@ def test_a_permit_is_not_for_making() -> None:
         CommitPermit.to_carry_out(record)
 
 
-def test_a_run_that_never_heard_whether_it_decided_ends_and_the_next_one_finds_out() -> None:
+def test_a_run_that_never_heard_whether_it_decided_ends_and_the_next_one_finds_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("stateflow.storage.store.FIRST_PAUSE", 0.0)
     store = MemoryStore()
     world = World(store, feeds=False)
     drain(1)(world)
@@ -254,7 +257,10 @@ def test_a_run_that_never_heard_whether_it_decided_ends_and_the_next_one_finds_o
     assert world.sinks["left"].rows == [0, 1]
 
 
-def test_an_outcome_whose_answer_was_lost_is_completed_by_trying_again() -> None:
+def test_an_outcome_whose_answer_was_lost_is_completed_by_trying_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("stateflow.storage.store.FIRST_PAUSE", 0.0)
     store = MemoryStore()
     world = World(store, feeds=False)
     writer = world.claim()
