@@ -212,7 +212,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         # Java that is written and compiled for a dozen rows, and plans in words for pages that nobody opens, are a fifth of what
         # these tests compute. Drivers of their own, as those of stories and hosts, have both as users have them.
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-        "spark.sql.codegen.wholeStage": "false",
         "spark.sql.ui.explainMode": "simple",
         # Delta's VACUUM lists files in ten thousand tasks otherwise, which takes a minute.
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",

@@ -28,7 +28,7 @@ def code(frame: DataFrame) -> list[str]:
 
 
 def test_batches_with_different_watermarks_share_their_code(spark: SparkSession) -> None:
-    spark.conf.set("spark.sql.codegen.wholeStage", "true")
+    spark.conf.set("spark.sql.codegen.factoryMode", "FALLBACK")  # as it is for users
     one, other = code(marked(spark, 1_700_000_000_000_000)), code(marked(spark, 1_700_000_123_456_789))
     assert one
     assert one == other
