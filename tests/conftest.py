@@ -209,8 +209,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     conf = {
         "spark.sql.shuffle.partitions": "2",
         "spark.default.parallelism": "2",
-        # Java that is written and compiled for a dozen rows, and plans in words for pages that nobody opens, are a fifth of what
-        # these tests compute. Drivers of their own, as those of stories and hosts, have both as users have them.
+        # Java that is written and compiled for a dozen rows, and plans in words for pages that nobody opens, are a tenth or more of
+        # what these tests compute. Drivers of their own, as those of stories and hosts, have both as users have them.
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.ui.explainMode": "simple",
         # Delta's VACUUM lists files in ten thousand tasks otherwise, which takes a minute.
