@@ -26,7 +26,6 @@ SIDES = ("0.1", "1", "10", "25", "50")
 KINDS = ("recent", "uniform", "cold")
 """recent: the keys that were made last. uniform: any keys. cold: any keys, none of them in memory."""
 SHARDS, TASKS, VALUE = 8, 2, 84
-MERGES: Any = os.environ.get("MERGES", "beside")
 KEYS_AT_ONCE = 20_000
 """A task looks up the keys of so many rows at a time."""
 _PART = 10_000_000
@@ -291,7 +290,7 @@ def _task(folder: Path, slot: int, work: Sequence[tuple[bytes, Any, Any]]) -> tu
 
     codec, looking = KeyCodec(("int",)), 0.0
     inputs = tuple(msgspec.msgpack.decode(packed, type=Shard) for packed, _, _ in work)
-    shards = TaskShards(inputs, _storage(folder, slot), Backends(RocksOptions(merges=MERGES)))
+    shards = TaskShards(inputs, _storage(folder, slot), Backends(RocksOptions(merges="beside")))
     for number, (_, keys, groups) in enumerate(work):
         backend = shards.open(number)
         full = codec.encode_many([keys], groups, 1)
@@ -440,7 +439,7 @@ def section(results: Results, size: Size) -> Section:
         targets.append(at_most(text, recent[1] / recent[0], 1.3))
     reads = ", ".join(f"{rate:,.0f} by {count}" for count, rate in largest["disk"].get("reads", {}).items())
     text = (
-        f"Batches that read and write {size.touched:,} keys (at most half of all), by {TASKS} tasks with {SHARDS} shards, without Spark: "
+        f"Batches that read and write {size.touched:,} keys (at most half of all), by {TASKS} tasks with {SHARDS} shards, without Spark, with merges beside the batches: "
         "the median batch, and of it the look-ups. Recent keys are any of the last four times as many, uniform ones any of all, cold "
         "ones the same with no page of the files in memory. The limit is what the disk takes to read a block for each key, or "
         f"everything in sequence. At the largest size it gives these reads of {bytes_(_BLOCK)} a second, past the system's cache: "
