@@ -134,7 +134,7 @@ def scratch_folder(scratch: Path) -> Iterator[Path]:
         remove_scratch(folder)
 
 
-def sweep_scratch(scratch: Path) -> None:
+def sweep_scratch(scratch: Path, now: Callable[[], float] = time.time) -> None:
     """Removes the folders of processes that have ended."""
     with suppress(OSError):
         own = _own_folder(scratch)
@@ -142,7 +142,7 @@ def sweep_scratch(scratch: Path) -> None:
             named = _LOCK.fullmatch(lock.name)
             if named is not None and (folder := own / named[1]) not in _held:
                 _remove_if_left(folder)
-            elif _LEFT.fullmatch(lock.name) and lock.stat().st_mtime < time.time() - _LEFT_FOR:
+            elif _LEFT.fullmatch(lock.name) and lock.stat().st_mtime < now() - _LEFT_FOR:
                 shutil.rmtree(lock, ignore_errors=True)
 
 
