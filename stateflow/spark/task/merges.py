@@ -20,12 +20,12 @@ import msgspec
 from stateflow.format.records import FileRef, Shard
 from stateflow.spark.task.storage import TaskStorage
 from stateflow.state.backends.base import Fetch, MergeShard, NewFile
+from stateflow.state.backends.rocksdb import SMALL_MANIFEST
 from stateflow.state.backends.rocksdb_merges import TABLE, added_since, manifest_of, tables_of, take_in
 from stateflow.storage.files import digests, inline
 from stateflow.storage.scratch import leave, named_scratch, remove_scratch, take_left, take_place
 
 _FINDINGS = "merge.msgpack"
-_LARGEST_INLINE = 64 << 10
 
 _log = logging.getLogger(__name__)
 _CORES_PER_MERGE = 4
@@ -126,7 +126,7 @@ def take_merge(shard: Shard, storage: TaskStorage, directory: Path, fetch: Fetch
         files.append(stored)
         unstored.append((stored, directory / ref.name))
     for path in manifest_of(directory):
-        if path.stat().st_size <= _LARGEST_INLINE:
+        if path.stat().st_size < SMALL_MANIFEST:
             files.append(inline(path.name, path.read_bytes()))
             continue
         found = digests(path)

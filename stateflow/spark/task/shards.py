@@ -20,6 +20,7 @@ from stateflow.state.backends.base import Backend, Fetch, NewFile, OpenShard, Sn
 from stateflow.state.expiry.shares import joined_shares
 from stateflow.storage.files import inline, upload_file
 from stateflow.storage.scratch import remove_scratch
+from stateflow.storage.store import Store
 
 Timers = tuple[int | None, int | None]
 """When the first is due, in event time and in processing time."""
@@ -96,11 +97,11 @@ class TaskShards:
         return msgspec.structs.replace(shard, files=merge.files), lambda ref: here.get(ref.path) or fetch(ref)
 
     def _store_merged(self, ref: FileRef, local: Path) -> None:
-        began = time.perf_counter()
-        store = self._storage.store()
-        store.upload(local, ref.path)
-        self._storage.cache().add(store, ref, local)
-        self._count(uploaded_bytes=ref.size, uploaded_files=1, upload_s=time.perf_counter() - began)
+        def upload(store: Store) -> FileRef:
+            store.upload(local, ref.path)
+            return ref
+
+        self._stored(local, upload)
 
     def _fetched_at_once(self, refs: Iterable[FileRef], fetch: Fetch) -> Fetch:
         """Fetches the files, several at a time, and returns what gives each to the backend."""
@@ -205,12 +206,16 @@ class TaskShards:
         if new.data is not None:
             self._count(inlined_bytes=len(new.data))
             return inline(new.name, new.data)
-        assert new.path is not None
+        local, path = new.path, self._storage.shared_path(Path(new.name).suffix or ".bin")
+        assert local is not None
+        return self._stored(local, lambda store: upload_file(store, path, local, new.name))
+
+    def _stored(self, local: Path, upload: Callable[[Store], FileRef]) -> FileRef:
+        """Stores a file, where the host's cache finds it with the next batch."""
         began = time.perf_counter()
-        storage = self._storage
-        store = storage.store()
-        ref = upload_file(store, storage.shared_path(Path(new.name).suffix or ".bin"), new.path, new.name)
-        storage.cache().add(store, ref, new.path)
+        store = self._storage.store()
+        ref = upload(store)
+        self._storage.cache().add(store, ref, local)
         self._count(uploaded_bytes=ref.size, uploaded_files=1, upload_s=time.perf_counter() - began)
         return ref
 
