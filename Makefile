@@ -36,7 +36,7 @@ demo-check: setup ## the same, and then a verdict
 demo-spark: setup ## without Airflow, in a minute: a run, kill -9 and recovery on the command line
 	@$(RUN) -m demo.spark
 
-test: setup ## what anybody can run, in a quarter of an hour; TESTS=tests/state for a part, SEED=7 for a random order, SPARK=4.0 for an older Spark
+test: setup ## what anybody can run, in less than half an hour; TESTS=tests/state for a part, SEED=7 for a random order, SPARK=4.0 for an older Spark
 	@$(if $(SPARK),$(RUN) -m scripts.other_spark $(SPARK) $(TESTS),$(PYTEST) -m "not system" $(TESTS))
 
 test-system: setup azurite hdfs iceberg browser postgres mysql ## the rest: real Airflow, Kafka, clusters, Azure, HDFS, a browser, kills; TESTS, SEED
