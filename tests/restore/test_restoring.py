@@ -317,6 +317,15 @@ class TestClaiming:
         small.restore(url, "other")
         assert read_savepoint(place).kind == "native"
 
+    def test_one_whose_state_was_copied_before_is_claimed_and_of_no_use(self, tmp_path: Path) -> None:
+        """The same task was to leave it alone at its first try."""
+        small, owner = made_scene(tmp_path, small=True), Owner(run="the task")
+        url, place = small.savepoint()
+        small.restore(url, "copy", owner=owner)
+        assert read_savepoint_claim(place) is None
+        small.restore(url, "copy", owner=owner, claim_mode="claim")
+        assert place.list("") == []
+
     def test_one_that_an_older_record_names_stays(self, scene: Scene) -> None:
         url, place = scene.savepoint()
         scene.restore(url, "copy", claim_mode="claim")
