@@ -8,8 +8,6 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 import stateflow as sf
-from stateflow.config.options import load
-from stateflow.jobs.job import Job
 from stateflow.restore.planned import RestorePlan
 from tests.spark import pipelines
 from tests.spark.pipelines import ORDER, Order, Sum, Workbench, at
@@ -45,9 +43,6 @@ class FedJob:
         newest.unlink()
 
     def restored(self, slot: int, **options: Any) -> RestorePlan:
-        folders = {f"{name}_dir": str(self.bench.folder / name) for name in ("cache", "scratch")}
-        code = {"checkpoint_dir": str(self.bench.folder / "root"), "local_fsync": False, **folders}
-        given = load(code=code, env={}, folder=self.bench.folder)
-        return Job(str(self.bench.folder / "root"), "fed").restore(
-            f"checkpoint:{slot}", self.pipeline, options=given, **options
+        return self.bench.job("fed").restore(
+            f"checkpoint:{slot}", self.pipeline, options=self.bench.options(), **options
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,16 +12,9 @@ import pytest
 import stateflow as sf
 import stateflow.connectors.tries as pauses_module
 from stateflow.testing import SinkConformance
-from tests.connectors.postgres_server import Server, server, variable
+from tests.connectors.postgres_server import Server
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300), pytest.mark.usefixtures("spark")]
-
-
-@pytest.fixture(scope="module")
-def database() -> Iterator[Server]:
-    with server() as made, variable("TEST_POSTGRES", made.url):
-        made.run("CREATE SCHEMA shop")
-        yield made
 
 
 class TestPostgresAppend(SinkConformance):

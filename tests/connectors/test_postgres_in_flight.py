@@ -4,7 +4,6 @@ that it has is asked when it has them."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,24 +14,15 @@ import stateflow as sf
 from stateflow.connectors.postgres.sink import PostgresAppend
 from stateflow.errors import IncompatibleError
 from stateflow.format.records import Prepared
-from stateflow.jobs.job import Job
-from tests.connectors.postgres_server import Server, server, variable
+from tests.connectors.postgres_server import Server
 from tests.spark.pipelines import Workbench
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
 
-@pytest.fixture(scope="module")
-def database() -> Iterator[Server]:
-    with server() as made, variable("TEST_POSTGRES", made.url):
-        yield made
-
-
 @pytest.fixture
-def bench(spark: SparkSession, tmp_path: Path, database: Server) -> Workbench:
-    database.run("DROP SCHEMA IF EXISTS shop CASCADE")
-    database.run("CREATE SCHEMA shop")
-    database.run("CREATE TABLE shop.node (id bigint PRIMARY KEY, parent bigint REFERENCES shop.node)")
+def bench(spark: SparkSession, tmp_path: Path, shop: Server) -> Workbench:
+    shop.run("CREATE TABLE shop.node (id bigint PRIMARY KEY, parent bigint REFERENCES shop.node)")
     return Workbench(spark, tmp_path)
 
 
@@ -84,5 +74,4 @@ def test_rows_that_the_table_refuses_for_those_of_the_batch_before_fail_before_t
     with pytest.raises(IncompatibleError, match=r"shop.node refuses rows of .*; no row was written"):
         bench.run(pipeline(bench, second), max_concurrent_checkpoints=2)
     assert database.run("SELECT id FROM shop.node") == [(1,)]
-    log = Job(str(bench.folder / "root"), "nodes").log()
-    assert log.pending == (), "no record that the table never takes"
+    assert bench.job("nodes").log().pending == (), "no record that the table never takes"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import json
 import threading
-from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -30,22 +29,14 @@ from stateflow.spark.sinks.delivered import delivered
 from stateflow.spark.sinks.kinds import make_sink
 from stateflow.testing.sink_log import SinkLog
 from tests.connectors.fed import FedJob
-from tests.connectors.postgres_server import Server, server, variable
+from tests.connectors.postgres_server import Server, variable
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 IN = "env:TEST_POSTGRES"
 
 
-@pytest.fixture(scope="module")
-def database() -> Iterator[Server]:
-    with server() as made, variable("TEST_POSTGRES", made.url):
-        yield made
-
-
 @pytest.fixture
-def log(spark: SparkSession, tmp_path: Path, database: Server) -> SinkLog:
-    database.run("DROP SCHEMA IF EXISTS shop CASCADE")
-    database.run("CREATE SCHEMA shop")
+def log(spark: SparkSession, tmp_path: Path, shop: Server) -> SinkLog:
     return SinkLog(spark, tmp_path)
 
 

@@ -17,9 +17,10 @@ from pyspark.sql import SparkSession
 
 import stateflow as sf
 from stateflow.checkpoint.log import read_identity, read_log
-from stateflow.config.options import load
+from stateflow.config.options import Options, load
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import Record
+from stateflow.jobs.job import Job
 from stateflow.spark.loop import BatchReport
 from stateflow.spark.runner import RunReport, RunRequest, run
 from stateflow.storage.roots import open_store
@@ -78,17 +79,10 @@ class Workbench:
             if len(self.reports) == stop_after:
                 stop.set()
 
-        given = {
-            "checkpoint_dir": str(self.folder / "root"),
-            "cache_dir": str(self.folder / "cache"),
-            "scratch_dir": str(self.folder / "scratch"),
-            "local_fsync": False,
-            **options,
-        }
         self.reports = []
         request = RunRequest(
             pipeline,
-            load(code=given, env={}, folder=self.folder),
+            self.options(**options),
             parameters or {},
             allow_non_restored_state=allow,
             listener=listen,
@@ -98,6 +92,20 @@ class Workbench:
             until=until,
         )
         return run(request)
+
+    def options(self, **given: Any) -> Options:
+        """Those of its runs, for commands to their jobs."""
+        code = {
+            "checkpoint_dir": str(self.folder / "root"),
+            "cache_dir": str(self.folder / "cache"),
+            "scratch_dir": str(self.folder / "scratch"),
+            "local_fsync": False,
+            **given,
+        }
+        return load(code=code, env={}, folder=self.folder)
+
+    def job(self, name: str) -> Job:
+        return Job(str(self.folder / "root"), name)
 
     def records(self, job: str) -> list[Record]:
         store = open_store(str(self.folder / "root"))

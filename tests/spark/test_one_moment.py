@@ -12,7 +12,6 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import stateflow as sf
-from stateflow.config.options import Options, load
 from stateflow.errors import NotFoundError, StateflowError
 from stateflow.jobs.job import Job
 from stateflow.pipelines.delivery import Delivery
@@ -38,17 +37,7 @@ class Report:
 
     @property
     def job(self) -> Job:
-        return Job(str(self.bench.folder / "root"), "orders")
-
-    @property
-    def options(self) -> Options:
-        folder = self.bench.folder
-        given = {"checkpoint_dir": str(folder / "root"), "cache_dir": str(folder / "cache")}
-        return load(
-            code={**given, "scratch_dir": str(folder / "scratch"), "local_fsync": False},
-            env={},
-            folder=folder,
-        )
+        return self.bench.job("orders")
 
     @property
     def pipeline(self) -> sf.Pipeline:
@@ -175,7 +164,7 @@ def test_a_run_that_ends_between_two_commits_leaves_the_batch_before_for_readers
     assert report.read() == report.read(half) == (2, 2, 2)
     # A rewind is a moment of its own, and the slots that it took back keep theirs.
     report.job.restore(
-        f"checkpoint:{first}", report.pipeline, options=report.options, rewind_sinks=True
+        f"checkpoint:{first}", report.pipeline, options=report.bench.options(), rewind_sinks=True
     ).apply()
     assert report.read() == (1, 1, 1)
     assert report.read(half) == (2, 2, 2)
