@@ -356,7 +356,15 @@ class BatchLoop:
         check_times(observed)
         looked = {} if input_free else self.looking.of_batch(self._planned)
         before = self.recorded()
-        positions = advanced(read, observed, moment.now, self.admission.waits, before=before, looked=looked)
+        positions = advanced(
+            read,
+            observed,
+            moment.now,
+            self.admission.waits,
+            before=before,
+            looked=looked,
+            cutting=self.inputs.cutting,
+        )
         self._tell(batch, observed, positions, input_free=input_free)
         # 4. The record before is delivered and complete: none is decided earlier.
         waited = time.perf_counter()

@@ -21,10 +21,12 @@ from stateflow.errors import DisagreementError, IncompatibleError, StateflowErro
 from stateflow.operators.arrow_types import arrow_schema_of
 from stateflow.pipelines.inputs.source import DeclaredSource
 from stateflow.pipelines.rows.row_type import row_type
+from stateflow.spark import runner
 from stateflow.spark.inputs import connected
 from tests.spark.conftest import bench  # noqa: F401
-from tests.spark.pipelines import Workbench
+from tests.spark.pipelines import ORDER, Order, Workbench, at
 from tests.spark.sink_places import contents
+from tests.spark.test_api_time import Clock
 
 
 @dataclass
@@ -147,6 +149,68 @@ def test_what_does_not_fit_fails_in_the_task_with_its_sentence(
     ):
         bench.run(shop_of(bench, Broken(str(file))))
     assert contents(spark, bench.folder / "out", "item") == []
+
+
+CANCELLED = "-"
+
+
+@dataclass(frozen=True)
+class Timed(Shop):
+    """What was bought in the minute that its item says."""
+
+    def read(self, part: Any) -> Iterator[Any]:
+        for row in super().read(part):
+            if row["item"] != CANCELLED:
+                yield {**row, "at": at(float(row["item"]))}
+
+
+@dataclass(frozen=True)
+class AllAtOnce(Timed):
+    """A batch of it has all that there is."""
+
+    cut = Source.cut
+
+
+@needs_4_2
+@pytest.mark.parametrize(("kind", "waits", "late"), [(Timed, True, []), (AllAtOnce, False, [at(5)])])
+def test_a_position_that_moved_without_rows_is_silence_unless_the_batch_may_have_been_cut(
+    kind: type[Timed],
+    waits: bool,
+    late: list[datetime],
+    bench: Workbench,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An hour after its last row the source moves on though it has none there. One of minute 5 waits behind it, or comes later."""
+    clock = Clock()
+    monkeypatch.setattr(runner, "_micros", clock)
+    file, found = bench.folder / "shop.db", sf.memory("bought-late")
+    found.clear()
+
+    @sf.pipeline("pair")
+    def pair(flow: sf.Flow) -> None:
+        timed = flow.source("a", bench.source("a", ORDER), Order, event_time="ts", watermark="1 minute")
+        timed.collect("out-a", sf.memory("bought-a"))
+        side = sf.output("late", Bought)
+        bought = flow.source(
+            "b", kind(str(file), 1), Bought, event_time="at", watermark="1 minute", late=side
+        )
+        bought.collect("out-b", sf.memory("bought-b"))
+        bought.side(side).collect("late", found)
+
+    sell(file, "3")
+    bench.rows("a", [Order(1, "a", 1.0, at(30))])
+    bench.run(pair)
+    sell(file, CANCELLED)
+    clock.now += 3_600_000_000
+    for minute in (60, 90):
+        bench.rows("a", [Order(1, "a", 1.0, at(minute))])
+    if waits:
+        sell(file, "5")
+    bench.run(pair)
+    if not waits:
+        sell(file, "5")
+        bench.run(pair)
+    assert [row["at"] for row in found.rows] == late
 
 
 def declared(**methods: Any) -> DeclaredSource:

@@ -12,7 +12,8 @@ from msgspec import structs
 from pyspark.sql import SparkSession
 
 import stateflow as sf
-from stateflow.config.options import Options, load
+from stateflow.checkpoint.draft import Draft
+from stateflow.checkpoint.writer import CommitPermit, Writer
 from stateflow.errors import StateflowError
 from stateflow.format.records import Owner, PartitionTime, Record, SourceState
 from stateflow.jobs.job import Job
@@ -141,7 +142,7 @@ TOPIC = '{"orders":{"0":%d,"1":3,"2":%d}}'
         (TOPIC % (3, 3), TOPIC % (4, 3), False),
         ("-", "-", True),
         ("-", FILE % 0, False),
-        ("12", "13", True),  # a connector whose offset is a time
+        ("12", "13", True),  # a source of Spark's whose offset is a time
         (None, DELTA % 3, False),
     ],
 )
@@ -150,6 +151,7 @@ def test_a_source_that_moved_without_rows_may_have_more(
 ) -> None:
     known = None if before is None else SourceState((before,))
     assert is_read_through(SourceState((after,)), known) is through
+    assert is_read_through(SourceState((after,)), known, cuts_batches=True) is (through and before == after)
 
 
 def after_batch(
@@ -398,6 +400,30 @@ def test_a_run_that_finds_an_empty_file_alone_sees_the_silence_at_its_end(pair: 
     assert pair.run().held is None
 
 
+@pytest.mark.parametrize(("minutes", "watermark"), [(0, 2), (4, 59)])
+def test_a_run_goes_on_from_a_record_from_before_this_was_noted(
+    minutes: int, watermark: int, pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two minutes after the record, in which `b` has had no rows for some time."""
+    decide = Writer.decide
+
+    def as_before(writer: Writer, draft: Draft) -> CommitPermit:
+        plain = {uid: structs.replace(s, looked=None, silent=0) for uid, s in draft.sources.items()}
+        return decide(writer, structs.replace(draft, sources=plain))
+
+    pair.clock.now += minutes * MINUTE
+    pair.rows("a", 40)
+    with monkeypatch.context() as patched:
+        patched.setattr(Writer, "decide", as_before)
+        pair.run()
+    assert pair.bench.records("pair")[-1].sources["b"].looked is None
+    pair.clock.now += 2 * MINUTE
+    pair.rows("a", 60)
+    pair.rows("a", 90)
+    pair.run()
+    assert pair.watermarks()[-2:] == [2, watermark]
+
+
 def test_a_source_that_is_added_waits_for_no_rows_longer_than_the_timeout(pair: Pair) -> None:
     (pair.bench.folder / "c").mkdir()
     three = pair.pipeline("a", "b", "c")
@@ -450,16 +476,11 @@ class Tables:
 
     @property
     def job(self) -> Job:
-        return Job(str(self.bench.folder / "root"), "tables")
-
-    @property
-    def options(self) -> Options:
-        folder = self.bench.folder
-        return load(code={"checkpoint_dir": str(folder / "root")}, env={}, folder=folder)
+        return self.bench.job("tables")
 
     def forget(self) -> None:
         """A restore that resets the watermark."""
-        self.job.restore("latest", self.pipeline, options=self.options, reset_watermark=True).apply()
+        self.job.restore("latest", self.pipeline, options=self.bench.options(), reset_watermark=True).apply()
 
     def ends_well(self, **options: Any) -> None:
         """`b` gets a row of minute 5, and it is not late."""
@@ -524,12 +545,12 @@ def test_a_job_that_goes_back_reads_first_what_has_gathered(origin: str, tables:
     newest = bench.records("tables")[-1]
     place = f"checkpoint:{newest.slot}"
     if origin != "checkpoint":
-        place = job.savepoint(origin, options=tables.options, to=str(bench.folder / "saved")).url  # type: ignore[call-overload]
+        place = job.savepoint(origin, options=bench.options(), to=str(bench.folder / "saved")).url  # type: ignore[call-overload]
     tables.clock.now += HOUR
     delta(bench, "a", 70, 80)
     bench.run(tables.pipeline, retained_checkpoints=10)
     assert tables.b().silent > HOUR
-    job.restore(place, tables.pipeline, options=tables.options).apply()
+    job.restore(place, tables.pipeline, options=bench.options()).apply()
     assert tables.b() == newest.sources["b"]
     tables.ends_well()
 

@@ -50,6 +50,11 @@ class Input(Declarable):
         """The names of the partitions that a position has, by their numbers."""
         return {}
 
+    @property
+    def cuts_batches(self) -> bool:
+        """Whether the source itself may end a batch where more follows. What Spark's own streams do, their positions say."""
+        return False
+
     def columns(self, rows: RowType | None) -> RowType | None:
         """The fields of its rows, where the flow gives it `rows`."""
         return rows

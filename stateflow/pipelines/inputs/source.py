@@ -78,6 +78,10 @@ class DeclaredSource(Input):
     def streaming(self, spark: SparkSession) -> DataFrame:
         return import_module("stateflow.spark.inputs.connected").stream_of(spark, self)  # type: ignore[no-any-return]
 
+    @property
+    def cuts_batches(self) -> bool:
+        return type(self.source).cut is not Source.cut
+
     def columns(self, rows: RowType | None) -> RowType | None:
         return self.rows
 

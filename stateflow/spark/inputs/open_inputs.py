@@ -97,6 +97,11 @@ class OpenInputs:
         """By source, for its record, what it says of where it begins."""
         return {node.uid: node.factory.since for node in self.nodes}
 
+    @property
+    def cutting(self) -> frozenset[str]:
+        """The connectors' sources that may end a batch where more follows."""
+        return frozenset(node.uid for node in self.nodes if node.factory.cuts_batches)
+
     def split(self, batch: DataFrame) -> SourceFrames:
         """The rows of each source in a batch."""
         if len(self.nodes) == 1:
@@ -561,10 +566,11 @@ def advanced(
     *,
     before: Mapping[str, SourceState] = MappingProxyType({}),
     looked: Mapping[str, int] = MappingProxyType({}),
+    cutting: Collection[str] = (),
 ) -> dict[str, SourceState]:
     """Source states with the event times, the activity and the silence of this batch. `waiting`: sources of which it was to take nothing: they
     are not idle. If they were, the watermark could pass the rows that wait. `before`: the sources before the batch. `looked`: until when
-    it has looked into each source that it has read.
+    it has looked into each source that it has read. `cutting`: sources that may end a batch where more follows.
     """
     out: dict[str, SourceState] = {}
     for uid, state in sources.items():
@@ -582,7 +588,7 @@ def advanced(
         elif uid in waiting:
             awake = kept_awake(state.partitions, now)
             out[uid] = msgspec.structs.replace(state, active=now, partitions=awake, silent=0)
-        elif until is not None and is_read_through(state, before.get(uid)):
+        elif until is not None and is_read_through(state, before.get(uid), cuts_batches=uid in cutting):
             out[uid] = quiet_until(state, until)
         else:
             out[uid] = state

@@ -90,11 +90,12 @@ def gained_by(state: SourceState, looked: Micros | None) -> Micros:
     return 0 if looked is None or state.looked is None else max(0, looked - state.looked)
 
 
-def is_read_through(state: SourceState, before: SourceState | None) -> bool:
-    """Whether a batch without rows of a source has read all that there was: not if it went on in it, and may have taken a part."""
+def is_read_through(state: SourceState, before: SourceState | None, *, cuts_batches: bool = False) -> bool:
+    """Whether a batch without rows of a source has read all that there was: not if it went on in it, and may have taken a part.
+    `cuts_batches`: whether a connector's source may have ended the batch where more follows."""
     if before is not None and state.lines == before.lines:
         return True
-    return not any(kind_of(line) in _READ_IN_PARTS for line in state.lines)
+    return not cuts_batches and not any(kind_of(line) in _READ_IN_PARTS for line in state.lines)
 
 
 def is_idle(silent: Micros, idle_after: Micros) -> bool:
