@@ -15,7 +15,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import stateflow as sf
-from stateflow.format.records import Shard
+from stateflow.errors import UnavailableError
+from stateflow.format.records import FileRef, Shard
 from stateflow.spark.task import merges
 from stateflow.spark.task.shards import TaskShards
 from stateflow.spark.task.storage import TaskStorage
@@ -64,16 +65,17 @@ class Host:
             cache_bytes=1 << 30,
             scratch_dir=str(self.folder / "scratch"),
             fsync=False,
+            inline_threshold=self.options.inline_threshold,
         )
 
     def task(self) -> TaskShards:
         self._slot += 1
         return TaskShards((self.shard,), self.storage(), Backends(self.options))
 
-    def batch(self, extra: Callable[[Backend], None] = lambda backend: None) -> None:
+    def batch(self, extra: Callable[[Backend], None] = lambda backend: None, keys: int = KEYS // 8) -> None:
         changes = {
             key(number): None if self._chance.random() < 0.1 else os.urandom(50)
-            for number in self._chance.sample(range(KEYS), KEYS // 8)
+            for number in self._chance.sample(range(KEYS), keys)
         }
         task = self.task()
         backend = task.open(0)
@@ -150,6 +152,23 @@ def test_what_batches_have_added_during_a_merge_comes_on_top_of_it(
     assert host.read() == host.entries
 
 
+def test_a_file_that_travels_inside_the_record_comes_on_top_of_it_too(host: Host) -> None:
+    crowded(host)
+    [left] = host.left()
+    hidden = left.with_suffix(".hidden")
+    left.rename(hidden)
+    host.batch(keys=3)
+    assert [ref.data is not None for ref in tables_of(host.shard)] == [False] * 5 + [True]
+    host.merged()
+    for other in host.left():
+        other.rename(other.with_suffix(".other"))
+    hidden.rename(left)
+    host.batch()
+    assert host.compacted[-1] > 0
+    assert len(tables_of(host.shard)) == 3
+    assert host.read() == host.entries
+
+
 @pytest.mark.parametrize(
     "more",
     [{}, {"compaction": "level"}, {"preset": "large"}, {"preset": "write-heavy", "inline_threshold": 0}],
@@ -181,6 +200,53 @@ def test_a_task_that_only_reads_passes_the_merged_files_on(host: Host) -> None:
     assert all((host.folder / "root" / ref.path).is_file() for ref in tables_of(host.shard) if ref.path)
     host.batch()
     assert host.read() == host.entries
+
+
+@pytest.mark.parametrize(("threshold", "inside"), [(0, set()), (20 << 10, {"CURRENT", "MANIFEST"})])
+def test_who_takes_a_merge_puts_into_the_record_what_who_writes_would(
+    threshold: int, inside: set[str], tmp_path: Path
+) -> None:
+    host = Host(tmp_path, RocksOptions(merges="beside", inline_threshold=threshold))
+    crowded(host)
+
+    def travel() -> set[str]:
+        return {ref.name.partition("-")[0] for ref in host.shard.files if ref.data is not None}
+
+    assert travel() == inside
+    assert host.read() == host.entries
+    assert len(tables_of(host.shard)) == 1, "the merge was taken"
+    assert travel() == inside
+    host.batch()
+    assert travel() == inside
+    assert host.read() == host.entries
+
+
+@pytest.mark.parametrize("writes", [False, True])
+def test_no_record_names_a_merged_file_that_could_not_be_stored(
+    writes: bool, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(task: TaskShards, ref: FileRef, local: Path) -> None:
+        raise UnavailableError("the store is away")
+
+    crowded(host)
+    monkeypatch.setattr(TaskShards, "_store_merged", fails)
+    task = host.task()
+    backend = task.open(0)
+    if writes:
+        backend.write([(key(1), b"new")])
+        task.finish(0, backend, (None, None))
+    else:
+        task.keep(0, backend)
+    with pytest.raises(UnavailableError, match="the store is away"):
+        task.handles()
+    task.close()
+
+
+def test_small_shards_are_not_looked_for(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    crowded(host)
+    monkeypatch.setattr(rocksdb_options, "_WORTH_A_THREAD", host.shard.bytes + 1)
+    assert host.read() == host.entries
+    assert len(host.left()) == 1
 
 
 def test_a_merge_of_files_that_the_shard_no_longer_has_is_of_no_use(host: Host) -> None:

@@ -20,8 +20,9 @@ import msgspec
 from stateflow.format.records import FileRef, Shard
 from stateflow.spark.task.storage import TaskStorage
 from stateflow.state.backends.base import Fetch, MergeShard, NewFile
-from stateflow.state.backends.rocksdb import SMALL_MANIFEST
+from stateflow.state.backends.rocksdb import travels_inside
 from stateflow.state.backends.rocksdb_merges import TABLE, added_since, manifest_of, tables_of, take_in
+from stateflow.state.backends.rocksdb_options import worth_a_thread
 from stateflow.storage.files import digests, inline
 from stateflow.storage.scratch import leave, named_scratch, remove_scratch, take_left, take_place
 
@@ -102,8 +103,7 @@ def _described(database: Path, file: NewFile) -> FileRef:
 def take_merge(shard: Shard, storage: TaskStorage, directory: Path, fetch: Fetch) -> TakenMerge | None:
     """The shard's files with the merge that is done, if there is one; `directory` then has the new ones, and stays as long as
     they are needed."""
-    tables = tables_of(shard)
-    if not tables:
+    if not worth_a_thread(shard.bytes) or not tables_of(shard):
         return None
     if not take_left(Path(storage.scratch_dir), _name(shard, storage), directory):
         return None
@@ -126,7 +126,7 @@ def take_merge(shard: Shard, storage: TaskStorage, directory: Path, fetch: Fetch
         files.append(stored)
         unstored.append((stored, directory / ref.name))
     for path in manifest_of(directory):
-        if path.stat().st_size < SMALL_MANIFEST:
+        if travels_inside(path.name, path.stat().st_size, storage.inline_threshold):
             files.append(inline(path.name, path.read_bytes()))
             continue
         found = digests(path)

@@ -32,6 +32,8 @@ class TaskStorage:
     upload_threads: int = 4
     fsync: bool = True
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    inline_threshold: int = 20 << 10
+    """A small file of state of at most so many bytes travels inside the record."""
     join_limit: int = 0
     """Neighbouring shards of a subtask are joined while they have at most so many bytes together."""
 
@@ -76,5 +78,6 @@ def task_storage(options: Options, root: str, job: str, epoch: int, slot: int) -
         upload_threads=options.upload_threads,
         fsync=options.local_fsync,
         storage_options=dict(options.storage_options),
+        inline_threshold=options.inline_threshold,
         join_limit=options.shard_join_limit,
     )

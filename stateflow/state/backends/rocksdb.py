@@ -41,7 +41,7 @@ from stateflow.state.backends.walk import GLANCE, under, walk_or_sweep
 NAME: Final = "rocksdb"
 
 _SMALL_FILE = 4 << 10
-SMALL_MANIFEST = 64 << 10
+_SMALL_MANIFEST = 64 << 10
 _ENTRY_OVERHEAD = 200
 """Bytes that a buffered entry costs beside its value: two objects and a slot of the dict."""
 _POINT_DELETES = 256
@@ -410,8 +410,7 @@ class RocksBackend:
         new = []
         for name, size in sorted(sizes.items()):
             path = self._directory / name
-            small = _SMALL_FILE if name.endswith(".sst") else SMALL_MANIFEST
-            if everything or size < min(small, self._options.inline_threshold + 1):
+            if everything or travels_inside(name, size, self._options.inline_threshold):
                 new.append(NewFile(name, data=path.read_bytes()))
             else:
                 new.append(NewFile(name, path=path))
@@ -432,6 +431,11 @@ class RocksBackend:
         self._buffer, self._indexes = {}, {}
         self._shut()
         shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def travels_inside(name: str, size: int, inline_threshold: int) -> bool:
+    """Whether a file of a shard that is no small one travels inside the record."""
+    return size < min(_SMALL_FILE if name.endswith(".sst") else _SMALL_MANIFEST, inline_threshold + 1)
 
 
 def _merge(options: RocksOptions, shard: Shard, directory: Path, fetch: Fetch) -> Snapshot:

@@ -92,7 +92,12 @@ class RocksOptions:
         return 3 * self.runs
 
     def merged_beside(self, stored_bytes: int) -> bool:
-        return self.merges == "beside" and stored_bytes >= _WORTH_A_THREAD
+        return self.merges == "beside" and worth_a_thread(stored_bytes)
+
+
+def worth_a_thread(stored_bytes: int) -> bool:
+    """Whether a shard is large enough to be merged beside the batches."""
+    return stored_bytes >= _WORTH_A_THREAD
 
 
 def reads_in_parts(preset: Preset, stored_bytes: int) -> bool:
