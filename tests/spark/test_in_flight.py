@@ -16,25 +16,37 @@ import stateflow as sf
 from stateflow.checkpoint import writer as writing
 from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.writer import CommitPermit, Writer
-from stateflow.errors import FencedError, StateflowError, UnavailableError
+from stateflow.errors import FencedError, IncompatibleError, StateflowError, UnavailableError
 from stateflow.format.layout import JobLayout
-from stateflow.jobs.job import Job
+from stateflow.format.records import Prepared
 from stateflow.spark.in_flight import InFlight, Passage
 from stateflow.spark.inputs.open_inputs import OpenInputs
 from stateflow.spark.loop import BatchLoop
+from stateflow.spark.sinks.function import FunctionSink
+from stateflow.spark.sinks.slot import SinkSlot
 from tests.spark.pipelines import VISIT, Visit, Workbench, at
 
 # ---- one way, without Spark ----
 
 
-def test_who_sends_a_record_goes_on_when_it_is_decided() -> None:
-    ways, delivers = InFlight("orders"), threading.Event()
+def held(
+    event: threading.Event, *, decides: bool = True, error: Exception | None = None
+) -> Callable[[Passage], None]:
+    """The steps of a record that goes on when the event is set, behind its decision or before it, and may fail then."""
 
     def steps(passage: Passage) -> None:
-        passage.decided()
-        delivers.wait(60)
+        if decides:
+            passage.decided()
+        event.wait(60)
+        if error is not None:
+            raise error
 
-    ways.send(4, steps, 60)
+    return steps
+
+
+def test_who_sends_a_record_goes_on_when_it_is_decided() -> None:
+    ways, delivers = InFlight("orders"), threading.Event()
+    ways.send(4, held(delivers), 60)
     assert (ways.slot, ways.failed) == (4, False)
     delivers.set()
     ways.arrive(60)
@@ -45,13 +57,7 @@ def test_who_sends_a_record_goes_on_when_it_is_decided() -> None:
 def test_what_fails_behind_the_decision_is_raised_where_somebody_waits_or_looks() -> None:
     for wait in (lambda ways: ways.arrive(60), _look_until):
         ways, fails = InFlight("orders"), threading.Event()
-
-        def steps(passage: Passage, fails: threading.Event = fails) -> None:
-            passage.decided()
-            fails.wait(60)
-            raise StateflowError("the table is away")
-
-        ways.send(4, steps, 60)
+        ways.send(4, held(fails, error=StateflowError("the table is away")), 60)
         fails.set()
         with pytest.raises(StateflowError, match="the table is away"):
             wait(ways)
@@ -113,13 +119,8 @@ def test_what_fails_before_the_decision_is_raised_at_once() -> None:
 def test_nobody_waits_longer_than_the_deadline(decides: bool, sentence: str) -> None:
     ways, answers = InFlight("orders"), threading.Event()
 
-    def steps(passage: Passage) -> None:
-        if decides:
-            passage.decided()
-        answers.wait(60)
-
     def waits() -> None:
-        ways.send(4, steps, 0.05)
+        ways.send(4, held(answers, decides=decides), 0.05)
         ways.arrive(0.05)
 
     with pytest.raises(UnavailableError, match=sentence):
@@ -131,13 +132,8 @@ def test_nobody_waits_longer_than_the_deadline(decides: bool, sentence: str) -> 
 
 def test_who_looks_at_a_delivery_that_is_overdue_hears_of_it() -> None:
     ways, answers = InFlight("orders"), threading.Event()
-
-    def steps(passage: Passage) -> None:
-        passage.decided()
-        answers.wait(60)
-
     ways.look(lambda: 0.0)
-    ways.send(4, steps, 60)
+    ways.send(4, held(answers), 60)
     for left in (None, 60.0):
         ways.look(lambda left=left: left)
     with pytest.raises(UnavailableError, match=r"record 4 .* is decided, and"):
@@ -199,6 +195,12 @@ class Deliveries:
         self.ended.append(time.monotonic())
 
 
+def comes_too_late(answers: threading.Event) -> None:
+    """An answer for which nobody waits any more."""
+    answers.wait(280)
+    raise ConnectionError("the answer came too late")
+
+
 def counts(deliveries: Deliveries) -> list[tuple[int, float]]:
     return sorted((user, count) for _, user, count in deliveries.rows)
 
@@ -238,7 +240,7 @@ def test_with_two_in_flight_the_next_batch_is_evaluated_during_a_delivery_and_al
     slots = [slot for slot, _, _ in deliveries.rows]
     assert slots == sorted(slots)
     # No record is decided before the one below it is complete, whatever is evaluated meanwhile.
-    log = Job(str(bench.folder / "root"), "orders").log()
+    log = bench.job("orders").log()
     assert [r.sinks["out"].prev for r in log.chain if "out" in r.sinks][1:] == [
         r.slot for r in log.chain if "out" in r.sinks
     ][:-1]
@@ -246,6 +248,65 @@ def test_with_two_in_flight_the_next_batch_is_evaluated_during_a_delivery_and_al
     assert sorted((row["user"], row["seconds"]) for row in appended) == ALL
     newest = spark.read.format("delta").load(str(bench.folder / "newest")).collect()
     assert sorted((row["user"], row["seconds"]) for row in newest) == [(1, 4.0), (2, 4.0)]
+
+
+@pytest.fixture
+def third(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set when the third batch is prepared."""
+    prepare, prepared, ended = FunctionSink.prepare, [], threading.Event()
+
+    def noted(sink: FunctionSink, *given: Any) -> Prepared:
+        made = prepare(sink, *given)
+        prepared.append(made)
+        if len(prepared) == 3:
+            ended.set()
+        return made
+
+    monkeypatch.setattr(FunctionSink, "prepare", noted)
+    return ended
+
+
+def test_a_sink_is_asked_when_the_record_before_is_complete(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch, third: threading.Event
+) -> None:
+    deliveries, job = Deliveries(), bench.job("orders")
+    asked: list[tuple[int, int, tuple[Any, ...]]] = []
+    too_early = threading.Event()
+
+    def check(sink: FunctionSink, prepared: Prepared, at: SinkSlot, stager: Any) -> None:
+        log = job.log()
+        asked.append((at.slot, log.next_slot, log.pending))
+        if len(asked) == 3:
+            too_early.set()
+
+    def while_the_third_is_prepared() -> None:
+        assert third.wait(120)
+        assert not too_early.wait(0.5)
+
+    deliveries.at_second = while_the_third_is_prepared
+    monkeypatch.setattr(FunctionSink, "check", check)
+    bench.run(pipeline(bench, deliveries), max_concurrent_checkpoints=2)
+    assert counts(deliveries) == ALL
+    assert [(slot == next_slot, pending) for slot, next_slot, pending in asked] == [(True, ())] * 4
+
+
+def test_what_a_sink_refuses_when_it_is_asked_is_not_decided(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deliveries = Deliveries()
+
+    def refuses(sink: FunctionSink, prepared: Prepared, at: SinkSlot, stager: Any) -> None:
+        if deliveries.began:
+            raise IncompatibleError("the target has these rows")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FunctionSink, "check", refuses)
+        with pytest.raises(IncompatibleError, match="the target has these rows"):
+            bench.run(pipeline(bench, deliveries), max_concurrent_checkpoints=2)
+    assert bench.job("orders").log().pending == ()
+    assert len(deliveries.began) == 1
+    bench.run(pipeline(bench, deliveries))
+    assert counts(deliveries) == ALL
 
 
 def test_with_one_in_flight_no_batch_is_evaluated_during_a_delivery(
@@ -327,11 +388,7 @@ def test_a_delivery_that_hangs_ends_the_run_at_its_deadline_and_the_next_one_del
 ) -> None:
     deliveries, answers = Deliveries(), threading.Event()
 
-    def hangs() -> None:
-        answers.wait(280)
-        raise ConnectionError("the answer came too late")
-
-    deliveries.at_second = hangs
+    deliveries.at_second = lambda: comes_too_late(answers)
     late = "is decided, and its sinks have not taken it within batch_deadline"
     with (
         _short_deadline(monkeypatch, lambda: len(deliveries.began) == 2),
@@ -351,11 +408,7 @@ def test_a_last_delivery_that_hangs_ends_a_run_that_has_nothing_more_to_read(
         bench.rows("visits", [Visit(1, "home", 1.0, at(minute))])
     time_left = BatchLoop._time_left
 
-    def hangs() -> None:
-        answers.wait(30)
-        raise ConnectionError("the answer came too late")
-
-    deliveries.at_second = hangs
+    deliveries.at_second = lambda: comes_too_late(answers)
     monkeypatch.setattr(
         BatchLoop, "_time_left", lambda loop: 0.0 if len(deliveries.began) == 2 else time_left(loop)
     )
@@ -403,8 +456,7 @@ def test_a_store_that_hangs_at_the_decision_ends_the_run_and_the_next_one_finds_
         stored = create(store, path, body)
         if path == JobLayout("orders").pending(4) and not hung:
             hung.append(path)
-            answers.wait(280)
-            raise ConnectionError("the answer came too late")
+            comes_too_late(answers)
         return stored
 
     monkeypatch.setattr(writing, "create_once", hangs)
