@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from tests.protocol import removed_rules
 from tests.protocol.rule_tests import cited
-from tests.rules import operators, sinks, values
+from tests.rules import batches, operators, sinks, values
 from tests.rules.removal import Rule
 
 
@@ -23,4 +23,5 @@ PARTS: Mapping[str, tuple[Rule, ...]] = {
     "operators": operators.RULES,
     "values": values.RULES,
     "sinks": sinks.RULES,
+    "batches": batches.RULES,
 }

@@ -1,0 +1,222 @@
+"""Rules of what goes on between batches: what a row that is late unjustly, or state that is lost behind a batch, would need."""
+
+from __future__ import annotations
+
+from tests.rules.removal import Patch, Rule, rule
+
+_SILENCE, _SILENT = "spark/inputs/silence.py", "spark/test_silence.py"
+_GROWS = f"{_SILENT}::test_silence_grows_as_somebody_looks"
+_LOOKS = f"{_SILENT}::test_a_run_looks_into_the_sources_that_it_reads_up_to_their_bounds"
+_LOOP, _FLIGHT = "stateflow/spark/loop.py", "tests/spark/test_in_flight.py"
+_ASKED = f"{_FLIGHT}::test_a_sink_is_asked_when_the_record_before_is_complete"
+_REFUSED = f"{_FLIGHT}::test_what_a_sink_refuses_when_it_is_asked_is_not_decided"
+_TAKEN, _IN_ROCKSDB = "spark/task/merges.py", "state/backends/rocksdb_merges.py"
+_MERGES = "spark/test_merges.py"
+
+RULES: tuple[Rule, ...] = (
+    # Silence
+    rule(
+        "only looking into a source makes it silent",
+        _SILENCE,
+        "            return self._found\n",
+        "            return dict.fromkeys(self.uids, now)\n",
+        _GROWS,
+        f"{_SILENT}::test_what_comes_while_a_run_reads_is_not_late_in_the_next_one",
+    ),
+    rule(
+        "a run does not look into a source that it leaves out",
+        _SILENCE,
+        "        if until is None or uid in newest:\n",
+        "        if bound is None or uid in newest:\n",
+        _LOOKS,
+        f"{_SILENT}::test_a_run_that_is_bounded_for_one_source_makes_the_other_one_no_later",
+    ),
+    rule(
+        "a run does not look behind the bound of a source",
+        _SILENCE,
+        "min(at, (bound - _EPOCH) // timedelta(microseconds=1))",
+        "at",
+        _LOOKS,
+        f"{_SILENT}::test_what_comes_after_the_bound_of_a_source_is_not_late",
+    ),
+    rule(
+        "nobody knows when something followed a version",
+        _SILENCE,
+        "        if until is None or uid in newest:\n",
+        "        if until is None or isinstance(bound, int):\n",
+        _LOOKS,
+        f"{_SILENT}::test_a_version_is_no_bound_of_time",
+    ),
+    rule(
+        "a run that ends by itself looks until it began",
+        _SILENCE,
+        "        return self._coming if self._interval is None else dict.fromkeys(self.uids, planned)\n",
+        "        return dict.fromkeys(self.uids, planned)\n",
+        f"{_SILENT}::test_a_batch_looks_until_its_run_began_or_it_was_planned",
+    ),
+    rule(
+        "a query that has not ended has not read up to its bounds",
+        _SILENCE,
+        "        self._coming, self._interval = dict(coming), None\n",
+        "        self._coming, self._interval = dict(coming), None\n        self._found |= coming\n",
+        _GROWS,
+    ),
+    rule(
+        "nobody looks while a batch runs",
+        _SILENCE,
+        "        self._last_end = now\n",
+        "        self._last_end = self._last_end or 0\n",
+        _GROWS,
+    ),
+    rule(
+        "nobody looks between two triggers",
+        _SILENCE,
+        "now - self._interval - self._last_end)",
+        "now - self._last_end)",
+        _GROWS,
+    ),
+    rule(
+        "a query without end looks anew after its beginning",
+        _SILENCE,
+        "        self._interval, self._last_end, self._has_looked = interval, None, False\n",
+        "        self._interval = interval\n",
+        _GROWS,
+    ),
+    rule(
+        "nobody looks into a source that waits",
+        _SILENCE,
+        " if uid not in waiting}",
+        "}",
+        f"{_SILENT}::test_nobody_looks_into_a_source_that_waits",
+    ),
+    rule(
+        "rows may wait behind a part that has none",
+        _SILENCE,
+        'frozenset({"delta", "file", "kafka"})',
+        "frozenset()",
+        f"{_SILENT}::test_a_source_that_moved_without_rows_may_have_more",
+    ),
+    rule(
+        "rows may wait behind what a connector has cut",
+        _SILENCE,
+        "return not cuts_batches and not any(",
+        "return not any(",
+        f"{_SILENT}::test_a_source_that_moved_without_rows_may_have_more",
+        "connectors/test_connected_source.py::test_a_position_that_moved_without_rows_is_silence_unless_the_batch_may_have_been_cut",
+    ),
+    rule(
+        "a record of an older release has looked until its time",
+        _SILENCE,
+        "    return msgspec.structs.replace(state, looked=now, silent=silent, partitions=partitions)\n",
+        "    return msgspec.structs.replace(state, looked=0, silent=silent, partitions=partitions)\n",
+        f"{_SILENT}::test_a_run_goes_on_from_a_record_from_before_this_was_noted[0-2]",
+    ),
+    rule(
+        "what a record of an older release knows of silence goes on",
+        _SILENCE,
+        "    return 0 if active is None else max(0, now - active)\n",
+        "    return 0\n",
+        f"{_SILENT}::test_a_run_goes_on_from_a_record_from_before_this_was_noted[4-59]",
+    ),
+    rule(
+        "of a topic each partition is silent by itself",
+        "spark/inputs/open_inputs.py",
+        "read_through={_named(partition) for partition in unmoved},",
+        "read_through={_named(partition) for partition in ends},",
+        f"{_SILENT}::test_of_a_topic_each_partition_is_silent_by_itself",
+    ),
+    rule(
+        "the source that had rows last is not idle",
+        "spark/inputs/open_inputs.py",
+        "        if had_rows_last or not is_idle(",
+        "        if not is_idle(",
+        "spark/test_watermark.py",
+    ),
+    # Two records in flight
+    Rule(
+        "a sink is asked (`check`) when the record before is complete",
+        (
+            (Patch(_LOOP, "        batch.check(prepared)\n", ""),),
+            (
+                Patch(_LOOP, "        batch.check(prepared)\n", ""),
+                Patch(
+                    _LOOP,
+                    "        self.settle()\n        waited = time",
+                    "        batch.check(prepared)\n        self.settle()\n        waited = time",
+                ),
+            ),
+        ),
+        (_ASKED, _REFUSED),
+    ),
+    rule(
+        "a batch that is decided is not tried again",
+        "spark/loop.py",
+        "                decided = self._in_flight.failed or",
+        "                decided =",
+        "spark/test_in_flight.py::test_a_delivery_that_fails_ends_the_run_and_the_next_one_delivers_it_once",
+    ),
+    rule(
+        "a delivery that is overdue is told while nothing else comes",
+        "spark/in_flight.py",
+        "        elif left is not None and left <= 0:\n",
+        "        elif False:\n",
+        "spark/test_in_flight.py::test_who_looks_at_a_delivery_that_is_overdue_hears_of_it",
+    ),
+    # Merges beside the batches
+    rule(
+        "a merge beside the batches takes in the files that batches added meanwhile",
+        _TAKEN,
+        "        younger = take_in(directory, younger, fetch)\n",
+        "",
+        f"{_MERGES}::test_what_batches_have_added_during_a_merge_comes_on_top_of_it",
+    ),
+    rule(
+        "what a merge was made of must still be the shard's",
+        _IN_ROCKSDB,
+        "    if not set(merged) <= set(tables):\n        return None\n",
+        "",
+        f"{_MERGES}::test_a_merge_of_files_that_the_shard_no_longer_has_is_of_no_use",
+    ),
+    rule(
+        "a younger file has the higher number, not the later name",
+        _IN_ROCKSDB,
+        "key=lambda ref: int(ref.name.removesuffix(TABLE))",
+        "key=lambda ref: ref.name",
+        f"{_MERGES}::test_a_table_s_number_orders_it_not_its_text",
+    ),
+    rule(
+        "a merge of another job's shard is not taken",
+        _TAKEN,
+        "(storage.root, storage.job, str(shard.first)",
+        "(storage.root, str(shard.first)",
+        f"{_MERGES}::test_shards_of_other_jobs_have_merges_of_their_own",
+    ),
+    rule(
+        "a merged file is stored before a record names it",
+        "spark/task/shards.py",
+        "        for stored in self._storing.get(index, ()):\n            stored.result()\n",
+        "",
+        f"{_MERGES}::test_no_record_names_a_merged_file_that_could_not_be_stored",
+    ),
+    rule(
+        "a merged file is stored before a record names it of which the task only read",
+        "spark/task/shards.py",
+        "        for stored in self._storing[index]:\n            stored.result()\n",
+        "",
+        f"{_MERGES}::test_no_record_names_a_merged_file_that_could_not_be_stored",
+    ),
+    rule(
+        "a merged shard's manifest travels inside the record by the rule of all manifests",
+        _TAKEN,
+        "        if travels_inside(path.name, path.stat().st_size, storage.inline_threshold):\n",
+        "        if True:\n",
+        f"{_MERGES}::test_who_takes_a_merge_puts_into_the_record_what_who_writes_would",
+    ),
+    rule(
+        "a batch merges by itself what nobody has merged beside it",
+        "state/backends/rocksdb.py",
+        "            elif self._runs(opened) > self._options.most_runs:\n",
+        "            elif False:\n",
+        f"{_MERGES}::test_a_batch_merges_by_itself_when_no_merge_comes",
+    ),
+)
