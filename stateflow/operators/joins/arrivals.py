@@ -141,10 +141,6 @@ class LateSides:
                     yield name, rows
 
 
-def watermark_of(ctx: ColumnarContext) -> int:
-    return NEVER if ctx.watermark_micros is None else ctx.watermark_micros
-
-
 def _kept(table: pa.Table, layout: RowBlocks) -> pa.Table:
     return table.select(layout.schema.names).cast(layout.schema)
 

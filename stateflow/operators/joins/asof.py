@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from stateflow.operators.joins.arrivals import Arrivals, Arriving, Came, LateSides, Produced, watermark_of
+from stateflow.operators.joins.arrivals import Arrivals, Arriving, Came, LateSides, Produced
 from stateflow.operators.joins.joined_rows import JoinedRows
 from stateflow.operators.joins.newest import one_per_time
 from stateflow.operators.joins.pairs import Sorted, Times
@@ -21,7 +21,7 @@ from stateflow.operators.joins.row_state import RowState, SideOfBlocks
 from stateflow.operators.ready.grouping.groups import grouped, whole
 from stateflow.operators.ready.grouping.keys import one_of_each
 from stateflow.operators.ready.windows.assigning import instants
-from stateflow.operators.ready.windows.windowed import NEVER
+from stateflow.operators.ready.windows.windowed import NEVER, watermark_of
 from stateflow.pipelines.processes.columnar import ColumnarContext, ColumnarOperator
 from stateflow.pipelines.ready.joins import DUE, VERSIONS, WAITING, AsofJoin
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from stateflow.operators.joins.arrivals import Arriving, Came, LateSides, Produced, watermark_of
+from stateflow.operators.joins.arrivals import Arriving, Came, LateSides, Produced
 from stateflow.operators.joins.joined_rows import JoinedRows
 from stateflow.operators.joins.row_blocks import RowBlocks, both
 from stateflow.operators.joins.row_state import RowState, SideOfBlocks
@@ -20,7 +20,7 @@ from stateflow.operators.ready.windows.assigning import instants
 from stateflow.operators.ready.windows.partly_late import before_sessions
 from stateflow.operators.ready.windows.session_ends import ended
 from stateflow.operators.ready.windows.spans import Merged, Spans
-from stateflow.operators.ready.windows.windowed import NEVER, later, micros
+from stateflow.operators.ready.windows.windowed import NEVER, later, micros, watermark_of
 from stateflow.pipelines.processes.columnar import ColumnarContext, ColumnarOperator
 from stateflow.pipelines.ready.joined_columns import LEFT, RIGHT
 from stateflow.pipelines.ready.joins import WindowJoin
@@ -40,7 +40,6 @@ class JoinedInSessions(ColumnarOperator):
         self.states = declared.states
         self.waits = declared.lateness
         self._gap = gap = declared.window.gap
-        self._lateness = declared.lateness
         layouts = tuple(RowBlocks.of_side(side) for side in (declared.left, declared.right))
         # Whether a row is late shows when its session is known; that of a row without a key is its own.
         self._arriving = Arriving(
@@ -62,7 +61,7 @@ class JoinedInSessions(ColumnarOperator):
         self, left: pa.Table, right: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext
     ) -> Produced:
         yield from self._close(states, ctx)
-        closed = self._closed(ctx)
+        closed = watermark_of(ctx, self.waits)
         came = self._arriving.of(left, right, closed)
         yield from self._late.put(came.late, ctx)
         bare = [(self._bounded(keys, rows.at, rows.at + self._gap), rows) for keys, rows in came.without_key]
@@ -158,7 +157,7 @@ class JoinedInSessions(ColumnarOperator):
         self._closed_to = NEVER
 
     def _close(self, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
-        closed = self._closed(ctx)
+        closed = watermark_of(ctx, self.waits)
         if closed <= self._closed_to:
             return
         self._closed_to = closed
@@ -176,8 +175,4 @@ class JoinedInSessions(ColumnarOperator):
         return keys.append_column(WINDOW_START, instants(starts)).append_column(WINDOW_END, instants(ends))
 
     def next_due(self, states: Mapping[str, Any]) -> int | None:
-        return later(states["ends"].next_due(), self._lateness)
-
-    def _closed(self, ctx: ColumnarContext) -> int:
-        watermark = watermark_of(ctx)
-        return NEVER if watermark == NEVER else watermark - self._lateness
+        return later(states["ends"].next_due(), self.waits)

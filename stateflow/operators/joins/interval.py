@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from stateflow.operators.joins.arrivals import Arrivals, Arriving, Came, LateSides, Produced, watermark_of
+from stateflow.operators.joins.arrivals import Arrivals, Arriving, Came, LateSides, Produced
 from stateflow.operators.joins.joined_rows import JoinedRows, nobody
 from stateflow.operators.joins.pairs import Times, pairs
 from stateflow.operators.joins.partners import Partners
@@ -20,7 +20,7 @@ from stateflow.operators.joins.row_blocks import Rows, both
 from stateflow.operators.joins.row_state import SideOfBlocks
 from stateflow.operators.joins.waiting_rows import Read, WaitingRows
 from stateflow.operators.ready.grouping.groups import grouped
-from stateflow.operators.ready.windows.windowed import NEVER
+from stateflow.operators.ready.windows.windowed import NEVER, watermark_of
 from stateflow.pipelines.processes.columnar import ColumnarContext, ColumnarOperator
 from stateflow.pipelines.ready.joins import DUE, IntervalJoin
 

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from stateflow.operators.joins.arrivals import Arriving, Came, LateSides, Produced, watermark_of
+from stateflow.operators.joins.arrivals import Arriving, Came, LateSides, Produced
 from stateflow.operators.joins.joined_rows import JoinedRows
 from stateflow.operators.joins.row_blocks import RowBlocks, both
 from stateflow.operators.joins.row_state import RowState, SideOfBlocks, empty_rows
 from stateflow.operators.ready.grouping.groups import grouped, whole
 from stateflow.operators.ready.windows.assigning import assigned, instants, newest_end, oldest_end, starts
 from stateflow.operators.ready.windows.partly_late import misses_windows
-from stateflow.operators.ready.windows.windowed import AT, NEVER, later, micros
+from stateflow.operators.ready.windows.windowed import AT, NEVER, later, micros, watermark_of
 from stateflow.pipelines.processes.columnar import ColumnarContext, ColumnarOperator
 from stateflow.pipelines.ready.joined_columns import LEFT, RIGHT
 from stateflow.pipelines.ready.joins import WindowJoin
@@ -47,7 +47,7 @@ class WindowJoined(ColumnarOperator):
     def process_both(
         self, left: pa.Table, right: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext
     ) -> Produced:
-        closed = self._closed(ctx)
+        closed = watermark_of(ctx, self.waits)
         came = self._arriving.of(left, right, closed)
         yield from self._late.put(came.late, ctx)
         taken = (came.left.rows, came.right.rows, *(rows for _, rows in came.without_key))
@@ -79,7 +79,7 @@ class WindowJoined(ColumnarOperator):
         state.put(mine, stored.values(SideOfBlocks(rows, blocks), groups.size), at=at)
 
     def fire(self, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
-        closed = self._closed(ctx)
+        closed = watermark_of(ctx, self.waits)
         if closed == NEVER:
             return
         left, right = states[LEFT], states[RIGHT]
@@ -108,7 +108,3 @@ class WindowJoined(ColumnarOperator):
     def next_due(self, states: Mapping[str, Any]) -> int | None:
         ends = [at for side in _SIDES if (at := states[side].next_due()) is not None]
         return later(min(ends, default=None), self._declared.lateness)
-
-    def _closed(self, ctx: ColumnarContext) -> int:
-        watermark = watermark_of(ctx)
-        return NEVER if watermark == NEVER else watermark - self._declared.lateness

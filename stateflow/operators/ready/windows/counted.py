@@ -23,7 +23,7 @@ from stateflow.operators.ready.grouping.ordered_values import ranks
 from stateflow.operators.ready.windows.assigning import event_times, instants
 from stateflow.operators.ready.windows.late_rows import LateRows
 from stateflow.operators.ready.windows.stored_rows import StoredRows
-from stateflow.operators.ready.windows.windowed import AT, NEVER, later, micros
+from stateflow.operators.ready.windows.windowed import AT, NEVER, later, micros, watermark_of
 from stateflow.pipelines.processes.columnar import ColumnarContext, ColumnarOperator
 from stateflow.pipelines.ready.operators import (
     FILLED,
@@ -54,7 +54,7 @@ class CountedAggregates(ColumnarOperator):
 
     def process(self, rows: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
         times, valid = event_times(rows, self._declared.time)
-        taken = valid & (times > self._closed(ctx))
+        taken = valid & (times > watermark_of(ctx, self.waits))
         rows, times = yield from self._late.divert(rows, times, taken, ctx)
         if not rows.num_rows:
             return
@@ -69,7 +69,7 @@ class CountedAggregates(ColumnarOperator):
         )  # fmt: skip
 
     def fire(self, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
-        closed = self._closed(ctx)
+        closed = watermark_of(ctx, self.waits)
         if closed == NEVER:
             return
         for entries in states["waiting"].due(closed):
@@ -133,10 +133,6 @@ class CountedAggregates(ColumnarOperator):
     def next_due(self, states: Mapping[str, Any]) -> int | None:
         due = later(states["waiting"].next_due(), self._declared.lateness), states["open"].next_due()
         return min((at for at in due if at is not None), default=None)
-
-    def _closed(self, ctx: ColumnarContext) -> int:
-        watermark = ctx.watermark_micros
-        return NEVER if watermark is None else watermark - self._declared.lateness
 
 
 def _places(ids: Any, size: int) -> Any:

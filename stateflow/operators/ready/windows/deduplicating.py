@@ -22,7 +22,7 @@ from stateflow.operators.ready.grouping.winners import takes_over, winners
 from stateflow.operators.ready.windows.assigning import INSTANT, event_times, instants
 from stateflow.operators.ready.windows.late_rows import LateRows
 from stateflow.operators.ready.windows.stored_rows import StoredRows
-from stateflow.operators.ready.windows.windowed import AT, NEVER, micros
+from stateflow.operators.ready.windows.windowed import AT, NEVER, micros, watermark_of
 from stateflow.pipelines.processes.columnar import ColumnarContext, ColumnarOperator
 from stateflow.pipelines.ready.operators import FOREVER, ROW_TIME, UNTIL, Deduplicate
 
@@ -88,7 +88,7 @@ class Deduplicated(ColumnarOperator):
 
     def process(self, rows: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
         times, valid = event_times(rows, self._declared.time)
-        on_time = valid & (times > _watermark(ctx))
+        on_time = valid & (times > watermark_of(ctx))
         rows, times = yield from self._late.divert(rows, times, on_time, ctx)
         if not rows.num_rows:
             return
@@ -105,7 +105,7 @@ class Deduplicated(ColumnarOperator):
         states["waiting"].put(keys.filter(wins), after.filter(wins), at=at.filter(wins))
 
     def fire(self, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
-        watermark = _watermark(ctx)
+        watermark = watermark_of(ctx)
         if watermark == NEVER:
             return
         for entries, settled in states["waiting"].due_settled(watermark):
@@ -223,7 +223,3 @@ def _beside(keys: pa.Table, columns: pa.Table) -> pa.Table:
         *zip(columns.column_names, columns.columns, strict=True),
     ]
     return pa.table(dict(both))
-
-
-def _watermark(ctx: ColumnarContext) -> int:
-    return NEVER if ctx.watermark_micros is None else ctx.watermark_micros

@@ -23,7 +23,7 @@ from stateflow.operators.ready.windows.late_rows import LateRows
 from stateflow.operators.ready.windows.partly_late import before_sessions
 from stateflow.operators.ready.windows.session_ends import ended
 from stateflow.operators.ready.windows.spans import Merged, Spans
-from stateflow.operators.ready.windows.windowed import NEVER, later, micros
+from stateflow.operators.ready.windows.windowed import NEVER, later, micros, watermark_of
 from stateflow.pipelines.processes.columnar import ColumnarContext, ColumnarOperator
 from stateflow.pipelines.ready.operators import (
     SESSION_END,
@@ -62,7 +62,7 @@ class SessionAggregates(ColumnarOperator):
     ) -> Generator[pa.Table | tuple[str, pa.Table], None, tuple[pa.Table, Any]]:
         """Returns the rows that are to be tried again: those that stay when some are found late, and those of other sessions when
         some failed. Then nothing was stored."""
-        closed = self._closed(ctx)
+        closed = watermark_of(ctx, self.waits)
         columns = key_columns(rows, self._key)
         by_key = grouped(columns, rows.num_rows)
         keys = one_of_each(columns, self._key, by_key.firsts)
@@ -127,7 +127,7 @@ class SessionAggregates(ColumnarOperator):
         self._closed_to = NEVER
 
     def _close(self, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
-        closed = self._closed(ctx)
+        closed = watermark_of(ctx, self.waits)
         if closed <= self._closed_to:
             return
         self._closed_to = closed
@@ -137,7 +137,3 @@ class SessionAggregates(ColumnarOperator):
 
     def next_due(self, states: Mapping[str, Any]) -> int | None:
         return later(states["ends"].next_due(), self._declared.lateness)
-
-    def _closed(self, ctx: ColumnarContext) -> int:
-        watermark = ctx.watermark_micros
-        return NEVER if watermark is None else watermark - self._declared.lateness

@@ -24,7 +24,7 @@ from stateflow.operators.ready.windows.assigning import event_times, instants, n
 from stateflow.operators.ready.windows.late_rows import LateRows
 from stateflow.operators.ready.windows.panes import panes_of
 from stateflow.operators.ready.windows.partly_late import misses_windows
-from stateflow.operators.ready.windows.windowed import AT, NEVER, later, micros
+from stateflow.operators.ready.windows.windowed import AT, NEVER, later, micros, watermark_of
 from stateflow.pipelines.processes.columnar import ColumnarContext
 from stateflow.pipelines.ready.operators import PANE, WINDOW_END, WINDOW_START, WindowAggregate
 
@@ -77,7 +77,7 @@ class SlicedAggregates(Combinable):
     def process(self, rows: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
         yield from self._close(states, ctx)
         times, valid = event_times(rows, self._declared.time)
-        closed = self._closed(ctx)
+        closed = watermark_of(ctx, self.waits)
         taken = valid & (newest_end(self._declared.window, times) > closed)
         partly = misses_windows(self._declared.window, times, closed)
         rows, times = yield from self._late.divert(rows, times, taken, ctx, partly)
@@ -112,7 +112,7 @@ class SlicedAggregates(Combinable):
         self._closed_to = NEVER
 
     def _close(self, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
-        closed, panes = self._closed(ctx), states["panes"]
+        closed, panes = watermark_of(ctx, self.waits), states["panes"]
         if closed <= self._closed_to:
             return
         self._closed_to = closed
@@ -216,7 +216,3 @@ class SlicedAggregates(Combinable):
 
     def next_due(self, states: Mapping[str, Any]) -> int | None:
         return later(states["ends"].next_due(), self._declared.lateness)
-
-    def _closed(self, ctx: ColumnarContext) -> int:
-        watermark = ctx.watermark_micros
-        return NEVER if watermark is None else watermark - self._declared.lateness

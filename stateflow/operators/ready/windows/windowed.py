@@ -62,14 +62,13 @@ class WindowedAggregates(Combinable):
         self._late = late
         self._key = declared.key
         self._window = declared.window
-        self._lateness = declared.lateness
         self._accumulator = Accumulator(declared.where, declared.aggregates, diverts=declared.diverts)
         self._closing = Closing(declared.uid, self._accumulator)
         self._latest = LatestRows(declared.key, (*declared.key_columns, WINDOW_END))
 
     def process(self, rows: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
         times, valid = event_times(rows, self._declared.time)
-        closed, came = self._closed(ctx), rows
+        closed, came = watermark_of(ctx, self.waits), rows
         taken = valid & (newest_end(self._window, times) > closed)
         partly = misses_windows(self._window, times, closed) if self._window.count > 1 else None
         rows, times = yield from self._late.divert(rows, times, taken, ctx, partly)
@@ -124,7 +123,7 @@ class WindowedAggregates(Combinable):
             rows = self._rows(keys, ends, merged) if self._declared.emit == "changes" else None
             return [_Change("windows", keys, at, merged, rows)]
         # Windows whose end has come are put out at once; the others when it comes.
-        changes, has_ended = [], ends <= _watermark(ctx)
+        changes, has_ended = [], ends <= watermark_of(ctx)
         for ended in (False, True):
             mine = np.flatnonzero(has_ended == ended)
             if len(mine):
@@ -157,11 +156,11 @@ class WindowedAggregates(Combinable):
 
     def fire(self, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
         yield from self._latest.rest()
-        closed, emit = self._closed(ctx), self._declared.emit
+        closed, emit = watermark_of(ctx, self.waits), self._declared.emit
         if closed == NEVER:
             return
         windows = states["windows"]
-        ended = _watermark(ctx) if emit == "on_time" else closed
+        ended = watermark_of(ctx) if emit == "on_time" else closed
         if emit != "changes":
             for entries in windows.due(ended):
                 keys, ends = entries.select(self._declared.key_columns), micros(entries[AT])
@@ -180,24 +179,20 @@ class WindowedAggregates(Combinable):
                 state.delete_due(closed)
 
     def next_due(self, states: Mapping[str, Any]) -> int | None:
-        wait = 0 if self._declared.emit == "on_time" else self._lateness
+        wait = 0 if self._declared.emit == "on_time" else self.waits
         due = [later(states["windows"].next_due(), wait)]
         if "emitted" in states:
-            due.append(later(states["emitted"].next_due(), self._lateness))
+            due.append(later(states["emitted"].next_due(), self.waits))
         return min((at for at in due if at is not None), default=None)
-
-    def _closed(self, ctx: ColumnarContext) -> int:
-        """Windows that end then, or before, are closed."""
-        watermark = ctx.watermark_micros
-        return NEVER if watermark is None else watermark - self._lateness
 
 
 NEVER = -(1 << 63)
 """Before every instant."""
 
 
-def _watermark(ctx: ColumnarContext) -> int:
-    return NEVER if ctx.watermark_micros is None else ctx.watermark_micros
+def watermark_of(ctx: ColumnarContext, lateness: int = 0) -> int:
+    """With the lateness: up to when windows have ended that are closed."""
+    return NEVER if ctx.watermark_micros is None else ctx.watermark_micros - lateness
 
 
 def _open(windows: Assigned, closed: int) -> Assigned:
