@@ -33,7 +33,6 @@ from stateflow.spark.inputs.partition_times import advanced_partitions, kept_awa
 from stateflow.spark.inputs.silence import gained_by, is_idle, is_read_through, quiet_until
 from stateflow.spark.internals.delta_log import CHANGE_FEED, DeltaLog
 from stateflow.spark.internals.file_systems import missing
-from stateflow.spark.internals.frames import empty_frame
 from stateflow.spark.internals.gateway import JAVA_ERRORS, first_line
 from stateflow.spark.internals.managed_tables import managed_stream, refuse_path
 from stateflow.spark.internals.plans import parts_of_union
@@ -132,7 +131,10 @@ class OpenInputs:
 
     def empty(self, spark: SparkSession) -> SourceFrames:
         """A batch without input."""
-        return SourceFrames({uid: empty_frame(spark, frame.schema) for uid, frame in self.frames.items()})
+        nothing = spark.sparkContext.emptyRDD()
+        # Of an empty list Spark would make no rows in Python workers, which take seconds to start.
+        frames = {uid: spark.createDataFrame(nothing, frame.schema) for uid, frame in self.frames.items()}
+        return SourceFrames(frames)
 
 
 def open_inputs(spark: SparkSession, flow: Flow, *, exactly_once: bool) -> OpenInputs:

@@ -36,26 +36,6 @@ def spark_schema(schema: pa.Schema) -> StructType:
     return types.from_arrow_schema(schema)
 
 
-@internal(
-    "pyspark.sql.SparkSession._jsparkSession",
-    "pyspark.SparkContext._jsc",
-    f"{_DATASETS}.SparkSession.parseDataType(String)",
-    f"{_DATASETS}.SparkSession.createDataFrame(JavaRDD, StructType)",
-)
-def empty_frame(spark: SparkSession, schema: StructType) -> DataFrame:
-    """A frame without rows that runs no Python.
-
-    PySpark's `createDataFrame([], schema)` starts Python workers to make no rows, which takes seconds if none runs yet. This
-    frame is an RDD to the optimiser, which would remove operators that read a frame known to be empty.
-    """
-    from pyspark.sql import DataFrame
-
-    session: Any = spark._jsparkSession
-    context: Any = spark.sparkContext
-    none = context._jsc.parallelize(java_names(spark).java.util.ArrayList(), 1)
-    return DataFrame(session.createDataFrame(none, session.parseDataType(schema.json())), spark)
-
-
 @internal("pyspark.sql.SparkSession._jsparkSession", f"{_DATASETS}.SparkSession.cloneSession()")
 def cloned_session(spark: SparkSession) -> SparkSession:
     """A session that begins with the settings and views of this one, and then has its own. PySpark's `newSession` copies

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from stateflow.pipelines.changes import DELETE
 from stateflow.pipelines.rows.row_type import quoted
 from stateflow.spark.internals.delta_log import CHANGE_FEED, LoggedFile, TableShape, Transaction
-from stateflow.spark.internals.frames import empty_frame
 from stateflow.spark.sinks.change_files import as_no_change, changes
 from stateflow.spark.sinks.delta_table import rows_of
 from stateflow.spark.sinks.fit import PHYSICAL
@@ -197,7 +196,8 @@ def rewritten(
         # What only adds files is its own feed.
         return actions
     if replaced is None:
-        replaced = empty_frame(staged.sparkSession, shape.schema)
+        spark = staged.sparkSession
+        replaced = spark.createDataFrame(spark.sparkContext.emptyRDD(), shape.schema)
     return _with_changes(txn, shape, actions, replaced, newest, payload, staged_bytes)
 
 

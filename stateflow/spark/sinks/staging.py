@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import FileRef, Prepared
-from stateflow.spark.internals.frames import arrow_schema, empty_frame
+from stateflow.spark.internals.frames import arrow_schema
 from stateflow.spark.sinks.key_ranges import Bound, Bounds, bounds_of, together
 from stateflow.spark.sinks.same_task import then_in_arrow
 from stateflow.spark.sinks.slot import SinkSlot
@@ -197,7 +197,7 @@ class Stager:
 
     def _frame(self, spark: SparkSession, refs: Sequence[FileRef], schema: StructType) -> DataFrame:
         if not refs:
-            return empty_frame(spark, schema)
+            return spark.createDataFrame(spark.sparkContext.emptyRDD(), schema)
         located = [self._local(ref) for ref in refs]
         paths = [path for path in located if path is not None and path.suffix == ".parquet"]
         # Spark would read these characters as a pattern of names.
