@@ -104,6 +104,16 @@ def upserts(flow: sf.Flow, *, input: str, output: str) -> None:
     )
 
 
+@sf.pipeline("everyday-last-rows")
+def last_rows(flow: sf.Flow, *, input: str, output: str) -> None:
+    """The last row of each key, which has a text."""
+    rows = _source(flow, "events", input, event_time="ts", watermark="0 seconds").transform(
+        lambda frame: frame.selectExpr("user", "concat('user-', user) as name", "amount", "ts"),
+        type="user long, name string, amount double, ts timestamp",
+    )
+    rows.key_by("user").latest("last").append("output", sf.delta(output))
+
+
 @sf.pipeline("everyday-growing-keys")
 def growing(flow: sf.Flow, *, input: str, output: str) -> None:
     """Numbers of orders as keys, a few of which come again in the next batch."""

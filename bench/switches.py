@@ -5,6 +5,7 @@ No option of the product does this. A switch puts the plain way of doing the sam
 
 from __future__ import annotations
 
+import gc
 import sys
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -56,6 +57,35 @@ def _array(before: Any) -> Any:
 @dataclass(frozen=True, slots=True)
 class _Wrapped:
     _of: Any
+
+
+def _with_every_column(before: Any) -> Any:
+    def carried(*arguments: Any, **named: Any) -> Any:
+        less = before(*arguments, **named)
+        return less if less.sides else replace(less, keys=(None,) * len(less.keys), late=True)
+
+    return carried
+
+
+def _with_literal(before: Any) -> Any:
+    """`with_lateness` with the watermark as a number of the plan."""
+    from pyspark.sql import functions as F
+
+    from stateflow.operators.lateness import is_late
+    from stateflow.spark.shuffle.exchange import LATE
+
+    def marked(node: Any, frame: Any, watermark: int | None) -> Any:
+        if node.event_time is None or watermark is None:
+            return before(node, frame, watermark)
+        at = F.expr(f"unix_micros(cast(`{node.event_time}` as timestamp))")
+        return frame.withColumn(LATE, F.coalesce(is_late(at, F.lit(watermark)), F.expr("false")))
+
+    return marked
+
+
+def _often(before: Any) -> Any:
+    """Python's cycle collector as it comes, also in a worker that earlier batches have spared it."""
+    return lambda: (gc.set_threshold(700, 10, 10), gc.unfreeze())
 
 
 def _sorted_by_spark(before: Any) -> Any:
@@ -132,6 +162,9 @@ SWITCHES: Mapping[str, Switch] = {
     "sorted_rows": Switch((Patch(f"{_BATCHES}.running_operator", "carried_by", _sorted_by_spark),)),
     "combiner": Switch((Patch(f"{_BATCHES}.running_operator", "combines", _always(False)),)),
     "combiner_choice": Switch((Patch(f"{_BATCHES}.running_operator", "combines", _always(True)),)),
+    "carried": Switch((Patch(f"{_BATCHES}.running_operator", "carried_by", _with_every_column),)),
+    "constant watermark": Switch((Patch(f"{_BATCHES}.batch", "with_lateness", _with_literal),)),
+    "cycle collector": Switch(worker=(Patch("stateflow.spark.task.subtask", "spare_the_collector", _often),)),
     "walk": Switch(worker=(Patch("stateflow.state.backends.rocksdb", "GLANCE", lambda before: 1 << 62),)),
     "key_index": Switch(
         worker=(Patch("stateflow.state.backends.rocksdb", "KeyIndex", lambda b: PlainIndex),)
@@ -145,7 +178,6 @@ SWITCHES: Mapping[str, Switch] = {
     "local_files": Switch((Patch(f"{_SESSION}.build", "without_processes", _always(False)),), session=True),
     "compiling": Switch((Patch(f"{_SESSION}.compiling", "options", _always("")),), session=True),
     "class_data": Switch((Patch(f"{_SESSION}.class_data", "options", _always("")),), session=True),
-    "daemon": Switch((Patch(f"{_SESSION}.workers", "settings", _always({})),), session=True),
 }
 
 _before: list[tuple[Any, str, Any]] = []

@@ -22,13 +22,29 @@ PAYS = 1.05
 IN_BATCHES = ("unmeasured", "java_names", "walk", "key_index")
 """Mechanisms that any batch may use."""
 SIDES: Mapping[str, tuple[str, ...]] = {
-    "batches": (*IN_BATCHES, "sorted_rows", "packed_instants"),
-    "windows": (*IN_BATCHES, "combiner", "combiner_choice", "packed_rows", "packed_instants"),
-    "upserts": (*IN_BATCHES, "own_merge", "key_ranges", "same_task", "combiner", "combiner_choice"),
+    "batches": (*IN_BATCHES, "sorted_rows", "packed_instants", "carried", "cycle collector"),
+    "windows": (
+        *IN_BATCHES,
+        "combiner",
+        "combiner_choice",
+        "packed_instants",
+        "carried",
+        "constant watermark",
+    ),
+    "upserts": (
+        *IN_BATCHES,
+        "own_merge",
+        "key_ranges",
+        "same_task",
+        "combiner",
+        "combiner_choice",
+        "carried",
+    ),
     "growing": ("own_merge", "key_ranges", "same_task"),
+    "last_rows": ("packed_rows", "packed_instants"),
     "two_sources": ("parts_of_union",),
     "two_tables": ("driver_written",),
-    "next_run": ("compiling", "class_data", "daemon", "local_files", "java_names", "unmeasured"),
+    "next_run": ("compiling", "class_data", "local_files", "java_names", "unmeasured"),
     "sessions": ("local_files", "compiling"),
 }
 """Of each side the mechanisms that it can use."""
@@ -37,6 +53,7 @@ NAMES = {
     "windows": "a million rows of windows",
     "upserts": "an upsert of 100,000 keys of 400,000",
     "growing": "an upsert of 100,000 keys that grow",
+    "last_rows": "the last rows of 100,000 keys of 400,000, which have a text",
     "two_sources": "10,000 rows of each of two sources",
     "two_tables": "10,000 rows of a keyed operator to a Delta append, and its state's changes to another",
     "next_run": "the next run of a small job",
@@ -99,7 +116,7 @@ def specs_of(side: str, size: Size, count: int) -> list[BatchSpec]:
     """The batches of a side: the first makes the state that the others find."""
     if side == "windows":
         return [BatchSpec(size.window_rows, 1_000)] * (count + 1)
-    if side == "upserts":
+    if side in ("upserts", "last_rows"):
         first = BatchSpec(size.upsert_keys, size.upsert_keys, "distinct")
         return [first] + [BatchSpec(size.upserted, size.upsert_keys, "distinct")] * count
     if side == "growing":
@@ -251,7 +268,7 @@ def section(results: Results, size: Size) -> Section:
 
 
 FULL = {
-    "batches": 10, "windows": 5, "upserts": 5, "growing": 5, "two_sources": 10, "two_tables": 10, "next_run": 5, "sessions": 5,
+    "batches": 10, "windows": 5, "upserts": 5, "growing": 5, "last_rows": 5, "two_sources": 10, "two_tables": 10, "next_run": 5, "sessions": 5,
 }  # fmt: skip
 MEASUREMENT = Measurement(
     "tricks",

@@ -18,7 +18,7 @@ from stateflow.driver.processes import DriverFolder, DriverProcess
 from stateflow.driver.run_spec import RunSpec
 from stateflow.errors import UsageError
 from stateflow.jobs.run_secrets import RunSecrets, handed_over
-from stateflow.spark.session import class_data, compiling, workers
+from stateflow.spark.session import class_data, compiling
 from stateflow.spark.session.java import require_java
 
 
@@ -63,18 +63,6 @@ def test_a_driver_starts_from_the_archive_of_sparks_classes_and_takes_its_tempor
     assert options in java_options
     assert compiling.LATER in java_options
     assert (started["above"], started["temporary"]) == (3, "SPARK_LOCAL_DIRS")
-
-
-@pytest.mark.parametrize("installed", [True, False])
-def test_workers_of_a_local_driver_are_forked_from_this_librarys_process_where_they_find_it(
-    started: Started, monkeypatch: pytest.MonkeyPatch, installed: bool
-) -> None:
-    monkeypatch.setattr(workers, "_installed", lambda: installed)
-    SparkSubmit().bound("spark_default").launch(spec())
-    assert (workers.DAEMON in started.settings()) is installed
-    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "yarn"}))
-    SparkSubmit().bound("spark_default").launch(spec())
-    assert workers.DAEMON not in started.settings(), "executors elsewhere have another Python"
 
 
 @pytest.mark.parametrize(

@@ -1,42 +1,22 @@
-"""Python workers are forked from a process that has imported what they need."""
+"""What Python workers of this machine import, and from where."""
 
 from __future__ import annotations
 
 import json
-import os
 import site
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 from stateflow.spark.session import workers
 from stateflow.spark.task import daemon
-from tests.spark.murder import Process, process_of
 
 HOME = str(Path(workers.__file__).resolve().parents[3])
 
 
-def parents_of_workers(spark: SparkSession) -> set[Process]:
-    def look(_: object) -> list[int]:
-        return [os.getppid()]
-
-    found = spark.sparkContext.parallelize([1, 2], 2).mapPartitions(look).collect()
-    return {process for pid in found if (process := process_of(pid)) is not None}
-
-
-@pytest.mark.skipif(not Path("/proc").exists(), reason="the parent's command line is read from /proc")
-def test_workers_of_a_session_are_forked_from_this_librarys_process(spark: SparkSession) -> None:
-    parents = parents_of_workers(spark)
-    assert parents
-    for process in parents:
-        assert "stateflow.spark.task.daemon" in process.command
-        assert process.kind == "worker", "whoever kills workers finds them"
-
-
-def test_that_process_imports_the_engine_and_starts_no_thread() -> None:
+def test_the_process_that_forks_workers_imports_the_engine_and_starts_no_thread() -> None:
     code = (
         "import sys, threading\n"
         "from stateflow.spark.task import daemon\n"
@@ -52,38 +32,23 @@ def test_a_module_that_is_missing_is_no_reason_not_to_start(monkeypatch: pytest.
     daemon.import_all()
 
 
-def test_who_has_chosen_a_process_keeps_it() -> None:
-    assert workers.settings({workers.DAEMON: "pyspark.daemon"}) == {}
-
-
 @pytest.mark.parametrize("place", ["installed", "PYTHONPATH"])
 def test_a_package_that_every_interpreter_finds_needs_no_search_path(
     monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     monkeypatch.setattr(site, "getsitepackages", lambda: [HOME] if place == "installed" else [])
     monkeypatch.setenv("PYTHONPATH", f"/other:{HOME}" if place == "PYTHONPATH" else "")
-    assert workers.settings({}) == {workers.DAEMON: "stateflow.spark.task.daemon"}
+    assert workers.search_path({}) == {}
 
 
 def test_a_package_that_only_this_process_finds_is_named_behind_the_users_folders(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("PYTHONPATH", raising=False)
-    conf = {workers.SEARCH_PATH: "/pipelines"}
-    assert workers.settings(conf)[workers.SEARCH_PATH] == f"/pipelines:{HOME}"
-    assert workers.settings({})[workers.SEARCH_PATH] == HOME
-
-
-def test_spark_submit_gets_it_only_where_its_workers_find_the_package_by_themselves(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(site, "getsitepackages", lambda: [HOME])
-    assert workers.submit_settings({}, sys.executable) == {workers.DAEMON: "stateflow.spark.task.daemon"}
-    assert workers.submit_settings({}, "/other/python") == {}
-    assert workers.submit_settings({"spark.pyspark.python": "/other/python"}, sys.executable) == {}
     monkeypatch.setattr(site, "getsitepackages", list)
-    monkeypatch.setenv("PYTHONPATH", HOME)
-    assert workers.submit_settings({}, sys.executable) == {}
+    conf = {workers.SEARCH_PATH: "/pipelines"}
+    assert workers.search_path(conf) == {workers.SEARCH_PATH: f"/pipelines:{HOME}"}
+    assert workers.search_path({}) == {workers.SEARCH_PATH: HOME}
 
 
 def test_workers_import_from_the_working_folder_only_if_the_driver_does(

@@ -128,7 +128,6 @@ class CommandSubmission:
         from stateflow.spark.session import (  # a DAG file must not load stateflow.spark
             class_data,
             compiling,
-            workers,
         )
         from stateflow.spark.session.java import require_java
         from stateflow.spark.session.settings import (
@@ -152,8 +151,6 @@ class CommandSubmission:
         own |= {**GUARDED, "spark.ui.showConsoleProgress": "false"}
         if one_process(master):
             own |= ONE_PROCESS
-            python = {**self.task, **self.env}.get("PYSPARK_PYTHON", sys.executable)
-            own |= workers.submit_settings(spec.conf, python)
         if "spark.sql.extensions" in spec.conf:
             extensions = f"{own['spark.sql.extensions']},{spec.conf['spark.sql.extensions']}"
             return {**own, **spec.conf, "spark.sql.extensions": extensions}

@@ -127,7 +127,7 @@ def _started(
     of_master = ONE_PROCESS if one_process(master_url) else PODS if in_pods(master_url) else {}
     settings = {**DELTA, **RUNTIME, **STATIC, **of_master, **conf}
     if one_process(master_url):
-        settings |= workers.settings(conf) | workers.safe_path(conf)
+        settings |= workers.search_path(conf) | workers.safe_path(conf)
     user_options = conf.get("spark.driver.extraJavaOptions", "")
     ours = [] if "spark.log.level" in conf else [QUIET]
     ours += [class_data.options(cache, java, user_options), compiling.options(user_options)]

@@ -1,6 +1,6 @@
-"""How Spark starts its Python workers on this machine: from a process that has imported what they need.
+"""How the Python workers of this machine find this package, and modules of the working folder only where the driver does.
 
-It imports no Spark, because launchers read it, too.
+It imports no Spark, because the command line asks it, too.
 """
 
 from __future__ import annotations
@@ -11,23 +11,19 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-DAEMON = "spark.python.daemon.module"
 SEARCH_PATH = "spark.executorEnv.PYTHONPATH"
 SAFE_PATH = "spark.executorEnv.PYTHONSAFEPATH"
-_MODULE = "stateflow.spark.task.daemon"
 _HOME = Path(__file__).resolve().parents[3]
 """The folder that the package is imported from."""
 
 
-def settings(conf: Mapping[str, str]) -> dict[str, str]:
-    """For a driver whose workers are processes of this machine, with this interpreter. What `conf` chooses stays."""
-    if DAEMON in conf:
+def search_path(conf: Mapping[str, str]) -> dict[str, str]:
+    """For a driver whose workers are processes of this machine: they find this package, also where only the driver does."""
+    installed = [*site.getsitepackages(), site.getusersitepackages()]
+    if _is_in([*installed, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]):
         return {}
-    if _installed() or _is_in(os.environ.get("PYTHONPATH", "").split(os.pathsep)):
-        return {DAEMON: _MODULE}
     # Last, so that it hides none of the user's modules.
-    path = ":".join(filter(None, (conf.get(SEARCH_PATH), str(_HOME))))
-    return {DAEMON: _MODULE, SEARCH_PATH: path}
+    return {SEARCH_PATH: ":".join(filter(None, (conf.get(SEARCH_PATH), str(_HOME))))}
 
 
 def safe_path(conf: Mapping[str, str]) -> dict[str, str]:
@@ -46,17 +42,6 @@ def imports_from_working_folder() -> bool:
     except FileNotFoundError:
         return False
     return any(Path(entry).resolve() == here for entry in sys.path)
-
-
-def submit_settings(conf: Mapping[str, str], python: str) -> dict[str, str]:
-    """The same for spark-submit, whose workers run `python`: only if that is this one and the package is installed in it."""
-    if DAEMON in conf or "spark.pyspark.python" in conf or python != sys.executable or not _installed():
-        return {}
-    return {DAEMON: _MODULE}
-
-
-def _installed() -> bool:
-    return _is_in([*site.getsitepackages(), site.getusersitepackages()])
 
 
 def _is_in(folders: Iterable[str]) -> bool:

@@ -1,7 +1,8 @@
-"""The process that Spark forks its Python workers from, with everything imported that each of them needs.
+"""A process that Spark forks Python workers from, with everything imported that each of them needs.
 
-Spark's own, `pyspark.daemon`, imports little. Every worker would then import pandas, pyarrow, numpy and this library by
-itself, while the first batch waits. Spark starts this module by its setting `spark.python.daemon.module`.
+Spark's own, `pyspark.daemon`, imports little. It serves drivers whose workers stay. A host's workers end with each task, and
+would import pandas, pyarrow, numpy and this library for each: executors of a cluster start this module by Spark's setting
+`spark.python.daemon.module`, and on one machine the host forks such processes itself.
 """
 
 from __future__ import annotations
