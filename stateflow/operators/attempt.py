@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from stateflow.operators.binding import Binding
 from stateflow.operators.context import OperatorContext
 from stateflow.operators.snapshots import Taker
 from stateflow.pipelines.processes.operator_spec import MAIN
+from stateflow.state.cursor import Cursor
 
 Mark = tuple[int, int, dict[str, int]]
 
@@ -19,32 +21,37 @@ class Attempt:
         self,
         out: list[Any],
         context: OperatorContext,
-        states: Sequence[Any],
+        binding: Binding,
+        cursor: Cursor,
         takers: Mapping[str, Taker],
+        values: Callable[[Any], Any],
+        failed: Callable[[Exception, Any], None],
         *,
         checked: bool,
     ) -> None:
-        self._out, self._context, self._states = out, context, states
+        """`values` takes a row as it is put out; `failed` raises, or makes the key a dead letter."""
+        self.out, self.context, self.cursor, self.chunked = out, context, cursor, binding.chunked
+        self.values, self.failed = values, failed
         self._takers, self._checked = takers, checked
 
     def mark(self, changes: list[Any]) -> Mark:
-        sides = {name: len(rows) for name, rows in self._context.sides.items()}
-        return len(self._out), len(changes), sides
+        sides = {name: len(rows) for name, rows in self.context.sides.items()}
+        return len(self.out), len(changes), sides
 
     def check(self, mark: Mark) -> None:
         """Raises for values and rows that do not fit their types: later, nobody would know whose they are."""
         if not self._checked:
             return
-        for state in self._states:
+        for state in self.chunked:
             state.check_current()
         for name, taker in self._takers.items():
-            rows, begin = (self._out, mark[0]) if name == MAIN else (self._context.sides[name], mark[2][name])
+            rows, begin = (self.out, mark[0]) if name == MAIN else (self.context.sides[name], mark[2][name])
             if len(rows) > begin:
                 taker.check(rows[begin:])
 
     def undo(self, mark: Mark, changes: list[Any]) -> None:
-        del self._out[mark[0] :], changes[mark[1] :]
+        del self.out[mark[0] :], changes[mark[1] :]
         for name, length in mark[2].items():
-            del self._context.sides[name][length:]
-        for state in self._states:
+            del self.context.sides[name][length:]
+        for state in self.chunked:
             state.discard()

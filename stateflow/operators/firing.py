@@ -15,13 +15,13 @@ from stateflow.format.encoding import EMPTY_NAMESPACE, SIGN, split, split_timer,
 from stateflow.format.instants import instant
 from stateflow.operators.attempt import Attempt
 from stateflow.operators.binding import Binding
-from stateflow.operators.context import Moment, OperatorContext
+from stateflow.operators.context import Moment
 from stateflow.operators.decoded import decoded_keys
 from stateflow.operators.due import KEY_AT, DueTimers, Queue, base_of, rank_of, time_of, times_of, turn
 from stateflow.operators.lateness import ahead, behind
 from stateflow.operators.output import returned
 from stateflow.pipelines.processes.operator_spec import OperatorSpec
-from stateflow.state.bound import BoundTimer, BoundTimers, Change, Cursor
+from stateflow.state.bound import BoundTimer, BoundTimers, Change
 from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.keys.siblings import siblings
 
@@ -48,26 +48,13 @@ class Firing:
         self,
         spec: OperatorSpec,
         moment: Moment,
-        context: OperatorContext,
         binding: Binding,
-        cursor: Cursor,
-        out: list[Any],
         attempt: Attempt,
-        values: Callable[[Any], Any],
-        failed: Callable[[Exception, Any], None],
     ) -> None:
-        """`values` takes a row as it is put out; `failed` raises, or makes the key a dead letter."""
         self._uid = spec.uid
         self._careful = spec.on_error == "dead_letter"
-        self._context, self._cursor, self._out, self._attempt, self._failed = (
-            context,
-            cursor,
-            out,
-            attempt,
-            failed,
-        )
-        self._values = values
-        self._chunked = binding.chunked
+        self._attempt, self._chunked, self._values = attempt, attempt.chunked, attempt.values
+        self._context, self._cursor, self._out = attempt.context, attempt.cursor, attempt.out
         self._names = sorted(binding.timers)
         self._timers: list[AnyTimer] = [binding.timers[name] for name in self._names]
         self._handlers = binding.handlers
@@ -207,7 +194,7 @@ class Firing:
         try:
             news = self._call(self._handlers[self._names[rank]], timer, at, moment)
         except Exception as error:
-            self._failed(error, cursor.key)
+            self._attempt.failed(error, cursor.key)
             # The key has no turn any more, nor what was taken in it.
             timer = (
                 timer

@@ -94,31 +94,15 @@ class KeyedEngine(ProcessEngine):
         self._attempt = Attempt(
             self.out,
             self.context,
-            self.binding.chunked,
+            self.binding,
+            self.cursor,
             takers or {},
+            self.taker.values,
+            lambda error, key: self._failed(error, key, ()),
             checked=spec.on_error == "dead_letter",
         )
-        self._firing = Firing(
-            spec,
-            moment,
-            self.context,
-            self.binding,
-            self.cursor,
-            self.out,
-            self._attempt,
-            self.taker.values,
-            lambda error, key: self._failed(error, key, ()),
-        )
-        self.visiting = Visiting(
-            spec,
-            self.context,
-            self.binding,
-            self.cursor,
-            self.out,
-            self._attempt,
-            self.taker.values,
-            lambda error, key: self._failed(error, key, ()),
-        )
+        self._firing = Firing(spec, moment, self.binding, self._attempt)
+        self.visiting = Visiting(spec, self._attempt)
         self._handlers = self._steps()
 
     def _steps(self) -> tuple[Callable[..., Any], ...]:

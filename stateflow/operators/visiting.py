@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import groupby
 from types import GeneratorType
 from typing import Any
 
 from stateflow.format.encoding import EMPTY_NAMESPACE, PREFIX_WIDTH, prefix, state_range
 from stateflow.operators.attempt import Attempt
-from stateflow.operators.binding import Binding
-from stateflow.operators.context import OperatorContext, Visit
+from stateflow.operators.context import Visit
 from stateflow.operators.firing import PREFETCH_SHARE
 from stateflow.operators.output import returned
 from stateflow.pipelines.processes.operator_spec import OperatorSpec
-from stateflow.state.bound import Change, Cursor, StoredState
+from stateflow.state.bound import Change, StoredState
 from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.keys.siblings import siblings
 
@@ -32,25 +31,11 @@ class Visiting:
     def __init__(
         self,
         spec: OperatorSpec,
-        context: OperatorContext,
-        binding: Binding,
-        cursor: Cursor,
-        out: list[Any],
         attempt: Attempt,
-        values: Callable[[Any], Any],
-        failed: Callable[[Exception, Any], None],
     ) -> None:
-        """`values` takes a row as it is put out; `failed` raises, or makes the key a dead letter."""
         self._uid = spec.uid
-        self._context, self._cursor, self._out, self._attempt, self._failed = (
-            context,
-            cursor,
-            out,
-            attempt,
-            failed,
-        )
-        self._values = values
-        self._chunked = binding.chunked
+        self._attempt, self._chunked = attempt, attempt.chunked
+        self._context, self._cursor = attempt.context, attempt.cursor
         self._codec = KeyCodec(spec.key_types, spec.key_columns if len(spec.key_columns) > 1 else ())
         self._prefetch: list[Any] = []
         self.at_once = VISITED_AT_ONCE
@@ -98,9 +83,7 @@ class Visiting:
                 yield head + key + EMPTY_NAMESPACE, None
 
     def _visit(self, visit: Visit, block: list[_Key]) -> None:
-        cursor, out, attempt, function, context = (
-            self._cursor, self._out, self._attempt, visit.function, self._context,
-        )  # fmt: skip
+        cursor, attempt, function, context = self._cursor, self._attempt, visit.function, self._context
         bases = [base for base, _ in block]
         keys = [self._codec.decode(base, PREFIX_WIDTH)[0] for base in bases]
         cursor.base, cursor.keys = bases, keys
@@ -121,13 +104,13 @@ class Visiting:
                 produced = function(key, context)
                 if produced is not None:
                     rows = produced if type(produced) is GeneratorType else returned(self._uid, produced)
-                    out.extend(map(self._values, rows))
+                    attempt.out.extend(map(attempt.values, rows))
                 attempt.check(mark)
                 if cursor.dirty:
                     cursor.flush(changes)
             except Exception as error:
                 attempt.undo(mark, changes)
-                self._failed(error, key)
+                attempt.failed(error, key)
         for state in self._chunked:
             state.collect(None, changes)
             # What nearly every key reads is looked up for all keys of the next block at once.
