@@ -70,12 +70,11 @@ class KeyCodec:
         columns: Sequence[Any],
         key_groups: np.ndarray[Any, Any],
         state_id: int,
-        suffix: bytes = EMPTY_NAMESPACE,
     ) -> list[bytes]:
         """Full keys of whole columns (numpy or pyarrow, one per part), in the order of the rows."""
         if len(columns) != len(self.types):
             raise UsageError(f"a key of {len(self.types)} parts was given {len(columns)} columns")
-        return encode_columns(self.types, columns, np.asarray(key_groups), state_id, suffix)
+        return encode_columns(self.types, columns, np.asarray(key_groups), state_id, EMPTY_NAMESPACE)
 
     def __repr__(self) -> str:
         return f"KeyCodec({self.types!r})"
