@@ -40,25 +40,6 @@ def _always(value: Any) -> Callable[[Any], Any]:
     return lambda before: lambda *arguments, **named: value
 
 
-def _without_names(before: Any) -> Any:
-    """Java's names as PySpark has them."""
-    return lambda spark: spark._jvm
-
-
-def _array(before: Any) -> Any:
-    from stateflow.spark.internals.java_names import JavaStatics
-
-    def made(spark: Any, kind: Any, *items: Any) -> Any:
-        return before(spark, kind if isinstance(kind, JavaStatics) else _Wrapped(kind), *items)
-
-    return made
-
-
-@dataclass(frozen=True, slots=True)
-class _Wrapped:
-    _of: Any
-
-
 def _with_every_column(before: Any) -> Any:
     def carried(*arguments: Any, **named: Any) -> Any:
         less = before(*arguments, **named)
@@ -132,14 +113,13 @@ def _apart(before: Any) -> Any:
     return lambda frame, function, schema: frame.mapInArrow(function, schema)
 
 
-_NAMES_USED_IN = ("delta_log", "frames", "sources", "parquet_footers", "plans", "scheduling", "gateway")
 _INSTANTS_USED_IN = (
     "operators.decoded",
     "operators.python_values",
     "operators.due",
 )
 _BATCHES, _SINKS = "stateflow.spark.batches", "stateflow.spark.sinks"
-_SESSION, _INTERNALS = "stateflow.spark.session", "stateflow.spark.internals"
+_SESSION = "stateflow.spark.session"
 
 SWITCHES: Mapping[str, Switch] = {
     "parts_of_union": Switch((Patch("stateflow.spark.inputs.open_inputs", "parts_of_union", _always([])),)),
@@ -147,12 +127,6 @@ SWITCHES: Mapping[str, Switch] = {
         (
             Patch(f"{_BATCHES}.running_operator", "stays_small", _always(False)),
             Patch(f"{_BATCHES}.batch", "are_small", _always(False)),
-        )
-    ),
-    "java_names": Switch(
-        (
-            *(Patch(f"{_INTERNALS}.{module}", "java_names", _without_names) for module in _NAMES_USED_IN),
-            Patch(f"{_INTERNALS}.gateway", "java_array", _array),
         )
     ),
     "own_merge": Switch((Patch(f"{_SINKS}.delta_upsert", "files_to_rewrite", _always(None)),)),

@@ -19,10 +19,11 @@ from bench.start import PIPELINE, cost
 ROOT = Path(__file__).resolve().parents[1]
 PAYS = 1.05
 """How many times the CPU seconds a workload takes at least without a mechanism that pays."""
-IN_BATCHES = ("unmeasured", "java_names", "walk", "key_index")
+IN_BATCHES = ("unmeasured", "walk", "key_index")
 """Mechanisms that any batch may use."""
 SIDES: Mapping[str, tuple[str, ...]] = {
-    "batches": (*IN_BATCHES, "sorted_rows", "packed_instants", "carried", "cycle collector"),
+    "batches": (*IN_BATCHES, "sorted_rows", "packed_instants", "carried"),
+    "large": ("unmeasured", "sorted_rows", "packed_instants", "carried", "cycle collector"),
     "windows": (
         *IN_BATCHES,
         "combiner",
@@ -44,12 +45,13 @@ SIDES: Mapping[str, tuple[str, ...]] = {
     "last_rows": ("packed_rows", "packed_instants"),
     "two_sources": ("parts_of_union",),
     "two_tables": ("driver_written",),
-    "next_run": ("compiling", "class_data", "local_files", "java_names", "unmeasured"),
+    "next_run": ("compiling", "class_data", "local_files", "unmeasured"),
     "sessions": ("local_files", "compiling"),
 }
 """Of each side the mechanisms that it can use."""
 NAMES = {
     "batches": "10,000 rows of a keyed operator to a Delta append",
+    "large": "a million rows of a keyed operator to a Delta append",
     "windows": "a million rows of windows",
     "upserts": "an upsert of 100,000 keys of 400,000",
     "growing": "an upsert of 100,000 keys that grow",
@@ -67,7 +69,8 @@ class Size:
     rows: int
     """Of a small batch."""
     keys: int
-    window_rows: int
+    large_rows: int
+    """Of a batch of windows, and of a large one."""
     upserted: int
     upsert_keys: int
     warm_up: int
@@ -115,7 +118,10 @@ def run(side: str, size: Size, workplace: Workplace) -> dict[str, Any]:
 def specs_of(side: str, size: Size, count: int) -> list[BatchSpec]:
     """The batches of a side: the first makes the state that the others find."""
     if side == "windows":
-        return [BatchSpec(size.window_rows, 1_000)] * (count + 1)
+        return [BatchSpec(size.large_rows, 1_000)] * (count + 1)
+    if side == "large":
+        first = BatchSpec(size.keys, size.keys, "distinct")
+        return [first] + [BatchSpec(size.large_rows, size.keys)] * count
     if side in ("upserts", "last_rows"):
         first = BatchSpec(size.upsert_keys, size.upsert_keys, "distinct")
         return [first] + [BatchSpec(size.upserted, size.upsert_keys, "distinct")] * count
@@ -143,7 +149,7 @@ def in_one_session(
     parameters = {"input": str(data.path), "output": str(work / "output")}
     if side == "two_sources":
         parameters["other"] = str(dataset(specs, with_time=True, seed=2).path)
-    pipeline = getattr(everyday, {"batches": "balances"}.get(side, side))
+    pipeline = getattr(everyday, {"batches": "balances", "large": "balances"}.get(side, side))
     switches, spent, ends = Switches(), [], [0.0]
     switches.off(off)
 
@@ -160,7 +166,7 @@ def in_one_session(
     sides.stateflow_run(sides.session(), pipeline, parameters, work, each=each)
     if len(spent) < len(specs):
         raise AssertionError(f"{side} ran {len(spent)} batches of {len(specs)}")
-    if side == "batches":
+    if pipeline is everyday.balances:
         sides.check_totals(work / "output", data)
     measured = spent[warm_up : warm_up + len(plan)]
     return measured if batches else paired(plan, measured)
@@ -268,7 +274,7 @@ def section(results: Results, size: Size) -> Section:
 
 
 FULL = {
-    "batches": 10, "windows": 5, "upserts": 5, "growing": 5, "last_rows": 5, "two_sources": 10, "two_tables": 10, "next_run": 5, "sessions": 5,
+    "batches": 10, "large": 5, "windows": 5, "upserts": 5, "growing": 5, "last_rows": 5, "two_sources": 10, "two_tables": 10, "next_run": 5, "sessions": 5,
 }  # fmt: skip
 MEASUREMENT = Measurement(
     "tricks",

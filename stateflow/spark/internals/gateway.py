@@ -85,7 +85,7 @@ def hadoop_setting(spark: SparkSession, name: str) -> str:
 def java_array(spark: SparkSession, kind: Any, *items: Any) -> Any:
     """An array of objects, which Py4J makes of no list."""
     context: Any = spark.sparkContext
-    array = context._gateway.new_array(kind._of, len(items))
+    array = context._gateway.new_array(kind, len(items))
     for at, item in enumerate(items):
         array[at] = item
     return array
