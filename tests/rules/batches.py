@@ -149,7 +149,7 @@ RULES: tuple[Rule, ...] = (
         (_ASKED, _REFUSED),
     ),
     rule(
-        "a batch that is decided is not tried again",
+        "no batch is tried again behind a delivery that failed",
         "spark/loop.py",
         "                decided = self._in_flight.failed or",
         "                decided =",

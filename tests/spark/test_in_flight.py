@@ -321,7 +321,7 @@ def test_with_one_in_flight_no_batch_is_evaluated_during_a_delivery(
 
 @pytest.mark.parametrize("most", [1, 2])
 def test_a_delivery_that_fails_ends_the_run_and_the_next_one_delivers_it_once(
-    bench: Workbench, most: int
+    bench: Workbench, evaluated: list[float], most: int
 ) -> None:
     deliveries = Deliveries()
 
@@ -337,6 +337,7 @@ def test_a_delivery_that_fails_ends_the_run_and_the_next_one_delivers_it_once(
             failure_backoff="1 ms",
         )
     assert len(deliveries.began) == 2
+    assert len(evaluated) <= most + 1, "no batch is tried again"
     bench.run(pipeline(bench, deliveries), max_concurrent_checkpoints=most)
     assert counts(deliveries) == ALL
 
