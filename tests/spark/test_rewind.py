@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,9 +11,14 @@ from pyspark.sql import SparkSession
 import stateflow as sf
 from stateflow.config.options import load
 from stateflow.errors import DisagreementError
+from stateflow.format.records import Prepared
 from stateflow.jobs.job import Job
+from stateflow.pipelines.inputs.tables import delta
 from stateflow.spark.internals.delta_log import DeltaLog, LoggedCommit
 from stateflow.spark.sinks.delta_rewind import find_rewind
+from stateflow.spark.sinks.delta_upsert import DeltaUpsert
+from stateflow.spark.sinks.kinds import prepare_rewind
+from stateflow.testing.sink_log import SinkLog
 from tests.spark.pipelines import ORDER, Order, Sum, Workbench, at
 from tests.spark.sink_places import contents, versions
 
@@ -55,6 +61,33 @@ def test_a_slot_that_the_log_has_forgotten_is_refused() -> None:
         find_rewind(LOG, APP, 7, "t")
     with pytest.raises(DisagreementError, match="no commit of slot 5"):
         find_rewind(LOG[:2], APP, 5, "t")
+
+
+def test_a_table_whose_files_of_then_are_gone_is_not_taken_back_but_to_a_later_slot(
+    spark: SparkSession, path: Path, log: SinkLog
+) -> None:
+    sink = DeltaUpsert(delta(str(path)), ["id"], None)
+    schema = "id long, v string"
+    sink.open(spark, spark.createDataFrame([], schema).schema)
+    files: list[set[Path]] = []
+    for value in "abc":
+        newest = log.prepare(sink, spark.createDataFrame([(1, value)], schema).coalesce(1))
+        log.commit(newest)
+        files.append(set(path.glob("*.parquet")))
+    for file in files[0]:
+        file.unlink()  # as VACUUM does
+    log.slot += 1
+
+    def rewound(slot: int) -> Prepared:
+        return log.stored(prepare_rewind(spark, newest, log.at(), log.last, slot))
+
+    with pytest.raises(
+        DisagreementError, match=r"1 of its files are gone .*was it vacuumed\?\); choose a later checkpoint"
+    ):
+        rewound(1)
+    assert contents(spark, path, "v") == ["c"]
+    assert log.commit(rewound(2)) == "committed"
+    assert contents(spark, path, "v") == ["b"]
 
 
 def pipeline(bench: Workbench) -> sf.Pipeline:
