@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from stateflow.format.records import FileRef, Shard
+from stateflow.state.backends.line import Line
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,27 @@ Fetch = Callable[[FileRef], Path]
 """A verified local copy of a referenced file, never to be written to."""
 
 
+class RemoteFiles(Protocol):
+    """Files of a shard that this host does not have, and of which a backend may read parts in place of fetching them."""
+
+    @property
+    def line(self) -> Line:
+        """The line to the store, as measured so far."""
+        ...
+
+    def has(self, ref: FileRef) -> bool:
+        """Whether it is one of these files."""
+        ...
+
+    def read(self, ref: FileRef, begin: int, length: int) -> bytes:
+        """Bytes of the file, unverified. CorruptError if it ends before or is missing."""
+        ...
+
+    def complete(self, ref: FileRef, path: Path) -> None:
+        """The backend has put together all of the file: CorruptError if it is another one than `ref` says."""
+        ...
+
+
 MergeShard = Callable[[Shard, Path, Fetch], Snapshot]
 
 
@@ -105,6 +127,9 @@ class OpenShard(Protocol):
     """How a backend opens a handle; `shard.files` empty means an empty shard.
 
     When the physical range is wider than `first..last`, what lies outside is deleted before anything is read.
+    A backend that knows no parts of files fetches those of `remote`, too.
     """
 
-    def __call__(self, shard: Shard, directory: Path, fetch: Fetch) -> Backend: ...
+    def __call__(
+        self, shard: Shard, directory: Path, fetch: Fetch, remote: RemoteFiles | None = None
+    ) -> Backend: ...

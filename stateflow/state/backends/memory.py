@@ -23,7 +23,7 @@ import xxhash
 from stateflow.errors import CorruptError, IncompatibleError, UsageError
 from stateflow.format.encoding import after, group_range
 from stateflow.format.records import Shard
-from stateflow.state.backends.base import Fetch, NewFile, OpenShard, Snapshot
+from stateflow.state.backends.base import Fetch, NewFile, OpenShard, RemoteFiles, Snapshot
 from stateflow.state.backends.corruption import translated
 from stateflow.state.backends.key_index import KeyIndex
 
@@ -181,7 +181,9 @@ def memory_backend(inline_threshold: int = 20 << 10) -> OpenShard:
     if not 0 <= inline_threshold <= 1 << 20:
         raise UsageError(f"inline_threshold is {inline_threshold} bytes: records hold at most {1 << 20}")
 
-    def open_shard(shard: Shard, directory: Path, fetch: Fetch) -> MemoryBackend:
+    def open_shard(
+        shard: Shard, directory: Path, fetch: Fetch, remote: RemoteFiles | None = None
+    ) -> MemoryBackend:
         return MemoryBackend(shard, directory, fetch, inline_threshold)
 
     return open_shard

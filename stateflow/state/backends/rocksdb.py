@@ -11,13 +11,13 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice, repeat
 from operator import itemgetter, le
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from rocksdict import (
     AccessType,
@@ -30,12 +30,13 @@ from rocksdict import (
 from stateflow.errors import CorruptError
 from stateflow.format.encoding import GROUP_WIDTH, PREFIX_WIDTH, after, group_range
 from stateflow.format.records import Shard
-from stateflow.state.backends.base import Fetch, NewFile, OpenShard, Snapshot
+from stateflow.state.backends.base import Fetch, NewFile, OpenShard, RemoteFiles, Snapshot
 from stateflow.state.backends.corruption import translated
 from stateflow.state.backends.disk_reads import DiskReads
 from stateflow.state.backends.key_index import KeyIndex
+from stateflow.state.backends.partial_tables import PartialTables
 from stateflow.state.backends.rocksdb_options import RocksOptions, database_options
-from stateflow.state.backends.rocksdb_scans import FEW, merged, swept
+from stateflow.state.backends.rocksdb_scans import FEW, Repair, merged, swept
 from stateflow.state.backends.walk import GLANCE, under, walk_or_sweep
 
 NAME: Final = "rocksdb"
@@ -48,6 +49,7 @@ _POINT_DELETES = 256
 """A range of up to so many entries is deleted one by one: range tombstones slow down all reads."""
 _OWN = re.compile(r"(?:CURRENT|MANIFEST-\d+|\d+\.sst)\Z")
 """The files of a snapshot. RocksDB could read its settings from a file of another name."""
+_Read = TypeVar("_Read")
 _ABSENT: Final[Any] = object()
 _value = itemgetter(1)
 _PATIENCE = 0.5
@@ -58,7 +60,14 @@ _GLANCE = 0.01
 class RocksBackend:
     """One open shard."""
 
-    def __init__(self, shard: Shard, directory: Path, fetch: Fetch, options: RocksOptions) -> None:
+    def __init__(
+        self,
+        shard: Shard,
+        directory: Path,
+        fetch: Fetch,
+        options: RocksOptions,
+        remote: RemoteFiles | None = None,
+    ) -> None:
         self._directory = directory
         self._options = options
         self._refs = shard.files
@@ -75,22 +84,25 @@ class RocksBackend:
         self._dense = True
         """Whether walking from key to key has paid so far."""
         self._disk_reads = DiskReads(directory)
+        self._parts = None if remote is None else PartialTables(remote)
+        """While it is there, every read says first what it will read."""
         self._db: Rdict | None = None
         self._beside = options.merged_beside(shard.bytes)
         self._database_options = database_options(options, shard.bytes)
         self._no_wal = WriteOptions()
         self._no_wal.disable_wal = True  # type: ignore[method-assign,assignment]
         try:
-            self._materialise(fetch)
-            self._db = self._database()
+            self._materialise(fetch, remote)
+            self._db = self._database_in_parts() if self._parts is not None else self._database()
         except Exception as error:
+            self._close_parts()
             shutil.rmtree(directory, ignore_errors=True)
             raise translated(error, directory) from error
         self._db.set_write_options(self._no_wal)
-        self._get = self._db.get
+        self._get = self._db.get if self._parts is None else self._get_in_parts
         self._clip(shard)
 
-    def _materialise(self, fetch: Fetch) -> None:
+    def _materialise(self, fetch: Fetch, remote: RemoteFiles | None) -> None:
         self._directory.mkdir(parents=True, exist_ok=True)
         for ref in self._refs:
             target = self._directory / ref.name
@@ -102,6 +114,8 @@ class RocksBackend:
                 )
             if ref.data is not None:
                 target.write_bytes(ref.data)
+            elif self._parts is not None and remote is not None and remote.has(ref):
+                self._parts.add(ref, target)
             elif ref.name.endswith(".sst"):
                 link(fetch(ref), target)
             else:
@@ -110,6 +124,43 @@ class RocksBackend:
 
     def _database(self) -> Rdict:
         return Rdict(str(self._directory), self._database_options)
+
+    def _database_in_parts(self) -> Rdict:
+        assert self._parts is not None
+        # A merge would read all of the tables.
+        self._database_options.set_disable_auto_compactions(True)
+        self._parts.fetch_tails()
+        opened = self._in_parts(lambda parts: None, self._database)
+        self._parts.opened(opened.live_files())
+        return opened
+
+    def _in_parts(self, need: Callable[[PartialTables], None], read: Callable[[], _Read]) -> _Read:
+        """Reads when what it needs is here. Should RocksDB miss something all the same, all is fetched, and it reads again."""
+        parts = self._parts
+        if parts is None or parts.whole:
+            return read()
+        need(parts)
+        try:
+            return read()
+        except Exception as error:
+            raised = translated(error, self._directory)
+            if parts.whole or not isinstance(raised, CorruptError):
+                raise raised from error
+        parts.fill()
+        return read()
+
+    def _get_in_parts(self, key: bytes) -> bytes | None:
+        if self._parts is None or self._parts.whole:
+            self._get = self._opened.get
+            return self._get(key)  # type: ignore[no-any-return]
+        value: bytes | None = self._in_parts(
+            lambda parts: parts.need_keys([key]), lambda: self._opened.get(key)
+        )
+        return value
+
+    def _close_parts(self) -> None:
+        if self._parts is not None:
+            self._parts.close()
 
     def _clip(self, shard: Shard) -> None:
         """Deletes the entries that belong to another shard since a rescale."""
@@ -150,6 +201,12 @@ class RocksBackend:
     def _look_up(self, keys: list[bytes]) -> list[bytes | None]:
         if self._bare:
             return [None] * len(keys)
+        if self._parts is not None and not self._parts.whole:
+            looked_up: Any = self._in_parts(
+                lambda parts: parts.need_keys(sorted(keys)),
+                lambda: self._opened[keys],  # type: ignore[index]
+            )
+            return list(looked_up)
         return self._disk_reads.look_up(self._opened, keys, self._in_memory)
 
     def _in_memory(self, keys: list[bytes]) -> list[bytes | None]:
@@ -197,7 +254,7 @@ class RocksBackend:
             self._buffer[key] = None
         if self._bare:
             return
-        stored = list(islice(self._stored(begin, end), _POINT_DELETES + 1))
+        stored = list(islice(self._stored(begin, end, few=True), _POINT_DELETES + 1))
         if len(stored) > _POINT_DELETES:
             self._delete_stored(begin, end)
         else:
@@ -210,6 +267,8 @@ class RocksBackend:
         except Exception as error:
             raise translated(error, self._directory) from error
         self._ranges += 1
+        if self._parts is not None:
+            self._parts.deleted(begin, end)
 
     def scan(self, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         if begin >= end:
@@ -224,6 +283,10 @@ class RocksBackend:
     def scan_many(self, begins: Sequence[bytes]) -> Iterator[list[tuple[bytes, bytes]]]:
         if self._bare:
             stored: Iterator[list[tuple[bytes, bytes]]] = repeat([], len(begins))
+        elif self._parts is not None and not self._parts.whole:
+            self._parts.need_ranges((begin, after(begin)) for begin in begins)
+            # Each by itself: an iterator without an end would go on to what nobody has asked for.
+            stored = (list(self._stored(begin, after(begin))) for begin in begins)
         else:
             stored = under(self._opened.iter(), begins)
         try:
@@ -241,12 +304,17 @@ class RocksBackend:
             return None
         # Nothing is written meanwhile, so the buffer's entries need not be copied.
         changed = ((key, self._buffer[key]) for key in self._buffered(begin, end))
-        stored = iter(()) if self._bare else self._stored(begin, end)
+        stored = iter(()) if self._bare else self._stored(begin, end, few=True)
         found = next(merged(stored, changed), None)
         return None if found is None else found[0]
 
-    def _stored(self, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        return _scanned(self._opened, self._directory, begin, end)
+    def _stored(self, begin: bytes, end: bytes, few: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        """What RocksDB has in the range; with `few` only the first entries are likely to be asked for."""
+        parts = self._parts
+        if parts is None or parts.whole:
+            return _scanned(self._opened, self._directory, begin, end)
+        parts.need_ranges([(begin, begin if few else end)])
+        return _scanned(self._opened, self._directory, begin, end, partial(_brought, parts, [(begin, end)]))
 
     def _buffered(self, begin: bytes, end: bytes) -> Iterator[bytes]:
         """Keys of the buffer in order. They are indexed when a scan asks, and those of its state alone: entries never leave
@@ -302,7 +370,12 @@ class RocksBackend:
             self._flushed.append(Path(path).stat().st_size)
             moving = IngestExternalFileOptions()
             moving.set_move_files(True)
-            self._opened.ingest_external_file([path], moving)
+            # RocksDB looks where the file's first key belongs.
+            smallest = keys[order[0]]
+            self._in_parts(
+                lambda parts: parts.need_ranges([(smallest, smallest)]),
+                lambda: self._opened.ingest_external_file([path], moving),
+            )
         except Exception as error:
             raise translated(error, self._directory) from error
         self._spills += 1
@@ -319,10 +392,12 @@ class RocksBackend:
             if self._ranges:
                 opened.flush()
             crowded = self._beside and self._runs(opened) > self._options.runs
-            if not self._beside:
-                self._settle(opened)
-            elif self._runs(opened) > self._options.most_runs:
-                opened.set_options({"disable_auto_compactions": "false"})
+            whole = self._parts is None or self._parts.whole
+            if (whole and not self._beside) or self._runs(opened) > self._options.most_runs:
+                if self._parts is not None:
+                    self._parts.fill()
+                if self._parts is not None or self._beside:
+                    opened.set_options({"disable_auto_compactions": "false"})
                 self._settle(opened)
         except Exception as error:
             raise translated(error, self._directory) from error
@@ -423,6 +498,7 @@ class RocksBackend:
         return Snapshot(kept, tuple(new), entries, self._compacted_in(live), metrics)
 
     def _shut(self) -> None:
+        self._close_parts()
         if self._db is not None:
             self._db.close()
             self._db = None
@@ -484,7 +560,9 @@ def rocksdb_reader(options: RocksOptions | None = None) -> OpenShard:
     """Opens shards for reading only."""
     chosen = options or RocksOptions()
 
-    def open_shard(shard: Shard, directory: Path, fetch: Fetch) -> RocksReader:
+    def open_shard(
+        shard: Shard, directory: Path, fetch: Fetch, remote: RemoteFiles | None = None
+    ) -> RocksReader:
         return RocksReader(shard, directory, fetch, chosen)
 
     return open_shard
@@ -494,16 +572,31 @@ def rocksdb_backend(options: RocksOptions | None = None) -> OpenShard:
     """Opens shards with these options."""
     chosen = options or RocksOptions()
 
-    def open_shard(shard: Shard, directory: Path, fetch: Fetch) -> RocksBackend:
-        return RocksBackend(shard, directory, fetch, chosen)
+    def open_shard(
+        shard: Shard, directory: Path, fetch: Fetch, remote: RemoteFiles | None = None
+    ) -> RocksBackend:
+        return RocksBackend(shard, directory, fetch, chosen, remote)
 
     return open_shard
 
 
-def _scanned(opened: Rdict, directory: Path, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+def _brought(parts: PartialTables, ranges: list[tuple[bytes, bytes]]) -> bool:
+    """Brings the parts of these ranges, and when that was of no use, all of the tables. False if all are here."""
+    if parts.whole:
+        return False
+    if ranges:
+        parts.need_ranges([ranges.pop()])
+    else:
+        parts.fill()
+    return True
+
+
+def _scanned(
+    opened: Rdict, directory: Path, begin: bytes, end: bytes, repair: Repair | None = None
+) -> Iterator[tuple[bytes, bytes]]:
     """A view of what RocksDB has now, whatever is written later."""
     try:
-        lists = swept(opened, begin, end, FEW)
+        lists = swept(opened, begin, end, FEW, repair)
     except Exception as error:
         raise translated(error, directory) from error
     return chain.from_iterable(_guarded(lists, directory))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from operator import itemgetter
 from typing import Any
@@ -19,8 +19,12 @@ _AHEAD = 4 << 20
 """Bytes of values that a list has at most, if they are as long as those of the list before."""
 
 
+Repair = Callable[[], bool]
+"""Brings parts of files that were missing, so that what could not be read can be; False if none are missing."""
+
+
 def swept(
-    opened: Rdict, begin: bytes, end: bytes, first: int = _SWEEP
+    opened: Rdict, begin: bytes, end: bytes, first: int = _SWEEP, repair: Repair | None = None
 ) -> Iterator[list[tuple[bytes, bytes]]]:
     """All entries of this moment, in lists; the argument is the length of the first list. This takes half of the time of single
     steps, since Python makes none of them."""
@@ -28,11 +32,11 @@ def swept(
     reading.set_iterate_upper_bound(end)
     # Both are views of now, and not of the first step.
     entries = opened.items(from_key=begin, read_opt=reading)
-    return _lists(begin, first, reading, entries, opened.iter(reading))
+    return _lists(begin, first, reading, entries, opened.iter(reading), repair)
 
 
 def _lists(
-    begin: bytes, size: int, reading: ReadOptions, entries: Any, at: RdictIter
+    begin: bytes, size: int, reading: ReadOptions, entries: Any, at: RdictIter, repair: Repair | None
 ) -> Iterator[list[tuple[bytes, bytes]]]:
     """Keeps `reading` alive, which owns the upper bound: RocksDB has only a bare pointer to it, and without the bound a
     scan runs on into other keys and states."""
@@ -43,13 +47,34 @@ def _lists(
         width = sum(map(len, map(_value, chunk))) // len(chunk)
         size = max(1, min(size * 8, _SWEEP, _AHEAD // (width + 1)))
     # `items` ends silently at a damaged block. An iterator that steps on from there reports it.
-    at.seek(begin if last is None else last)
-    if last is not None and at.valid():
-        at.next()
-    at.status()
-    if at.valid():
-        raise CorruptError("a scan ended before its end; run `stateflow verify`")
+    repaired = False
+    while True:
+        at.seek(begin if last is None else last)
+        if last is not None and at.valid():
+            at.next()
+        try:
+            at.status()
+        except Exception:
+            if repair is None or not repair():
+                raise
+            repaired = True
+            continue
+        if not at.valid():
+            break
+        if not repaired:
+            raise CorruptError("a scan ended before its end; run `stateflow verify`")
+        chunk = _steps(at, size)
+        last = chunk[-1][0]
+        yield chunk
     del reading
+
+
+def _steps(at: Any, count: int) -> list[tuple[bytes, bytes]]:
+    entries = []
+    while at.valid() and len(entries) < count:
+        entries.append((at.key(), at.value()))
+        at.next()
+    return entries
 
 
 def merged(

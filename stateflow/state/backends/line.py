@@ -1,0 +1,46 @@
+"""What the line to a store gives, as measured, and whether parts of files or whole files are there sooner. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+AT_ONCE: Final = 16
+"""Requests on their way together. More gave nothing, on the tests' servers."""
+_NEWS = 0.3
+"""Share of the newest measurement."""
+_LEAST_DELAY = 1e-4
+
+class Line:
+    """The delay of a request and the bytes a second of all requests together. One that nothing was sent over is taken for a usual one."""
+
+    def __init__(self, delay: float = 0.02, rate: float = 200e6) -> None:
+        self.delay = delay
+        self.rate = rate
+
+    def measured(self, requests: int, size: int, seconds: float) -> None:
+        """Requests, sent together, have brought so many bytes. They tell of what has taken most of their time."""
+        waves = -(-requests // AT_ONCE)
+        if waves * self.delay > size / self.rate:
+            delay = max(_LEAST_DELAY, (seconds - size / self.rate) / waves)
+            self.delay += _NEWS * (delay - self.delay)
+        elif size:
+            rate = size / max(seconds - waves * self.delay, seconds / 10, 1e-6)
+            self.rate += _NEWS * (rate - self.rate)
+
+    def seconds(self, requests: int, size: int) -> float:
+        """How long so many requests take that are sent together."""
+        return -(-requests // AT_ONCE) * self.delay + size / self.rate
+
+    @property
+    def gap(self) -> int:
+        """Bytes that are carried in the time of one more request, when many are on their way."""
+        return int(self.delay / AT_ONCE * self.rate)
+
+
+def whole_pays(line: Line, spent: float, requests: int, size: int, rest: int) -> bool:
+    """Whether to fetch all that is missing, in place of what is asked for now. `spent`: seconds that parts have taken so far.
+
+    Nobody knows what will be asked for next. Parts may take half of the time that the rest takes: so a batch never waits more than
+    half as long again as for whole files.
+    """
+    return 2 * (spent + line.seconds(requests, size)) >= line.seconds(1, rest)

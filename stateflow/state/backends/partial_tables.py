@@ -1,0 +1,228 @@
+"""Large tables of a shard of which the host gets only the parts that a batch reads.
+
+A table begins as a file of its full size that is empty but for its tail: the index, the filter, what else RocksDB reads to open
+it. Before RocksDB reads data, the blocks that it will read are fetched and written into the file.
+
+Only speed rests on what is foreseen here. RocksDB checks each block's checksum, so a block that is missing is an error, and never
+wrong entries: then all that is missing is fetched, and RocksDB reads again.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+from stateflow.format.records import FileRef
+from stateflow.state.backends.base import RemoteFiles
+from stateflow.state.backends.line import AT_ONCE, whole_pays
+from stateflow.state.backends.spans import Held, Span, coalesced, pieces
+from stateflow.state.backends.tables import Handle, Table, Tail, UnknownTable, stored_size, tail_begin
+
+TAIL: Final = 256 << 10
+"""Bytes of a table's end that are fetched first. So many are carried in the time of a request; most tails are smaller."""
+_PIECE = 4 << 20
+"""Bytes of one request when all of a table is fetched."""
+_JUDGED = 512
+"""Keys or ranges after which what they need is judged."""
+_UNREADABLE = (UnknownTable, struct.error, IndexError)
+
+
+@dataclass(eq=False)
+class _File:
+    """A table that is not whole."""
+
+    ref: FileRef
+    path: Path
+    descriptor: int
+    held: Held = field(default_factory=Held)
+    table: Table | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A table of the open database, whether it is whole or not."""
+
+    first: bytes
+    last: bytes
+    file: _File | None
+
+
+class PartialTables:
+    """The tables of one shard that are not whole. It is not safe for several threads."""
+
+    def __init__(self, remote: RemoteFiles) -> None:
+        self._remote = remote
+        self._files: list[_File] = []
+        self._runs: list[list[_Place]] = []
+        """The tables, by sorted run, in the order of their keys. Those of a run do not overlap."""
+        self._tombstones: list[tuple[bytes, bytes]] = []
+        self._threads = ThreadPoolExecutor(AT_ONCE, "table-parts")
+        self._spent = 0.0
+        self.whole = False
+
+    def add(self, ref: FileRef, target: Path) -> None:
+        """Makes the file, with nothing in it yet."""
+        descriptor = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        self._files.append(_File(ref, target, descriptor))
+        os.ftruncate(descriptor, ref.size)
+
+    def fetch_tails(self) -> None:
+        """Fetches what RocksDB reads to open the tables."""
+        if not self._files:
+            self.whole = True
+            return
+        self._fetch([(file, (max(0, file.ref.size - TAIL), file.ref.size)) for file in self._files])
+        try:
+            begins = [(file, tail_begin(_tail(file, TAIL))) for file in self._files]
+            self._fetch(
+                [(file, span) for file, at in begins for span in file.held.missing(at, file.ref.size)]
+            )
+            for file, at in begins:
+                file.table = Table(_tail(file, file.ref.size - at))
+        except _UNREADABLE:
+            self.fill()
+
+    def opened(self, live_files: Sequence[Mapping[str, Any]]) -> None:
+        """RocksDB has opened the tables, and says where each belongs."""
+        names = {file.path.name: file for file in self._files}
+        runs: dict[object, list[_Place]] = {}
+        for each in live_files:
+            name, level = str(each["name"]).lstrip("/"), int(each["level"])
+            place = _Place(each["start_key"], each["end_key"], names.get(name))
+            runs.setdefault(level or name, []).append(place)
+        self._runs = [sorted(run, key=lambda place: place.first) for run in runs.values()]
+        self._tombstones = [
+            stone for file in self._files if file.table is not None for stone in file.table.tombstones
+        ]
+
+    def deleted(self, begin: bytes, end: bytes) -> None:
+        """A range of keys is deleted: RocksDB now goes on behind it when it comes upon it."""
+        self._tombstones.append((begin, end))
+
+    def need_keys(self, keys: Iterable[bytes]) -> None:
+        """Fetches what RocksDB reads to look up these keys."""
+        self._need(self._spans_of_key(key) for key in keys)
+
+    def need_ranges(self, ranges: Iterable[tuple[bytes, bytes]]) -> None:
+        """Fetches what RocksDB reads to scan from each begin to its end; a range without a length stands for the entry that follows."""
+        self._need(self._spans_of_range(begin, end) for begin, end in ranges)
+
+    def fill(self) -> None:
+        """Fetches all that is missing, and compares the files with their checksums."""
+        if self.whole:
+            return
+        gap = self._remote.line.gap
+        self._fetch(
+            [
+                (file, piece)
+                for file in self._files
+                for span in coalesced(file.held.missing(0, file.ref.size), gap)
+                for piece in pieces(span, _PIECE)
+            ]
+        )
+        list(self._threads.map(lambda file: self._remote.complete(file.ref, file.path), self._files))
+        self.whole = True
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        for file in self._files:
+            os.close(file.descriptor)
+        self._files, self._runs = [], []
+
+    def _need(self, needs: Iterator[list[tuple[_File, Span]]]) -> None:
+        if self.whole:
+            return
+        wanted: dict[_File, list[Span]] = {}
+        judged: list[tuple[_File, Span]] = []
+        line = self._remote.line
+        rest = sum(file.ref.size - file.held.size for file in self._files)
+        try:
+            while some := list(islice(needs, _JUDGED)):
+                for file, span in (each for every in some for each in every):
+                    wanted.setdefault(file, []).extend(file.held.missing(*span))
+                judged = [
+                    (file, span) for file, spans in wanted.items() for span in coalesced(spans, line.gap)
+                ]
+                size = sum(end - begin for _, (begin, end) in judged)
+                if judged and whole_pays(line, self._spent, len(judged), size, rest):
+                    return self.fill()
+        except _UNREADABLE:
+            return self.fill()
+        self._fetch(judged)
+
+    def _spans_of_key(self, key: bytes) -> list[tuple[_File, Span]]:
+        found = []
+        for run in self._runs:
+            at = _first_reaching(run, key)
+            if at < len(run) and run[at].first <= key:
+                file = run[at].file
+                if file is not None and file.table is not None and file.table.may_have(key):
+                    found += _spans(file, file.table.blocks(key, key))
+        return found
+
+    def _spans_of_range(self, begin: bytes, end: bytes) -> list[tuple[_File, Span]]:
+        found = list(self._spans_between(begin, end))
+        # RocksDB goes on behind a deleted range without reading what is in it.
+        for first, last in self._tombstones:
+            if first <= end and last > begin:
+                found += self._spans_between(last, last)
+        return found
+
+    def _spans_between(self, begin: bytes, end: bytes) -> Iterator[tuple[_File, Span]]:
+        for run in self._runs:
+            for at in range(_first_reaching(run, begin), len(run)):
+                place = run[at]
+                if place.file is not None and place.file.table is not None:
+                    first = begin if place.first < begin else None
+                    last = end if place.last >= end else None
+                    yield from _spans(place.file, place.file.table.blocks(first, last))
+                # Beyond its last block an iterator goes on to the next table.
+                if place.first >= end or place.last > end:
+                    break
+
+    def _fetch(self, spans: Sequence[tuple[_File, Span]]) -> None:
+        if not spans:
+            return
+        began = time.perf_counter()
+        futures = [self._threads.submit(self._bring, file, *span) for file, span in spans]
+        try:
+            size = sum(future.result() for future in futures)
+        except BaseException:
+            for future in futures:
+                future.cancel()
+            raise
+        took = time.perf_counter() - began
+        self._spent += took
+        self._remote.line.measured(len(spans), size, took)
+        for file, span in spans:
+            file.held.add(*span)
+
+    def _bring(self, file: _File, begin: int, end: int) -> int:
+        body = memoryview(self._remote.read(file.ref, begin, end - begin))
+        at = 0
+        while at < len(body):
+            at += os.pwrite(file.descriptor, body[at:], begin + at)
+        return at
+
+
+def _tail(file: _File, length: int) -> Tail:
+    length = min(length, file.ref.size)
+    return Tail(os.pread(file.descriptor, length, file.ref.size - length), file.ref.size)
+
+
+def _first_reaching(run: Sequence[_Place], key: bytes) -> int:
+    """The first table of the run that does not end before the key."""
+    return bisect_left(run, key, key=lambda place: place.last)
+
+
+def _spans(file: _File, blocks: Sequence[Handle]) -> list[tuple[_File, Span]]:
+    """Data blocks follow each other without a gap."""
+    return [(file, (blocks[0][0], blocks[-1][0] + stored_size(blocks[-1])))] if blocks else []
