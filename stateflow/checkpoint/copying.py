@@ -27,7 +27,7 @@ def copy_files(
     """The record with copies for the references that `which` picks, and their bytes. `store_of`: by a reference's base."""
     refs = {ref.place: ref for ref in references(record) if ref.path and needs_copy(ref)}
     paths = {
-        place: writer.layout.shared_file(
+        place: writer.layout.shared_copy(
             writer.epoch, writer.next_slot, ids(), Path(ref.name).suffix or ".bin"
         )
         for place, ref in refs.items()

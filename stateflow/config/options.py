@@ -241,6 +241,11 @@ class Options:
         "Where the files of a shard from 16 MB on are merged. inside: in the batch that finds too many. beside: in the workers, beside "
         "the batches. auto: beside where the run does not end by itself (trigger), else inside.",
     )
+    rocksdb_fetch: Literal["auto", "whole"] = _choice(
+        ("auto", "whole"),
+        "What a task fetches of state files from 16 MB on that its host does not have. whole: the files. auto: what the batch reads of them, "
+        "where that is there sooner; where the run does not end by itself (trigger), the files follow behind the batch.",
+    )
     rocksdb_compaction_budget: int = _size(
         "512 MB",
         "The most bytes that one shard compacts on purpose in one batch; 0 for none.",

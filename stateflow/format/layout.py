@@ -15,6 +15,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 _SLOT = re.compile(r"(?:.*/)?chk-(\d{8,15})/([^/]+)\Z")
 _EPOCH = re.compile(r"(?:.*/)?epochs/(\d{8,15})\Z")
 _SEGMENT = re.compile(r"(?:.*/)?statistics/c(\d{8,15})-(\d{1,9})-([0-9a-f]{16})\.jsonl\Z")
+_COPY = "copy-"
+_COPIED_FILE = re.compile(rf"(?:.*/)?shared/e\d+-c\d+-{_COPY}[^/]+\Z")
 _STATE_FILE = re.compile(r"(?:.*/)?(?:shared|staged)/e(\d+)-c(\d+)-[^/]+\Z")
 _SAVEPOINT_FILE = re.compile(
     r"(?:state/[^/]+-\d{6,}(?:\.\w+)?|tables/.+/g\d{5,}-[^/]+\.parquet|built-\w+/shared/e\d+-c\d+-[^/]+)\Z"
@@ -90,6 +92,10 @@ class JobLayout:
 
     def shared_file(self, epoch: int, slot: int, unique: str, suffix: str) -> str:
         return f"{self.job}/shared/e{epoch}-c{slot}-{unique}{suffix}"
+
+    def shared_copy(self, epoch: int, slot: int, unique: str, suffix: str) -> str:
+        """A file that was copied from elsewhere, such as a savepoint."""
+        return self.shared_file(epoch, slot, f"{_COPY}{unique}", suffix)
 
     def staged_file(self, epoch: int, slot: int, unique: str, suffix: str) -> str:
         return f"{self.job}/staged/e{epoch}-c{slot}-{unique}{suffix}"
@@ -207,6 +213,11 @@ def first_slot_of(path: str) -> int:
     """The lowest slot of a segment of the history; 0 when the name does not say so."""
     match = _SEGMENT.match(path)
     return int(match[1]) if match else 0
+
+
+def is_copy(path: str) -> bool:
+    """True for a state file that was copied from elsewhere: its bytes may be somebody else's."""
+    return _COPIED_FILE.match(path) is not None
 
 
 def origin_of(path: str) -> tuple[int, int] | None:

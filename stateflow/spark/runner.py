@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -68,7 +68,7 @@ from stateflow.spark.sources.positions import (
     Bound,
 )
 from stateflow.spark.task.failures import translated
-from stateflow.spark.task.storage import TaskStorage, task_storage
+from stateflow.spark.task.storage import TaskStorage, large_files_of_run, task_storage
 from stateflow.state.backends.choice import open_backend_of_run
 from stateflow.storage.roots import open_store
 from stateflow.storage.scratch import new_scratch, remove_scratch, sweep_scratch
@@ -416,7 +416,8 @@ class _Run:
         )
 
         def storage_of(slot: int) -> TaskStorage:
-            return task_storage(options, options.checkpoint_dir, self.job, writer.epoch, slot)
+            made = task_storage(options, options.checkpoint_dir, self.job, writer.epoch, slot)
+            return replace(made, large_files=large_files_of_run(options))
 
         return BatchLoop(
             spark=spark,

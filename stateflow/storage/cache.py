@@ -122,6 +122,13 @@ class FileCache:
             if not local.exists():
                 raise NotFoundError(f"{local} does not exist: it cannot be added to the cache {self.folder}")
 
+    def part(self, store: Store, ref: FileRef, begin: int, length: int) -> bytes:
+        """Bytes of a file that is not here, as the store has them: compared with nothing, and not kept."""
+        body = store.read_range(ref.path, (ref.offset or 0) + begin, length)
+        with self._lock:
+            self.bytes_fetched += len(body)
+        return body
+
     def distrust(self, store: Store, ref: FileRef) -> None:
         """Removes a damaged entry: whoever needs the file next fetches and checks it again."""
         self._entry(store, ref).unlink(missing_ok=True)

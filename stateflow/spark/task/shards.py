@@ -15,8 +15,10 @@ from stateflow.checkpoint.rescale import joined
 from stateflow.format.encoding import group_range
 from stateflow.format.records import ExpiryShare, FileRef, Shard
 from stateflow.spark.task.merges import begin_merge, take_merge
+from stateflow.spark.task.remote_files import TaskRemoteFiles, begin_fetch, remote_files
 from stateflow.spark.task.storage import TaskStorage
 from stateflow.state.backends.base import Backend, Fetch, NewFile, OpenShard, Snapshot
+from stateflow.state.backends.line import Line
 from stateflow.state.expiry.shares import joined_shares
 from stateflow.storage.files import inline, upload_file
 from stateflow.storage.scratch import remove_scratch
@@ -38,6 +40,7 @@ class TaskShards:
         storage: TaskStorage,
         open_shard: Callable[[str], OpenShard],
         join_limit: int = 0,
+        in_parts: bool = True,
     ) -> None:
         self._parts = joined(shards, join_limit)
         self.inputs = tuple(map(_joined_shard, self._parts))
@@ -52,6 +55,11 @@ class TaskShards:
         self._storing: dict[int, list[Future[None]]] = {}
         """Their merged files on their way to the store."""
         self._pool: ThreadPoolExecutor | None = None
+        self._line = Line()
+        self._in_parts = in_parts
+        """Whether parts of large files may be read. They no longer are when a shard needed so many that all were fetched: keys are
+        spread alike over shards."""
+        self._remote: dict[int, TaskRemoteFiles] = {}
         self._counting = threading.Lock()
         self.metrics: dict[str, float] = dict.fromkeys(
             ("opened", "open_s", "snapshot_s", "upload_s", "uploaded_bytes", "uploaded_files", "compacted_bytes",
@@ -70,13 +78,21 @@ class TaskShards:
         directory.mkdir()
         fetched = self._folder / f"{index}-fetched"
         fetched.mkdir()
+        refs = [ref for part in self._parts[index] for ref in part.files]
+        remote = None
+        if self._in_parts and len(self._parts[index]) == 1:
+            remote = remote_files(refs, self._storage, self._line)
         fetch = self._fetched_at_once(
-            [ref for part in self._parts[index] for ref in part.files],
+            [ref for ref in refs if remote is None or not remote.has(ref)],
             self._storage.cache().fetcher(self._storage.store, fetched),
         )
         if len(self._parts[index]) == 1:
             shard, fetch = self._with_merge(index, shard, fetch)
-        backend = self._open_shard(shard.backend)(shard, directory, fetch)
+        if remote is None:
+            backend = self._open_shard(shard.backend)(shard, directory, fetch)
+        else:
+            self._remote[index] = remote
+            backend = self._open_shard(shard.backend)(shard, directory, fetch, remote)
         self._open.append(backend)
         if len(self._parts[index]) > 1:
             self._fill(backend, index, fetch)
@@ -139,6 +155,7 @@ class TaskShards:
 
     def keep(self, index: int, backend: Backend) -> None:
         """The task has only read the shard: its handle stays as it is, or names what was merged beside the batches."""
+        self._judge_parts(index)
         backend.close()
         self._open.remove(backend)
         if index in self._taken:
@@ -160,6 +177,7 @@ class TaskShards:
         """Takes the shard's snapshot and uploads its files in the background."""
         began = time.perf_counter()
         snapshot = backend.snapshot()
+        self._judge_parts(index)
         self.metrics["snapshot_s"] += time.perf_counter() - began
         self.metrics["compacted_bytes"] += snapshot.compacted_bytes
         for name, value in snapshot.metrics.items():
@@ -170,6 +188,10 @@ class TaskShards:
         self._handles[index] = threads.submit(
             self._finish, index, backend, snapshot, uploads, timers, expiries, expiring
         )
+
+    def _judge_parts(self, index: int) -> None:
+        if index in self._remote and not self._remote[index].paid:
+            self._in_parts = False
 
     def _finish(
         self,
@@ -226,9 +248,16 @@ class TaskShards:
 
     def handles(self) -> tuple[Shard, ...]:
         """Waits until every file is stored. The first failed upload raises its error."""
-        return tuple(
+        handles = tuple(
             shard for h in self._handles for shard in ((h.result(),) if isinstance(h, Future) else h)
         )
+        if self._storage.large_files == "parts first":
+            remote = self._remote.values()
+            here = {ref for shard in handles for ref in shard.files}
+            lacking = [ref for ref in here if any(each.has(ref) and each.paid for each in remote)]
+            if lacking:
+                begin_fetch(lacking, self._storage)
+        return handles
 
     def figures(self) -> dict[str, float]:
         """The task's own figures, for its ack."""

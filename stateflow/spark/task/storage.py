@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from stateflow.config.options import Options, cache_folder, scratch_parent
 from stateflow.format.layout import JobLayout
@@ -15,6 +16,8 @@ from stateflow.storage.roots import local_folder, open_recorded
 from stateflow.storage.scratch import new_scratch
 from stateflow.storage.store import Store
 
+LargeFiles = Literal["whole", "parts", "parts first"]
+"""parts: what the batch reads. parts first: the whole files follow behind the batch, for the next one."""
 _caches: dict[tuple[str, int], FileCache] = {}
 
 
@@ -34,6 +37,8 @@ class TaskStorage:
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     inline_threshold: int = 20 << 10
     """A small file of state of at most so many bytes travels inside the record."""
+    large_files: LargeFiles = "whole"
+    """What a task fetches of large state files that the host does not have."""
     join_limit: int = 0
     """Neighbouring shards of a subtask are joined while they have at most so many bytes together."""
 
@@ -81,3 +86,10 @@ def task_storage(options: Options, root: str, job: str, epoch: int, slot: int) -
         inline_threshold=options.inline_threshold,
         join_limit=options.shard_join_limit,
     )
+
+
+def large_files_of_run(options: Options) -> LargeFiles:
+    """What the tasks of a run fetch. A run that ends by itself leaves nobody who would wait for whole files."""
+    if options.rocksdb_fetch == "whole":
+        return "whole"
+    return "parts" if options.trigger == "drain" else "parts first"

@@ -199,7 +199,12 @@ class Subtask:
         self._index = context.partitionId() if context is not None else 0
         self._attempt = context.taskAttemptId() if context is not None else 0
         self._shards = TaskShards(
-            task.shards[self._index], task.storage, task.open_shard, task.storage.join_limit
+            task.shards[self._index],
+            task.storage,
+            task.open_shard,
+            task.storage.join_limit,
+            # Whatever has failed the first attempt, the next one checks whole files.
+            in_parts=context is None or context.attemptNumber() == 0,
         )
         self._widest = Widest()
         self._work = task.work(self._index, self._shards.inputs, self._widest.of(batches))

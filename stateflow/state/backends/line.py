@@ -10,6 +10,7 @@ _NEWS = 0.3
 """Share of the newest measurement."""
 _LEAST_DELAY = 1e-4
 
+
 class Line:
     """The delay of a request and the bytes a second of all requests together. One that nothing was sent over is taken for a usual one."""
 

@@ -10,7 +10,6 @@ wrong entries: then all that is missing is fetched, and RocksDB reads again.
 from __future__ import annotations
 
 import os
-import struct
 import time
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,7 +23,7 @@ from stateflow.format.records import FileRef
 from stateflow.state.backends.base import RemoteFiles
 from stateflow.state.backends.line import AT_ONCE, whole_pays
 from stateflow.state.backends.spans import Held, Span, coalesced, pieces
-from stateflow.state.backends.tables import Handle, Table, Tail, UnknownTable, stored_size, tail_begin
+from stateflow.state.backends.tables import UNREADABLE, Handle, Table, Tail, stored_size, tail_begin
 
 TAIL: Final = 256 << 10
 """Bytes of a table's end that are fetched first. So many are carried in the time of a request; most tails are smaller."""
@@ -32,7 +31,6 @@ _PIECE = 4 << 20
 """Bytes of one request when all of a table is fetched."""
 _JUDGED = 512
 """Keys or ranges after which what they need is judged."""
-_UNREADABLE = (UnknownTable, struct.error, IndexError)
 
 
 @dataclass(eq=False)
@@ -87,7 +85,7 @@ class PartialTables:
             )
             for file, at in begins:
                 file.table = Table(_tail(file, file.ref.size - at))
-        except _UNREADABLE:
+        except UNREADABLE:
             self.fill()
 
     def opened(self, live_files: Sequence[Mapping[str, Any]]) -> None:
@@ -154,7 +152,7 @@ class PartialTables:
                 size = sum(end - begin for _, (begin, end) in judged)
                 if judged and whole_pays(line, self._spent, len(judged), size, rest):
                     return self.fill()
-        except _UNREADABLE:
+        except UNREADABLE:
             return self.fill()
         self._fetch(judged)
 
@@ -199,9 +197,8 @@ class PartialTables:
             for future in futures:
                 future.cancel()
             raise
-        took = time.perf_counter() - began
-        self._spent += took
-        self._remote.line.measured(len(spans), size, took)
+        self._remote.line.measured(len(spans), size, time.perf_counter() - began)
+        self._spent += self._remote.line.seconds(len(spans), size)
         for file, span in spans:
             file.held.add(*span)
 

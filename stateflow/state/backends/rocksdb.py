@@ -152,7 +152,7 @@ class RocksBackend:
     def _get_in_parts(self, key: bytes) -> bytes | None:
         if self._parts is None or self._parts.whole:
             self._get = self._opened.get
-            return self._get(key)  # type: ignore[no-any-return]
+            return self._get(key)
         value: bytes | None = self._in_parts(
             lambda parts: parts.need_keys([key]), lambda: self._opened.get(key)
         )

@@ -70,7 +70,7 @@ def _lists(
 
 
 def _steps(at: Any, count: int) -> list[tuple[bytes, bytes]]:
-    entries = []
+    entries: list[tuple[bytes, bytes]] = []
     while at.valid() and len(entries) < count:
         entries.append((at.key(), at.value()))
         at.next()

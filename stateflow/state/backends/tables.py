@@ -5,6 +5,7 @@ A table is data blocks, and behind them its tail: filter, index, properties, foo
 
 from __future__ import annotations
 
+import struct
 from bisect import bisect_left
 from collections.abc import Iterator
 from struct import unpack_from
@@ -35,8 +36,12 @@ class UnknownTable(Exception):
     """A table of another form than this version writes. It has to be read whole."""
 
 
+UNREADABLE: Final = (UnknownTable, struct.error, IndexError)
+"""What the classes below raise over bytes that are no table, or one of another form."""
+
+
 class Tail:
-    """The last bytes of a table. Raises UnknownTable for whatever it cannot read."""
+    """The last bytes of a table."""
 
     def __init__(self, body: bytes, size: int) -> None:
         self._body = body
@@ -102,7 +107,8 @@ class Index:
 
     def position(self, key: bytes) -> int:
         """The first block that may have the key, or one behind it; how many there are if there is none."""
-        return bisect_left(self, key)
+        found: int = bisect_left(self, key)
+        return found
 
     def _entry(self, number: int) -> tuple[bytes, Handle]:
         shared, at = _varint(self._body, self._starts[number])
@@ -220,7 +226,10 @@ def _decompressed(body: bytes, kind: int) -> bytes:
     if size > _LARGEST_BLOCK:
         raise UnknownTable("a block without bounds")
     try:
-        return pa.Codec(_CODECS[kind]).decompress(body[0 if kind == _SNAPPY else at :], size, asbytes=True)
+        whole: bytes = pa.Codec(_CODECS[kind]).decompress(
+            body[0 if kind == _SNAPPY else at :], size, asbytes=True
+        )
+        return whole
     except (OSError, pa.ArrowException) as error:
         raise UnknownTable(str(error)) from error
 
