@@ -31,9 +31,9 @@ class SlowObjects(Objects):
         self._free_at = 0.0
         """When the line has carried all that was asked for."""
 
-    def read(self, key: str) -> bytes | None:
+    def read(self, key: str, begin: int = 0, end: int | None = None) -> bytes | None:
         time.sleep(self._delay)
-        body = super().read(key)
+        body = super().read(key, begin, end)
         if self._rate and body:
             with self._line:
                 now = time.monotonic()

@@ -103,9 +103,11 @@ class Objects:
         except FileNotFoundError:
             return None
 
-    def read(self, key: str) -> bytes | None:
+    def read(self, key: str, begin: int = 0, end: int | None = None) -> bytes | None:
         try:
-            return self._path(key).read_bytes()
+            with self._path(key).open("rb") as file:
+                file.seek(begin)
+                return file.read() if end is None else file.read(end - begin)
         except FileNotFoundError:
             return None
 
@@ -195,18 +197,19 @@ class Request:
         return 200, b"", {"ETag": '"x"'}
 
     def _fetched(self, objects: Objects, key: str) -> tuple[int, bytes, dict[str, str]]:
-        body = objects.read(key)
+        size = objects.size(key)
+        headers = {"ETag": '"x"', "Last-Modified": "Thu, 01 Jan 2026 00:00:00 GMT"}
+        start, end = 0, None
+        if size is not None and (asked := re.fullmatch(r"bytes=(\d+)-(\d*)", self.range)):
+            start, end = int(asked[1]), int(asked[2]) + 1 if asked[2] else size
+            if start >= size:
+                return 416, error("InvalidRange"), {}
+            end = min(end, size)
+            headers["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
+        body = objects.read(key, start, end)
         if body is None:
             return 404, error("NoSuchKey"), {}
-        headers = {"ETag": '"x"', "Last-Modified": "Thu, 01 Jan 2026 00:00:00 GMT"}
-        if asked := re.fullmatch(r"bytes=(\d+)-(\d*)", self.range):
-            start, end = int(asked[1]), int(asked[2]) + 1 if asked[2] else len(body)
-            if start >= len(body):
-                return 416, error("InvalidRange"), {}
-            end = min(end, len(body))
-            headers["Content-Range"] = f"bytes {start}-{end - 1}/{len(body)}"
-            return 206, body[start:end], headers
-        return 200, body, headers
+        return 200 if end is None else 206, body, headers
 
 
 def handler(objects: Objects, lies: float, folder: Path) -> type[BaseHTTPRequestHandler]:
