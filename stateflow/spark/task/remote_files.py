@@ -87,10 +87,10 @@ def is_large_and_own(ref: FileRef) -> bool:
 
 def begin_fetch(refs: Sequence[FileRef], storage: TaskStorage) -> None:
     """Begins to fetch the whole files into the host's cache, unless others are on their way; then a later batch asks again."""
-    threading.Thread(target=_fetch, args=(refs, storage), name="stateflow-fetch", daemon=True).start()
+    threading.Thread(target=_fetch_whole, args=(refs, storage), name="stateflow-fetch", daemon=True).start()
 
 
-def _fetch(refs: Sequence[FileRef], storage: TaskStorage) -> None:
+def _fetch_whole(refs: Sequence[FileRef], storage: TaskStorage) -> None:
     place = None
     try:
         place = take_place(Path(storage.scratch_dir), "fetching", _FETCHES)

@@ -79,13 +79,11 @@ class TaskShards:
         fetched = self._folder / f"{index}-fetched"
         fetched.mkdir()
         refs = [ref for part in self._parts[index] for ref in part.files]
+        fetch = self._storage.cache().fetcher(self._storage.store, fetched)
         remote = None
         if self._in_parts and len(self._parts[index]) == 1:
             remote = remote_files(refs, self._storage, self._line)
-        fetch = self._fetched_at_once(
-            [ref for ref in refs if remote is None or not remote.has(ref)],
-            self._storage.cache().fetcher(self._storage.store, fetched),
-        )
+        fetch = self._fetched_at_once([ref for ref in refs if remote is None or not remote.has(ref)], fetch)
         if len(self._parts[index]) == 1:
             shard, fetch = self._with_merge(index, shard, fetch)
         if remote is None:

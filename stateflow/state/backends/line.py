@@ -8,6 +8,8 @@ AT_ONCE: Final = 16
 """Requests on their way together. More gave nothing, on the tests' servers."""
 _NEWS = 0.3
 """Share of the newest measurement."""
+_LEAST_SHARE = 1 / 64
+"""A smaller share tells nothing of what comes next."""
 _LEAST_DELAY = 1e-4
 
 
@@ -38,10 +40,15 @@ class Line:
         return int(self.delay / AT_ONCE * self.rate)
 
 
-def whole_pays(line: Line, spent: float, requests: int, size: int, rest: int) -> bool:
-    """Whether to fetch all that is missing, in place of what is asked for now. `spent`: seconds that parts have taken so far.
+def whole_pays(line: Line, spent: float, requests: int, size: int, rest: int, share: float = 1.0) -> bool:
+    """Whether to fetch all `rest` bytes that are missing, in place of what is asked for now.
 
-    Nobody knows what will be asked for next. Parts may take half of the time that the rest takes: so a batch never waits more than
-    half as long again as for whole files.
+    `spent`: seconds that parts have taken so far. `share`: how much of the rest lies between the first and the last byte that are asked
+    for, if the next look-ups go on from there and are alike; 1 if nobody knows what comes next.
+
+    Parts may take half of the time that the rest takes: so a batch never waits more than half as long again as for whole files.
     """
-    return 2 * (spent + line.seconds(requests, size)) >= line.seconds(1, rest)
+    seconds = line.seconds(requests, size)
+    if share >= _LEAST_SHARE:
+        seconds /= min(share, 1.0)
+    return 2 * (spent + seconds) >= line.seconds(1, rest)

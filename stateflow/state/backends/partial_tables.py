@@ -27,8 +27,12 @@ from stateflow.state.backends.tables import UNREADABLE, Handle, Table, Tail, sto
 
 TAIL: Final = 256 << 10
 """Bytes of a table's end that are fetched first. So many are carried in the time of a request; most tails are smaller."""
-_PIECE = 4 << 20
+_PIECE = 16 << 20
 """Bytes of one request when all of a table is fetched."""
+_FILES_AT_ONCE = 4
+"""Tables of which all is fetched at once: they have this process's memory for a piece of each."""
+_MANY = 64
+"""Keys of one look-up from which on more will follow: tasks look up the keys of their rows in order, some thousand at a time."""
 _JUDGED = 512
 """Keys or ranges after which what they need is judged."""
 
@@ -105,29 +109,26 @@ class PartialTables:
         """A range of keys is deleted: RocksDB now goes on behind it when it comes upon it."""
         self._tombstones.append((begin, end))
 
-    def need_keys(self, keys: Iterable[bytes]) -> None:
-        """Fetches what RocksDB reads to look up these keys."""
-        self._need(self._spans_of_key(key) for key in keys)
+    def need_keys(self, keys: Sequence[bytes]) -> None:
+        """Fetches what RocksDB reads to look up these keys, which are sorted."""
+        self._need((self._spans_of_key(key) for key in keys), many_to_come=len(keys) >= _MANY)
 
     def need_ranges(self, ranges: Iterable[tuple[bytes, bytes]]) -> None:
         """Fetches what RocksDB reads to scan from each begin to its end; a range without a length stands for the entry that follows."""
-        self._need(self._spans_of_range(begin, end) for begin, end in ranges)
+        self._need((self._spans_of_range(begin, end) for begin, end in ranges), many_to_come=False)
 
     def fill(self) -> None:
-        """Fetches all that is missing, and compares the files with their checksums."""
-        if self.whole:
-            return
-        gap = self._remote.line.gap
-        self._fetch(
-            [
-                (file, piece)
-                for file in self._files
-                for span in coalesced(file.held.missing(0, file.ref.size), gap)
-                for piece in pieces(span, _PIECE)
-            ]
-        )
-        list(self._threads.map(lambda file: self._remote.complete(file.ref, file.path), self._files))
-        self.whole = True
+        """Fetches all that is missing, and has the files compared with their checksums."""
+        if not self.whole:
+            with ThreadPoolExecutor(_FILES_AT_ONCE, "whole-tables") as threads:
+                list(threads.map(self._fill, self._files))
+            self.whole = True
+
+    def _fill(self, file: _File) -> None:
+        for span in coalesced(file.held.missing(0, file.ref.size), self._remote.line.gap):
+            for begin, end in pieces(span, _PIECE):
+                self._bring(file, begin, end)
+        self._remote.complete(file.ref, file.path)
 
     def close(self) -> None:
         self._threads.shutdown(wait=True, cancel_futures=True)
@@ -135,26 +136,27 @@ class PartialTables:
             os.close(file.descriptor)
         self._files, self._runs = [], []
 
-    def _need(self, needs: Iterator[list[tuple[_File, Span]]]) -> None:
+    def _need(self, needs: Iterator[list[tuple[_File, Span]]], many_to_come: bool) -> None:
         if self.whole:
             return
         wanted: dict[_File, list[Span]] = {}
-        judged: list[tuple[_File, Span]] = []
+        joined: list[tuple[_File, Span]] = []
         line = self._remote.line
         rest = sum(file.ref.size - file.held.size for file in self._files)
         try:
             while some := list(islice(needs, _JUDGED)):
                 for file, span in (each for every in some for each in every):
                     wanted.setdefault(file, []).extend(file.held.missing(*span))
-                judged = [
+                joined = [
                     (file, span) for file, spans in wanted.items() for span in coalesced(spans, line.gap)
                 ]
-                size = sum(end - begin for _, (begin, end) in judged)
-                if judged and whole_pays(line, self._spent, len(judged), size, rest):
+                size = sum(end - begin for _, (begin, end) in joined)
+                share = _extent(joined) / rest if rest and many_to_come else 1.0
+                if joined and whole_pays(line, self._spent, len(joined), size, rest, share):
                     return self.fill()
         except UNREADABLE:
             return self.fill()
-        self._fetch(judged)
+        self._fetch(joined)
 
     def _spans_of_key(self, key: bytes) -> list[tuple[_File, Span]]:
         found = []
@@ -203,16 +205,30 @@ class PartialTables:
             file.held.add(*span)
 
     def _bring(self, file: _File, begin: int, end: int) -> int:
-        body = memoryview(self._remote.read(file.ref, begin, end - begin))
-        at = 0
-        while at < len(body):
-            at += os.pwrite(file.descriptor, body[at:], begin + at)
-        return at
+        body = self._remote.read(file.ref, begin, end - begin)
+        _write(file.descriptor, body, begin)
+        return len(body)
+
+
+def _write(descriptor: int, body: bytes, begin: int) -> None:
+    left = memoryview(body)
+    while left:
+        written = os.pwrite(descriptor, left, begin)
+        left, begin = left[written:], begin + written
 
 
 def _tail(file: _File, length: int) -> Tail:
     length = min(length, file.ref.size)
     return Tail(os.pread(file.descriptor, length, file.ref.size - length), file.ref.size)
+
+
+def _extent(spans: Iterable[tuple[_File, Span]]) -> int:
+    """The bytes from the first to the last of the spans in each file."""
+    ends: dict[_File, Span] = {}
+    for file, (begin, end) in spans:
+        first, last = ends.get(file, (begin, end))
+        ends[file] = min(first, begin), max(last, end)
+    return sum(last - first for first, last in ends.values())
 
 
 def _first_reaching(run: Sequence[_Place], key: bytes) -> int:

@@ -60,14 +60,14 @@ class Store:
             return file.read(length)
 
     def complete(self, ref: FileRef, path: Path) -> None:
-        verify(ref, path)
         self.completed.append(ref.name)
+        verify(ref, path)
 
     @property
     def fetched(self) -> int:
         return sum(length for _, _, length in self.spans)
 
-    def fetch(self, ref: FileRef) -> Path:
+    def local(self, ref: FileRef) -> Path:
         return self.folder / ref.path
 
 
@@ -87,7 +87,7 @@ class World:
         self._opened += 1
         directory = self.folder / f"open-{self._opened}"
         return RocksBackend(
-            self.shard, directory, self.store.fetch, self.options, self.store if in_parts else None
+            self.shard, directory, self.store.local, self.options, self.store if in_parts else None
         )
 
     def write(self, changes: dict[bytes, bytes | None], in_parts: bool = False) -> Snapshot:
