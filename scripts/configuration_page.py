@@ -105,6 +105,7 @@ SHOWN_BY = {
     "rocksdb_block_cache": "config/test_option_effects.py::test_sizes_of_rocksdb_reach_the_backend",
     "rocksdb_write_buffer": "config/test_option_effects.py::test_sizes_of_rocksdb_reach_the_backend",
     "rocksdb_merges": "spark/test_merges.py::test_runs_that_go_on_merge_beside_their_batches",
+    "rocksdb_fetch": "spark/test_remote_files.py::test_what_a_run_fetches_is_an_option",
     "rocksdb_compaction_budget": "config/test_option_effects.py::test_what_is_set_of_rocksdb_is_what_its_database_has",
     "scratch_dir": "config/test_option_effects.py::test_what_a_task_gets_of_the_options",
     "cache_dir": "config/test_option_effects.py::test_what_a_task_gets_of_the_options",

@@ -23,7 +23,7 @@ from stateflow.format.records import FileRef
 from stateflow.state.backends.base import RemoteFiles
 from stateflow.state.backends.line import AT_ONCE, whole_pays
 from stateflow.state.backends.spans import Held, Span, coalesced, pieces
-from stateflow.state.backends.tables import UNREADABLE, Handle, Table, Tail, stored_size, tail_begin
+from stateflow.state.backends.tables import UNREADABLE, Handle, SortedTable, Tail, stored_size, tail_begin
 
 TAIL: Final = 256 << 10
 """Bytes of a table's end that are fetched first. So many are carried in the time of a request; most tails are smaller."""
@@ -45,11 +45,11 @@ class _File:
     path: Path
     descriptor: int
     held: Held = field(default_factory=Held)
-    table: Table | None = None
+    table: SortedTable | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _LiveTable:
     """A table of the open database, whether it is whole or not."""
 
     first: bytes
@@ -63,7 +63,7 @@ class PartialTables:
     def __init__(self, remote: RemoteFiles) -> None:
         self._remote = remote
         self._files: list[_File] = []
-        self._runs: list[list[_Place]] = []
+        self._runs: list[list[_LiveTable]] = []
         """The tables, by sorted run, in the order of their keys. Those of a run do not overlap."""
         self._tombstones: list[tuple[bytes, bytes]] = []
         self._threads = ThreadPoolExecutor(AT_ONCE, "table-parts")
@@ -88,17 +88,17 @@ class PartialTables:
                 [(file, span) for file, at in begins for span in file.held.missing(at, file.ref.size)]
             )
             for file, at in begins:
-                file.table = Table(_tail(file, file.ref.size - at))
+                file.table = SortedTable(_tail(file, file.ref.size - at))
         except UNREADABLE:
             self.fill()
 
     def opened(self, live_files: Sequence[Mapping[str, Any]]) -> None:
         """RocksDB has opened the tables, and says where each belongs."""
         names = {file.path.name: file for file in self._files}
-        runs: dict[object, list[_Place]] = {}
+        runs: dict[object, list[_LiveTable]] = {}
         for each in live_files:
             name, level = str(each["name"]).lstrip("/"), int(each["level"])
-            place = _Place(each["start_key"], each["end_key"], names.get(name))
+            place = _LiveTable(each["start_key"], each["end_key"], names.get(name))
             runs.setdefault(level or name, []).append(place)
         self._runs = [sorted(run, key=lambda place: place.first) for run in runs.values()]
         self._tombstones = [
@@ -231,7 +231,7 @@ def _extent(spans: Iterable[tuple[_File, Span]]) -> int:
     return sum(last - first for first, last in ends.values())
 
 
-def _first_reaching(run: Sequence[_Place], key: bytes) -> int:
+def _first_reaching(run: Sequence[_LiveTable], key: bytes) -> int:
     """The first table of the run that does not end before the key."""
     return bisect_left(run, key, key=lambda place: place.last)
 

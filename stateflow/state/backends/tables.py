@@ -119,7 +119,7 @@ class Index:
         return self._body[at : at + length - self._cut], handle
 
 
-class Table:
+class SortedTable:
     """The blocks of one table."""
 
     def __init__(self, tail: Tail) -> None:

@@ -15,7 +15,7 @@ from stateflow.state.backends.rocksdb_options import RocksOptions, database_opti
 from stateflow.state.backends.table_filters import LONGEST, hash_of, may_have
 from stateflow.state.backends.tables import (
     UNREADABLE,
-    Table,
+    SortedTable,
     Tail,
     UnknownTable,
     _decompressed,
@@ -77,7 +77,7 @@ def test_each_key_is_in_its_blocks(
     folder = tmp_path_factory.mktemp("table")
     body = written(folder, entries, RocksOptions(preset=preset, compression=compression))  # type: ignore[arg-type]
     begin = tail_begin(Tail(body[len(body) // 2 :] if len(body) > 8_192 else body, len(body)))
-    table = Table(Tail(body[begin:], len(body)))
+    table = SortedTable(Tail(body[begin:], len(body)))
     stored = sorted(entries)
     every = table.blocks(None, None)
     assert [key for handle in every for key in keys_in(body, handle)] == stored
@@ -102,7 +102,7 @@ def test_a_filter_hides_most_keys_that_a_table_has_not(tmp_path: Path) -> None:
     for preset in PRESETS:
         entries: dict[bytes, bytes | None] = {b"\0\1\0\1%08d" % n: b"value" for n in range(20_000)}
         body = written(tmp_path, entries, RocksOptions(preset=preset))  # type: ignore[arg-type]
-        table = Table(Tail(body, len(body)))
+        table = SortedTable(Tail(body, len(body)))
         assert all(table.may_have(key) for key in entries)
         passed = sum(table.may_have(b"\0\1\0\1%08dx" % n) for n in range(10_000))
         assert passed < 300
@@ -134,7 +134,7 @@ def test_the_ranges_that_a_table_deletes_are_told(tmp_path: Path) -> None:
         if int(file["num_deletions"])
     ]
     body = path.read_bytes()
-    assert Table(Tail(body, len(body))).tombstones == [(b"010", b"020"), (b"040", b"055")]
+    assert SortedTable(Tail(body, len(body))).tombstones == [(b"010", b"020"), (b"040", b"055")]
     opened.close()
 
 
@@ -143,7 +143,7 @@ def test_a_tail_that_is_too_short_is_said_to_be(tmp_path: Path) -> None:
     with pytest.raises(UnknownTable):
         tail_begin(Tail(body[-60:], len(body)))
     with pytest.raises(UnknownTable):
-        Table(Tail(body[tail_begin(Tail(body, len(body))) + 1 :], len(body)))
+        SortedTable(Tail(body[tail_begin(Tail(body, len(body))) + 1 :], len(body)))
 
 
 @settings(max_examples=200, deadline=None)
@@ -158,7 +158,7 @@ def test_any_bytes_are_a_table_or_an_error(
     whole[begin + at % (len(whole) - begin)] ^= 1 << bit
     for tried in (bytes(whole[begin:]), body):
         try:
-            table = Table(Tail(tried, len(whole)))
+            table = SortedTable(Tail(tried, len(whole)))
             table.blocks(b"010", b"020")
             table.may_have(b"010")
         except UNREADABLE:
