@@ -27,7 +27,9 @@ from stateflow.state.backends.tables import UNREADABLE, Handle, SortedTable, Tai
 
 TAIL: Final = 256 << 10
 """Bytes of a table's end that are fetched first. So many are carried in the time of a request; most tails are smaller."""
-_PIECE = 16 << 20
+_REQUEST = 4 << 20
+"""Most bytes of one request: as many requests as are on their way are held in memory."""
+_PIECE = 8 << 20
 """Bytes of one request when all of a table is fetched."""
 _FILES_AT_ONCE = 4
 """Tables of which all is fetched at once: they have this process's memory for a piece of each."""
@@ -148,7 +150,10 @@ class PartialTables:
                 for file, span in (each for every in some for each in every):
                     wanted.setdefault(file, []).extend(file.held.missing(*span))
                 joined = [
-                    (file, span) for file, spans in wanted.items() for span in coalesced(spans, line.gap)
+                    (file, piece)
+                    for file, spans in wanted.items()
+                    for span in coalesced(spans, line.gap)
+                    for piece in pieces(span, _REQUEST)
                 ]
                 size = sum(end - begin for _, (begin, end) in joined)
                 share = _extent(joined) / rest if rest and many_to_come else 1.0

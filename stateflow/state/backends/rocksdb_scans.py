@@ -17,7 +17,8 @@ FEW = 16
 _SWEEP = 10_000
 _AHEAD = 4 << 20
 """Bytes of values that a list has at most, if they are as long as those of the list before."""
-
+_REPAIRS = 2
+"""How often a scan goes on after one: parts of its range may be missing, and then parts of the tables."""
 
 Repair = Callable[[], bool]
 """Brings parts of files that were missing, so that what could not be read can be; False if none are missing."""
@@ -32,11 +33,17 @@ def swept(
     reading.set_iterate_upper_bound(end)
     # Both are views of now, and not of the first step.
     entries = opened.items(from_key=begin, read_opt=reading)
-    return _lists(begin, first, reading, entries, opened.iter(reading), repair)
+    later = [opened.iter(reading) for _ in range(1 if repair is None else 1 + _REPAIRS)]
+    return _lists(begin, first, reading, entries, later, repair)
 
 
 def _lists(
-    begin: bytes, size: int, reading: ReadOptions, entries: Any, at: RdictIter, repair: Repair | None
+    begin: bytes,
+    size: int,
+    reading: ReadOptions,
+    entries: Any,
+    later: list[RdictIter],
+    repair: Repair | None,
 ) -> Iterator[list[tuple[bytes, bytes]]]:
     """Keeps `reading` alive, which owns the upper bound: RocksDB has only a bare pointer to it, and without the bound a
     scan runs on into other keys and states."""
@@ -47,7 +54,7 @@ def _lists(
         width = sum(map(len, map(_value, chunk))) // len(chunk)
         size = max(1, min(size * 8, _SWEEP, _AHEAD // (width + 1)))
     # `items` ends silently at a damaged block. An iterator that steps on from there reports it.
-    repaired = False
+    repaired, at = False, later.pop()
     while True:
         at.seek(begin if last is None else last)
         if last is not None and at.valid():
@@ -55,9 +62,10 @@ def _lists(
         try:
             at.status()
         except Exception:
-            if repair is None or not repair():
+            if repair is None or not later or not repair():
                 raise
-            repaired = True
+            # One that has read what was missing keeps it: it reads ahead.
+            repaired, at = True, later.pop()
             continue
         if not at.valid():
             break

@@ -107,8 +107,7 @@ class Index:
 
     def position(self, key: bytes) -> int:
         """The first block that may have the key, or one behind it; how many there are if there is none."""
-        found: int = bisect_left(self, key)
-        return found
+        return bisect_left(self, key)
 
     def _entry(self, number: int) -> tuple[bytes, Handle]:
         shared, at = _varint(self._body, self._starts[number])

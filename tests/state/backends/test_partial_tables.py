@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from rocksdict import Cache
 
@@ -243,6 +244,29 @@ def test_a_batch_in_parts_leaves_what_one_over_whole_tables_leaves(tmp_path: Pat
     whole = world.open(in_parts=False)
     assert list(whole.scan(b"", b"\xff")) == sorted(model.items())
     whole.close()
+
+
+def test_a_shard_that_was_cut_has_its_own_entries_alone(world: World) -> None:
+    before = world.shard
+    world.shard = msgspec.structs.replace(before, first=1, last=2, physical_first=0, physical_last=127)
+    try:
+        own = world.between(prefix(1, 0)[:2], prefix(3, 0)[:2])
+        backend = world.open()
+        assert list(backend.scan(b"", b"\xff")) == own
+        backend.close()
+        world.store.completed.clear()
+        backend = world.open()
+        keys = sorted(key(n) for n in range(60))
+        mine = [each for each in keys if each[:2] in (b"\0\1", b"\0\2")]
+        assert list(backend.get_many(keys)) == [
+            world.entries.get(each) if each in mine else None for each in keys
+        ]
+        assert backend.first(b"", b"\xff") == own[0][0]
+        backend.put(key(1), b"new")
+        assert backend.snapshot().metrics["range_deletes"] == 2
+        backend.close()
+    finally:
+        world.shard = before
 
 
 def test_tables_that_are_not_whole_stay_as_they_were_and_are_not_new(world: World, tmp_path: Path) -> None:
