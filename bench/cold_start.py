@@ -114,16 +114,10 @@ def section(results: Results, size: Size) -> Section:
     for side, name in NAMES.items():
         batches = [took for trial in results.of(side) for took in trial["took"]]
         parts, whole = (middle(batches, fetch) for fetch in FETCHES)
-        for took in (parts, whole):
-            rows.append(
-                [
-                    name,
-                    FETCHES[took["fetch"]],
-                    bytes_(took["fetched"]),
-                    seconds(took["wall"]),
-                    f"{ratio(took):.2f}x",
-                ]
-            )
+        rows += [
+            [name, FETCHES[it["fetch"]], bytes_(it["fetched"]), seconds(it["wall"]), f"{ratio(it):.2f}x"]
+            for it in (parts, whole)
+        ]
         of_whole = parts["wall"] / whole["wall"]
         targets += [
             at_most(f"{name}: 1.2 times what the line takes for whole files", ratio(whole), GOAL),
