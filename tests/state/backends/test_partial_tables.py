@@ -252,6 +252,12 @@ def test_a_shard_that_was_cut_has_its_own_entries_alone(world: World) -> None:
     try:
         own = world.between(prefix(1, 0)[:2], prefix(3, 0)[:2])
         backend = world.open()
+        assert list(backend.scan(key(0), key(12))) == []
+        assert backend.first(key(0), key(12)) is None
+        assert list(backend.scan_many([key(0)])) == [[]]
+        assert not world.store.completed
+        backend.close()
+        backend = world.open()
         assert list(backend.scan(b"", b"\xff")) == own
         backend.close()
         world.store.completed.clear()
@@ -380,7 +386,7 @@ def test_too_many_runs_are_merged_when_all_is_here(tmp_path: Path) -> None:
     world.store.line = SetLine(1e-6, 1e4)
     compacted = []
     for number in range(options.most_runs + 2):
-        changes = {key(n): b"%d" % number for n in range(number, 2_000, 37)}
+        changes = {key(n): random.Random(n).randbytes(100) for n in range(number, 2_000, 7)}
         compacted.append(world.write(dict(changes), in_parts=True).compacted_bytes)
     assert any(compacted[options.most_runs - 1 :])
     assert not any(compacted[: options.most_runs - 1])

@@ -98,6 +98,14 @@ def test_each_key_is_in_its_blocks(
         assert at == len(stored) or bisect_left(stored, first) == len(stored) or stored[at] in found
 
 
+def test_a_key_between_two_blocks_needs_both(tmp_path: Path) -> None:
+    """The index says of a key behind a block's last one that it is in this block; RocksDB finds out that it is not, and goes on."""
+    body = written(tmp_path, {key: b"x" * 9_000 for key in (b"k1", b"k5", b"k9")}, RocksOptions())
+    table = SortedTable(Tail(body, len(body)))
+    for wanted, found in ((b"k2", [[b"k1"], [b"k5"]]), (b"k5", [[b"k5"], [b"k9"]]), (b"k9", [[b"k9"]])):
+        assert [keys_in(body, handle) for handle in table.blocks(wanted, wanted)] == found
+
+
 def test_a_filter_hides_most_keys_that_a_table_has_not(tmp_path: Path) -> None:
     for preset in PRESETS:
         entries: dict[bytes, bytes | None] = {b"\0\1\0\1%08d" % n: b"value" for n in range(20_000)}
