@@ -88,7 +88,7 @@ class Index:
     """
 
     def __init__(self, body: bytes, with_sequence: bool) -> None:
-        (self._count,) = unpack_from("<I", body, len(body) - 4)
+        self._count: int = unpack_from("<I", body, len(body) - 4)[0]
         self._cut = 8 if with_sequence else 0
         end = len(body) - 4 - 4 * self._count
         if self._count >> 31 or end < 0 or not self._count:

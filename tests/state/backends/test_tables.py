@@ -100,7 +100,7 @@ def test_each_key_is_in_its_blocks(
 
 def test_a_key_between_two_blocks_needs_both(tmp_path: Path) -> None:
     """The index says of a key behind a block's last one that it is in this block; RocksDB finds out that it is not, and goes on."""
-    body = written(tmp_path, {key: b"x" * 9_000 for key in (b"k1", b"k5", b"k9")}, RocksOptions())
+    body = written(tmp_path, dict.fromkeys((b"k1", b"k5", b"k9"), b"x" * 9000), RocksOptions())
     table = SortedTable(Tail(body, len(body)))
     for wanted, found in ((b"k2", [[b"k1"], [b"k5"]]), (b"k5", [[b"k5"], [b"k9"]]), (b"k9", [[b"k9"]])):
         assert [keys_in(body, handle) for handle in table.blocks(wanted, wanted)] == found
