@@ -169,7 +169,9 @@ class StateReader:
         files = StateFiles(lambda base: made.store(base), cache)
 
         def open_shard(backend: str) -> OpenShard:
-            return lambda shard, folder, fetch: cast("Backend", BudgetedShard(files, shard, budget))
+            return lambda shard, folder, fetch, remote=None: cast(
+                "Backend", BudgetedShard(files, shard, budget)
+            )
 
         made = replace(
             context, cache=cache, open_shard=open_shard, storage_options=dict(self.root.storage_options)
