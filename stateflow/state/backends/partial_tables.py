@@ -31,8 +31,8 @@ _REQUEST = 4 << 20
 """Most bytes of one request: as many requests as are on their way are held in memory."""
 _PIECE = 8 << 20
 """Bytes of one request when all of a table is fetched."""
-_FILES_AT_ONCE = 4
-"""Tables of which all is fetched at once: they have this process's memory for a piece of each."""
+_PIECES_AT_ONCE = 4
+"""How many of them are on their way, and in memory."""
 _MANY = 64
 """Keys of one look-up from which on more will follow: tasks look up the keys of their rows in order, some thousand at a time."""
 _JUDGED = 512
@@ -121,16 +121,27 @@ class PartialTables:
 
     def fill(self) -> None:
         """Fetches all that is missing, and has the files compared with their checksums."""
-        if not self.whole:
-            with ThreadPoolExecutor(_FILES_AT_ONCE, "whole-tables") as threads:
-                list(threads.map(self._fill, self._files))
-            self.whole = True
-
-    def _fill(self, file: _File) -> None:
-        for span in coalesced(file.held.missing(0, file.ref.size), self._remote.line.gap):
-            for begin, end in pieces(span, _PIECE):
-                self._bring(file, begin, end)
-        self._remote.complete(file.ref, file.path)
+        if self.whole:
+            return
+        gap = self._remote.line.gap
+        with ThreadPoolExecutor(_PIECES_AT_ONCE, "whole-tables") as threads, ThreadPoolExecutor(1) as checks:
+            try:
+                brought = [
+                    (file, [threads.submit(self._bring, file, *piece) for piece in _pieces(file, gap)])
+                    for file in self._files
+                ]
+                checked = []
+                for file, futures in brought:
+                    for future in futures:
+                        future.result()
+                    checked.append(checks.submit(self._remote.complete, file.ref, file.path))
+                for check in checked:
+                    check.result()
+            except BaseException:
+                threads.shutdown(wait=False, cancel_futures=True)
+                checks.shutdown(wait=False, cancel_futures=True)
+                raise
+        self.whole = True
 
     def close(self) -> None:
         self._threads.shutdown(wait=True, cancel_futures=True)
@@ -225,6 +236,12 @@ def _write(descriptor: int, body: bytes, begin: int) -> None:
 def _tail(file: _File, length: int) -> Tail:
     length = min(length, file.ref.size)
     return Tail(os.pread(file.descriptor, length, file.ref.size - length), file.ref.size)
+
+
+def _pieces(file: _File, gap: int) -> Iterator[Span]:
+    """What is missing of the file, in the order of its bytes."""
+    for span in coalesced(file.held.missing(0, file.ref.size), gap):
+        yield from pieces(span, _PIECE)
 
 
 def _extent(spans: Iterable[tuple[_File, Span]]) -> int:
