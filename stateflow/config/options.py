@@ -243,7 +243,7 @@ class Options:
     )
     rocksdb_fetch: Literal["auto", "whole"] = _choice(
         ("auto", "whole"),
-        "What a task fetches of state files from 16 MB on that its host does not have. whole: the files. auto: what the batch reads of them, "
+        "What a task fetches of large state files that its host does not have. whole: the files. auto: what the batch reads of them, "
         "where that is there sooner; where the run does not end by itself (trigger), the files follow behind the batch.",
     )
     rocksdb_compaction_budget: int = _size(

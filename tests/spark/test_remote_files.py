@@ -7,7 +7,8 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -18,9 +19,10 @@ import stateflow as sf
 from stateflow.errors import CorruptError
 from stateflow.format.layout import JobLayout, is_copy
 from stateflow.format.records import FileRef, Shard
-from stateflow.spark.task import remote_files
+from stateflow.spark.task import remote_files, subtask
 from stateflow.spark.task.shards import TaskShards
 from stateflow.spark.task.storage import LargeFiles, TaskStorage, large_files_of_run
+from stateflow.spark.task.subtask import Subtask, Task
 from stateflow.state.backends import partial_tables, rocksdb_options
 from stateflow.state.backends.choice import Backends
 from stateflow.state.backends.line import Line
@@ -239,6 +241,34 @@ def test_other_bytes_of_a_file_are_found(pods: Pods) -> None:
         backend.get(first)
     task.distrust()
     task.close()
+
+
+@pytest.mark.parametrize(("attempt", "in_parts"), [(None, True), (0, True), (1, False), (3, False)])
+def test_only_the_first_attempt_at_a_task_reads_parts(
+    pods: Pods, monkeypatch: pytest.MonkeyPatch, attempt: int | None, in_parts: bool
+) -> None:
+    context = SimpleNamespace(partitionId=lambda: 0, taskAttemptId=lambda: 9, attemptNumber=lambda: attempt)
+    monkeypatch.setattr(
+        subtask, "TaskContext", SimpleNamespace(get=lambda: None if attempt is None else context)
+    )
+    asked: list[bool] = []
+
+    def task_shards(
+        shards: Any, storage: Any, open_shard: Any, join_limit: int, in_parts: bool
+    ) -> TaskShards:
+        asked.append(in_parts)
+        return TaskShards(shards, storage, open_shard, join_limit, in_parts=in_parts)
+
+    monkeypatch.setattr(subtask, "TaskShards", task_shards)
+    task = SimpleNamespace(
+        shards=[pods.shards],
+        storage=pods.storage(),
+        open_shard=Backends(RocksOptions()),
+        work=lambda index, inputs, batches: None,
+        feeds=(),
+    )
+    Subtask(cast(Task, task), iter(()))
+    assert asked == [in_parts]
 
 
 def test_a_local_root_has_nothing_to_gain(tmp_path: Path) -> None:

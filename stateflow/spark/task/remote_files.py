@@ -16,7 +16,7 @@ from stateflow.errors import CorruptError, NotFoundError
 from stateflow.format.layout import is_copy
 from stateflow.format.records import FileRef
 from stateflow.spark.task.storage import TaskStorage
-from stateflow.state.backends.line import Line
+from stateflow.state.backends.line import Line, parts_may_pay
 from stateflow.storage.files import verify, where
 from stateflow.storage.scratch import take_place
 from stateflow.storage.store import takes_a_trip
@@ -77,7 +77,9 @@ def remote_files(refs: Iterable[FileRef], storage: TaskStorage, line: Line) -> T
         return None
     cache, store = storage.cache(), storage.store()
     chosen = [ref for ref in refs if is_large_and_own(ref) and not cache.holds(store, ref)]
-    return TaskRemoteFiles(chosen, storage, line) if chosen else None
+    if not chosen or not parts_may_pay(line, sum(ref.size for ref in chosen)):
+        return None
+    return TaskRemoteFiles(chosen, storage, line)
 
 
 def is_large_and_own(ref: FileRef) -> bool:

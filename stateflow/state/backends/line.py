@@ -11,6 +11,7 @@ _NEWS = 0.3
 _LEAST_SHARE = 1 / 64
 """A smaller share tells nothing of what comes next."""
 _LEAST_DELAY = 1e-4
+_FEW_DELAYS = 20
 
 
 class Line:
@@ -38,6 +39,12 @@ class Line:
     def gap(self) -> int:
         """Bytes that are carried in the time of one more request, when many are on their way."""
         return int(self.delay / AT_ONCE * self.rate)
+
+
+def parts_may_pay(line: Line, size: int) -> bool:
+    """Whether parts of so many bytes are worth a try. It takes three or four requests, one after the other, until a batch has its first
+    entries; where all of the bytes come in the time of a few more, that cannot pay."""
+    return size / line.rate >= _FEW_DELAYS * line.delay
 
 
 def whole_pays(line: Line, spent: float, requests: int, size: int, rest: int, share: float = 1.0) -> bool:

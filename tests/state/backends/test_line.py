@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from stateflow.state.backends.line import AT_ONCE, Line, whole_pays
+from stateflow.state.backends.line import AT_ONCE, Line, parts_may_pay, whole_pays
 
 MB = 1_000_000
 
@@ -29,6 +29,22 @@ def test_whole_files_pay_when_parts_take_half_of_their_time(
     requests: int, size: int, rest: int, pays: bool
 ) -> None:
     assert whole_pays(Line(0.02, 200e6), 0.0, requests, size, rest) == pays
+
+
+@pytest.mark.parametrize(
+    ("delay", "rate", "size", "pays"),
+    [
+        (0.02, 200e6, 70 * MB, False),
+        (0.02, 200e6, 90 * MB, True),
+        # Far away, or a slow line: what counts is the time that the bytes take beside that of a request.
+        (0.2, 200e6, 90 * MB, False),
+        (0.02, 20e6, 20 * MB, True),
+    ],
+)
+def test_parts_are_tried_where_all_bytes_take_longer_than_a_few_requests(
+    delay: float, rate: float, size: int, pays: bool
+) -> None:
+    assert parts_may_pay(Line(delay, rate), size) == pays
 
 
 def test_parts_one_after_the_other_end_in_whole_files() -> None:
