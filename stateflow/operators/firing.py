@@ -15,6 +15,7 @@ from stateflow.format.encoding import EMPTY_NAMESPACE, SIGN, split, split_timer,
 from stateflow.format.instants import instant
 from stateflow.operators.attempt import Attempt
 from stateflow.operators.binding import Binding
+from stateflow.operators.chunk_reads import ChunkReads
 from stateflow.operators.context import Moment
 from stateflow.operators.decoded import decoded_keys
 from stateflow.operators.due import KEY_AT, DueTimers, Queue, base_of, rank_of, time_of, times_of, turn
@@ -30,8 +31,6 @@ FIRED_AT_ONCE = 40_000
 FIRST_BLOCK = 256
 """The first block is small: it shows which states the handlers read."""
 OUTPUT_ROWS = 20_000
-PREFETCH_SHARE = 0.5
-"""A batched look-up pays when at least this share of the keys reads the state."""
 REMEMBERED = 100_000
 """Most keys whose timers handlers have set. Beyond that the queues are read anew instead."""
 _NEVER = -SIGN
@@ -67,7 +66,7 @@ class Firing:
         self._only = self._timers[0] if len(self._timers) == 1 and not self._namespaced else None
         self._codec = KeyCodec(spec.key_types, spec.key_columns if len(spec.key_columns) > 1 else ())
         self._decode = self._codec.decode
-        self._prefetch: list[Any] = []
+        self._reads = ChunkReads(attempt.chunked)
         self._changes: list[Change] = []
         self._keys: list[Any] = []
         self._place: dict[bytes, int] = {}
@@ -134,12 +133,9 @@ class Firing:
         self._keys = decoded_keys(self._codec, bases)
         cursor.base, cursor.keys = bases, self._keys
         self._place = dict(zip(bases, range(len(bases)), strict=True))
-        for state in self._chunked:
-            raws = None
-            if state in self._prefetch:
-                state_id = state.state_id.to_bytes(2, "big")
-                raws = cursor.backend.get_many(siblings(bases, state_id))
-            state.begin(len(bases), raws)
+        self._reads.begin(
+            cursor.backend, len(bases), lambda number: siblings(bases, number.to_bytes(2, "big"))
+        )
         return of_timers
 
     def _key_of(self, due: bytes) -> bytes:
@@ -164,11 +160,7 @@ class Firing:
             if len(out) >= OUTPUT_ROWS:
                 yield
         self._settle()
-        for state in self._chunked:
-            # What nearly every key reads is looked up for all keys of the next block at once.
-            if state.reads >= PREFETCH_SHARE * keys and state not in self._prefetch:
-                self._prefetch.append(state)
-            state.reads = 0
+        self._reads.end(keys)
 
     def _fire(self, due: bytes, base: bytes, at: int, moment: datetime | None) -> None:
         """Fires a timer, unless a handler has moved or cleared it. Nearly all time of firing goes by here. `moment` is the

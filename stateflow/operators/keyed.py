@@ -27,10 +27,11 @@ from stateflow.errors import (
 )
 from stateflow.format.records import ExpiryShare
 from stateflow.operators.attempt import Attempt
+from stateflow.operators.chunk_reads import ChunkReads
 from stateflow.operators.context import Moment
 from stateflow.operators.engine import REPEATED, ProcessEngine
 from stateflow.operators.expiry import OperatorExpiry
-from stateflow.operators.firing import PREFETCH_SHARE, Firing
+from stateflow.operators.firing import Firing
 from stateflow.operators.output import returned
 from stateflow.operators.snapshots import Taker
 from stateflow.operators.visiting import Visiting
@@ -90,7 +91,7 @@ class KeyedEngine(ProcessEngine):
         self.codec = KeyCodec(spec.key_types, spec.key_columns if len(spec.key_columns) > 1 else ())
         self.dead_letters = 0
         self._diverted = 0
-        self._prefetch: list[Any] = []
+        self._reads = ChunkReads(self.binding.chunked)
         self._attempt = Attempt(
             self.out,
             self.context,
@@ -140,13 +141,7 @@ class KeyedEngine(ProcessEngine):
         cursor, stored, count = self.cursor, self.binding.chunked, len(chunk.keys)
         self._firing.forget()
         cursor.base, cursor.keys = chunk.base, chunk.keys
-        full: dict[int, list[bytes]] = {}
-        for state in stored:
-            if state in self._prefetch:
-                keys = full[state.state_id] = chunk.keys_for(state.state_id)
-                state.begin(count, cursor.backend.get_many(keys))
-            else:
-                state.begin(count, None)
+        full = self._reads.begin(cursor.backend, count, chunk.keys_for)
         changes: list[Change] = []
         if chunk.cuts is not None and len(self._handlers) == 1 and self.spec.on_error == "fail":
             self._run_plainly(chunk, *chunk.cuts, changes)
@@ -156,11 +151,7 @@ class KeyedEngine(ProcessEngine):
             state.collect(full.get(state.state_id), changes)
         cursor.write(changes)
         self.keys += count
-        for state in stored:
-            # What nearly every key reads is looked up for all keys of the next chunk at once.
-            if state.reads >= PREFETCH_SHARE * count:
-                self._prefetch.append(state)
-            state.reads = 0
+        self._reads.end(count)
 
     def _run_plainly(
         self, chunk: Chunk, inputs: list[Any], starts: list[int], ends: list[int], changes: list[Change]

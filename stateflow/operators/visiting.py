@@ -9,8 +9,8 @@ from typing import Any
 
 from stateflow.format.encoding import EMPTY_NAMESPACE, PREFIX_WIDTH, prefix, state_range
 from stateflow.operators.attempt import Attempt
+from stateflow.operators.chunk_reads import ChunkReads
 from stateflow.operators.context import Visit
-from stateflow.operators.firing import PREFETCH_SHARE
 from stateflow.operators.output import returned
 from stateflow.pipelines.processes.operator_spec import OperatorSpec
 from stateflow.state.bound import Change, StoredState
@@ -37,7 +37,7 @@ class Visiting:
         self._attempt, self._chunked = attempt, attempt.chunked
         self._context, self._cursor = attempt.context, attempt.cursor
         self._codec = KeyCodec(spec.key_types, spec.key_columns if len(spec.key_columns) > 1 else ())
-        self._prefetch: list[Any] = []
+        self._reads = ChunkReads(attempt.chunked)
         self.at_once = VISITED_AT_ONCE
         self.asked: list[Visit] = []
         """The visits that user code has asked for, kept until the shards are open."""
@@ -87,14 +87,11 @@ class Visiting:
         bases = [base for base, _ in block]
         keys = [self._codec.decode(base, PREFIX_WIDTH)[0] for base in bases]
         cursor.base, cursor.keys = bases, keys
-        for state in self._chunked:
-            raws: Any = None
-            if state is visit.state and block[0][1] is not None:
-                raws = [raw for _, raw in block]  # the scan has read them already
-            elif state in self._prefetch:
-                state_id = state.state_id.to_bytes(2, "big")
-                raws = cursor.backend.get_many(siblings(bases, state_id))
-            state.begin(len(keys), raws)
+        scanned = [raw for _, raw in block] if block[0][1] is not None else None
+        known = {} if scanned is None else {visit.state.state_id: scanned}
+        self._reads.begin(
+            cursor.backend, len(keys), lambda number: siblings(bases, number.to_bytes(2, "big")), known
+        )
         changes: list[Change] = []
         for i, key in enumerate(keys):
             cursor.i, cursor.key = i, key
@@ -113,8 +110,5 @@ class Visiting:
                 attempt.failed(error, key)
         for state in self._chunked:
             state.collect(None, changes)
-            # What nearly every key reads is looked up for all keys of the next block at once.
-            if state.reads >= PREFETCH_SHARE * len(keys) and state not in self._prefetch:
-                self._prefetch.append(state)
-            state.reads = 0
+        self._reads.end(len(keys))
         cursor.write(changes)

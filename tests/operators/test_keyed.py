@@ -36,6 +36,11 @@ class Counting:
         self.writes = 0
         self.batched: list[int] = []
         self.written: list[tuple[bytes, bytes | None]] = []
+        self.is_afar = False
+        self.expected: list[list[bytes]] = []
+
+    def expect(self, keys: Sequence[bytes]) -> None:
+        self.expected.append(list(keys))
 
     def get(self, key: bytes) -> bytes | None:
         self.gets += 1
@@ -143,6 +148,41 @@ def test_a_state_that_nearly_every_key_reads_is_looked_up_for_all_keys_at_once(t
     made.run(chunk({key: [1] for key in range(10, 30)}))
     assert (on.gets, on.batched) == (10, [20])
     assert made.out == [(key, 1) for key in range(30)]
+    assert on.expected == []
+
+
+def test_where_the_state_is_afar_the_keys_of_what_may_be_read_are_said_together(tmp_path: Path) -> None:
+    on = backend(tmp_path)
+    on.is_afar = True
+    states = ids(Sum)
+    made = engine(Sum, on)
+    rows = {key: [1] for key in range(10)}
+    first = chunk(rows)
+    made.run(first)
+    assert sorted(on.expected) == sorted(first.keys_for(states[name]) for name in ("total", "rare"))
+    on.expected.clear()
+    made.run(chunk({key: [1] for key in range(10, 30)}))
+    assert (on.expected, on.batched) == ([], [20]), "what every key reads is looked up; nothing else is read"
+
+
+class Seldom(sf.KeyedProcess[int, Any, Any]):
+    seldom = sf.ValueState(int, default=0)
+    never = sf.ValueState(int, default=0)
+
+    def process(self, key: int, rows: Iterator[int], ctx: sf.Context) -> Iterator[Any]:
+        if key % 10 == 0:
+            yield self.seldom.value
+
+
+def test_a_state_that_few_keys_read_is_expected_of_all_where_it_is_afar(tmp_path: Path) -> None:
+    on = backend(tmp_path)
+    on.is_afar = True
+    made = engine(Seldom, on)
+    made.run(chunk({key: [1] for key in range(10)}))
+    on.expected.clear()
+    later = chunk({key: [1] for key in range(10, 30)})
+    made.run(later)
+    assert (on.expected, on.batched) == ([later.keys_for(ids(Seldom)["seldom"])], [])
 
 
 def test_a_shard_that_nothing_was_written_to_is_not_changed(tmp_path: Path) -> None:

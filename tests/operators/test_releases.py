@@ -251,7 +251,7 @@ def test_a_function_that_fails_names_operator_state_key_and_value_and_diverts_on
 
         def attach(engine: Any, backend: Any) -> None:
             original(engine, backend)
-            engine._prefetch = list(engine.binding.stored)
+            engine._reads._often.update(state.state_id for state in engine.binding.stored)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(keyed.KeyedEngine, "attach", attach)

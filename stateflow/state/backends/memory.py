@@ -98,6 +98,13 @@ class MemoryBackend:
     def get_many(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
         return list(map(self._opened.get, keys))
 
+    @property
+    def is_afar(self) -> bool:
+        return False
+
+    def expect(self, keys: Sequence[bytes]) -> None:
+        pass
+
     def put(self, key: bytes, value: bytes) -> None:
         entries = self._opened
         if key not in entries:

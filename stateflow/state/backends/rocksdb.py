@@ -221,6 +221,14 @@ class RocksBackend:
         looked_up: Any = self._opened[rest] if rest else ()  # type: ignore[index]
         return [*values, *looked_up]
 
+    @property
+    def is_afar(self) -> bool:
+        return self._parts is not None and not self._parts.whole
+
+    def expect(self, keys: Sequence[bytes]) -> None:
+        if self._parts is not None and not self._bare:
+            self._parts.need_keys(sorted(keys))
+
     def put(self, key: bytes, value: bytes) -> None:
         self._buffer[key] = value
         self._written += len(value) + _ENTRY_OVERHEAD

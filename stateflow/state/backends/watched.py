@@ -80,6 +80,13 @@ class WatchedBackend:
             deque(map(self._before.setdefault, keys, raws), maxlen=0)
         return raws
 
+    @property
+    def is_afar(self) -> bool:
+        return self._backend.is_afar
+
+    def expect(self, keys: Sequence[bytes]) -> None:
+        self._backend.expect(keys)
+
     def put(self, key: bytes, value: bytes) -> None:
         if self._is_watched(key):
             self._will_write([(key, value)])

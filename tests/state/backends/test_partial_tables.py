@@ -180,6 +180,21 @@ def test_keys_are_looked_up_without_the_rest(world: World) -> None:
     backend.close()
 
 
+def test_keys_that_were_expected_are_looked_up_without_a_request(world: World) -> None:
+    backend = world.open()
+    assert backend.is_afar
+    wanted = random.Random(2).sample(sorted(world.entries), 20)
+    backend.expect(wanted)
+    asked = len(world.store.spans)
+    assert [backend.get(name) for name in wanted] == [world.entries[name] for name in wanted]
+    assert len(world.store.spans) == asked
+    backend.close()
+    whole = world.open(in_parts=False)
+    assert not whole.is_afar
+    whole.expect(wanted)
+    whole.close()
+
+
 def test_ranges_are_scanned_without_the_rest(world: World) -> None:
     backend = world.open()
     for begin, end in ((key(0), key(40)), (key(13), key(13) + b"\0"), (key(4), key(4)), (b"", key(0))):
