@@ -119,6 +119,13 @@ RULES: tuple[Rule, ...] = (
         f"{_SILENT}::test_a_run_goes_on_from_a_record_from_before_this_was_noted[4-59]",
     ),
     rule(
+        "a source without a first row is silent from its first batch on",
+        _SILENCE,
+        "        return msgspec.structs.replace(state, looked=looked)\n",
+        "        return state\n",
+        f"{_SILENT}::test_a_source_without_a_first_row_is_silent_from_its_first_batch_on",
+    ),
+    rule(
         "of a topic each partition is silent by itself",
         "spark/inputs/open_inputs.py",
         "read_through={_named(partition) for partition in unmoved},",

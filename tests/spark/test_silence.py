@@ -175,6 +175,13 @@ def test_rows_end_a_silence_and_looking_prolongs_it() -> None:
     assert after_batch(states, {"b": 600}, b=Observation(0, None))["b"] == (100, 10), "it may have more"
 
 
+def test_a_source_without_a_first_row_is_silent_from_its_first_batch_on() -> None:
+    """By the bounds of a backfill, which lie long before the times of its records."""
+    first = advanced({"a": SourceState(("-",))}, {}, 1000, looked={"a": 600})
+    assert (first["a"].looked, first["a"].silent) == (600, 0)
+    assert after_batch(first, {"a": 900}) == {"a": (900, 300)}
+
+
 def test_of_a_topic_each_partition_is_silent_by_itself() -> None:
     partitions = {f"orders/{n}": PartitionTime(5, 90, 10) for n in range(3)}
     before = structs.replace(quiet(100, 0, partitions=partitions), lines=(TOPIC % (3, 3),))
