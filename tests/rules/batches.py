@@ -222,8 +222,8 @@ RULES: tuple[Rule, ...] = (
     rule(
         "a batch merges by itself what nobody has merged beside it",
         "state/backends/rocksdb.py",
-        "            elif self._runs(opened) > self._options.most_runs:\n",
-        "            elif False:\n",
+        "            if (whole and not self._beside) or self._runs(opened) > self._options.most_runs:\n",
+        "            if whole and not self._beside:\n",
         f"{_MERGES}::test_a_batch_merges_by_itself_when_no_merge_comes",
     ),
 )

@@ -234,14 +234,14 @@ RULES: tuple[Rule, ...] = (
     rule(
         "a key that fails leaves no rows behind",
         "operators/attempt.py",
-        "        del self._out[mark[0] :], changes[mark[1] :]\n",
+        "        del self.out[mark[0] :], changes[mark[1] :]\n",
         "",
         "test_harness.py::test_a_dead_letter_takes_back_all_that_its_key_did_and_nothing_else",
     ),
     rule(
         "a key that fails changes no state",
         "operators/attempt.py",
-        "        for state in self._states:\n            state.discard()\n",
+        "        for state in self.chunked:\n            state.discard()\n",
         "",
         "operators/test_keyed.py",
     ),
