@@ -111,7 +111,7 @@ def last_rows(flow: sf.Flow, *, input: str, output: str) -> None:
         lambda frame: frame.selectExpr("user", "concat('user-', user) as name", "amount", "ts"),
         type="user long, name string, amount double, ts timestamp",
     )
-    rows.key_by("user").latest("last").append("output", sf.delta(output))
+    rows.key_by("user").latest("last").upsert("output", sf.delta(output))
 
 
 @sf.pipeline("everyday-growing-keys")

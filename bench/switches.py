@@ -48,22 +48,6 @@ def _with_every_column(before: Any) -> Any:
     return carried
 
 
-def _with_literal(before: Any) -> Any:
-    """`with_lateness` with the watermark as a number of the plan."""
-    from pyspark.sql import functions as F
-
-    from stateflow.operators.lateness import is_late
-    from stateflow.spark.shuffle.exchange import LATE
-
-    def marked(node: Any, frame: Any, watermark: int | None) -> Any:
-        if node.event_time is None or watermark is None:
-            return before(node, frame, watermark)
-        at = F.expr(f"unix_micros(cast(`{node.event_time}` as timestamp))")
-        return frame.withColumn(LATE, F.coalesce(is_late(at, F.lit(watermark)), F.expr("false")))
-
-    return marked
-
-
 def _often(before: Any) -> Any:
     """Python's cycle collector as it comes, also in a worker that earlier batches have spared it."""
     return lambda: (gc.set_threshold(700, 10, 10), gc.unfreeze())
@@ -137,7 +121,6 @@ SWITCHES: Mapping[str, Switch] = {
     "combiner": Switch((Patch(f"{_BATCHES}.running_operator", "combines", _always(False)),)),
     "combiner_choice": Switch((Patch(f"{_BATCHES}.running_operator", "combines", _always(True)),)),
     "carried": Switch((Patch(f"{_BATCHES}.running_operator", "carried_by", _with_every_column),)),
-    "constant watermark": Switch((Patch(f"{_BATCHES}.batch", "with_lateness", _with_literal),)),
     "cycle collector": Switch(worker=(Patch("stateflow.spark.task.subtask", "spare_the_collector", _often),)),
     "walk": Switch(worker=(Patch("stateflow.state.backends.rocksdb", "GLANCE", lambda before: 1 << 62),)),
     "key_index": Switch(

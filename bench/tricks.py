@@ -24,14 +24,7 @@ IN_BATCHES = ("unmeasured", "walk", "key_index")
 SIDES: Mapping[str, tuple[str, ...]] = {
     "batches": (*IN_BATCHES, "sorted_rows", "packed_instants", "carried"),
     "large": ("unmeasured", "sorted_rows", "packed_instants", "carried", "cycle collector"),
-    "windows": (
-        *IN_BATCHES,
-        "combiner",
-        "combiner_choice",
-        "packed_instants",
-        "carried",
-        "constant watermark",
-    ),
+    "windows": (*IN_BATCHES, "combiner", "combiner_choice", "packed_instants", "carried"),
     "upserts": (
         *IN_BATCHES,
         "own_merge",
@@ -41,7 +34,7 @@ SIDES: Mapping[str, tuple[str, ...]] = {
         "combiner_choice",
         "carried",
     ),
-    "growing": ("own_merge", "key_ranges", "same_task"),
+    "growing": ("own_merge", "key_ranges"),
     "last_rows": ("packed_rows", "packed_instants"),
     "two_sources": ("parts_of_union",),
     "two_tables": ("driver_written",),

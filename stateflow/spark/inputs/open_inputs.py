@@ -463,12 +463,9 @@ def with_lateness(node: SourceNode, frame: DataFrame, watermark: int | None) -> 
         return frame
     if watermark is None:
         return frame.withColumn(LATE, F.lit(False))
-    time = f"cast(`{node.event_time}` as timestamp)"
-    # In the code that Spark makes of a plan, a number is text, but an array is an object beside it. With the number, each batch
-    # would have code of its own, which Java compiles anew and runs slowly at first. Without a time a row is not late.
-    given = f"get(array({watermark}L, cast(null as bigint)), cast(isnull({time}) as int))"
-    at = F.expr(f"unix_micros({time})")
-    return frame.withColumn(LATE, F.coalesce(is_late(at, F.expr(given)), F.expr("false")))
+    at = F.expr(f"unix_micros(cast(`{node.event_time}` as timestamp))")
+    # Without a time a row is not late.
+    return frame.withColumn(LATE, F.coalesce(is_late(at, F.lit(watermark)), F.lit(False)))
 
 
 def watermark_of(

@@ -229,7 +229,7 @@ def _inside(ranges: Sequence[KeyRange]) -> Column:
     between = []
     for key in ranges:
         column = F.col(quoted(key.name))
-        # As in `with_lateness`: with the bounds as they are, Java would compile code of its own for each batch.
+        # An array lies beside the code that Spark makes of a plan: with the bounds as they are, Java would compile code for each batch.
         first, last = (
             F.get(F.array(_literal(key.type, end), F.lit(None)), F.isnull(column).cast("int"))
             for end in (key.least, key.greatest)
