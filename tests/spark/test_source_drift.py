@@ -359,8 +359,13 @@ def test_in_an_endless_run_a_silent_source_is_waited_for_until_it_is_idle(
         if sum(each.record.statistics["source_rows"].get("ahead", 0) for each in made.bench.reports) == FILES:
             stop.set()
 
-    threading.Timer(240, stop.set).start()
-    run(RunRequest(made.pipeline, load(code=code, env={}, folder=tmp_path), listener=listen, stop=stop))
+    # Without `cancel` the process that runs the tests would wait for it at its end.
+    patience = threading.Timer(240, stop.set)
+    patience.start()
+    try:
+        run(RunRequest(made.pipeline, load(code=code, env={}, folder=tmp_path), listener=listen, stop=stop))
+    finally:
+        patience.cancel()
     rows = [rows for rows, _ in drifts(made.bench) if rows is not None]
     assert sum(rows) == FILES
     assert 0 in rows
