@@ -189,16 +189,25 @@ def test_the_wheel_has_its_own_name_and_the_extras_of_the_project(wheel: Path, m
     }
 
 
+def newest_python() -> Path:
+    """The newest that this machine has of those that the project names."""
+    return next(found for version in (*OTHER_PYTHONS[::-1], HERE) if (found := interpreter(version)))
+
+
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What a shell has in its environment once the wheel is in an empty one; nothing of the checkout is in it."""
-    return installation(tmp_path_factory.mktemp("installed") / "venv", wheel)
+    return installation(tmp_path_factory.mktemp("installed") / "venv", wheel, python=newest_python())
 
 
 @pytest.fixture(scope="module")
-def with_provider(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The same with both wheels."""
-    return installation(tmp_path_factory.mktemp("both") / "venv", *wheels.values())
+def with_provider(
+    installed: dict[str, str], wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, str]:
+    """Both wheels with the oldest Python, and the jars that are there already."""
+    venv = tmp_path_factory.mktemp("both") / "venv"
+    made = installation(venv, *wheels.values(), spark_of=Path(installed["VIRTUAL_ENV"]))
+    return {**made, "HOME": installed["HOME"]}
 
 
 def follow_the_readme(env: dict[str, str], folder: Path) -> None:
@@ -208,10 +217,10 @@ def follow_the_readme(env: dict[str, str], folder: Path) -> None:
 
 @pytest.mark.system
 @pytest.mark.timeout(1800)  # three starts of Spark, on a machine that may be busy
-def test_who_follows_the_readme_with_the_newest_python_gets_what_it_says(wheel: Path, tmp_path: Path) -> None:
-    """Every other test here has the oldest one."""
-    python = next(found for version in (*OTHER_PYTHONS[::-1], HERE) if (found := interpreter(version)))
-    follow_the_readme(installation(tmp_path / "venv", wheel, python=python), tmp_path)
+def test_who_follows_the_readme_with_the_newest_python_gets_what_it_says(
+    installed: dict[str, str], tmp_path: Path
+) -> None:
+    follow_the_readme(installed, tmp_path)
 
 
 @EACH
@@ -262,9 +271,13 @@ def test_a_package_of_delta_whose_jar_is_not_locked_runs_with_the_locked_jar(
 
 
 @pytest.mark.system
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("environment", ["installed", "with_provider"])
 def test_the_installed_command_knows_its_version_and_finds_everything(
-    installed: dict[str, str], tmp_path: Path
+    environment: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
+    """With the newest Python, and with the oldest one beside Airflow."""
+    installed: dict[str, str] = request.getfixturevalue(environment)
     assert run("stateflow", "--version", env=installed, cwd=tmp_path) == f"stateflow {installed_version()}\n"
     where = "import stateflow, pyspark_stateflow as spark; print(stateflow.__file__, spark.__file__)"
     for module in run("python", "-c", where, env=installed, cwd=tmp_path).split():
