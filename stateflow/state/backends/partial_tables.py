@@ -21,9 +21,18 @@ from typing import Any, Final
 
 from stateflow.format.records import FileRef
 from stateflow.state.backends.base import RemoteFiles
+from stateflow.state.backends.corruption import translated
 from stateflow.state.backends.line import AT_ONCE, whole_pays
 from stateflow.state.backends.spans import Held, Span, coalesced, pieces
-from stateflow.state.backends.tables import UNREADABLE, Handle, SortedTable, Tail, stored_size, tail_begin
+from stateflow.state.backends.tables import (
+    UNREADABLE,
+    Handle,
+    SortedTable,
+    Tail,
+    stored_size,
+    tail_begin,
+    tombstones,
+)
 
 TAIL: Final = 256 << 10
 """Bytes of a table's end that are fetched first. So many are carried in the time of a request; most tails are smaller."""
@@ -94,18 +103,19 @@ class PartialTables:
         except UNREADABLE:
             self.fill()
 
-    def opened(self, live_files: Sequence[Mapping[str, Any]]) -> None:
-        """RocksDB has opened the tables, and says where each belongs."""
+    def opened(self, live_files: Sequence[Mapping[str, Any]], directory: Path) -> None:
+        """RocksDB has opened the tables in the directory, and says where each belongs."""
+        if self.whole:
+            return
         names = {file.path.name: file for file in self._files}
         runs: dict[object, list[_LiveTable]] = {}
         for each in live_files:
-            name, level = str(each["name"]).lstrip("/"), int(each["level"])
+            name, level = _path(directory, each).name, int(each["level"])
             place = _LiveTable(each["start_key"], each["end_key"], names.get(name))
             runs.setdefault(level or name, []).append(place)
         self._runs = [sorted(run, key=lambda place: place.first) for run in runs.values()]
-        self._tombstones = [
-            stone for file in self._files if file.table is not None for stone in file.table.tombstones
-        ]
+        # Most of them are in small tables, which are whole.
+        self._tombstones = [stone for each in live_files for stone in _tombstones(_path(directory, each))]
 
     def deleted(self, begin: bytes, end: bytes) -> None:
         """A range of keys is deleted: RocksDB now goes on behind it when it comes upon it."""
@@ -222,7 +232,10 @@ class PartialTables:
 
     def _bring(self, file: _File, begin: int, end: int) -> int:
         body = self._remote.read(file.ref, begin, end - begin)
-        _write(file.descriptor, body, begin)
+        try:
+            _write(file.descriptor, body, begin)
+        except OSError as error:
+            raise translated(error, file.path.parent) from error
         return len(body)
 
 
@@ -236,6 +249,21 @@ def _write(descriptor: int, body: bytes, begin: int) -> None:
 def _tail(file: _File, length: int) -> Tail:
     length = min(length, file.ref.size)
     return Tail(os.pread(file.descriptor, length, file.ref.size - length), file.ref.size)
+
+
+def _path(directory: Path, live_file: Mapping[str, Any]) -> Path:
+    return directory / str(live_file["name"]).lstrip("/")
+
+
+def _tombstones(path: Path) -> list[tuple[bytes, bytes]]:
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - TAIL))
+        body = file.read()
+    try:
+        return tombstones(Tail(body, size))
+    except UNREADABLE:
+        return []
 
 
 def _pieces(file: _File, gap: int) -> Iterator[Span]:

@@ -131,7 +131,7 @@ class RocksBackend:
         self._database_options.set_disable_auto_compactions(True)
         self._parts.fetch_tails()
         opened = self._in_parts(lambda parts: None, self._database)
-        self._parts.opened(opened.live_files())
+        self._parts.opened(opened.live_files(), self._directory)
         return opened
 
     def _in_parts(self, need: Callable[[PartialTables], None], read: Callable[[], _Read]) -> _Read:
@@ -322,7 +322,7 @@ class RocksBackend:
         if parts is None or parts.whole:
             return _scanned(self._opened, self._directory, begin, end)
         parts.need_ranges([(begin, begin if few else end)])
-        return _scanned(self._opened, self._directory, begin, end, partial(_brought, parts, [(begin, end)]))
+        return _scanned(self._opened, self._directory, begin, end, partial(_bring, parts, [(begin, end)]))
 
     def _buffered(self, begin: bytes, end: bytes) -> Iterator[bytes]:
         """Keys of the buffer in order. They are indexed when a scan asks, and those of its state alone: entries never leave
@@ -588,15 +588,12 @@ def rocksdb_backend(options: RocksOptions | None = None) -> OpenShard:
     return open_shard
 
 
-def _brought(parts: PartialTables, ranges: list[tuple[bytes, bytes]]) -> bool:
-    """Brings the parts of these ranges, and when that was of no use, all of the tables. False if all are here."""
-    if parts.whole:
-        return False
+def _bring(parts: PartialTables, ranges: list[tuple[bytes, bytes]]) -> None:
+    """Brings the parts of these ranges, and when that was of no use, all of the tables."""
     if ranges:
         parts.need_ranges([ranges.pop()])
     else:
         parts.fill()
-    return True
 
 
 def _scanned(

@@ -20,8 +20,8 @@ _AHEAD = 4 << 20
 _REPAIRS = 2
 """How often a scan goes on after one: parts of its range may be missing, and then parts of the tables."""
 
-Repair = Callable[[], bool]
-"""Brings parts of files that were missing, so that what could not be read can be; False if none are missing."""
+Repair = Callable[[], None]
+"""Brings parts of files that are missing, so that what could not be read can be."""
 
 
 def swept(
@@ -54,7 +54,7 @@ def _lists(
         width = sum(map(len, map(_value, chunk))) // len(chunk)
         size = max(1, min(size * 8, _SWEEP, _AHEAD // (width + 1)))
     # `items` ends silently at a damaged block. An iterator that steps on from there reports it.
-    repaired, at = False, later.pop()
+    at = later.pop()
     while True:
         at.seek(begin if last is None else last)
         if last is not None and at.valid():
@@ -62,14 +62,16 @@ def _lists(
         try:
             at.status()
         except Exception:
-            if repair is None or not later or not repair():
+            if repair is None or not later:
                 raise
-            # One that has read what was missing keeps it: it reads ahead.
-            repaired, at = True, later.pop()
+            repair()
+            # One that has read what was missing keeps it, also if another read has brought it since: it reads ahead.
+            at = later.pop()
             continue
         if not at.valid():
             break
-        if not repaired:
+        # Of parts, another read may have brought what was missing when `items` ended.
+        if repair is None:
             raise CorruptError("a scan ended before its end; run `stateflow verify`")
         chunk = _steps(at, size)
         last = chunk[-1][0]

@@ -81,6 +81,14 @@ def tail_begin(tail: Tail) -> int:
     return _number(dict(_entries(tail.block(meta[_PROPERTIES]))), b"rocksdb.data.size")
 
 
+def tombstones(tail: Tail) -> list[tuple[bytes, bytes]]:
+    """The ranges that the table deletes from older ones: begin, and end, exclusive. They lie near its end."""
+    meta = tail.meta()
+    if _TOMBSTONES not in meta:
+        return []
+    return [(key[:-8], end) for key, end in _entries(tail.block(meta[_TOMBSTONES]))]
+
+
 class Index:
     """The blocks of one level of an index: the last key of each, or one between it and the next block, and where it is.
 
@@ -139,10 +147,6 @@ class SortedTable:
         self._filter = tail.block(meta[_FILTER]) if _FILTER in meta else None
         self._filters = self._read_index(meta[_FILTERS]) if _FILTERS in meta else None
         self._filter_parts: dict[int, bytes] = {}
-        self.tombstones: list[tuple[bytes, bytes]] = []
-        """The ranges that the table deletes from older ones: begin, and end, exclusive."""
-        if _TOMBSTONES in meta:
-            self.tombstones = [(key[:-8], end) for key, end in _entries(tail.block(meta[_TOMBSTONES]))]
 
     def may_have(self, key: bytes) -> bool:
         """What the table's filter says of the key."""

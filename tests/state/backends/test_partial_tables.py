@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -210,6 +212,29 @@ def test_ranges_are_scanned_without_the_rest(world: World) -> None:
     backend.close()
 
 
+def test_behind_a_range_that_an_earlier_batch_has_deleted_scans_go_on_without_the_rest(
+    tmp_path: Path,
+) -> None:
+    world = filled(tmp_path, RocksOptions(preset="small", block_cache=MIB, inline_threshold=0), 20_000, 100)
+    begin, end = key(4_000), key(8_000)
+    backend = world.open(in_parts=False)
+    backend.delete_range(begin, end)
+    gone = dict.fromkeys(name for name, _ in world.between(begin, end))
+    world.take(backend, gone)
+    world.store.kept = 100_000
+    local = [ref for ref in world.shard.files if ref.name.endswith(".sst") and not world.store.has(ref)]
+    assert len(gone) > 300
+    assert local
+    backend = world.open()
+    left = world.between(begin, b"\xff")
+    assert backend.first(begin, b"\xff") == left[0][0]
+    assert list(islice(backend.scan(begin, left[9][0]), 20)) == left[:9]
+    assert list(backend.scan_many([begin, left[0][0]])) == [[], left[:1]]
+    assert not world.store.completed
+    assert world.store.fetched < world.size / 2
+    backend.close()
+
+
 def test_all_entries_are_scanned(world: World) -> None:
     backend = world.open()
     assert list(backend.scan(b"", b"\xff")) == world.between(b"", b"\xff")
@@ -372,6 +397,42 @@ def test_a_store_that_fails_in_the_middle_fails_the_read_and_not_the_state(tmp_p
         backend.get_many(keys)
     world.store.before = lambda ref, begin, length: None
     assert backend.get_many(keys) == [world.entries.get(each) for each in keys]
+    backend.close()
+
+
+EVERY_READ = READS | {
+    "expect": lambda shard: [shard.expect([key(8)])],
+    "delete_range": lambda shard: [shard.delete_range(key(0), key(400))],
+    "put": lambda shard: [shard.put(key(8), b"new"), shard.snapshot()],
+}
+
+
+@pytest.mark.parametrize("read", EVERY_READ.values(), ids=EVERY_READ)
+def test_a_full_disk_is_named(
+    world: World, read: Callable[[Any], list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int, body: bytes, begin: int) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    backend = world.open()
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(UnavailableError, match=r"disk of the scratch folder .* is full: free space"):
+        read(backend)
+    backend.close()
+
+
+def test_a_scan_goes_on_when_a_look_up_meanwhile_has_brought_what_it_lacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = filled(tmp_path, RocksOptions(preset="small", block_cache=MIB, inline_threshold=0), 5_000, 100)
+    names = sorted(world.entries)
+    backend = world.open()
+    monkeypatch.setattr(PartialTables, "need_ranges", foresee_nothing)
+    backend.expect(names[:1])
+    entries = backend.scan(b"", b"\xff")
+    begun = list(islice(entries, 20))
+    backend.get_many(names[:200])
+    assert [*begun, *entries] == world.between(b"", b"\xff")
     backend.close()
 
 
