@@ -165,11 +165,13 @@ class PartialTables:
         wanted: dict[_File, list[Span]] = {}
         joined: list[tuple[_File, Span]] = []
         line = self._remote.line
-        rest = sum(file.ref.size - file.held.size for file in self._files)
         try:
             while some := list(islice(needs, _JUDGED)):
                 for file, span in (each for every in some for each in every):
-                    wanted.setdefault(file, []).extend(file.held.missing(*span))
+                    if missing := file.held.missing(*span):
+                        wanted.setdefault(file, []).extend(missing)
+                if not wanted:
+                    continue
                 joined = [
                     (file, piece)
                     for file, spans in wanted.items()
@@ -177,8 +179,9 @@ class PartialTables:
                     for piece in pieces(span, _REQUEST)
                 ]
                 size = sum(end - begin for _, (begin, end) in joined)
-                share = _extent(joined) / rest if rest and many_to_come else 1.0
-                if joined and whole_pays(line, self._spent, len(joined), size, rest, share):
+                rest = sum(file.ref.size - file.held.size for file in self._files)
+                share = _extent(joined) / rest if many_to_come else 1.0
+                if whole_pays(line, self._spent, len(joined), size, rest, share):
                     return self.fill()
         except UNREADABLE:
             return self.fill()
