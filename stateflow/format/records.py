@@ -49,7 +49,7 @@ _URL = rf"[A-Za-z][A-Za-z0-9+.-]*://(?![^\x00]*{_SLASH}{_DOT}{{2}}(?:{_SLASH}|\Z
 Base = Annotated[str, msgspec.Meta(pattern=rf"^(?:{_FOLDER}(?:/{_FOLDER})*/?|{_URL})?\Z")]
 """Of a savepoint: a folder inside the root, or a URL. Neither leads up, however it is written."""
 Checksum = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]*\Z", min_length=1)]
-"""XXH3-64. A savepoint whose record leaves it out could hand over any bytes, so such a record is refused."""
+"""XXH3-64. A savepoint's record must name it: without it any bytes would pass."""
 Count = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
 KeyGroup = Annotated[int, msgspec.Meta(ge=0, lt=MAX_PARALLELISM_LIMIT)]
 StateId = Annotated[int, msgspec.Meta(ge=0, le=65_534)]

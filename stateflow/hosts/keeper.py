@@ -62,7 +62,7 @@ class _Application:
 
 class Keeper:
     def __init__(self, folder: Path, settings: HostSettings, application: Sequence[str]) -> None:
-        """`application`: the command that starts one, to which its folder and its number are added."""
+        """`application`: the prefix of the command of an application; its folder and number are appended."""
         self._command = application
         self.folder = folder
         self.settings = settings

@@ -53,7 +53,7 @@ class Looks:
     sources: Sequence[str] = ()
     """Which of the job's; all if there are none."""
     places: Mapping[str, str] = field(default_factory=dict)
-    """Where a source is, for those of which no run of Airflow's has noted it."""
+    """The place of each source that no run of Airflow has recorded."""
     topic_ends: TopicEnds | None = None
     _read: tuple[tuple[FileRef, ...], frozenset[str]] = ((), frozenset())
     """The files that a record says were read, which are the same until the next record with new ones."""

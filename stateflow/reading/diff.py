@@ -141,7 +141,7 @@ class Differences:
                 yield found
 
     def unchanged(self, uid: str, number: int) -> Iterator[tuple[bytes, bytes]]:
-        """The entries of the same state, under the same id, of which both points have stored the same bytes."""
+        """Entries with the same id and the same bytes at both points."""
         ours, theirs = self.before.record.operators[uid], self.after.record.operators[uid]
         return _ComparedOperator(self, uid, ours, theirs).unchanged(number)
 

@@ -1,7 +1,7 @@
 """Keyed state of two checkpoints, compared key by key. Shards that consist of the same files are not read.
 
-`reading/diff.py` compares entry by entry, and of two shards it reads only the files that differ. So it does not know how many keys
-there are, of which a limit on a replay allows a share to differ, nor what else a key has, which a report shows. A replay reads its
+`reading/diff.py` compares entry by entry, and of two shards it reads only the files that differ. So it does not know the number
+of keys, which `max_changed` needs, nor the other states of a key, which a report shows. A replay reads its
 shards as a whole anyway to count the keys, and has seen by then which of them differ: on top of a diff this would be more code.
 """
 

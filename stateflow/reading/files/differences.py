@@ -98,7 +98,7 @@ def _holds_entries(ref: FileRef) -> bool:
 def differing_entries(
     pair: ShardPair, *, every: bool = False
 ) -> tuple[Iterator[Difference], list[DeletedRange]]:
-    """The entries in key order, and ranges of which a shared file may hold entries that are deleted on one side. `every`: also those that
+    """Entries in key order, and ranges that one side has deleted: a shared file may still hold entries of these. `every`: also those that
     have the same bytes, since under one id they may be of two states."""
     begin, end = group_range(pair.first, pair.last)
     sides = [_OneSide(side, own, pair, begin, end) for side, own in zip(pair.sides, pair.own, strict=True)]

@@ -6,8 +6,8 @@ The batch writes them beside its own rows. So the rows up to a slot are the stat
               record differ, if a restore stands between the two; `delete` if the record lacks them. Of the files only those are read
               that the two do not share
     snapshot  the same where no restore does: the feed was out of the pipeline for a while, or begins now, when all entries are read
-    evolve    in the slot of the batch: the entries whose value, as the columns of today show it, is another as today's type. All
-              entries are read for it, once. Those that the batch writes have rows already
+    evolve    in the slot of the batch: entries whose value changes when it is read as today's type. It reads all entries,
+              once. Those that the batch writes have rows already
 """
 
 from __future__ import annotations
@@ -284,7 +284,7 @@ def _read_by(parent: Record, reader: KeyedNode, node: KeyedNode, feed: TaskFeed)
 def _of_other_feeds(
     attempt: BatchAttempt, node: KeyedNode, feed: TaskFeed, begins: Sequence[str]
 ) -> list[str]:
-    """A sentence if tables in which the state begins show another one that nobody tells them of any more."""
+    """Warns of tables that get this state and still show another one, which no feed updates any more."""
     flow = attempt.settings.flow
     told = {(sink.uid, *feed) for sink in flow.sinks for feed in fed_by(flow, sink)}
     left = [
@@ -444,7 +444,7 @@ def _differing(rows: pa.RecordBatch, then: ChangeRows, before: Raws, keys: Seque
 
 
 def _shown(column: Any, kind: pa.DataType) -> Any:
-    """A column as a table shows it whose columns have other types: fields by their names, null for what does not fit."""
+    """Casts a column to the type that the table has: fields by their names, null for what does not fit."""
     if column.type == kind:
         return column
     if pa.types.is_struct(kind) and pa.types.is_struct(column.type):

@@ -236,7 +236,7 @@ class RunningOperator:
         )
 
     def groups(self, acks: list[Ack]) -> Combined | None:
-        """What is known of the groups of an operator that can be combined."""
+        """Rows per group so far; None if the operator's rows cannot be combined."""
         if self.combined is None:
             return None
         rows, groups = sum(ack.rows_in for ack in acks), sum(ack.groups for ack in acks)

@@ -43,7 +43,7 @@ def waiting(
 
 
 def nothing_waits(flow: Flow) -> list[str]:
-    """A sentence for a pipeline in which no source can wait for another one."""
+    """Warns if no source of the pipeline can wait for another one."""
     timed = [node.uid for node in flow.sources if node.event_time is not None]
     if len(timed) > 1:
         return []

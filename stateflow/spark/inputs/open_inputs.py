@@ -291,7 +291,7 @@ def _never_null(node: SourceNode) -> list[Watched]:
 
 
 def _parsed_times(node: SourceNode) -> list[str]:
-    """The fields for which JSON's reader takes a number for seconds since 1970."""
+    """Timestamp fields: the JSON reader takes a number there for seconds since 1970."""
     if node.rows is None or not isinstance(node.factory, Files) or node.factory.format != "json":
         return []
     return [field.name for field in node.rows.fields if field.type in ("timestamp", "timestamp_ltz")][:_BITS]
@@ -354,7 +354,7 @@ class Observation:
     null: tuple[str, ...] = ()
     """Fields that some row has no value in, though its class says that it always has one."""
     early: tuple[str, ...] = ()
-    """Fields in which some row has a time of early 1970, as numbers have that are no times."""
+    """Fields with times in early 1970: a sign of numbers in another unit."""
     partitions: Mapping[str, int | None] | None = None
     """Of a source whose watermark is held per partition: the highest event time of each partition that had rows."""
 

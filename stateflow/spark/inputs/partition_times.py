@@ -50,5 +50,5 @@ def advanced_partitions(
 
 
 def kept_awake(partitions: Times, now: int) -> dict[str, PartitionTime]:
-    """The times of a source of which the batch was to take nothing: no partition becomes idle by that."""
+    """Event times of a source that this batch skipped: no partition becomes idle by that."""
     return {name: msgspec.structs.replace(each, active=now, silent=0) for name, each in partitions.items()}

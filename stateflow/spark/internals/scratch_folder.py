@@ -66,7 +66,7 @@ def read_batch_offsets(location: Path, batch_id: int) -> OffsetEntry:
 def write_beginning(
     location: Path, lines: Sequence[str], conf: Mapping[str, str], now_ms: int, query_id: str
 ) -> None:
-    """Makes a folder from which a query goes on behind `lines`, with batch `FIRST_BATCH`.
+    """Seeds a checkpoint folder, so that a query resumes after `lines` with batch `FIRST_BATCH`.
 
     Spark 4.2 starts a query only if it finds two consecutive offset entries below the next batch. It takes the newest
     entry as done when its commit is there. So the folder holds the offsets twice, as the committed batches 0 and 1. A commit entry

@@ -20,7 +20,7 @@ _SKETCHES = "org.apache.datasketches.tuple"
 _SIZE = 16
 """The binary logarithm of how many keys a sketch holds. It grows with its keys, so that much room costs nothing."""
 _SEED = 9001
-"""What the sketches of the library hash with unless told otherwise."""
+"""The default seed of the sketch library."""
 _EXACT = 1 << 53
 """Up to here a double is every whole number."""
 

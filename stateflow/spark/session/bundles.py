@@ -23,7 +23,7 @@ def lacking_bundles(spark: SparkSession, bundles: Sequence[str]) -> list[str]:
 
 
 def _classes(spark: SparkSession, bundle: str) -> list[str]:
-    """Classes of which one is there if the bundle is not lacking."""
+    """The bundle is complete if one of these classes is on the class path."""
     if bundle != "s3":
         return [_CLASSES[bundle]]
     return [name for setting in _FILE_SYSTEMS if (name := hadoop_setting(spark, setting))]

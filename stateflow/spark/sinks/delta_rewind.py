@@ -97,7 +97,7 @@ def plan_rewind(spark: SparkSession, prepared: Prepared, at: SinkSlot, last_slot
 
 
 def called(name: str, managed: bool) -> dict[str, Any]:
-    """What a catalog calls the table, and whether its commits go through it, for a record."""
+    """For a record: the table's name in its catalog, and whether the catalog manages its commits."""
     return {**({CATALOG_NAME: name} if name else {}), **({MANAGED: True} if managed else {})}
 
 

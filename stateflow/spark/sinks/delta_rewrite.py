@@ -39,7 +39,7 @@ FEW_BYTES = 8 << 20
 MOST_TIMES = 16
 """A batch writes again at most so many bytes, and so many times its own: what it replaces stays on the disk until VACUUM."""
 MOST_BROADCAST = 500_000
-"""Rows of a batch whose keys go to every task as they are."""
+"""Up to so many rows, every task gets all keys of the batch."""
 BYTES_OF_TASK = 4 << 20
 APART = 1 << 20
 """From so many bytes on, rows that stay and lie outside the bounds of the batch get files of their own. Else the file with the batch's rows

@@ -117,7 +117,7 @@ def write(rows: pa.Table, file: Path) -> None:
 
 
 def statistics(rows: pa.Table) -> dict[str, Any] | None:
-    """What Delta keeps of a data file with these rows; None if they have times of which only Spark knows how to write them.
+    """What Delta keeps of a data file with these rows; None if the rows have times that only Spark can write.
 
     A column without bounds makes no reader skip the file. So there are bounds only where all readers order values alike: none of
     floats, and no greatest one of long texts.

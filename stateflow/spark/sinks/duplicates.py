@@ -45,7 +45,7 @@ def refuse_duplicates(
     at: SinkSlot,
     target: object,
 ) -> None:
-    """IncompatibleError for several rows of a key, of which nobody says which one counts."""
+    """IncompatibleError if a key has several rows and no `order_by` picks one."""
     duplicate = first_duplicate(spark, staged, schema, keys, stager)
     if duplicate is not None:
         values = ", ".join(f"{key}={value!r}" for key, value in zip(keys, duplicate[0], strict=True))

@@ -37,8 +37,7 @@ _FAILURES = (PySparkException, *JAVA_ERRORS)
 
 
 def located(spark: SparkSession, table: DeltaTable, who: str) -> DeltaTable:
-    """The table with its place and its whole name, of which there is no path yet if there is none and a sink may make it. `who` asks, for
-    messages."""
+    """The table with its path and full name. The path is empty if a sink may still create the table. Messages name `who`."""
     table = replace(table, name=_whole_name(spark, table.name))
     parts = parts_of(table.name)
     _require_catalog(spark, parts, who, table.name)

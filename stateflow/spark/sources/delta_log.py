@@ -32,7 +32,7 @@ _FIRST = _QUIET | {"protocol", "metaData"}
 """Actions of the first commit beside rows: it makes the table."""
 _BEFORE = -1
 STAGED = "_staged_commits"
-"""The folder of commits for which a catalog is asked, and which it may have taken or refused."""
+"""The folder of staged commits. Only the catalog knows which of them count."""
 
 
 class Ahead(Enum):

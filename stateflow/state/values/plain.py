@@ -1,5 +1,5 @@
 """Reads stored values as plain Python, one at a time, without the classes of their declaration: for look-ups. A value with an
-Arrow type comes out as a table of the state shows it. A value without one (a union, a record inside itself) is read as
+Arrow type looks as in the table of the state. A value without one (a union, a record inside itself) is read as
 MessagePack has it, and the values of a custom serializer stay bytes.
 """
 
