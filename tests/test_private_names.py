@@ -39,6 +39,11 @@ NAMEDTUPLES = {"_asdict", "_field_defaults", "_fields", "_make", "_replace"}
 OWN = {"self", "cls"}
 
 
+PLUGIN = sorted(Path("plugins").rglob("*.py"))
+PUBLIC_AIRFLOW = {"airflow.configuration", "airflow.plugins_manager", "airflow.sdk"}
+"""The modules of Airflow's public interface that the plugin needs."""
+
+
 def outside() -> dict[str, Path]:
     """The modules that may use public names only."""
     return {
@@ -162,6 +167,28 @@ def test_private_modules_of_spark_and_py4j_are_imported_in_internals_only() -> N
     assert not wrong
 
 
+def test_the_plugin_takes_airflow_s_other_modules_from_its_internals() -> None:
+    others = [path for path in PLUGIN if path.name != "internals.py"]
+    assert len(others) > 10
+    assert not [
+        f"{path}:{line} imports {module}"
+        for path in others
+        for line, module in modules_imported(tree(path))
+        if module.split(".")[0] == "airflow" and module not in PUBLIC_AIRFLOW
+    ]
+
+
+def test_the_plugin_reads_private_attributes_of_its_own_only() -> None:
+    own = {name for path in PLUGIN for name in defined(path)}
+    assert not [
+        f"{path}:{line} reads {name}"
+        for path in PLUGIN
+        if path.name != "internals.py"
+        for line, name in reads(tree(path))
+        if name not in own
+    ]
+
+
 def java_like(source: ast.AST) -> Iterator[tuple[int, str]]:
     """Calls of methods that are named as in Java: what is no method of PySpark is one of an object of the JVM."""
     for node in ast.walk(source):
@@ -224,6 +251,14 @@ def test_a_private_module_would_be_noticed() -> None:
     found = {module for _, module in modules_imported(ast.parse(source))}
     assert found == {"pyspark.daemon", "py4j.protocol", "pyspark.sql.pandas.types"}
     assert not found & PUBLIC
+
+
+def test_a_module_of_airflow_would_be_noticed() -> None:
+    source = (
+        "from airflow.models.dag import DagModel\nimport airflow.utils.session\nfrom airflow.sdk import DAG\n"
+    )
+    found = {module for _, module in modules_imported(ast.parse(source))}
+    assert found - PUBLIC_AIRFLOW == {"airflow.models.dag", "airflow.utils.session"}
 
 
 def test_a_call_of_a_java_object_would_be_noticed() -> None:

@@ -101,7 +101,7 @@ def seed(
         return 0
     if SHUFFLE not in conf:
         raise UsageError(
-            f"Spark 4.2 does not start from offsets without {SHUFFLE}: pass the session's value in `conf`"
+            f"Spark does not start from offsets without {SHUFFLE}: pass the session's value in `conf`"
         )
     if location.exists() and any(location.iterdir()):
         raise UsageError(f"the scratch folder {location} is not empty: seed a fresh one for every run")

@@ -242,8 +242,7 @@ class FileSource:
         )
         if field is None:
             raise IncompatibleError(
-                f"this Spark version's file source has no {_FILE_LIST}: a bounded run needs Spark 4.2; "
-                "run without a bound"
+                f"this Spark version's file source has no {_FILE_LIST}, the list that a bound cuts: run without a bound"
             )
         field.setAccessible(True)
         field.set(self._java, _up_to(field.get(self._java), int(until.timestamp() * 1000)))

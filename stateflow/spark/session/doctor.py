@@ -117,12 +117,13 @@ def _packages() -> Iterator[DoctorFinding]:
                 advice = f"pip install --force-reinstall --no-deps '{instead}' '{spark}'"
             yield DoctorFinding(name, verdict, versions[name], advice)
         elif name in PACKAGES:
-            missing = felt(versions[name]) if name == "pyspark" else ""
-            yield DoctorFinding(
-                name,
-                "ok",
-                f"{versions[name]}, without {missing}: docs/sparks.md" if missing else versions[name],
-            )
+            yield DoctorFinding(name, "ok", versions[name])
+            if name == "pyspark":
+                # Most pipelines need none of it.
+                yield from (
+                    DoctorFinding(f"spark before {lack.since}", "ok", f"without {lack.what}", lack.instead)
+                    for lack in felt(versions[name])
+                )
 
 
 def _connectors() -> Iterator[DoctorFinding]:

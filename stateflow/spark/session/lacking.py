@@ -19,7 +19,7 @@ class Lack:
     instead: str
     """What happens, or what to do, where the feature is missing."""
     is_felt: bool = False
-    """True if a pipeline may behave in another way."""
+    """True if a pipeline may behave in another way, or is refused."""
 
 
 LACKS = (
@@ -40,6 +40,32 @@ LACKS = (
         what="conditions pushed down into sources in Python",
         instead="`where` on a state table opens all of its shards, with the same result: name the key by `key=`, which opens one",
     ),
+    Lack(
+        since="4.1",
+        what="a quote written as two (`'it''s'`) in Spark's own SQL",
+        instead="Spark 4.0 reads two texts side by side, `its`. A `where=` of a pipeline means the quote in every Spark; in a "
+        r"""`filter("...")`, which is Spark's, write `'it\'s'`""",
+        is_felt=True,
+    ),
+    Lack(
+        since="4.1",
+        what="conditional writes of Hadoop's S3 client",
+        instead="exactly-once output into Delta tables on S3 is refused, unless DynamoDB decides: Spark 4.0 brings Hadoop 3.4.1, "
+        "whose client knows no condition",
+        is_felt=True,
+    ),
+    Lack(
+        since="4.2",
+        what="an aggregate of the highest value of each key",
+        instead="`sf.per_partition` is refused when its run starts",
+        is_felt=True,
+    ),
+    Lack(
+        since="4.2",
+        what="sources in Python that hear where a batch begins",
+        instead="a source of a package is refused when its run starts",
+        is_felt=True,
+    ),
 )
 
 
@@ -49,6 +75,6 @@ def lacking(spark: str) -> Iterator[Lack]:
     return (lack for lack in LACKS if here < Version(lack.since))
 
 
-def felt(spark: str) -> str:
-    """In a few words, what a pipeline may miss in this version of Spark; empty if it misses nothing."""
-    return ", ".join(lack.what for lack in lacking(spark) if lack.is_felt)
+def felt(spark: str) -> list[Lack]:
+    """What a pipeline may miss in this version of Spark."""
+    return [lack for lack in lacking(spark) if lack.is_felt]
