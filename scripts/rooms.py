@@ -329,7 +329,7 @@ ROOMS: Mapping[str, Room] = {
     "airflow/operators": Room(
         "one operator per verb",
         "airflow/connections airflow/internals airflow/launchers airflow/triggers checkpoint config driver format "
-        "hosts jobs liveness observe pipelines quantities replay restore savepoints storage",
+        "hosts jobs liveness observe pipelines quantities replay restore savepoints",
         "run.py",
     ),
     "airflow": Room(

@@ -18,7 +18,7 @@ from stateflow.checkpoint.statistics import HistoryLine, history
 from stateflow.errors import NotFoundError
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import Owner
-from stateflow.storage.roots import open_store
+from stateflow.storage.roots import open_recorded, open_store
 from stateflow.storage.store import Store
 
 
@@ -58,6 +58,10 @@ class JobHandle:
         """A job in the checkpoint root with this URL."""
         options = dict(storage_options or {})
         return JobHandle(open_store(root, options), JobLayout(name), root=root, storage_options=options)
+
+    def open_base(self, url: str) -> Store:
+        """The store that a record's references are relative to: that of a savepoint, or the job's own."""
+        return open_recorded(url, self.storage_options, root=self.store.url)
 
     @property
     def exists(self) -> bool:

@@ -130,14 +130,11 @@ def _claimed(job: Job) -> dict[str, int]:
     from stateflow.checkpoint.log import read_identity
     from stateflow.format.references import bases
     from stateflow.savepoints.format import read_savepoint_claim
-    from stateflow.storage.roots import open_recorded
 
     if (identity := read_identity(job.store, job.layout)) is None:
         return {}
     records = (slot.record for slot in job.log().slots.values() if slot.record is not None)
-    stores = {
-        url: open_recorded(url, job.storage_options, root=job.store.url) for url in sorted(bases(records))
-    }
+    stores = {url: job.open_base(url) for url in sorted(bases(records))}
     return {
         url: sum(entry.size for entry in store.list(""))
         for url, store in stores.items()

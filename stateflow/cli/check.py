@@ -23,7 +23,6 @@ from stateflow.cli.options import (
     root_of,
 )
 from stateflow.cli.output import Piece, TextTable
-from stateflow.cli.sizes import counted
 from stateflow.errors import IncompatibleError
 
 
@@ -43,6 +42,7 @@ def check(
     from stateflow.config.options import unread_variables
     from stateflow.hosts.configured import lacking_host
     from stateflow.jobs.checking import checked as checked_flow
+    from stateflow.jobs.counting import by_name, newest_sizes
     from stateflow.jobs.job import Job
     from stateflow.pipelines.loading import load_pipeline
 
@@ -64,7 +64,7 @@ def check(
         )
         result = checked()
         if count and any(operator.evolution for operator in result.operators):
-            result = checked(counts={(s.operator, s.state): s.entries for s in counted(options, name)[1]})
+            result = checked(counts=by_name(newest_sizes(found, options)[1]))
     else:
         result = checked_flow(loaded.pipeline.build(given), name, None)
         result = replace(result, warnings=(_nothing_compared(unread_variables()), *result.warnings))

@@ -12,7 +12,6 @@ import typer
 
 from stateflow.cli.options import Invocation, JobName, command, flag, job_of, root_of
 from stateflow.cli.output import Facts, Heading, Piece, TextTable
-from stateflow.cli.sizes import counted
 from stateflow.cli.text import amount, moment, number, seconds, several, size
 from stateflow.errors import StateflowError, UsageError
 from stateflow.masking import all_masked
@@ -181,7 +180,9 @@ def _show_versions(call: Invocation, job: str, found: DeliveredSlot) -> None:
 
 def _show_sizes(call: Invocation, job: str, options: Options) -> None:
     """Live and expired bytes, counted entry by entry."""
-    slot, found = counted(options, job)
+    from stateflow.jobs.counting import newest_sizes
+
+    slot, found = newest_sizes(call.job(job), options)
     columns = ("operator", "state", "entries", "live", "expired", "index")
     rows = [
         (s.operator, s.state, number(s.entries), *map(size, (s.live_bytes, s.expired_bytes, s.index_bytes)))

@@ -478,7 +478,7 @@ def _from_environment(env: Mapping[str, str]) -> Iterator[tuple[str, Any, str]]:
         name = variable.removeprefix(PREFIX).lower()
         # Kubernetes sets STATEFLOW_SERVICE_HOST and the like for a service of that name. So an unknown variable is an
         # error only when it looks like a misspelt option.
-        if name in DECLARATIONS or _nearest(name, cutoff=0.8):
+        if name in DECLARATIONS or difflib.get_close_matches(name, DECLARATIONS, n=1, cutoff=0.8):
             yield name, env[variable], f"the environment ({variable})"
 
 
@@ -506,10 +506,6 @@ def _unknown(name: str, origin: str) -> UsageError:
     nearest = _meant(re.sub(r"[-.]", "_", name).lower())
     hint = f"did you mean {nearest}?" if nearest else "docs/configuration.md lists the options"
     return UsageError(f"option {name}, set by {origin}, does not exist: {hint}")
-
-
-def _nearest(name: str, cutoff: float) -> str | None:
-    return next(iter(difflib.get_close_matches(name, DECLARATIONS, n=1, cutoff=cutoff)), None)
 
 
 def _meant(name: str) -> str | None:

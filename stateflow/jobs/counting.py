@@ -20,10 +20,17 @@ def counted(origin: Origin, job: JobHandle, options: Options) -> Counts:
     place = reader_context(options, job.root, job.clock)
     if origin.owner is None:
         with savepoint_reader(place, origin.url) as reader:
-            return _by_name(reader.sizes())
+            return by_name(reader.sizes())
     with checkpoint_reader(place, origin.job, origin.label, owner=job.owner(), ids=job.new_id) as reader:
-        return _by_name(reader.sizes())
+        return by_name(reader.sizes())
 
 
-def _by_name(sizes: list[StateSize]) -> Counts:
+def newest_sizes(job: JobHandle, options: Options) -> tuple[int, list[StateSize]]:
+    """The newest checkpoint's number, and what its states hold. It reads the whole state."""
+    place = reader_context(options, job.root, job.clock)
+    with checkpoint_reader(place, job.name, owner=job.owner(), ids=job.new_id) as reader:
+        return reader.record.slot, reader.sizes()
+
+
+def by_name(sizes: list[StateSize]) -> Counts:
     return {(size.operator, size.state): size.entries for size in sizes}

@@ -13,8 +13,7 @@ names each such state that has elements, and the erasure empties those that the 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, cast
@@ -39,18 +38,18 @@ from stateflow.format.records import OperatorState, Owner, Pin, Record, Shard, S
 from stateflow.format.sql_texts import text_in_quotes
 from stateflow.liveness.heart import Heart
 from stateflow.liveness.stale_pins import stale
+from stateflow.reading.opened_shard import opened_shard
 from stateflow.reading.query import key_from_text
+from stateflow.reading.snapshots import reader_context
 from stateflow.replay.fork import sweep as sweep_forks
 from stateflow.replay.reports import forget as forget_replays
 from stateflow.savepoints.format import list_savepoints, unfinished
 from stateflow.spark.carry_out import Sinks
 from stateflow.spark.task.shards import TaskShards
 from stateflow.spark.task.storage import TaskStorage, task_storage
-from stateflow.state.backends.base import Backend, OpenShard
-from stateflow.state.backends.choice import open_backend, open_reader
+from stateflow.state.backends.choice import open_backend
 from stateflow.state.keys.codec import KeyCodec
-from stateflow.storage.roots import open_recorded
-from stateflow.storage.scratch import remove_scratch, sweep_scratch
+from stateflow.storage.scratch import sweep_scratch
 
 if TYPE_CHECKING:
     from stateflow.jobs.job import Job
@@ -225,6 +224,7 @@ class _Erasure:
         self.plan, self.owner, self.takeover = plan, owner, takeover
         self.job, self.options = plan.job, plan.options
         self.entries = 0
+        self.reading = reader_context(plan.options, plan.job.root, plan.job.clock)
 
     def run(self) -> Erased:
         job, options = self.job, self.options
@@ -314,7 +314,7 @@ class _Erasure:
         own, _ = copy_files(
             msgspec.structs.replace(parent, operators=operators),
             writer,
-            lambda base: open_recorded(base, self.job.storage_options, root=self.job.store.url),
+            self.job.open_base,
             ids=self.job.new_id,
             scratch=scratch_parent(self.options),
             needs_copy=lambda ref: bool(ref.base),
@@ -330,7 +330,7 @@ class _Erasure:
         keep = _Keep(operator, key)
         shards = tuple(
             tuple(
-                self._rewrite(shard, storage, keep) if self._holds(shard, storage, group, cut) else shard
+                self._rewrite(shard, storage, keep) if self._holds(shard, group, cut) else shard
                 for shard in task
             )
             for task in operator.shards
@@ -338,20 +338,21 @@ class _Erasure:
         self.entries += keep.dropped
         return msgspec.structs.replace(operator, shards=shards)
 
-    def _holds(self, shard: Shard, storage: TaskStorage, group: int, cut: int) -> bool:
+    def _holds(self, shard: Shard, group: int, cut: int) -> bool:
         """Whether files of the shard may have bytes of the key group. It opens them when the record does not tell."""
         if not may_hold(shard, group, cut):
             return False
         if spans(shard, group) or shard.backend != "rocksdb":
             return True
-        with self._open(shard, storage, open_reader(self.options)) as reader:
+        with opened_shard(self.reading, shard) as reader:
             return cast("RocksReader", reader).reaches(*group_range(group, group))
 
     def _rewrite(self, old: Shard, storage: TaskStorage, keep: _Keep) -> Shard:
         shards = TaskShards((empty_shard(old),), storage, open_backend(self.options))
+        whole = replace(self.reading, open_shard=open_backend(self.options))
         try:
             target = shards.open(0)
-            with self._open(old, storage, open_backend(self.options)) as source:
+            with opened_shard(whole, old) as source:
                 for chunk in _chunks(source.scan(*group_range(old.first, old.last)), keep):
                     target.write(chunk)
             shards.finish(
@@ -365,23 +366,6 @@ class _Erasure:
         finally:
             shards.close()
         return new
-
-    @contextmanager
-    def _open(
-        self, shard: Shard, storage: TaskStorage, open_shard: Callable[[str], OpenShard]
-    ) -> Iterator[Backend]:
-        folder = storage.folder()
-        try:
-            fetched = folder / "fetched"
-            fetched.mkdir()
-            fetch = storage.cache().fetcher(storage.store, fetched)
-            source = open_shard(shard.backend)(shard, folder / "old", fetch)
-            try:
-                yield source
-            finally:
-                source.close()
-        finally:
-            remove_scratch(folder)
 
 
 def _emptied(uid: str, operator: OperatorState, names: Collection[str]) -> OperatorState:

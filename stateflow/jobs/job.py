@@ -53,7 +53,7 @@ from stateflow.pipelines.parameters import known_parameters
 from stateflow.savepoints.dispose import dispose_claimed
 from stateflow.savepoints.origin import find_origin, written_places
 from stateflow.storage.local import held_root
-from stateflow.storage.roots import open_recorded, open_store
+from stateflow.storage.roots import open_store
 
 if TYPE_CHECKING:
     from stateflow.compatibility.flows import Check, Counts
@@ -587,7 +587,7 @@ class Job(JobHandle):
             self.store,
             self.layout,
             deep=deep,
-            open_base=lambda url: open_recorded(url, self.storage_options, root=self.store.url),
+            open_base=self.open_base,
         )
 
     def garbage(

@@ -32,7 +32,7 @@ from stateflow.savepoints.format import (
 from stateflow.savepoints.location import require_fit
 from stateflow.savepoints.native import create_native
 from stateflow.savepoints.publish import probe_elsewhere, require_vacant
-from stateflow.storage.roots import open_recorded, open_store
+from stateflow.storage.roots import open_store
 from stateflow.storage.store import Store
 
 _log = logging.getLogger(__name__)
@@ -123,7 +123,7 @@ def create_savepoint(
                 record,
                 target,
                 max_files=request.max_files,
-                open_base=lambda base: open_recorded(base, job.storage_options, root=job.store.url),
+                open_base=job.open_base,
                 scratch=scratch_parent(request.options),
                 **facts,
             )
@@ -224,7 +224,7 @@ def _dispose(job: JobHandle, savepoints: Mapping[str, str]) -> dict[str, int]:
     freed = {}
     damaged: list[CorruptError] = []
     for url, savepoint_id in savepoints.items():
-        store = open_recorded(url, job.storage_options, root=job.store.url)
+        store = job.open_base(url)
         try:
             freed[url] = dispose_savepoint(
                 store, owner=this_process(run=job.new_id()), clock=job.clock, expect=savepoint_id

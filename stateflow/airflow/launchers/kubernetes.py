@@ -160,6 +160,7 @@ class _PodSubmission:
         from stateflow.spark.session.settings import (
             DELTA,
             GUARDED,
+            with_own,
         )  # a DAG file must not load stateflow.spark
 
         conf = {
@@ -173,10 +174,7 @@ class _PodSubmission:
             **{f"{_DRIVER}secretKeyRef.{name}": f"{secret_name(launch)}:{name}" for name in env},
             f"spark.kubernetes.driverEnv.{MOUNTED}": FOLDER,
         }
-        if "spark.sql.extensions" in spec.conf:
-            extensions = f"{DELTA['spark.sql.extensions']},{spec.conf['spark.sql.extensions']}"
-            return {**conf, **spec.conf, "spark.sql.extensions": extensions}
-        return {**conf, **spec.conf}
+        return with_own(conf, spec.conf)
 
 
 def _hidden(setting: str) -> bool:

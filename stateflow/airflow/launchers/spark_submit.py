@@ -137,6 +137,7 @@ class CommandSubmission:
             QUIET,
             one_process,
             submit_conf,
+            with_own,
         )
 
         own = dict(DELTA) if self.submit.get("packages") or self.submit.get("jars") else submit_conf()
@@ -151,10 +152,7 @@ class CommandSubmission:
         own |= {**GUARDED, "spark.ui.showConsoleProgress": "false"}
         if one_process(master):
             own |= ONE_PROCESS
-        if "spark.sql.extensions" in spec.conf:
-            extensions = f"{own['spark.sql.extensions']},{spec.conf['spark.sql.extensions']}"
-            return {**own, **spec.conf, "spark.sql.extensions": extensions}
-        return {**own, **spec.conf}
+        return with_own(own, spec.conf)
 
 
 def submission_environment(task: Mapping[str, str], env: Mapping[str, str]) -> dict[str, str]:

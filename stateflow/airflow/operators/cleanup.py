@@ -203,8 +203,6 @@ def _more(count: int) -> str:
 
 
 def _size(job: Any, url: str) -> int:
-    # These load stores, and a DAG file must not.
-    from stateflow.savepoints.dispose import size_of
-    from stateflow.storage.roots import open_recorded
+    from stateflow.savepoints.dispose import size_of  # loads stores, and a DAG file must not
 
-    return size_of(open_recorded(url, job.storage_options, root=job.store.url))
+    return size_of(job.open_base(url))

@@ -107,6 +107,13 @@ def _defaults() -> str:
     return ""
 
 
+def with_own(own: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
+    """The settings of a user over the library's own, which keep their extension of SQL."""
+    extensions = "spark.sql.extensions"
+    both = {extensions: f"{own[extensions]},{given[extensions]}"} if extensions in given else {}
+    return {**own, **given, **both}
+
+
 def submit_conf(cache: Path | None = None) -> dict[str, str]:
     """The settings that spark-submit needs on its command line for a Delta pipeline: later is too late for them. Jars of connectors are
     among them where they have been resolved."""
