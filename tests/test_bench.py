@@ -29,6 +29,7 @@ from bench import (
     python_peers,
     ready_times,
     report,
+    repartition,
     rescale,
     snapshots,
     start,
@@ -355,6 +356,16 @@ def test_a_rescale_must_be_fast_at_each_step_and_copy_nothing(
     job = {"seconds": [0.1, slowest, 0.1], "files": [2, 2], "bytes": [9, 9], "untouched": untouched}
     found = Results({"rescale": [{"first": 0.9, "jobs": [job]}]})
     assert [target.met for target in rescale.section(found, rescale.Size((5,))).targets] == met
+
+
+@pytest.mark.parametrize(("ours", "met"), [(0.1, True), (9.0, False)])
+def test_a_change_of_tasks_counts_with_the_batch_behind_it(ours: float, met: bool) -> None:
+    def trial(change: float) -> dict[str, Any]:
+        return {"change": change, "held": 10, "written": 5, **dict.fromkeys(repartition.STEPS, 1.0)}
+
+    found = Results({"this library": [trial(ours)], "Spark": [trial(5.0)]})
+    (target,) = repartition.section(found, repartition.Size(10, 1)).targets
+    assert target.met is met
 
 
 def test_a_collection_is_measured_that_deletes_what_was_subsumed(
