@@ -122,7 +122,6 @@ SWITCHES: Mapping[str, Switch] = {
     "combiner_choice": Switch((Patch(f"{_BATCHES}.running_operator", "combines", _always(True)),)),
     "carried": Switch((Patch(f"{_BATCHES}.running_operator", "carried_by", _with_every_column),)),
     "cycle collector": Switch(worker=(Patch("stateflow.spark.task.subtask", "spare_the_collector", _often),)),
-    "walk": Switch(worker=(Patch("stateflow.state.backends.rocksdb", "GLANCE", lambda before: 1 << 62),)),
     "key_index": Switch(
         worker=(Patch("stateflow.state.backends.rocksdb", "KeyIndex", lambda b: PlainIndex),)
     ),

@@ -19,7 +19,7 @@ from bench.start import PIPELINE, cost
 ROOT = Path(__file__).resolve().parents[1]
 PAYS = 1.05
 """How many times the CPU seconds a workload takes at least without a mechanism that pays."""
-IN_BATCHES = ("unmeasured", "walk", "key_index")
+IN_BATCHES = ("unmeasured", "key_index")
 """Mechanisms that any batch may use."""
 SIDES: Mapping[str, tuple[str, ...]] = {
     "batches": (*IN_BATCHES, "sorted_rows", "packed_instants", "carried"),

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice, repeat
-from operator import itemgetter, le
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -35,9 +35,9 @@ from stateflow.state.backends.corruption import translated
 from stateflow.state.backends.disk_reads import DiskReads
 from stateflow.state.backends.key_index import KeyIndex
 from stateflow.state.backends.partial_tables import PartialTables
+from stateflow.state.backends.prefixes import under
 from stateflow.state.backends.rocksdb_options import RocksOptions, database_options
 from stateflow.state.backends.rocksdb_scans import FEW, Repair, merged, swept
-from stateflow.state.backends.walk import GLANCE, under, walk_or_sweep
 
 NAME: Final = "rocksdb"
 
@@ -81,8 +81,6 @@ class RocksBackend:
         self._ranges = 0
         self._flushed: list[int] = []
         self._bare = not shard.files
-        self._dense = True
-        """Whether walking from key to key has paid so far."""
         self._disk_reads = DiskReads(directory)
         self._parts = None if remote is None else PartialTables(remote)
         """While it is there, every read says first what it will read."""
@@ -210,16 +208,8 @@ class RocksBackend:
         return self._disk_reads.look_up(self._opened, keys, self._in_memory)
 
     def _in_memory(self, keys: list[bytes]) -> list[bytes | None]:
-        values: list[bytes | None] = []
-        if self._dense and len(keys) > GLANCE and all(map(le, keys, islice(keys, 1, None))):
-            at = self._opened.iter()
-            values = walk_or_sweep(at, partial(swept, self._opened), keys)
-            # An iterator ends silently at a damaged block; its status reports it.
-            at.status()
-            self._dense = len(values) == len(keys)
-        rest = keys[len(values) :]
-        looked_up: Any = self._opened[rest] if rest else ()  # type: ignore[index]
-        return [*values, *looked_up]
+        values: list[bytes | None] = self._opened[keys]  # type: ignore[index, assignment]
+        return values
 
     @property
     def is_afar(self) -> bool:

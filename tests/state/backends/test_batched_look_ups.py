@@ -11,7 +11,6 @@ from stateflow.format.encoding import prefix
 from stateflow.format.records import FileRef, Shard
 from stateflow.state.backends.rocksdb import RocksBackend, rocksdb_backend
 from stateflow.state.backends.rocksdb_options import RocksOptions
-from stateflow.state.backends.walk import GLANCE
 from stateflow.storage.files import inline
 
 OPEN = rocksdb_backend(RocksOptions())
@@ -50,8 +49,6 @@ def test_a_batched_look_up_finds_what_single_ones_find(
 ) -> None:
     backend = OPEN(shard, tmp_path / "open", lambda ref: Path(ref.path))
     keys = sorted(full(g, s, k) for g in range(4) for s in states for k in range(0, COUNT + 50, apart))
-    while len(keys) <= GLANCE:
-        keys = sorted(keys + keys)
     backend.put(keys[3], b"changed")
     backend.delete(keys[7])
     assert list(backend.get_many(keys)) == [backend.get(key) for key in keys]
