@@ -123,8 +123,11 @@ class Pods:
         return found
 
     def cached(self) -> int:
+        return sum(path.stat().st_size for path in self.entries_of_cache())
+
+    def entries_of_cache(self) -> list[Path]:
         folder = self.folder / f"cache-{self.host}"
-        return sum(path.stat().st_size for path in folder.glob("*-*") if path.name[0] != ".")
+        return [path for path in folder.glob("*-*") if path.name[0] != "."]
 
     @property
     def size(self) -> int:
@@ -165,6 +168,18 @@ def test_a_batch_that_reads_most_keys_fetches_the_files_and_keeps_them(pods: Pod
     pods.batch(range(0, KEYS, 2))
     assert pods.cached() > pods.size * 0.9
     assert pods.batch(range(10))["fetched_bytes"] == 0
+
+
+def test_the_users_of_a_shared_cache_can_read_a_file_that_has_come_in_parts(pods: Pods) -> None:
+    def modes() -> set[int]:
+        return {path.stat().st_mode for path in pods.entries_of_cache()}
+
+    pods.batch(range(0, KEYS, 2))
+    assert pods.cached() > pods.size * 0.9
+    in_parts = modes()
+    pods.host += 1
+    pods.batch(range(0, KEYS, 2), "whole")
+    assert in_parts == modes()
 
 
 def test_after_a_shard_that_was_fetched_whole_the_next_ones_are_at_once(

@@ -83,7 +83,8 @@ class PartialTables:
 
     def add(self, ref: FileRef, target: Path) -> None:
         """Makes the file, with nothing in it yet."""
-        descriptor = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        # Open to the users that a fetched file is open to: several may share the cache that gets it in the end.
+        descriptor = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         self._files.append(_File(ref, target, descriptor))
         os.ftruncate(descriptor, ref.size)
 
