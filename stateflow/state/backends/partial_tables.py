@@ -200,11 +200,19 @@ class PartialTables:
 
     def _spans_of_range(self, begin: bytes, end: bytes) -> list[tuple[_File, Span]]:
         found = list(self._spans_between(begin, end))
-        # RocksDB goes on behind a deleted range without reading what is in it.
-        for first, last in self._tombstones:
-            if first <= end and last > begin:
-                found += self._spans_between(last, last)
+        for at in self._behind(begin, end):
+            found += self._spans_between(at, at)
         return found
+
+    def _behind(self, begin: bytes, end: bytes) -> set[bytes]:
+        """Where deleted ranges end that a scan comes upon: RocksDB goes on there without reading what is in them. Where older tables
+        have another deleted range at such an end, it goes on behind that one."""
+        ends: set[bytes] = set()
+        fresh = {last for first, last in self._tombstones if first <= end and last > begin}
+        while fresh:
+            ends |= fresh
+            fresh = {last for at in fresh for first, last in self._tombstones if first <= at < last} - ends
+        return ends
 
     def _spans_between(self, begin: bytes, end: bytes) -> Iterator[tuple[_File, Span]]:
         for run in self._runs:

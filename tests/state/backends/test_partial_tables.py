@@ -235,6 +235,26 @@ def test_behind_a_range_that_an_earlier_batch_has_deleted_scans_go_on_without_th
     backend.close()
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
+def test_deleted_ranges_that_adjoin_are_skipped_without_the_rest(
+    tmp_path: Path, order: tuple[int, ...]
+) -> None:
+    world = filled(tmp_path, RocksOptions(preset="small", block_cache=MIB, inline_threshold=0), 20_000, 100)
+    cuts = sorted(world.entries)[3_000:5_000:600]
+    for number in order:
+        backend = world.open(in_parts=False)
+        gone = world.between(cuts[number], cuts[number + 1])
+        backend.delete_range(cuts[number], cuts[number + 1])
+        world.take(backend, {name: None for name, _ in gone})
+    world.store.kept = 100_000
+    backend = world.open()
+    assert list(backend.scan(cuts[0] + b"\0", cuts[0] + b"\1")) == []
+    assert backend.first(cuts[1], b"\xff") == world.between(cuts[1], b"\xff")[0][0]
+    assert not world.store.completed
+    assert world.store.fetched < world.size / 2
+    backend.close()
+
+
 def test_all_entries_are_scanned(world: World) -> None:
     backend = world.open()
     assert list(backend.scan(b"", b"\xff")) == world.between(b"", b"\xff")
