@@ -62,6 +62,7 @@ class Pods:
         self.shards = tuple(Shard(n * first, (n + 1) * first - 1, "rocksdb") for n in range(shards))
         self.entries: dict[bytes, bytes] = {}
         self.host = 0
+        self.cache_bytes = 1 << 30
         self.slot = 0
         self.task: TaskShards
 
@@ -72,7 +73,7 @@ class Pods:
             epoch=1,
             slot=self.slot,
             cache_dir=str(self.folder / f"cache-{self.host}"),
-            cache_bytes=1 << 30,
+            cache_bytes=self.cache_bytes,
             scratch_dir=str(self.folder / "scratch"),
             storage_options=self.options,
             large_files=large_files,
@@ -207,6 +208,16 @@ def test_behind_the_batches_of_a_run_that_goes_on_the_files_are_fetched(pods: Po
             thread.join()
     assert pods.cached() > pods.size * 0.9
     assert pods.batch([5, 1_900, 4_000], "parts first")["fetched_bytes"] == 0
+    assert pods.read() == pods.entries
+
+
+def test_a_cache_that_is_too_small_for_the_files_is_not_filled_behind_the_batches(pods: Pods) -> None:
+    pods.cache_bytes = pods.size // 2
+    pods.batch([5, 1_800], "parts first")
+    for thread in threading.enumerate():
+        if thread.name == "stateflow-fetch":
+            thread.join()
+    assert pods.cached() < pods.size / 10
     assert pods.read() == pods.entries
 
 

@@ -89,6 +89,9 @@ def is_large_and_own(ref: FileRef) -> bool:
 
 def begin_fetch(refs: Sequence[FileRef], storage: TaskStorage) -> None:
     """Begins to fetch the whole files into the host's cache, unless others are on their way; then a later batch asks again."""
+    if sum(ref.size for ref in refs) > storage.cache_bytes:
+        # The first would be gone when the last is here, and each batch would fetch them all again.
+        return
     threading.Thread(target=_fetch_whole, args=(refs, storage), name="stateflow-fetch", daemon=True).start()
 
 
