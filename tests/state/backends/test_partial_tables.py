@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -270,9 +270,10 @@ def test_a_batch_in_parts_leaves_what_one_over_whole_tables_leaves(tmp_path: Pat
     world.store.line = SetLine(1e-5, 1e5)
     backend = world.open()
     model = dict(world.entries)
+    begun: list[tuple[Iterator[tuple[bytes, bytes]], list[tuple[bytes, bytes]]]] = []
     for _ in range(80):
         some = sorted(key(n) for n in chance.sample(range(6_000), 20))
-        kind = chance.randrange(7)
+        kind = chance.randrange(8)
         if kind == 0:
             changes = {each: chance.randbytes(9_000) for each in some}
             backend.write(changes.items())
@@ -293,12 +294,22 @@ def test_a_batch_in_parts_leaves_what_one_over_whole_tables_leaves(tmp_path: Pat
             assert backend.first(some[2], some[9]) == min(
                 (name for name in model if some[2] <= name < some[9]), default=None
             )
+        elif kind == 6:
+            wanted = sorted((name, value) for name, value in model.items() if some[4] <= name < some[8])
+            begun.append((backend.scan(some[4], some[8]), wanted))
         else:
             begins = sorted({each[:9] for each in some})
             assert list(backend.scan_many(begins)) == [
                 sorted((name, value) for name, value in model.items() if name.startswith(begin))
                 for begin in begins
             ]
+        for entries, wanted in begun:
+            # A scan goes on over the state at its start, whatever was read and written meanwhile.
+            count = chance.choice([1, 30])
+            assert list(islice(entries, count)) == wanted[:count]
+            del wanted[:count]
+    assert all(list(entries) == wanted for entries, wanted in begun)
+    begun.clear()
     world.take(backend, {})
     world.entries = model
     whole = world.open(in_parts=False)
