@@ -26,9 +26,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from confluent_kafka import Producer
+
 import stateflow as sf
 from stateflow.config.options import load
-from stateflow.format.records import encode
 from stateflow.jobs.job import Job
 from stateflow.spark.runner import RunRequest, run
 from stateflow.spark.session.build import running_session
@@ -36,6 +37,7 @@ from stateflow.spark.session.build import running_session
 server, folder, steps = sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3])
 HOUR = 3600 * 1_000_000
 BEGIN = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1e6)
+producer = Producer({"bootstrap.servers": server, "acks": "all"})
 
 
 @dataclass
@@ -65,7 +67,16 @@ def hours(table):
     return sorted(row["hour"] for row in running_session().read.format("delta").load(str(path)).collect())
 
 
-def step(name, kill=False, idle="5 minutes"):
+def produce(partition, hours):
+    for hour in hours:
+        order = {"hour": hour, "ts": f"2026-01-01T{hour:02}:00:00Z"}
+        producer.produce("orders", json.dumps(order), partition=int(partition))
+    assert producer.flush(30) == 0
+
+
+def step(name, new=(), kill=False, idle="5 minutes"):
+    for partition, times in dict(new).items():
+        produce(partition, times)
     code = {"checkpoint_dir": str(folder / "root"), "heartbeat_interval": "1 s", "source_idle_timeout": idle}
     conf = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2", "spark.databricks.delta.snapshotPartitions": "1"}
     reports = []
@@ -84,7 +95,8 @@ def step(name, kill=False, idle="5 minutes"):
             "report": done.held.partition if done.held else None}
 
 
-print(json.dumps([step(**each) for each in steps]))
+for each in steps:
+    print(json.dumps(step(**each)), flush=True)
 """
 
 
@@ -94,17 +106,8 @@ class Job:
         self.script = folder / "script.py"
         self.script.write_text(SCRIPT)
 
-    def produce(self, partition: int, *hours: float) -> None:
-        from confluent_kafka import Producer
-
-        producer = Producer({"bootstrap.servers": self.server, "acks": "all"})
-        for hour in hours:
-            ts = f"2026-01-01T{int(hour):02}:{round(hour % 1 * 60):02}:00Z"
-            producer.produce("orders", json.dumps({"hour": int(hour), "ts": ts}), partition=partition)
-        assert producer.flush(30) == 0
-
     def process(self, *steps: dict[str, Any]) -> list[dict[str, Any]]:
-        """What each run said, in one process; nothing if that was killed."""
+        """What each run said, in one process, which may be killed in the last one. `new` are the hours of a run's messages by their partition."""
         done = subprocess.run(
             [sys.executable, self.script, self.server, self.folder, json.dumps(steps)],
             env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -112,11 +115,8 @@ class Job:
             text=True,
             check=False,
         )
-        if done.returncode == -signal.SIGKILL:
-            return []
-        assert done.returncode == 0, done.stderr[-4000:]
-        told: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
-        return told
+        assert done.returncode == (-signal.SIGKILL if steps[-1].get("kill") else 0), done.stderr[-4000:]
+        return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
 def test_rows_of_a_partition_that_lags_are_not_late(tmp_path: Path) -> None:
@@ -125,42 +125,37 @@ def test_rows_of_a_partition_that_lags_are_not_late(tmp_path: Path) -> None:
         job = Job(tmp_path, server)
         job.topics.make("returns")
         job.topics.make("orders", 3)
-        job.produce(0, 9, 10)
-        job.produce(1, 0, 1)
-        first = job.process({"name": "together"}, {"name": "apart"})
+        *first, together, apart = job.process(
+            {"name": "together", "new": {0: [9, 10], 1: [0, 1]}},
+            {"name": "apart"},
+            {"name": "together", "new": {0: [11], 1: [2, 3]}},
+            {"name": "apart"},
+            {"name": "apart", "new": {0: [12]}, "kill": True},
+        )
         assert [each["rows"] for each in first] == [4, 4]
         assert first[0]["marks"] == {}
         assert first[1]["marks"] == {"orders/0": 10, "orders/1": 1}
         assert [each["report"] for each in first] == [None, "orders/1"]
 
-        # The partition goes on from where it is. The third one had no rows yet, and what it begins with is behind.
-        job.produce(0, 11)
-        job.produce(1, 2, 3)
-        together, apart = job.process({"name": "together"}, {"name": "apart"})
+        # The partition went on from where it was. The third one had no rows yet, and what it begins with is behind.
         assert together["late"] == [2, 3]
         assert (together["watermark"], together["held"]) == (9.5, None)
         assert apart["late"] == []
         assert (apart["watermark"], apart["held"], apart["report"]) == (0.5, "orders/1", "orders/1")
 
-        # The run is killed as soon as its record is complete; the next process has the marks from there.
-        job.produce(0, 12)
-        assert job.process({"name": "apart", "kill": True}) == []
-        job.produce(1, 4)
-        job.produce(2, 0)
-        [killed] = job.process({"name": "apart"})
+        # The last run was killed as soon as its record was complete; the next process has the marks from there.
+        killed, held, free, late = job.process(
+            {"name": "apart", "new": {1: [4], 2: [0]}},
+            # From now on two partitions are silent.
+            {"name": "apart", "new": {0: [13]}},
+            {"name": "apart", "new": {0: [14]}, "idle": "1 ms"},
+            {"name": "apart", "new": {1: [5]}},
+        )
         assert killed["late"] == [0], (
             "a partition that begins behind the watermark holds it, and does not take it back"
         )
         assert killed["watermark"] == 2.5
         assert killed["marks"] == {"orders/0": 12, "orders/1": 4, "orders/2": 0}
-
-        # From now on two partitions are silent.
-        job.produce(0, 13)
-        [held] = job.process({"name": "apart"})
         assert (held["watermark"], held["held"]) == (2.5, "orders/2")
-        job.produce(0, 14)
-        [free] = job.process({"name": "apart", "idle": "1 ms"})
         assert (free["watermark"], free["held"]) == (12.5, None)
-        job.produce(1, 5)
-        [late] = job.process({"name": "apart"})
         assert late["late"] == [0, 5]
