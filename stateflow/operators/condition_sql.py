@@ -1,4 +1,4 @@
-"""Conditions of aggregates and plain values as Spark's SQL, where Spark means exactly what `operators/ready/aggregates/conditions` means."""
+"""Conditions of aggregates and plain values as Spark's SQL, where Spark means exactly what `pipelines/conditions/evaluation` means."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -28,6 +29,9 @@ from stateflow.reading.snapshots import ReaderContext
 from stateflow.reading.stored_entries import EntryName
 from stateflow.state.keys.text import text_of_key
 from stateflow.state.values.plain import jsonable
+
+_AT_ONCE = 1024
+"""Changes for which a condition is evaluated in one go: for one alone it takes a hundred times as long as to read it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,9 +181,11 @@ def first_of_any(
             continue  # nobody knows what came before
         compared += 1
         before = records[at - 1] if at else _emptied(record)
-        for change in _changes(before, record, context, operator, state):
-            if predicate.holds(change.after, change.before):
-                return answer(at, change)
+        changes = _changes(before, record, context, operator, state)
+        while chunk := list(islice(changes, _AT_ONCE)):
+            meets = predicate.of_each([(change.after, change.before) for change in chunk])
+            if found := next((change for change, meet in zip(chunk, meets, strict=False) if meet), None):
+                return answer(at, found)
     return answer(None, None)
 
 

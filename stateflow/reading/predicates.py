@@ -7,18 +7,14 @@ as `previous_FIELD`. As in SQL, a comparison with nothing is neither true nor fa
 from __future__ import annotations
 
 import inspect
-import operator
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any
 
 from stateflow.errors import UsageError, UserCodeError, placed
 from stateflow.format.records import StateSchema
 from stateflow.format.scalars import BY_NAME
-from stateflow.pipelines.conditions.expression import Expression, condition_of
-from stateflow.pipelines.conditions.like_patterns import parts
+from stateflow.pipelines.conditions.expression import condition_of
 from stateflow.pipelines.rows.row_type import Field, RowType
 from stateflow.state.values import schema_text
 
@@ -29,15 +25,21 @@ _OTHERWISE = {
 }
 """What serves where a condition does not."""
 
+_Pair = tuple[Any, Any]
+"""A value, and the one in the checkpoint before."""
+
 
 @dataclass(frozen=True)
 class Predicate:
     """Whether something is wrong with a value."""
 
     text: str
-    holds: Callable[[Any, Any], bool]
-    """holds(value, previous)"""
+    of_each: Callable[[Sequence[_Pair]], Iterable[bool]]
+    """Whether it holds for each value and the previous one."""
     uses_previous: bool
+
+    def holds(self, value: Any, previous: Any) -> bool:
+        return next(iter(self.of_each([(value, previous)])))
 
 
 def condition(text: str, schema: StateSchema, what: str = "--first") -> Predicate:
@@ -59,17 +61,31 @@ def condition(text: str, schema: StateSchema, what: str = "--first") -> Predicat
         typed=False,
     )
     expression = condition_of(what, text, rows, otherwise)
-    names = set(expression.columns())
     struct = [name for name, _ in fields] != ["value"] or _is_struct(schema)
 
-    def holds(value: Any, previous: Any) -> bool:
-        row: Mapping[str, Any] = {
-            **_row("", value, struct),
-            **_row(f"{PREVIOUS}_", previous, struct),
-        }
-        return evaluated(expression, row) is True
+    def of_each(pairs: Sequence[_Pair]) -> Iterator[bool]:
+        # A command that evaluates no condition does not wait for pyarrow.
+        import pyarrow as pa
 
-    return Predicate(text, holds, any(name.startswith(PREVIOUS) for name in names))
+        from stateflow.pipelines.conditions.evaluation import holds
+
+        values = [{**_row("", now, struct), **_row(f"{PREVIOUS}_", before, struct)} for now, before in pairs]
+        try:
+            yield from holds(
+                expression, lambda name: pa.array([row.get(name) for row in values]), len(values)
+            ).tolist()
+        except (UserCodeError, pa.ArrowException) as error:
+            if len(pairs) > 1:  # One in front of it may be the one that is looked for.
+                for pair in pairs:
+                    yield from of_each([pair])
+            elif isinstance(error, UserCodeError):
+                raise
+            else:
+                raise UsageError(
+                    f"{what}: {text!r} compares values of two types: {error}; {otherwise}"
+                ) from error
+
+    return Predicate(text, of_each, any(name.startswith(PREVIOUS) for name in expression.columns()))
 
 
 def _is_struct(schema: StateSchema) -> bool:
@@ -132,74 +148,7 @@ def function(name: str, call: Callable[..., Any]) -> Predicate:
             nothing = "; where there is nothing it gets None" if value is None or previous is None else ""
             raise UserCodeError(f"{name} failed: {placed(error)}{nothing}") from error
 
-    return Predicate(name, holds, count == 2)
+    return Predicate(name, lambda pairs: (holds(*pair) for pair in pairs), count == 2)
 
 
-_COMPARED: Mapping[str, Callable[[Any, Any], Any]] = {
-    "=": operator.eq,
-    "<>": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
-
-
-def evaluated(expression: Expression, row: Mapping[str, Any]) -> Any:
-    """The value of an expression for one row; None is SQL's NULL."""
-    match expression.operation:
-        case "literal":
-            return expression.value
-        case "column":
-            return row.get(expression.value)
-    arguments = [evaluated(argument, row) for argument in expression.arguments]
-    match expression.operation:
-        case "AND":
-            return False if False in arguments else None if None in arguments else True
-        case "OR":
-            return True if True in arguments else None if None in arguments else False
-        case "NOT":
-            return None if arguments[0] is None else not arguments[0]
-        case "IS NULL":
-            return arguments[0] is None
-    if None in arguments:
-        return None
-    if expression.operation == "LIKE":
-        return re.fullmatch(_pattern(expression.value), arguments[0], re.S) is not None
-    left, right = _alike(*arguments)
-    if compare := _COMPARED.get(expression.operation):
-        return compare(left, right)
-    return _computed(expression.operation, left, right)
-
-
-def _pattern(like: str) -> str:
-    wild = {"%": ".*", "_": "."}
-    return "".join(wild[c] if special else re.escape(c) for c, special in parts(like))
-
-
-def _alike(left: Any, right: Any) -> tuple[Any, Any]:
-    """Decimals beside a float are floats."""
-    if isinstance(left, float) and isinstance(right, Decimal):
-        return left, float(right)
-    if isinstance(left, Decimal) and isinstance(right, float):
-        return float(left), right
-    return left, right
-
-
-def _computed(operation: str, left: Any, right: Any) -> Any:
-    match operation:
-        case "+":
-            return left + right
-        case "-":
-            return left - right
-        case "*":
-            return left * right
-    if right == 0:
-        return None
-    if operation == "/":
-        return left / right
-    # The sign is that of the left side, as in Spark.
-    return left - right * int(left / right)
-
-
-__all__ = ["Predicate", "condition", "evaluated", "function"]
+__all__ = ["Predicate", "condition", "function"]

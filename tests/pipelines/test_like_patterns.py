@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from stateflow.errors import UsageError
-from stateflow.operators.ready.aggregates.conditions import holds
+from stateflow.pipelines.conditions.evaluation import holds
 from stateflow.pipelines.conditions.expression import condition_of
 from stateflow.pipelines.rows.row_type import row_type
 

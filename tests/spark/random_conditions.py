@@ -20,16 +20,29 @@ _DECIMALS = ("n2", "n6")
 _FLOATS = ("f32", "f64")
 
 
-def rows(random: Random, count: int) -> list[tuple[Any, ...]]:
-    whole = lambda: random.choice([-3, -2, -1, 0, 1, 2, 3, 5])  # noqa: E731
-    floats = lambda: random.choice([-2.5, -0.0, 0.0, 0.1, 0.5, 1.0, 3.0, math.nan, math.inf, -math.inf])  # noqa: E731
+_SMALL = [-3, -2, -1, 0, 1, 2, 3, 5]
+
+
+def rows(random: Random, count: int, *, large: bool = False) -> list[tuple[Any, ...]]:
+    """With `large`, half of the whole numbers are those whose sums overflow, or which no float or double is."""
+
+    def whole(bits: int) -> Callable[[], int]:
+        ends = [-(1 << bits), (1 << bits) - 1]
+        big = [number for number in (1 << 24, 1 << 53) if bits > 24 and number < 1 << bits]
+        return lambda: random.choice(
+            _SMALL + (ends + [near for number in big for near in (number, number + 1)] if large else [])
+        )
+
+    floats = lambda: random.choice(  # noqa: E731
+        [-2.5, -0.0, 0.0, 0.1, 0.5, 1.0, 3.0, math.nan, math.inf, -math.inf] + [2.0**24, 2.0**53] * large
+    )
     cents = lambda: Decimal(random.choice(["-2.50", "0.00", "0.10", "0.33", "1.00", "3.00", "5.01"]))  # noqa: E731
     days = lambda: date(2024, 2, 28) + timedelta(random.randrange(4))  # noqa: E731
     instants = lambda: datetime(2024, 2, 28, tzinfo=UTC) + timedelta(hours=random.choice([0, 1, 24]))  # noqa: E731
     word = lambda: random.choice(_WORDS)  # noqa: E731
     flag = lambda: random.random() < 0.5  # noqa: E731
     makers: list[Callable[[], Any]] = [
-        whole, whole, whole, whole, floats, floats, cents, cents, word, word, flag, flag, days, days, instants, instants,
+        whole(7), whole(15), whole(31), whole(63), floats, floats, cents, cents, word, word, flag, flag, days, days, instants, instants,
     ]  # fmt: skip
     return [tuple(None if random.random() < 0.2 else make() for make in makers) for _ in range(count)]
 

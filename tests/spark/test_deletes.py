@@ -13,8 +13,8 @@ from pyspark.sql import functions as F
 import stateflow as sf
 from stateflow.config.options import load
 from stateflow.jobs.job import Job
-from stateflow.operators.ready.aggregates.conditions import holds
 from stateflow.operators.ready.grouping.groups import whole
+from stateflow.pipelines.conditions.evaluation import holds
 from stateflow.pipelines.conditions.expression import condition_of
 from stateflow.pipelines.rows.row_type import row_type
 from stateflow.spark.sinks.deletion import column_of, deletion

@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 
 from stateflow.operators.joins.row_blocks import Rows
-from stateflow.operators.ready.aggregates.conditions import holds
 from stateflow.operators.ready.grouping.groups import whole
 from stateflow.operators.ready.windows.assigning import instants
+from stateflow.pipelines.conditions.evaluation import holds
 from stateflow.pipelines.ready.joined_columns import KEY, LEFT
 from stateflow.pipelines.ready.joins import JoinOperator, Side
 

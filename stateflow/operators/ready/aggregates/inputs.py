@@ -6,11 +6,11 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from stateflow.operators.ready.aggregates.conditions import holds
 from stateflow.operators.ready.aggregates.decimals import floats
 from stateflow.operators.ready.aggregates.kept_columns import kept
 from stateflow.operators.ready.aggregates.partials import CountedRows
 from stateflow.operators.ready.grouping.groups import Groups, whole
+from stateflow.pipelines.conditions.evaluation import holds
 from stateflow.pipelines.ready.aggregates import Aggregated
 
 _Form = Literal["kept", "float", "as it is"]

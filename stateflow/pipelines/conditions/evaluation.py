@@ -1,4 +1,7 @@
-"""Evaluates conditions over columns: true or false for each row, or null where SQL knows neither."""
+"""Evaluates conditions over columns: true or false for each row, or null where SQL knows neither.
+
+Spark in ANSI mode would give these answers, but that a division by zero is null: one row cannot stop a job with it.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from stateflow.errors import UserCodeError
 from stateflow.pipelines.conditions.expression import Expression
 from stateflow.pipelines.conditions.like_patterns import parts
 
 Column = Callable[[str], Any]
 
+_ARITHMETIC = ("+", "-", "*", "/", "%")
 _SWAPPED = {">": "<", ">=": "<="}
 
 
@@ -33,27 +38,68 @@ def _value(expression: Expression, column: Column) -> Any:
         case "column":
             return column(expression.value)
         case "literal":
-            return pa.scalar(expression.value)
+            return _literal(expression.value)
+        case "AND" | "OR":
+            return _either(expression, column)
     arguments = [_value(argument, column) for argument in expression.arguments]
     match expression.operation:
-        case "AND":
-            return pc.and_kleene(*map(_boolean, arguments))
-        case "OR":
-            return pc.or_kleene(*map(_boolean, arguments))
         case "NOT":
             return pc.invert(_boolean(arguments[0]))
         case "IS NULL":
             return pc.is_null(arguments[0])
         case "LIKE":
-            return pc.match_substring_regex(arguments[0], _regex(expression.value))
-        case "+" | "-" | "*" | "/" | "%":
-            return _computed(expression.operation, *arguments)
-    return _compared(expression.operation, *arguments)
+            return pc.match_substring_regex(arguments[0].cast(pa.string()), _regex(expression.value))
+    work = _computed if expression.operation in _ARITHMETIC else _compared
+    try:
+        return work(expression.operation, *arguments)
+    except pa.ArrowInvalid as error:
+        raise UserCodeError(
+            f"{_shown(expression)} in a condition does not fit its type, {' and '.join(str(side.type) for side in arguments)} "
+            f"({error}): begin it with 1e0 * to compute with doubles"
+        ) from error
+
+
+def _either(expression: Expression, column: Column) -> Any:
+    """The right side may overflow only in rows that the left side leaves open: as in Spark, the left one guards it."""
+    left_side, right_side = expression.arguments
+    join = pc.and_kleene if expression.operation == "AND" else pc.or_kleene
+    left = _boolean(_value(left_side, column))
+    try:
+        right = _boolean(_value(right_side, column))
+    except UserCodeError:
+        if isinstance(left, pa.Scalar):
+            raise
+        is_open = pc.fill_null(pc.equal(left, expression.operation == "AND"), True)
+        some = _boolean(_value(right_side, lambda name: column(name).filter(is_open)))
+        right = pc.replace_with_mask(pa.nulls(len(left), pa.bool_()), is_open, some)
+    return join(left, right)
+
+
+def _literal(value: Any) -> Any:
+    """Spark has 32 bits for a whole number that they hold."""
+    narrow = type(value) is int and -(1 << 31) <= value < 1 << 31
+    return pa.scalar(value, pa.int32() if narrow else None)
+
+
+def _shown(expression: Expression) -> str:
+    if expression.operation in ("column", "literal"):
+        return str(expression.value)
+    return f" {expression.operation} ".join(
+        _shown(side) if side.operation in ("column", "literal") else f"({_shown(side)})"
+        for side in expression.arguments
+    )
 
 
 def _double(value: Any) -> Any:
-    """Of a decimal the nearest one, as Spark's: Arrow's cast is off by one bit now and then, so that 0.1 would not equal 0.1."""
-    return (value.cast(pa.string()) if pa.types.is_decimal(value.type) else value).cast(pa.float64())
+    """The nearest one, as Spark's. Of a decimal, Arrow's cast is off by one bit now and then, so that 0.1 would not equal 0.1; a safe
+    cast refuses a whole number beyond 2^53."""
+    if pa.types.is_decimal(value.type):
+        value = value.cast(pa.string())
+    return value.cast(pa.float64(), safe=False)
+
+
+_IN_FLOAT = (pa.float32(), pa.int8(), pa.int16())
+"""Two of these make a `float` of Spark's, and no double."""
 
 
 def _boolean(value: Any) -> Any:
@@ -64,7 +110,8 @@ def _computed(operation: str, left: Any, right: Any) -> Any:
     if pa.types.is_null(left.type) or pa.types.is_null(right.type):
         return pa.scalar(None)
     if operation == "/" or any(pa.types.is_floating(side.type) for side in (left, right)):
-        left, right = _double(left), _double(right)
+        narrow = operation != "/" and all(side.type in _IN_FLOAT for side in (left, right))
+        left, right = (side.cast(pa.float32()) if narrow else _double(side) for side in (left, right))
     elif any(pa.types.is_decimal(side.type) for side in (left, right)):
         left, right = _short_decimal(left), _short_decimal(right)
     if operation in "/%":
@@ -86,10 +133,12 @@ def _computed(operation: str, left: Any, right: Any) -> Any:
 def _remainder(left: Any, right: Any) -> Any:
     """It has the sign of the dividend."""
     if pa.types.is_integer(left.type) and pa.types.is_integer(right.type):
+        # The least number divided by -1 overflows; what is left of a division by either is 0.
+        right = pc.if_else(pc.equal(right, pa.scalar(-1, right.type)), pa.scalar(1, right.type), right)
         return pc.subtract(left, pc.multiply(pc.divide(left, right), right))
     remainder: Callable[[Any, Any], Any]
     if pa.types.is_floating(left.type):
-        remainder, kind = _float_remainder, pa.float64()
+        remainder, kind = _float_remainder, left.type
     else:
         scale = max(left.type.scale, right.type.scale)
         whole = min(side.type.precision - side.type.scale for side in (left, right))
