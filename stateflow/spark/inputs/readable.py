@@ -80,19 +80,13 @@ def _lost(
         return
     folder = scratch / f"readable-{uuid.uuid4().hex}"
     if leaf.kind == "delta":
-        source = delta_source(spark, leaf, folder)
-        try:
+        with delta_source(spark, leaf, folder) as source:
             for batch, begin, end in moved:
                 if why := _lost_of_delta(spark, source, begin, end):
                     yield batch.slot, why
-        finally:
-            source.stop()
     elif leaf.kind == "kafka" and leaf.reads_micro_batches:
-        stream = open_stream(spark, leaf, folder)
-        try:
+        with open_stream(spark, leaf, folder) as stream:
             yield from _lost_of_kafka(stream, moved)
-        finally:
-            stream.stop()
     elif leaf.kind == "file":
         for batch, begin, end in moved:
             if why := _lost_of_files(spark, batch.after[uid], number, begin, end, folder, fetch):

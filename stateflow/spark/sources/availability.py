@@ -45,11 +45,8 @@ def check_available(
             if leaf.kind == "delta":
                 _check_delta(spark, leaf, scratch / f"{uid}-{number}", uid, line)
             elif leaf.kind == "kafka" and leaf.reads_micro_batches and _must_not_lose(leaf):
-                stream = open_stream(spark, leaf, scratch / f"{uid}-{number}")
-                try:
+                with open_stream(spark, leaf, scratch / f"{uid}-{number}") as stream:
                     check_kafka(stream, uid, line)
-                finally:
-                    stream.stop()
                 check_same_topics(
                     uid, {t: recorded.topic_ids.get(f"{number}/{t}") for t in leaf.topic_ids}, leaf.topic_ids
                 )
@@ -88,12 +85,10 @@ def check_rewindable(
 
 
 def _check_delta(spark: SparkSession, leaf: LeafDescription, folder: Path, uid: str, line: str) -> None:
-    source, offset = delta_source(spark, leaf, folder), DeltaOffset.parse(line)
-    try:
+    offset = DeltaOffset.parse(line)
+    with delta_source(spark, leaf, folder) as source:
         check_offset(source, uid, offset)
         gone = missing(spark, pending_files(source, offset)[:_CHECKED_FILES])
-    finally:
-        source.stop()
     if gone:
         raise DisagreementError(
             f"source {uid!r} has to go on at version {offset.version} of the Delta table {leaf.target}, but its file "

@@ -78,8 +78,7 @@ def detours(
             bound = bound_of(uid, until)
             if description.kind != "delta" or line == NOTHING or (until is not None and bound is None):
                 continue
-            source = delta_source(spark, description, scratch / f"{number}")
-            try:
+            with delta_source(spark, description, scratch / f"{number}") as source:
                 position, last = DeltaOffset.parse(line), source.log.version()
                 if source.reads_changes() or position.table != source.table_id:
                     continue
@@ -89,8 +88,6 @@ def detours(
                     most = bound_version(source, bound) if bound is not None else None
                     table = source.log.path
                     found.append(LeafDetour(number, uid, leaf, table, position, tuple(restores), step, most))
-            finally:
-                source.stop()
     return found
 
 
@@ -117,14 +114,11 @@ def passed_restores(
             first, last = map(DeltaOffset.parse, lines)
             if first.table != last.table or last.version <= first.version:
                 continue
-            source = delta_source(spark, description, scratch / f"{number}")
-            try:
+            with delta_source(spark, description, scratch / f"{number}") as source:
                 if source.reads_changes():
                     continue
                 restores = restores_in(_reader(source), first.version, last.version - 1)
                 found += [(uid, source.log.path, restore.version) for restore in restores]
-            finally:
-                source.stop()
     return found
 
 

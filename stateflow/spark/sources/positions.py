@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -139,11 +140,8 @@ def ends_at_newest(
 
 
 def _newest_version(spark: SparkSession, leaf: LeafDescription, folder: Path) -> int:
-    source = delta_source(spark, leaf, folder)
-    try:
+    with delta_source(spark, leaf, folder) as source:
         return source.log.version()
-    finally:
-        source.stop()
 
 
 def bound_lies_behind(
@@ -171,7 +169,8 @@ def bound_lies_behind(
 
 def _lies_behind(spark: SparkSession, leaf: LeafDescription, until: Bound, line: str, folder: Path) -> bool:
     if leaf.kind == "delta":
-        return delta.lies_behind(delta_source(spark, leaf, folder), DeltaOffset.parse(line), until)
+        with delta_source(spark, leaf, folder) as source:
+            return delta.lies_behind(source, DeltaOffset.parse(line), until)
     if not isinstance(until, datetime):
         return False
     if leaf.kind == "file":
@@ -180,11 +179,8 @@ def _lies_behind(spark: SparkSession, leaf: LeafDescription, until: Bound, line:
         newest = (file.modified_ms for file in files_between(folder, offset - 1, offset))
         return max(newest, default=0) > int(until.timestamp() * 1000)
     if leaf.kind == "kafka" and leaf.reads_micro_batches:
-        stream = open_stream(spark, leaf, folder)
-        try:
+        with open_stream(spark, leaf, folder) as stream:
             return kafka.lies_behind(stream, line, until)
-        finally:
-            stream.stop()
     return False
 
 
@@ -201,10 +197,10 @@ def end_lines(
     `folder` is the stream's own folder in the seeded location (`sources/<number>`).
     """
     if leaf.kind == "delta":
-        source = delta_source(spark, leaf, folder)
-        start = DeltaOffset.parse(from_line) if from_line != NOTHING else start_offset(source, until)
-        for end in end_offsets(source, start, until, limit) if start is not None else ():
-            yield end.line()
+        with delta_source(spark, leaf, folder) as source:
+            start = DeltaOffset.parse(from_line) if from_line != NOTHING else start_offset(source, until)
+            for end in end_offsets(source, start, until, limit) if start is not None else ():
+                yield end.line()
     elif leaf.kind == "file":
         if not isinstance(until, datetime) or until.tzinfo is None:
             raise UsageError(
@@ -213,12 +209,9 @@ def end_lines(
             )
         yield from end_lines_until(leaf.relation.files(spark, _folder(folder)), from_line, until, limit)
     elif leaf.kind == "kafka" and leaf.reads_micro_batches and isinstance(until, datetime):
-        stream = open_stream(spark, leaf, folder)
-        try:
+        with open_stream(spark, leaf, folder) as stream:
             start_line = stream.initial() if from_line == NOTHING else from_line
             yield from end_lines_of(stream, start_line, until, limit)
-        finally:
-            stream.stop()
     else:
         raise UsageError(
             f"a bounded run cannot end the {leaf.format} source {leaf.target} at {until!r}: Delta sources end at a "
@@ -256,14 +249,13 @@ def _limited_line(
         return line if end is None or end[0] < 0 else end[1]
     if line == NOTHING:
         return line
-    source: DeltaSource | MicroBatchStream
+    source: AbstractContextManager[DeltaSource | MicroBatchStream]
     source = delta_source(spark, leaf, folder) if leaf.kind == "delta" else open_stream(spark, leaf, folder)
-    try:
-        return source.planned_end(line, limit)
-    except PlanRefused:
-        return line  # the query says why
-    finally:
-        source.stop()
+    with source as opened:
+        try:
+            return opened.planned_end(line, limit)
+        except PlanRefused:
+            return line  # the query says why
 
 
 def bound_of(uid: str, until: Bound | Mapping[str, Bound] | None) -> Bound | None:
@@ -271,14 +263,24 @@ def bound_of(uid: str, until: Bound | Mapping[str, Bound] | None) -> Bound | Non
     return until.get(uid) if isinstance(until, Mapping) else until
 
 
-def delta_source(spark: SparkSession, leaf: LeafDescription, folder: Path) -> DeltaSource:
-    """Delta's own source of the stream, on a folder of its own. Stop it after use."""
-    return leaf.relation.delta(spark, _folder(folder))
+@contextmanager
+def delta_source(spark: SparkSession, leaf: LeafDescription, folder: Path) -> Iterator[DeltaSource]:
+    """Delta's own source of the stream, on a folder of its own."""
+    source = leaf.relation.delta(spark, _folder(folder))
+    try:
+        yield source
+    finally:
+        source.stop()
 
 
-def open_stream(spark: SparkSession, leaf: LeafDescription, folder: Path) -> MicroBatchStream:
-    """The reader of a stream of the newer kind, on a folder of its own. Stop it after use."""
-    return leaf.relation.stream(spark, _folder(folder))
+@contextmanager
+def open_stream(spark: SparkSession, leaf: LeafDescription, folder: Path) -> Iterator[MicroBatchStream]:
+    """The reader of a stream of the newer kind, on a folder of its own."""
+    stream = leaf.relation.stream(spark, _folder(folder))
+    try:
+        yield stream
+    finally:
+        stream.stop()
 
 
 def _folder(folder: Path) -> str:
@@ -287,16 +289,10 @@ def _folder(folder: Path) -> str:
 
 def _first_line(spark: SparkSession, leaf: LeafDescription, folder: Path, until: Bound | None) -> str | None:
     if leaf.kind == "delta":
-        source = delta_source(spark, leaf, folder)
-        try:
+        with delta_source(spark, leaf, folder) as source:
             start = start_offset(source, until)
             return start.line() if start is not None else None
-        finally:
-            source.stop()
     if leaf.reads_micro_batches:
-        stream = open_stream(spark, leaf, folder)
-        try:
+        with open_stream(spark, leaf, folder) as stream:
             return stream.initial()
-        finally:
-            stream.stop()
     return NOTHING
