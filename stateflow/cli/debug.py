@@ -79,7 +79,7 @@ def debug(
     """
     from stateflow.debugging.written_test import Expectation, refuse_file, write_test
     from stateflow.jobs.job import Job
-    from stateflow.jobs.running import debug_loaded
+    from stateflow.jobs.running import shipped
     from stateflow.pipelines.loading import load_pipeline
 
     if test is None and (expect or expect_value is not None or state):
@@ -97,16 +97,14 @@ def debug(
     stops = (
         not no_stop and isinstance(call.output, ConsoleOutput) and sys.stdin.isatty() and sys.stdout.isatty()
     )
-    trial = debug_loaded(
-        loaded,
-        found,
+    trial = found.debug(
+        loaded.pipeline,
         operator,
         key,
         at,
         pairs(parameter, "-p"),
         options=options,
-        master=master,
-        conf=pairs(conf, "--conf"),
+        **shipped(loaded, master, pairs(conf, "--conf")),
         allow_non_restored_state=allow_non_restored_state,
         run=_under_pdb(call) if stops else None,
         expectation=None if test is None else expectation,

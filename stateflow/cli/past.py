@@ -82,22 +82,13 @@ def history(
         "options": call.options(),
     }
     if rows:
-        from stateflow.jobs.running import history_loaded
+        from stateflow.jobs.running import shipped
         from stateflow.pipelines.loading import load_pipeline
 
-        found = history_loaded(
-            load_pipeline(rows, Path.cwd()),
-            call.job(job),
-            operator,
-            state,
-            key,
-            parameters=pairs(parameter, "-p"),
-            master=master,
-            conf=pairs(conf, "--conf"),
-            **asked,
-        )
-    else:
-        found = call.job(job).history_of(operator, state, key, **asked)
+        loaded = load_pipeline(rows, Path.cwd())
+        asked |= {"rows": loaded.pipeline, "parameters": pairs(parameter, "-p")}
+        asked |= shipped(loaded, master, pairs(conf, "--conf"))
+    found = call.job(job).history_of(operator, state, key, **asked)
     notes = [f"{_counted(found)} read"]
     if found.nothing:
         notes.insert(0, found.nothing)

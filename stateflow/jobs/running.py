@@ -23,11 +23,9 @@ from stateflow.quantities import time_text
 
 if TYPE_CHECKING:
     from stateflow.config.options import Options
-    from stateflow.debugging.trial import Trial
     from stateflow.format.records import Owner
     from stateflow.jobs.job import Job
     from stateflow.pipelines.loading import LoadedPipeline
-    from stateflow.reading.history import KeyHistory
     from stateflow.replay.comparison import ReplayReport
     from stateflow.spark.runner import RunReport
 
@@ -101,7 +99,7 @@ def run_loaded(
     **request: Any,
 ) -> RunReport:
     """Runs the pipeline as `job`. Spark sends its code to the workers by value, because they do not have its file."""
-    return job.run(loaded.pipeline, parameters, options=options, **_shipped(loaded, master, conf), **request)
+    return job.run(loaded.pipeline, parameters, options=options, **shipped(loaded, master, conf), **request)
 
 
 def replay_loaded(
@@ -136,7 +134,7 @@ def replay_loaded(
         last,
         parameters,
         options=options,
-        **_shipped(loaded, master, conf),
+        **shipped(loaded, master, conf),
         **request,
     )
     if keep:
@@ -169,50 +167,7 @@ def _refuse_erased(job: Job, report: ReplayReport, name: str) -> None:
         )
 
 
-def debug_loaded(
-    loaded: LoadedPipeline,
-    job: Job,
-    operator: str,
-    key: str,
-    at: str,
-    parameters: Mapping[str, str],
-    *,
-    options: Options,
-    master: str | None = None,
-    conf: Mapping[str, str] = {},
-    **request: Any,
-) -> Trial | None:
-    """Runs an operator of the pipeline for one key of a past batch of `job`, as `Job.debug` does."""
-    return job.debug(
-        loaded.pipeline,
-        operator,
-        key,
-        at,
-        parameters,
-        options=options,
-        **_shipped(loaded, master, conf),
-        **request,
-    )
-
-
-def history_loaded(
-    loaded: LoadedPipeline,
-    job: Job,
-    operator: str,
-    state: str,
-    key: str,
-    *,
-    master: str | None = None,
-    conf: Mapping[str, str] = {},
-    **asked: Any,
-) -> KeyHistory:
-    """The history of a key with its rows, as `Job.history_of` gives it."""
-    return job.history_of(
-        operator, state, key, rows=loaded.pipeline, **_shipped(loaded, master, conf), **asked
-    )
-
-
-def _shipped(loaded: LoadedPipeline, master: str | None, conf: Mapping[str, str]) -> dict[str, Any]:
+def shipped(loaded: LoadedPipeline, master: str | None, conf: Mapping[str, str]) -> dict[str, Any]:
     """How Spark is asked to run code that its workers do not have."""
     from stateflow.spark.session.lent import master_of_host
     from stateflow.spark.session.shipping import by_value

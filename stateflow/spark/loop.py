@@ -86,7 +86,6 @@ class BatchReport:
     duration: float
     record: Record
     statistics: dict[str, Any]
-    observed: Mapping[str, Observation] = field(default_factory=dict)
 
 
 @dataclass
@@ -186,7 +185,6 @@ class BatchLoop:
 
     def record_positions(self, sources: Mapping[str, SourceState]) -> None:
         """Writes a record before the first batch of a source, so that the run resolves the source's beginning only once."""
-        parent = self.writer.parent
         now = self._now()
         beginnings = {
             uid: SourceState(
@@ -200,38 +198,25 @@ class BatchLoop:
             )
             for uid, s in sources.items()
         }
-        record = Draft.continuing(
-            "checkpoint",
-            parent,
-            # Nobody has looked for rows of the others: they are silent for no longer than before.
-            sources={**self.recorded(), **beginnings},
-            now=now,
-            parameters=as_texts(self.parameters),
-            versions={**versions(), **self.code},
-            statistics={"trigger_timestamp": now // 1000, "positions": sorted(sources), **self._warned()},
-        )
-        permit = self.writer.decide(record)
-        self.writer.complete(permit, {}, {})
+        # Nobody has looked for rows of the others: they are silent for no longer than before.
+        self._note_sources({**self.recorded(), **beginnings}, positions=sorted(sources))
 
     def move_sources(self, sources: Mapping[str, SourceState], undone_by: Mapping[str, int]) -> None:
         """Writes a record that puts sources behind undone versions of their tables. `undone_by`: the version that undid them. `sources` are
         those of `recorded`, moved."""
-        parent = self.writer.parent
+        # Nobody has looked for rows: no source is silent for longer than before.
+        self._note_sources(dict(sources), positions=sorted(undone_by), undone_by=dict(undone_by))
+
+    def _note_sources(self, sources: dict[str, SourceState], **noted: Any) -> None:
         now = self._now()
         record = Draft.continuing(
             "checkpoint",
-            parent,
-            # Nobody has looked for rows: no source is silent for longer than before.
-            sources=dict(sources),
+            self.writer.parent,
+            sources=sources,
             now=now,
             parameters=as_texts(self.parameters),
             versions={**versions(), **self.code},
-            statistics={
-                "trigger_timestamp": now // 1000,
-                "positions": sorted(undone_by),
-                "undone_by": dict(undone_by),
-                **self._warned(),
-            },
+            statistics={"trigger_timestamp": now // 1000, **noted, **self._warned()},
         )
         permit = self.writer.decide(record)
         self.writer.complete(permit, {}, {})
@@ -609,7 +594,6 @@ class BatchLoop:
                 duration=duration,
                 record=record,
                 statistics=statistics,
-                observed=observed,
             )
         )
 

@@ -112,7 +112,7 @@ def test_a_report_that_takes_the_place_of_another_says_so(
     made_job(tmp_path)
     job, loaded = Job(str(tmp_path), "orders"), cast("LoadedPipeline", SimpleNamespace(pipeline=None))
     monkeypatch.setattr(Job, "replay", lambda *arguments, **request: ReplayReport("orders", "orders", 1, 2))
-    monkeypatch.setattr(running, "_shipped", lambda *arguments: {})
+    monkeypatch.setattr(running, "shipped", lambda *arguments: {})
 
     def notes(name: str) -> list[str]:
         running.replay_loaded(loaded, job, "1", "2", {}, options=load(env={}, folder=tmp_path), keep=name)
@@ -140,7 +140,7 @@ def test_a_report_that_is_kept_after_an_erasure_of_its_batches_goes_too(
         return ReplayReport("orders", "orders", 1, last)
 
     monkeypatch.setattr(Job, "replay", replay)
-    monkeypatch.setattr(running, "_shipped", lambda *arguments: {})
+    monkeypatch.setattr(running, "shipped", lambda *arguments: {})
     with pytest.raises(
         NotFoundError, match=r"has erased a key while its batches up to \d+ ran again, so report 'it' is"
     ):

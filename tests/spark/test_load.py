@@ -61,7 +61,7 @@ def load(
     max_parallelism: int = 16,
 ) -> OperatorState:
     return load_state(
-        spark, frames, operator, storage=storage(holding), backend=backend, parallelism=parallelism,
+        frames, operator, storage=storage(holding), backend=backend, parallelism=parallelism,
         max_parallelism=max_parallelism, open_shard=OPEN, uid="totals",
     )  # fmt: skip
 

@@ -21,7 +21,6 @@ from stateflow.format.layout import origin_of
 from stateflow.spark.internals.frames import arrow_schema
 from stateflow.spark.sinks import SinkSlot
 from stateflow.spark.sinks.staging import (
-    Format,
     ScratchTarget,
     StagedWriter,
     Stager,
@@ -150,12 +149,9 @@ def test_a_damaged_file_is_named(spark: SparkSession, stage: Stager, tmp_path: P
     assert stage.store.local_root is None or isinstance(found.value, CorruptError)
 
 
-@pytest.mark.parametrize("kind", ["parquet", "arrow"])
-def test_a_worker_writes_scratch_files_that_are_read_back(
-    spark: SparkSession, tmp_path: Path, kind: Format
-) -> None:
+def test_a_worker_writes_scratch_files_that_are_read_back(spark: SparkSession, tmp_path: Path) -> None:
     schema = StructType.fromJson(spark.range(0).schema.jsonValue())
-    target = ScratchTarget(str(tmp_path / "my scratch%20#1"), "op-0-1", kind)
+    target = ScratchTarget(str(tmp_path / "my scratch%20#1"), "op-0-1")
     writer = StagedWriter(arrow_schema(schema), target)
     for start in (0, 2):
         writer.write(pa.record_batch([pa.array([start, start + 1], pa.int64())], schema=arrow_schema(schema)))

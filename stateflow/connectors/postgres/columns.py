@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from stateflow.connectors import IncompatibleError
@@ -85,9 +85,7 @@ def fits(kind: str, column: Column) -> bool:
     return column.base in _FITTING.get(kind, ())
 
 
-def matched(
-    rows: Sequence[tuple[str, str]], table: Sequence[Column], keys: Collection[str], what: str
-) -> dict[str, Column]:
+def matched(rows: Sequence[tuple[str, str]], table: Sequence[Column], what: str) -> dict[str, Column]:
     """The table's column for each of the output, `rows`: its names and types. IncompatibleError names all that is wrong."""
     found: dict[str, Column] = {}
     problems = list[str]()

@@ -261,7 +261,7 @@ class PostgresAppend(Sink):
         if self.operation or self.delete_when is not None:
             rights.append("DELETE")
         oid = relation.require(what, rights)
-        found = matched(rows, relation.columns(oid), self.keys, what)
+        found = matched(rows, relation.columns(oid), what)
         named = {name.lower(): column.name for name, column in found.items()}
         for column in (*self.keys, *self.order_by):
             if column.lower() not in named:

@@ -87,9 +87,7 @@ class Batch:
             }
             return {sink.uid: prepared[sink.uid] for sink in sinks}
         finally:
-            for persisted in self._persisted:
-                persisted.unpersist()
-            self.frames.release()
+            self._release()
 
     def check(self, prepared: Mapping[str, Prepared]) -> None:
         """Asks each sink whether its target takes the rows, once it has those of the record before."""
@@ -107,9 +105,7 @@ class Batch:
                     self._run_apart(each)
             yield self._keyed_inputs(node, node.rows)
         finally:
-            for persisted in self._persisted:
-                persisted.unpersist()
-            self.frames.release()
+            self._release()
 
     def broadcast_of(self, node: KeyedNode) -> dict[str, tuple[Any, ...]]:
         """The rows of the operator's broadcast streams."""
@@ -134,6 +130,11 @@ class Batch:
         if self.combined:
             statistics["combiner"] = {uid: as_note(known) for uid, known in self.combined.items()}
         return statistics
+
+    def _release(self) -> None:
+        for persisted in self._persisted:
+            persisted.unpersist()
+        self.frames.release()
 
     # -- operators and sinks
 
@@ -243,7 +244,7 @@ class Batch:
     def _staging_target(self) -> Callable[[str], Target]:
         attempt, settings = self.attempt, self.attempt.settings
         if settings.shared_scratch:
-            return partial(_scratch_target, f"{settings.scratch}/staged")
+            return partial(ScratchTarget, f"{settings.scratch}/staged")
         layout, opener = attempt.storage.layout, settings.stager.opener
         return partial(_store_target, opener, layout, attempt.storage.epoch, attempt.moment.slot)
 
@@ -345,10 +346,6 @@ def _staged_writer(target: Callable[[str], Target], token: str, name: str, schem
     assert task is not None
     output = {MAIN: "main", DEAD_LETTERS: "dead"}.get(name, name)
     return StagedWriter(schema, target(f"{output}-{token}-{task.partitionId()}-{task.taskAttemptId()}"))
-
-
-def _scratch_target(folder: str, unique: str) -> Target:
-    return ScratchTarget(folder, unique)
 
 
 def _store_target(opener: Any, layout: Any, epoch: int, slot: int, unique: str) -> Target:

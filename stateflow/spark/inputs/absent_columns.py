@@ -72,12 +72,11 @@ class AbsentColumns:
             for name in seen.absent:
                 self._count(node, name, seen.rows)
             if some := [path for path in seen.null if self._absences.get((node.uid, path)) is None]:
-                self._check_some(node, seen, some, positions, location)
+                self._check_some(node, some, positions, location)
 
     def _check_some(
         self,
         node: SourceNode,
-        seen: Observation,
         some: Sequence[str],
         positions: Mapping[str, SourceState],
         location: Path,

@@ -14,13 +14,12 @@ from stateflow.format.records import SourceState
 from stateflow.format.source_offsets import NOTHING, SourceLeaves, check_same_source
 from stateflow.spark.inputs.open_inputs import OpenInputs
 from stateflow.spark.inputs.reread import SlotInput
-from stateflow.spark.inputs.seeding import entries_of
 from stateflow.spark.internals.file_systems import missing, modified_at, path_of_url
 from stateflow.spark.internals.scratch_folder import files_between, log_folder
 from stateflow.spark.internals.sources import DeltaSource, MicroBatchStream, PlanRefused
 from stateflow.spark.sources import kafka
 from stateflow.spark.sources.delta_offset import DeltaOffset
-from stateflow.spark.sources.file_log import Fetch, restore_entries
+from stateflow.spark.sources.file_log import Fetch, entries_of, restore_entries
 from stateflow.spark.sources.leaves import LeafDescription, leaves_of
 from stateflow.spark.sources.positions import delta_source, open_stream
 

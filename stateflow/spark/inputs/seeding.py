@@ -27,7 +27,7 @@ from stateflow.spark.internals.scratch_folder import (
     write_beginning,
     write_offsets,
 )
-from stateflow.spark.sources.file_log import Fetch, Save, restore_entries, save_entries
+from stateflow.spark.sources.file_log import Fetch, Save, entries_of, restore_entries, save_entries
 from stateflow.spark.sources.pattern_names import file_like_a_pattern, sentence
 
 
@@ -142,9 +142,3 @@ def plan_batch(
     if offset_path(location, batch_id).exists() or not commit_path(location, batch_id - 1).exists():
         raise UsageError(f"batch {batch_id} is not the next one of the scratch folder {location}")
     write_offsets(location, batch_id, lines, conf, now_ms)
-
-
-def entries_of(recorded: SourceState, leaf: int) -> dict[str, FileRef]:
-    """What a record has of the log of one stream of files, by the names of the entries."""
-    prefix = f"{leaf}/"
-    return {ref.name.removeprefix(prefix): ref for ref in recorded.files if ref.name.startswith(prefix)}

@@ -217,7 +217,7 @@ def temporary_folder(spark: SparkSession) -> Path:
     return Path(context._temp_dir)
 
 
-def end_instead_of_spark(spark: SparkSession, run: str, end: Callable[[], None]) -> None:
+def end_instead_of_spark(run: str, end: Callable[[], None]) -> None:
     """Makes what would end or cancel for everybody on the JVM end or cancel for this process alone."""
 
     def stop(self: object) -> None:

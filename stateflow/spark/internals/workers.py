@@ -46,14 +46,14 @@ _SEED = "PYTHONHASHSEED"
 
 @internal("pyspark.SparkContext.environment")
 @contextmanager
-def other_hash_seed(spark: SparkSession, seed: int = 4242) -> Iterator[None]:
+def other_hash_seed(spark: SparkSession) -> Iterator[None]:
     """Inside the block Python workers are others, which put texts into sets and dictionaries by another order.
 
     Spark gives all workers one seed, and has processes of their own for each environment.
     """
     environment = spark.sparkContext.environment
     before = environment.get(_SEED)
-    environment[_SEED] = str(seed)
+    environment[_SEED] = "4242"
     try:
         yield
     finally:

@@ -161,7 +161,7 @@ def _session(borrowed: _Borrowed) -> SparkSession:
             borrowed.session = borrow(borrowed.loan)
         folder = temporary_folder(borrowed.session)
         (borrowed.place / NOTE).write_text(str(folder), encoding="utf-8")
-        end_instead_of_spark(borrowed.session, borrowed.loan.run, _end)
+        end_instead_of_spark(borrowed.loan.run, _end)
     return borrowed.session
 
 

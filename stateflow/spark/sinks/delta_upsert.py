@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +32,7 @@ from stateflow.spark.sinks.duplicates import refuse_duplicates
 from stateflow.spark.sinks.fit import cast_to, check_fit, column_marks
 from stateflow.spark.sinks.key_ranges import key_ranges
 from stateflow.spark.sinks.slot import SinkSlot
+from stateflow.spark.sinks.staging import staged_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -262,10 +262,7 @@ def _rewritten(
     stager: Stager,
 ) -> bool:
     """Merges the rows by writing anew the files that may hold their keys. False if Delta has to merge them."""
-    from pyspark.sql.types import StructType
-
-    payload = prepared.payload
-    schema = StructType.fromJson(json.loads(payload["schema"]))
+    payload, schema = prepared.payload, staged_schema(prepared)
     size = sum(ref.size for ref in prepared.files)
     if not is_plain(shape, schema.names):
         return False
@@ -289,7 +286,6 @@ def _rewritten(
 
 def _merge(spark: SparkSession, prepared: Prepared, at: SinkSlot, stager: Stager) -> None:
     from delta.tables import DeltaTable as Table
-    from pyspark.sql.types import StructType
 
     payload = prepared.payload
     # In a shared session the settings would make every later statement look like this slot, and Delta would skip it.
@@ -297,7 +293,7 @@ def _merge(spark: SparkSession, prepared: Prepared, at: SinkSlot, stager: Stager
     if payload["exactly_once"]:
         session.conf.set(APP_ID, at.app_id)
         session.conf.set(VERSION, str(at.slot))
-    schema = StructType.fromJson(json.loads(payload["schema"]))
+    schema = staged_schema(prepared)
     rows = newest(stager.read(session, prepared.files, schema), payload["keys"], payload["order_by"])
     keys = {key.lower() for key in payload["keys"]}
     operation = payload.get("operation", "")

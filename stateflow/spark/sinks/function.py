@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from stateflow.pipelines.delivery import Delivery, takes_id
 from stateflow.pipelines.sink_kinds import FUNCTION
 from stateflow.spark.sinks.base import BatchFunction, Committed, DeliveryMode, Sink
 from stateflow.spark.sinks.slot import SinkSlot
+from stateflow.spark.sinks.staging import staged_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -61,8 +61,6 @@ class FunctionSink(Sink):
         functions: Mapping[str, BatchFunction],
         stager: Stager,
     ) -> Committed:
-        from pyspark.sql.types import StructType
-
         if not prepared.files:
             return "none"
         function = functions.get(at.sink)
@@ -72,9 +70,7 @@ class FunctionSink(Sink):
                 f"{at.sink!r}, which this pipeline does not have: run a pipeline with that sink once, or give "
                 f"the rows up with `stateflow abandon {at.job_name} {at.slot}`"
             )
-        frame = stager.read(
-            spark, prepared.files, StructType.fromJson(json.loads(prepared.payload["schema"]))
-        )
+        frame = stager.read(spark, prepared.files, staged_schema(prepared))
         # Asked right before the call: a run that was paused for an hour must not deliver again what a newer run delivered.
         still_owner()
         try:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from stateflow.format.layout import JobLayout
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-Format = Literal["parquet", "arrow"]
 StoreOpener = Callable[[], Store]
 """Opens the checkpoint store in a worker, so it must pickle: `partial(open_store, url, options)`."""
 FILE_COLUMNS = "name string, size long, xxh3 string, path string, sha256 binary, rows long, nulls array<long>, bounds string"
@@ -46,7 +45,6 @@ class ScratchTarget:
 
     folder: str
     unique: str
-    format: Format = "parquet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +53,6 @@ class StoreTarget:
 
     opener: StoreOpener
     path: str
-    format: Format = "parquet"
 
 
 Target = ScratchTarget | StoreTarget
@@ -88,7 +85,7 @@ class StagedWriter:
             return
         if self._sink is None:
             self._file, self._sink = self._begin()
-        self._sink.write_batch(batch) if self._target.format == "parquet" else self._sink.write(batch)
+        self._sink.write_batch(batch)
         self.rows += batch.num_rows
 
     def close(self) -> FileRef | None:
@@ -117,21 +114,18 @@ class StagedWriter:
             self._file.unlink(missing_ok=True)
 
     def _begin(self) -> tuple[Path, Any]:
-        import pyarrow as pa
         import pyarrow.parquet as pq
 
         if isinstance(self._target, ScratchTarget):
-            file = Path(self._target.folder) / f"{self._target.unique}.{self._target.format}"
+            file = Path(self._target.folder) / f"{self._target.unique}.parquet"
             file.parent.mkdir(parents=True, exist_ok=True)
         else:
-            handle, name = tempfile.mkstemp(prefix="stateflow-", suffix=f".{self._target.format}")
+            handle, name = tempfile.mkstemp(prefix="stateflow-", suffix=".parquet")
             os.close(handle)
             file = Path(name)
-        if self._target.format == "parquet":
-            return file, pq.ParquetWriter(
-                file, self._schema, compression="lz4", use_dictionary=False, write_statistics=False
-            )
-        return file, pa.ipc.new_file(file, self._schema, options=pa.ipc.IpcWriteOptions(compression="lz4"))
+        return file, pq.ParquetWriter(
+            file, self._schema, compression="lz4", use_dictionary=False, write_statistics=False
+        )
 
 
 def staged_schema(prepared: Prepared) -> StructType:
@@ -199,7 +193,7 @@ class Stager:
         if not refs:
             return spark.createDataFrame(spark.sparkContext.emptyRDD(), schema)
         located = [self._local(ref) for ref in refs]
-        paths = [path for path in located if path is not None and path.suffix == ".parquet"]
+        paths = [path for path in located if path is not None]
         # Spark would read these characters as a pattern of names.
         if len(paths) == len(refs) and not any(set("{}[]*?\\") & set(str(path)) for path in paths):
             for ref, path in zip(refs, paths, strict=True):
@@ -302,6 +296,8 @@ class _FetchTask:
 
 def _read_here(ref: FileRef, store_of_job: Callable[[], Store]) -> Iterator[pa.RecordBatch]:
     """The record batches of a staged file, in this process. `store_of_job` is opened for one that lies there."""
+    import pyarrow.parquet as pq
+
     with tempfile.TemporaryDirectory(prefix="stateflow-") as folder:
         if ref.base.startswith("file://"):
             local, root = _local_store(ref.base).locate(ref.path), ref.base
@@ -310,22 +306,9 @@ def _read_here(ref: FileRef, store_of_job: Callable[[], Store]) -> Iterator[pa.R
             local, root = Path(folder) / "staged", store.url
             store.download(ref.path, local)
         verify(ref, local, root)
-        yield from batches_of(local, ref.name)
+        with pq.ParquetFile(local) as parquet:
+            yield from parquet.iter_batches(batch_size=ROW_GROUP)
 
 
 def _local_store(base: str) -> LocalStore:
     return LocalStore(file_folder(base), fsync=False)
-
-
-def batches_of(file: Path, name: str) -> Iterator[pa.RecordBatch]:
-    """The record batches of one staged file."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    if name.endswith(".arrow"):
-        with pa.memory_map(str(file)) as mapped:
-            reader = pa.ipc.open_file(mapped)
-            yield from (reader.get_batch(k) for k in range(reader.num_record_batches))
-    else:
-        with pq.ParquetFile(file) as parquet:
-            yield from parquet.iter_batches(batch_size=ROW_GROUP)

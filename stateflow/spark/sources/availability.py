@@ -17,7 +17,7 @@ from stateflow.spark.internals.file_systems import missing
 from stateflow.spark.internals.scratch_folder import files_between, log_folder
 from stateflow.spark.sources.delta import check_offset, pending_files
 from stateflow.spark.sources.delta_offset import DeltaOffset
-from stateflow.spark.sources.file_log import Fetch, restore_entries
+from stateflow.spark.sources.file_log import Fetch, entries_of, restore_entries
 from stateflow.spark.sources.kafka import check_kafka, check_same_topics
 from stateflow.spark.sources.leaves import LeafDescription, leaves_of
 from stateflow.spark.sources.positions import delta_source, open_stream
@@ -71,9 +71,7 @@ def check_rewindable(
             after = -1 if line_before == NOTHING else int(json.loads(line_before)["logOffset"])
             with tempfile.TemporaryDirectory(prefix="stateflow-") as folder:
                 log = log_folder(Path(folder), leaf)
-                prefix = f"{leaf}/"
-                entries = {f.name.removeprefix(prefix): f for f in newer.files if f.name.startswith(prefix)}
-                restore_entries(log, entries, fetch)
+                restore_entries(log, entries_of(newer, leaf), fetch)
                 files = files_between(log, after, int(json.loads(line)["logOffset"]))
             gone = missing(spark, [unquote(file.path) for file in files])
             if gone:

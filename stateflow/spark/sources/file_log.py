@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from stateflow.errors import CorruptError
-from stateflow.format.records import FileRef
+from stateflow.format.records import FileRef, SourceState
 from stateflow.spark.internals.scratch_folder import entries_at, is_entry
 
 Save = Callable[[str, Path], FileRef]
@@ -33,6 +33,12 @@ def save_entries(
             reference = save(name, folder / entry)
         refs.append(reference)
     return refs
+
+
+def entries_of(recorded: SourceState, leaf: int) -> dict[str, FileRef]:
+    """What a record has of the log of one stream of files, by the names of the entries."""
+    prefix = f"{leaf}/"
+    return {ref.name.removeprefix(prefix): ref for ref in recorded.files if ref.name.startswith(prefix)}
 
 
 def restore_entries(folder: Path, refs: Mapping[str, FileRef], fetch: Fetch) -> None:

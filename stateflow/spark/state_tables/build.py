@@ -242,7 +242,6 @@ def _operator(
         if like is not None and name not in own_tables and (name in states or name == TIMERS)
     }
     return load_state(
-        spark,
         {**frames, **own_tables},
         operator,
         storage=storage,

@@ -45,7 +45,6 @@ _POSITION_WIDTH = 12
 
 
 def load_state(
-    spark: SparkSession,
     frames: Mapping[str, DataFrame],
     operator: OperatorState,
     *,

@@ -32,7 +32,6 @@ def load_canonical(
     storage = task_storage(options, job.root, job.name, writer.epoch, writer.next_slot)
     return {
         uid: load_state(
-            spark,
             frames.get(uid, {}),
             operator,
             storage=storage,
