@@ -10,6 +10,7 @@ from decimal import Context, Decimal
 from typing import Any
 
 from stateflow.connectors import fields_of, inside_of, parts_of_schema
+from stateflow.connectors.kafka.columns import zigzag
 
 Decode = Callable[[bytes, int], tuple[Any, int]]
 """From bytes and a position: the value there, and the position behind it."""
@@ -156,7 +157,7 @@ class AvroSchema:
             return _map(self._decoder(node["values"]))
         if kind == "enum":
             symbols = node["symbols"]
-            return _then(_long, lambda index: symbols[index])
+            return _then(zigzag, lambda index: symbols[index])
         plain = _fixed(node["size"]) if kind == "fixed" else _PRIMITIVES[kind]
         convert = _conversion(node)
         return plain if convert is None else _then(plain, convert)
@@ -205,20 +206,8 @@ def _then(decode: Decode, convert: Callable[[Any], Any]) -> Decode:
     return decoded
 
 
-def _long(data: bytes, at: int) -> tuple[int, int]:
-    byte = data[at]
-    at += 1
-    found, shift = byte & 0x7F, 7
-    while byte & 0x80:
-        byte = data[at]
-        at += 1
-        found |= (byte & 0x7F) << shift
-        shift += 7
-    return (found >> 1) ^ -(found & 1), at
-
-
 def _bytes(data: bytes, at: int) -> tuple[bytes, int]:
-    length, at = _long(data, at)
+    length, at = zigzag(data, at)
     end = at + length
     if length < 0 or end > len(data):
         raise IndexError(length)
@@ -252,7 +241,7 @@ def _number(format: str, size: int) -> Decode:
 
 def _union(branches: list[Decode]) -> Decode:
     def decoded(data: bytes, at: int) -> tuple[Any, int]:
-        index, at = _long(data, at)
+        index, at = zigzag(data, at)
         if index < 0:
             raise IndexError(index)
         return branches[index](data, at)
@@ -274,11 +263,11 @@ def _blocks(item: Decode) -> Decode:
     def decoded(data: bytes, at: int) -> tuple[list[Any], int]:
         found: list[Any] = []
         while True:
-            count, at = _long(data, at)
+            count, at = zigzag(data, at)
             if count == 0:
                 return found, at
             if count < 0:
-                _, at = _long(data, at)
+                _, at = zigzag(data, at)
             if abs(count) > len(data):
                 raise IndexError(count)
             for _ in range(abs(count)):
@@ -300,8 +289,8 @@ def _map(value: Decode) -> Decode:
 _PRIMITIVES: dict[str, Decode] = {
     "null": lambda data, at: (None, at),
     "boolean": _boolean,
-    "int": _long,
-    "long": _long,
+    "int": zigzag,
+    "long": zigzag,
     "float": _number("<f", 4),
     "double": _number("<d", 8),
     "bytes": _bytes,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from stateflow.connectors import NotFoundError, StateflowError, UsageError, arrow_type, task_error
 from stateflow.connectors.kafka.avro import AvroMisfit, AvroSchema
-from stateflow.connectors.kafka.columns import MESSAGE, PARSED, REASON
+from stateflow.connectors.kafka.columns import MESSAGE, with_parsed
 from stateflow.connectors.kafka.registry import OtherSchemaType, SchemaRegistry
 
 if TYPE_CHECKING:
@@ -31,12 +31,6 @@ class AvroRows:
     schema: str = ""
     """Where there is no registry."""
 
-    @property
-    def type(self) -> str:
-        """Spark's type of the column `PARSED`."""
-        inside = ",".join(f"`{name}`:{type}" for name, type in self.columns.items())
-        return f"struct<{inside}>"
-
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The batches with two more columns: the fields of the value, and why there are none."""
         import pyarrow as pa
@@ -45,10 +39,7 @@ class AvroRows:
         for batch in batches:
             found = [self._row(value) for value in batch.column(MESSAGE).field("value").to_pylist()]
             parsed = pa.array([row for row, _ in found], of)
-            reasons = pa.array([reason for _, reason in found], pa.string())
-            yield pa.RecordBatch.from_arrays(
-                [*batch.columns, parsed, reasons], [*batch.schema.names, PARSED, REASON]
-            )
+            yield with_parsed(batch, parsed, [reason for _, reason in found])
 
     def _row(self, value: bytes | None) -> tuple[Any, str | None]:
         if value is None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from stateflow.connectors import Field, RowType, UsageError, suggestion
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 PREFIX = "kafka_"
 KEY, HEADERS, DELETED = "kafka_key", "kafka_headers", "kafka_deleted"
@@ -15,6 +19,36 @@ PARSED, REASON = "_sf_parsed", "_sf_reason"
 """The columns with the fields of its value, and with why there are none."""
 MADE = "_sf_made"
 """The column with the value that a row becomes, where Spark cannot make it."""
+
+
+def type_of_parsed(columns: Mapping[str, str]) -> str:
+    """Spark's type of the column `PARSED`, whose fields have these types."""
+    inside = ",".join(f"`{name}`:{type}" for name, type in columns.items())
+    return f"struct<{inside}>"
+
+
+def with_parsed(batch: pa.RecordBatch, parsed: pa.Array, reasons: Sequence[str | None]) -> pa.RecordBatch:
+    """The batch with two more columns: the fields of the value, and why there are none."""
+    import pyarrow as pa
+
+    return pa.RecordBatch.from_arrays(
+        [*batch.columns, parsed, pa.array(reasons, pa.string())], [*batch.schema.names, PARSED, REASON]
+    )
+
+
+def zigzag(data: bytes, at: int) -> tuple[int, int]:
+    """The number that is written there with as few bytes as it needs, and the position behind it."""
+    byte = data[at]
+    at += 1
+    found, shift = byte & 0x7F, 7
+    while byte & 0x80:
+        byte = data[at]
+        at += 1
+        found |= (byte & 0x7F) << shift
+        shift += 7
+    return (found >> 1) ^ -(found & 1), at
+
+
 _INTEGERS = frozenset({"int", "bigint", "long", "integer"})
 _HEADER_NAMES = f"transform({MESSAGE}.headers, h -> h.key)"
 _LAST_OF_EACH = f"filter({MESSAGE}.headers, (h, k) -> not array_contains(slice({_HEADER_NAMES}, k + 2, size({MESSAGE}.headers)), h.key))"

@@ -8,7 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from stateflow.connectors import NotFoundError, StateflowError, arrow_type, task_error
-from stateflow.connectors.kafka.columns import MESSAGE, PARSED, REASON
+from stateflow.connectors.kafka.columns import MESSAGE, with_parsed, zigzag
 from stateflow.connectors.kafka.protobuf import ProtobufMisfit, file_of, file_of_set, misfit_of, runtime
 from stateflow.connectors.kafka.protobuf_columns import Column, columns_of
 from stateflow.connectors.kafka.registry import OtherSchemaType, SchemaRegistry
@@ -34,26 +34,15 @@ class ProtobufRows:
     files: bytes = field(default=b"", repr=False)
     """A set of descriptors, where there is no registry."""
 
-    @property
-    def type(self) -> str:
-        """Spark's type of the column `PARSED`."""
-        inside = ",".join(f"`{name}`:{type}" for name, type in self.columns.items())
-        return f"struct<{inside}>"
-
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The batches with two more columns: the fields of the value, and why there are none."""
-        import pyarrow as pa
-
         for batch in batches:
             values = batch.column(MESSAGE).field("value").to_pylist()
             try:
                 parsed, reasons = self._columns(values)
             except StateflowError as error:
                 raise task_error(error) from error
-            yield pa.RecordBatch.from_arrays(
-                [*batch.columns, parsed, pa.array(reasons, pa.string())],
-                [*batch.schema.names, PARSED, REASON],
-            )
+            yield with_parsed(batch, parsed, reasons)
 
     def _columns(self, values: Sequence[bytes | None]) -> tuple[pa.Array, list[str | None]]:
         import pyarrow as pa
@@ -197,24 +186,13 @@ def _written_by(head: bytes) -> tuple[int, list[int]]:
 
 def _path(value: bytes) -> tuple[list[int], int]:
     """The indexes of a message, and the position behind them. IndexError if there are none."""
-    count, at = _zigzag(value, _MAGIC)
+    count, at = zigzag(value, _MAGIC)
     if count == 0:
         return [0], at
     if not 0 < count <= len(value):
         raise IndexError(count)
     path = []
     for _ in range(count):
-        index, at = _zigzag(value, at)
+        index, at = zigzag(value, at)
         path.append(index)
     return path, at
-
-
-def _zigzag(value: bytes, at: int) -> tuple[int, int]:
-    found = shift = 0
-    while True:
-        byte = value[at]
-        at += 1
-        found |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            return (found >> 1) ^ -(found & 1), at

@@ -45,6 +45,7 @@ from stateflow.connectors.kafka.columns import (
     check_columns,
     of_message,
     sql_of,
+    type_of_parsed,
 )
 from stateflow.connectors.kafka.protobuf_message import descriptors_of, protobuf_rows
 from stateflow.connectors.kafka.registry import SchemaRegistry, registry_of
@@ -128,7 +129,7 @@ class KafkaMessages(RecentTexts):
             decoder = self._decoder()
             message = frame.schema[MESSAGE].dataType.simpleString()
             frame = frame.mapInArrow(
-                decoder, f"{MESSAGE} {message}, {PARSED} {decoder.type}, {REASON} string"
+                decoder, f"{MESSAGE} {message}, {PARSED} {type_of_parsed(decoder.columns)}, {REASON} string"
             )
         reasons = self._reasons_of_key()
         if self.key_format == "json":
