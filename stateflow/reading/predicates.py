@@ -74,12 +74,12 @@ def condition(text: str, schema: StateSchema, what: str = "--first") -> Predicat
             yield from holds(
                 expression, lambda name: pa.array([row.get(name) for row in values]), len(values)
             ).tolist()
-        except (UserCodeError, pa.ArrowException) as error:
+        except (OverflowError, pa.ArrowException) as error:
             if len(pairs) > 1:  # One in front of it may be the one that is looked for.
                 for pair in pairs:
                     yield from of_each([pair])
-            elif isinstance(error, UserCodeError):
-                raise
+            elif isinstance(error, OverflowError):
+                raise UserCodeError(f"{what}: {error}") from error
             else:
                 raise UsageError(
                     f"{what}: {text!r} compares values of two types: {error}; {otherwise}"

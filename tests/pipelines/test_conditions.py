@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from decimal import Decimal
+from math import inf, nan
+from typing import Any
 
 import pytest
 
-from stateflow.errors import UsageError
+import stateflow as sf
+from stateflow.errors import UsageError, UserCodeError
+from stateflow.format.records import StateSchema
 from stateflow.pipelines.conditions.expression import Expression, condition_of
 from stateflow.pipelines.rows.row_type import row_type
+from stateflow.reading.predicates import Predicate, condition
+from stateflow.testing import ColumnarHarness
 
 ROWS = row_type(
     "a int, b int, c int, p boolean, q boolean, r boolean, s string, date date, show int, case boolean, symmetric int"
@@ -128,3 +135,63 @@ def test_only_a_condition_imports_sqlglot() -> None:
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert found.split() == ["False", "True"]
+
+
+def counted(where: str) -> ColumnarHarness:
+    flow = sf.Flow("numbers")
+    rows = flow.source("numbers", lambda spark: None, "user long, v long")
+    totals = rows.key_by("user").aggregate("totals", "user long, n long", n=sf.count(where=where))
+    totals.for_each_batch("out", lambda frame, delivery: None)
+    return ColumnarHarness.of(flow, "totals")
+
+
+@pytest.mark.parametrize("where", ["v / 3 > 1", "v > 2.5e0", "v % 10 = 3"])
+def test_a_whole_number_that_no_double_is_fails_no_batch(where: str) -> None:
+    (found,) = counted(where).rows({"user": 1, "v": 9007199254740993}, {"user": 1, "v": 0})
+    assert found["n"] == 1
+
+
+def test_a_sum_that_overflows_says_what_to_write_and_that_does() -> None:
+    with pytest.raises(
+        UserCodeError,
+        match=r"^operator 'totals' failed: OverflowError: v \* 4 in a condition does not fit int64 and int32: begin it with 1e0 \* to "
+        "compute with doubles: nothing of the batch was stored",
+    ):
+        counted("v * 4 > 1").rows({"user": 1, "v": 2**62})
+    (found,) = counted("1e0 * v * 4 > 1").rows({"user": 1, "v": 2**62})
+    assert found["n"] == 1
+
+
+def of_state(text: str, kind: str) -> Predicate:
+    return condition(text, StateSchema(id=1, kind="value", value=kind))
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "value", "holds"),
+    [
+        ("value % 10 = 9", "int", 1000000000000000019, True),
+        ("value > 1.0", "float", nan, True),
+        ("value = value", "float", nan, True),
+        ("value % 2.0 = 1", "float", inf, False),
+        ("value > previous", "int", 3, False),
+        ("value * 2 = 3", "decimal", Decimal("1.5"), True),
+        ("value LIKE 'a%'", "optional<str>", None, False),
+    ],
+)
+def test_a_search_in_state_has_the_answers_of_an_aggregate(
+    text: str, kind: str, value: Any, holds: bool
+) -> None:
+    assert of_state(text, kind).holds(value, None) is holds
+
+
+def test_of_many_values_those_in_front_of_one_that_overflows_are_told() -> None:
+    answers = iter(of_state("value * 4 > 4", "int").of_each([(1, None), (2, None), (2**62, None)]))
+    assert [next(answers), next(answers)] == [False, True]
+    with pytest.raises(UserCodeError, match=r"^--first: value \* 4 in a condition does not fit"):
+        next(answers)
+    assert of_state("1e0 * value * 4 > 4", "int").holds(2**62, None)
+
+
+def test_values_of_two_types_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"compares values of two types: .*give a Python function"):
+        of_state("value > previous", "int").holds(3, "a")

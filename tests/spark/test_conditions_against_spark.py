@@ -76,7 +76,7 @@ def check(spark: SparkSession, frame: DataFrame, conditions: list[str], answers:
     for text in conditions:
         try:
             here[text] = answers(text)
-        except UserCodeError:
+        except (OverflowError, UserCodeError):
             refused.append(text)
     in_sql = [as_this_spark_writes(spark, each) for each in here]
     there = frame.selectExpr(*[f"({each}) AS c{n}" for n, each in enumerate(in_sql)]).toArrow()
@@ -161,7 +161,7 @@ def test_a_condition_guards_the_one_behind_it(spark: SparkSession) -> None:
     for text in ("v < 1000 AND v * 1000 > 2000", "v >= 1000 OR v * 1000 > 2000", "NOT (v < 9 AND v * 4 = 4)"):
         found = holds(condition_of("a test", text, row_type("v bigint")), table.column, 4).tolist()
         assert found == [row[0] is True for row in frame.selectExpr(text).collect()], text
-    with pytest.raises(UserCodeError, match=r"v \* 4 in a condition does not fit its type, int64 and int32"):
+    with pytest.raises(OverflowError, match=r"v \* 4 in a condition does not fit int64 and int32"):
         holds(condition_of("a test", "v * 4 > 2", row_type("v bigint")), table.column, 4)
     advised = condition_of("a test", "1e0 * v * 4 > 5", row_type("v bigint"))
     assert holds(advised, table.column, 4).tolist() == [False, True, False, True]

@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stateflow.errors import UserCodeError
 from stateflow.pipelines.conditions.expression import Expression
 from stateflow.pipelines.conditions.like_patterns import parts
 
@@ -26,7 +25,7 @@ _SWAPPED = {">": "<", ">=": "<="}
 
 
 def holds(condition: Expression, column: Column, rows: int) -> Any:
-    """A mask of the rows for which it is true; `column` gives the columns by name."""
+    """A mask of the rows for which it is true; `column` gives the columns by name. OverflowError for arithmetic that fails in Spark, too."""
     found = _value(condition, column)
     if isinstance(found, pa.Scalar):  # of a condition without columns
         return np.full(rows, found.as_py() is True)
@@ -53,9 +52,9 @@ def _value(expression: Expression, column: Column) -> Any:
     try:
         return work(expression.operation, *arguments)
     except pa.ArrowInvalid as error:
-        raise UserCodeError(
-            f"{_shown(expression)} in a condition does not fit its type, {' and '.join(str(side.type) for side in arguments)} "
-            f"({error}): begin it with 1e0 * to compute with doubles"
+        types = " and ".join(str(side.type) for side in arguments)
+        raise OverflowError(
+            f"{_shown(expression)} in a condition does not fit {types}: begin it with 1e0 * to compute with doubles"
         ) from error
 
 
@@ -66,7 +65,7 @@ def _either(expression: Expression, column: Column) -> Any:
     left = _boolean(_value(left_side, column))
     try:
         right = _boolean(_value(right_side, column))
-    except UserCodeError:
+    except OverflowError:
         if isinstance(left, pa.Scalar):
             raise
         is_open = pc.fill_null(pc.equal(left, expression.operation == "AND"), True)
