@@ -184,8 +184,7 @@ def _log(path: str, connection: str) -> Manifests:
 
 
 def _recorded(prepared: Prepared) -> Manifests:
-    # A record of an older version names no connection.
-    return _log(prepared.payload["path"], prepared.payload.get("connection", ""))
+    return _log(prepared.payload["path"], prepared.payload["connection"])
 
 
 def _named(path: str) -> str:

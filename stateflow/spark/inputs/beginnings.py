@@ -22,7 +22,6 @@ def tell_of_beginnings(
     for node in nodes:
         now, before = node.factory.since, recorded.get(node.uid)
         if before is not None and before.since != now:
-            # A record of an older version says nothing, as one of a source with the default does.
             was = f" ({before.since} before)" if before.since else ""
             warn(
                 f"beginning of {node.uid}",
