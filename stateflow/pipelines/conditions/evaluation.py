@@ -35,7 +35,8 @@ def holds(condition: Expression, column: Column, rows: int) -> Any:
 def _value(expression: Expression, column: Column) -> Any:
     match expression.operation:
         case "column":
-            return column(expression.value)
+            found = column(expression.value)
+            return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
         case "literal":
             return _literal(expression.value)
         case "AND" | "OR":
