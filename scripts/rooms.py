@@ -158,8 +158,8 @@ ROOMS: Mapping[str, Room] = {
     ),
     "operators/joins": Room(
         "joins and enrichment: rows that wait as blocks, partners found by sorting, answers that are kept",
-        "operators operators/ready operators/ready/aggregates operators/ready/grouping "
-        "operators/ready/windows pipelines/processes pipelines/ready quantities state/keys state/values "
+        "operators operators/ready operators/ready/grouping "
+        "operators/ready/windows pipelines/conditions pipelines/processes pipelines/ready quantities state/keys state/values "
         "state/values/evolution",
         "interval.py",
     ),
