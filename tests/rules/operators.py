@@ -334,7 +334,7 @@ RULES: tuple[Rule, ...] = (
     ),
     rule(
         "a null fulfils no condition",
-        "stateflow/pipelines/conditions/evaluation.py",
+        "pipelines/conditions/evaluation.py",
         "found.fill_null(False)",
         "found.fill_null(True)",
         f"{_CONDITIONS}::test_an_interval_join_with_a_condition",
