@@ -46,6 +46,7 @@ def small_state(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_files, "LARGE", 64 << 10)
     monkeypatch.setattr(partial_tables, "TAIL", 16 << 10)
     monkeypatch.setattr(Line, "measured", lambda line, requests, size, seconds: None)
+    monkeypatch.setattr(Line, "probe", lambda line, spent: 0)
     # A block that this process has read before must not come from its cache.
     monkeypatch.setattr(rocksdb_options, "block_cache", Cache)
     monkeypatch.setattr(Line.__init__, "__defaults__", (1e-5, 1e6))

@@ -12,6 +12,9 @@ _LEAST_SHARE = 1 / 64
 """A smaller share tells nothing of what comes next."""
 _LEAST_DELAY = 1e-4
 _FEW_DELAYS = 20
+_PROBED_AFTER = 50
+_LEAST_PROBE = 16 << 20
+_LARGEST_PROBE = 256 << 20
 
 
 class Line:
@@ -20,6 +23,9 @@ class Line:
     def __init__(self, delay: float = 0.02, rate: float = 200e6) -> None:
         self.delay = delay
         self.rate = rate
+        self._known_rate = False
+        """Whether a rate was measured."""
+        self._probed = False
 
     def measured(self, requests: int, size: int, seconds: float) -> None:
         """Requests, sent together, have brought so many bytes. They tell of what has taken most of their time."""
@@ -29,7 +35,16 @@ class Line:
             self.delay += _NEWS * (delay - self.delay)
         elif size:
             rate = size / max(seconds - waves * self.delay, seconds / 10, 1e-6)
-            self.rate += _NEWS * (rate - self.rate)
+            self.rate += (_NEWS if self._known_rate else 1.0) * (rate - self.rate)
+            self._known_rate = True
+
+    def probe(self, spent: float) -> int:
+        """Bytes to fetch now, so as to know the rate; mostly 0. Small requests tell nothing of it, and when parts have taken as long as
+        fifty requests, it decides if the rest should come whole. It is asked for once."""
+        if self._known_rate or self._probed or spent < _PROBED_AFTER * self.delay:
+            return 0
+        self._probed = True
+        return int(min(max(4 * self.delay * self.rate, _LEAST_PROBE), _LARGEST_PROBE))
 
     def seconds(self, requests: int, size: int) -> float:
         """How long so many requests take that are sent together."""

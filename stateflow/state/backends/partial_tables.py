@@ -166,6 +166,8 @@ class PartialTables:
         wanted: dict[_File, list[Span]] = {}
         joined: list[tuple[_File, Span]] = []
         line = self._remote.line
+        if size := line.probe(self._spent):
+            self._fetch(self._any_missing(size))
         try:
             while some := list(islice(needs, _JUDGED)):
                 for file, span in (each for every in some for each in every):
@@ -187,6 +189,16 @@ class PartialTables:
         except UNREADABLE:
             return self.fill()
         self._fetch(joined)
+
+    def _any_missing(self, size: int) -> list[tuple[_File, Span]]:
+        """As many pieces as are fetched at once, in the order of the bytes, of `size` bytes together if so many are missing."""
+        every = (
+            (file, piece)
+            for file in self._files
+            for span in file.held.missing(0, file.ref.size)
+            for piece in pieces(span, size // AT_ONCE)
+        )
+        return list(islice(every, AT_ONCE))
 
     def _spans_of_key(self, key: bytes) -> list[tuple[_File, Span]]:
         found = []

@@ -47,6 +47,40 @@ def test_parts_are_tried_where_all_bytes_take_longer_than_a_few_requests(
     assert parts_may_pay(Line(delay, rate), size) == pays
 
 
+@pytest.mark.parametrize("rate", [50e6, 200e6, 1e9, 4e9])
+@pytest.mark.parametrize("delay", [0.005, 0.02, 0.1])
+def test_on_any_line_a_batch_waits_little_longer_than_for_whole_files(delay: float, rate: float) -> None:
+    """Look-ups of a few keys, one after the other, for ever: parts take no more than what a probe and fifty requests take, and half
+    of the time that whole files take."""
+
+    def takes(requests: int, size: int) -> float:
+        return -(-requests // AT_ONCE) * delay + size / rate
+
+    line, rest = Line(), 2_500 * MB
+    whole = takes(1, rest)
+    waited = probed = spent = 0.0
+    requests, size = 10, 160_000
+    while not whole_pays(line, spent, requests, size, rest):
+        chosen = [(requests, size)]
+        if probe := line.probe(spent):
+            probed += 1
+            chosen.append((AT_ONCE, probe))
+        for each in chosen:
+            line.measured(*each, takes(*each))
+            waited += takes(*each)
+            spent += line.seconds(*each)
+    assert probed <= 1
+    assert waited <= 0.6 * whole + 60 * max(delay, 0.02) + takes(AT_ONCE, 16 << 20)
+
+
+def test_a_rate_that_was_measured_is_not_asked_for() -> None:
+    line = Line()
+    assert line.probe(0.5) == 0
+    line.measured(AT_ONCE, 100 * MB, 0.3)
+    assert line.probe(100.0) == 0
+    assert line.seconds(1, 1000 * MB) == pytest.approx(2.8, rel=0.1)
+
+
 def test_parts_one_after_the_other_end_in_whole_files() -> None:
     line, spent, rounds = Line(0.02, 200e6), 0.0, 0
     while not whole_pays(line, spent, 1, 8_000, 400 * MB):

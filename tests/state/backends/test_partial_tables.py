@@ -40,6 +40,9 @@ class SetLine(Line):
     def measured(self, requests: int, size: int, seconds: float) -> None:
         pass
 
+    def probe(self, spent: float) -> int:
+        return 0
+
 
 @dataclass
 class Store:
@@ -464,6 +467,23 @@ def test_a_scan_goes_on_when_a_look_up_meanwhile_has_brought_what_it_lacked(
     begun = list(islice(entries, 20))
     backend.get_many(names[:200])
     assert [*begun, *entries] == world.between(b"", b"\xff")
+    backend.close()
+
+
+def test_a_probe_fetches_what_is_missing_and_it_is_kept(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = world.open()
+    asked = len(world.store.spans)
+    probes = iter([16 << 10])
+    monkeypatch.setattr(SetLine, "probe", lambda line, spent: next(probes, 0))
+    wanted = random.Random(3).sample(sorted(world.entries), 5)
+    assert list(backend.get_many(sorted(wanted))) == [world.entries[name] for name in sorted(wanted)]
+    probe = world.store.spans[asked : asked + 16]
+    assert [length for _, _, length in probe] == [1 << 10] * 16
+    again = len(world.store.spans)
+    assert dict(backend.scan(b"", b"\xff" * 4)) == world.entries
+    assert not set(probe) & set(world.store.spans[again:])
     backend.close()
 
 
