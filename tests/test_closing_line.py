@@ -94,10 +94,11 @@ def test_ci_runs_both_in_one_random_order_and_its_last_line_sums_them(
     assert f"SEED={seed[1]}" in done.stdout
 
 
-def test_the_long_form_of_ci_tries_another_airflow_too(tmp_path: Path) -> None:
+def test_the_long_form_of_ci_tries_another_airflow_and_every_spark(tmp_path: Path) -> None:
     done, made = ci(tmp_path, SYSTEM="5 passed in 9.00s", CODE="0", STATEFLOW_LONG="1")
-    assert made[-1].startswith("test-other-airflow ")
-    assert done.stdout.splitlines()[-1] == "23 passed, 0 failed, 1 skipped"
+    last = [target.rpartition(" SEED=")[0] for target in made[-3:]]
+    assert last == ["test-other-airflow", "test SPARK=4.0", "test SPARK=4.1"]
+    assert done.stdout.splitlines()[-1] == "47 passed, 0 failed, 3 skipped"
 
 
 def ci(tmp_path: Path, **variables: str) -> tuple[subprocess.CompletedProcess[str], list[str]]:
