@@ -23,7 +23,7 @@ def database() -> Iterator[Server]:
 
 @pytest.fixture
 def shop(database: Server) -> Server:
-    """With nothing in its schema `shop`."""
-    database.run("DROP SCHEMA shop CASCADE")
+    """With nothing in its schema `shop`, whatever the test before has done to it."""
+    database.run("DROP SCHEMA IF EXISTS shop CASCADE")
     database.run("CREATE SCHEMA shop")
     return database
