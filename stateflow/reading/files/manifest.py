@@ -12,7 +12,7 @@ from struct import Struct
 from struct import error as StructError
 
 from stateflow.errors import CorruptError
-from stateflow.reading.files.blocks import DamagedBlockError, varint
+from stateflow.state.backends.blocks import DamagedBlockError, varint
 
 _BLOCK = 32 << 10
 _record = Struct("<IHB")

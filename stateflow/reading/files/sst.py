@@ -17,7 +17,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from stateflow.errors import CorruptError, IncompatibleError
-from stateflow.reading.files.blocks import (
+from stateflow.state.backends.blocks import (
     BlockPlace,
     Bytes,
     DamagedBlockError,

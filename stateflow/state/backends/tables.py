@@ -13,16 +13,14 @@ from typing import Final
 
 import pyarrow as pa
 
+from stateflow.state.backends.blocks import TRAILER, DamagedBlockError, entries, unpacked, varint
 from stateflow.state.backends.table_filters import hash_of, may_have
 
 FOOTER: Final = 53
 _MAGIC = 0x88E241B785F4CFF7
 _VERSION = 5
-_BLOCK_TRAILER = 5
 _LARGEST_BLOCK = 1 << 30
 _TWO_LEVELS = 2
-_CODECS = {1: "snappy", 4: "lz4_raw", 5: "lz4_raw", 7: "zstd"}
-_SNAPPY = 1
 _PROPERTIES = b"rocksdb.properties"
 _TOMBSTONES = b"rocksdb.range_del"
 _FILTER = b"fullfilter.rocksdb.BuiltinBloomFilter"
@@ -36,7 +34,7 @@ class UnknownTable(Exception):
     """A table of another form than this version writes. It has to be read whole."""
 
 
-UNREADABLE: Final = (UnknownTable, struct.error, IndexError)
+UNREADABLE: Final = (UnknownTable, DamagedBlockError, struct.error, IndexError)
 """What the classes below raise over bytes that are no table, or one of another form."""
 
 
@@ -58,14 +56,14 @@ class Tail:
         """The content of a block in the tail."""
         offset, size = handle
         at = offset - self._begin
-        if at < 0 or at + size + _BLOCK_TRAILER > len(self._body):
+        if at < 0 or at + size + TRAILER > len(self._body):
             raise UnknownTable("a block lies elsewhere")
         return _decompressed(self._body[at : at + size], self._body[at + size])
 
     def meta(self) -> dict[bytes, Handle]:
         return {
             name: _handle(value, 0)[0]
-            for name, value in _entries(self.block(self._metaindex))
+            for name, value in entries(self.block(self._metaindex))
             if len(value) <= 20
         }
 
@@ -78,7 +76,7 @@ def tail_begin(tail: Tail) -> int:
     meta = tail.meta()
     if _PROPERTIES not in meta:
         raise UnknownTable("no properties")
-    return _number(dict(_entries(tail.block(meta[_PROPERTIES]))), b"rocksdb.data.size")
+    return _number(dict(entries(tail.block(meta[_PROPERTIES]))), b"rocksdb.data.size")
 
 
 def tombstones(tail: Tail) -> list[tuple[bytes, bytes]]:
@@ -86,7 +84,7 @@ def tombstones(tail: Tail) -> list[tuple[bytes, bytes]]:
     meta = tail.meta()
     if _TOMBSTONES not in meta:
         return []
-    return [(key[:-8], end) for key, end in _entries(tail.block(meta[_TOMBSTONES]))]
+    return [(key[:-8], end) for key, end in entries(tail.block(meta[_TOMBSTONES]))]
 
 
 class Index:
@@ -118,8 +116,8 @@ class Index:
         return bisect_left(self, key)
 
     def _entry(self, number: int) -> tuple[bytes, Handle]:
-        shared, at = _varint(self._body, self._starts[number])
-        length, at = _varint(self._body, at)
+        shared, at = varint(self._body, self._starts[number])
+        length, at = varint(self._body, at)
         handle, end = _handle(self._body, at + length)
         if shared or end != self._starts[number + 1]:
             raise UnknownTable("an index of another form")
@@ -134,7 +132,7 @@ class SortedTable:
         meta = tail.meta()
         if _PROPERTIES not in meta:
             raise UnknownTable("no properties")
-        properties = dict(_entries(tail.block(meta[_PROPERTIES])))
+        properties = dict(entries(tail.block(meta[_PROPERTIES])))
         if _number(properties, b"rocksdb.index.value.is.delta.encoded") != 1:
             raise UnknownTable("an index of another form")
         self._with_sequence = _number(properties, b"rocksdb.index.key.is.user.key") != 1
@@ -202,59 +200,23 @@ class SortedTable:
 
 def stored_size(handle: Handle) -> int:
     """A block's size with its trailer."""
-    return handle[1] + _BLOCK_TRAILER
-
-
-def _entries(body: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Of a block that is read from its begin."""
-    (restarts,) = unpack_from("<I", body, len(body) - 4)
-    end = len(body) - 4 - 4 * (restarts & 0x7FFFFFFF)
-    at, key = 0, b""
-    while at < end:
-        shared, at = _varint(body, at)
-        own, at = _varint(body, at)
-        length, at = _varint(body, at)
-        key = key[:shared] + body[at : at + own]
-        at += own
-        yield key, body[at : at + length]
-        at += length
+    return handle[1] + TRAILER
 
 
 def _decompressed(body: bytes, kind: int) -> bytes:
-    if kind == 0:
-        return body
-    if kind not in _CODECS:
-        raise UnknownTable(f"compression {kind}")
-    size, at = _varint(body, 0)
-    if size > _LARGEST_BLOCK:
+    if kind and varint(body, 0)[0] > _LARGEST_BLOCK:
         raise UnknownTable("a block without bounds")
     try:
-        whole: bytes = pa.Codec(_CODECS[kind]).decompress(
-            body[0 if kind == _SNAPPY else at :], size, asbytes=True
-        )
-        return whole
+        return unpacked(body, kind)
     except (OSError, pa.ArrowException) as error:
         raise UnknownTable(str(error)) from error
 
 
 def _number(properties: dict[bytes, bytes], name: bytes) -> int:
-    return _varint(properties[name], 0)[0] if name in properties else 0
+    return varint(properties[name], 0)[0] if name in properties else 0
 
 
 def _handle(body: bytes, at: int) -> tuple[Handle, int]:
-    offset, at = _varint(body, at)
-    size, at = _varint(body, at)
+    offset, at = varint(body, at)
+    size, at = varint(body, at)
     return (offset, size), at
-
-
-def _varint(body: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        if at >= len(body) or shift > 63:
-            raise UnknownTable("a number without an end")
-        byte = body[at]
-        at += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value, at
-        shift += 7

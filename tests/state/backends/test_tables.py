@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rocksdict import Rdict, SstFileWriter
 
+from stateflow.state.backends.blocks import entries
 from stateflow.state.backends.rocksdb_options import RocksOptions, database_options
 from stateflow.state.backends.table_filters import LONGEST, hash_of, may_have
 from stateflow.state.backends.tables import (
@@ -19,7 +20,6 @@ from stateflow.state.backends.tables import (
     Tail,
     UnknownTable,
     _decompressed,
-    _entries,
     stored_size,
     tail_begin,
     tombstones,
@@ -45,7 +45,7 @@ def written(folder: Path, entries: dict[bytes, bytes | None], options: RocksOpti
 
 def keys_in(body: bytes, handle: tuple[int, int]) -> list[bytes]:
     begin, size = handle
-    return [key[:-8] for key, _ in _entries(_decompressed(body[begin : begin + size], body[begin + size]))]
+    return [key[:-8] for key, _ in entries(_decompressed(body[begin : begin + size], body[begin + size]))]
 
 
 ENTRIES = st.dictionaries(

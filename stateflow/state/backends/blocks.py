@@ -72,7 +72,7 @@ def read_block(data: Bytes, place: BlockPlace, checksum: int) -> bytes:
     kind = data[end]
     if checksum != _NONE and _u32.unpack_from(data, end + 1)[0] != _computed(stored, kind, checksum):
         raise DamagedBlockError(f"the block at {place.offset} does not match its checksum")
-    return _unpacked(stored, kind)
+    return unpacked(stored, kind)
 
 
 def _computed(stored: bytes, kind: int, checksum: int) -> int:
@@ -86,7 +86,8 @@ def _computed(stored: bytes, kind: int, checksum: int) -> int:
     raise DamagedBlockError(f"checksums of kind {checksum}, which no option of the backend makes")
 
 
-def _unpacked(stored: bytes, kind: int) -> bytes:
+def unpacked(stored: bytes, kind: int) -> bytes:
+    """The content of a block, without a look at its checksum."""
     if kind == 0:
         return stored
     if kind == _SNAPPY:
