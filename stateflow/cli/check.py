@@ -47,7 +47,7 @@ def check(
     from stateflow.pipelines.loading import load_pipeline
 
     options = call.options(option, parallelism=parallelism)
-    loaded = load_pipeline(file, Path.cwd())
+    loaded = load_pipeline(file, Path.cwd(), allow_non_restored_state=allow_non_restored_state)
     given = pairs(parameter, "-p")
     name = job or loaded.pipeline.name
     if job is not None or options.checkpoint_dir:
@@ -60,7 +60,6 @@ def check(
             loaded.pipeline,
             given,
             parallelism=options.parallelism,
-            allow_non_restored_state=allow_non_restored_state,
         )
         result = checked()
         if count and any(operator.evolution for operator in result.operators):

@@ -92,7 +92,7 @@ def debug(
         refuse_file(test)
     expectation = Expectation(state, expect, expect_value)
     options = call.options(option)
-    loaded = load_pipeline(file, Path.cwd())
+    loaded = load_pipeline(file, Path.cwd(), allow_non_restored_state=allow_non_restored_state)
     found = Job(root_of(options), job or loaded.pipeline.name, storage_options=options.storage_options)
     stops = (
         not no_stop and isinstance(call.output, ConsoleOutput) and sys.stdin.isatty() and sys.stdout.isatty()
@@ -105,7 +105,6 @@ def debug(
         pairs(parameter, "-p"),
         options=options,
         **shipped(loaded, master, pairs(conf, "--conf")),
-        allow_non_restored_state=allow_non_restored_state,
         run=_under_pdb(call) if stops else None,
         expectation=None if test is None else expectation,
     )

@@ -101,7 +101,7 @@ def replay(
     if keep:
         checked_name("report", keep)
     options = call.options(option)
-    loaded = load_pipeline(file, Path.cwd())
+    loaded = load_pipeline(file, Path.cwd(), allow_non_restored_state=allow_non_restored_state)
     found = Job(root_of(options), job or loaded.pipeline.name, storage_options=options.storage_options)
     secrets = handed_over()
     compare = compare or changes is not None or max_changed is not None
@@ -121,7 +121,6 @@ def replay(
             max_changed=max_changed,
             compare=compare,
             check=check,
-            allow_non_restored_state=allow_non_restored_state,
             listener=lambda done, of: advance("batches", done, of),
             changes=take,
         )

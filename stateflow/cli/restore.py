@@ -110,14 +110,13 @@ def restore(
     mode = claim_mode.replace("-", "_")
     if mode not in ("claim", "no_claim"):
         raise UsageError(f"--claim-mode {claim_mode!r} is neither claim nor no-claim")
-    loaded = load_pipeline(file, Path.cwd(), revision)
+    loaded = load_pipeline(file, Path.cwd(), revision, allow_non_restored_state=allow_non_restored_state)
     given = pairs(parameter, "-p")
     found = new_job_of(options, job)
     request: dict[str, Any] = {
         "options": options,
         "from_job": from_job,
         "claim_mode": cast(Any, mode),
-        "allow_non_restored_state": allow_non_restored_state,
         "reset_watermark": reset_watermark,
         "clone_sinks": clone_sinks,
         "parallelism": parallelism or 0,

@@ -154,7 +154,7 @@ def run(
     )
     if not fresh:
         require_host(options)
-    loaded = load_pipeline(file, Path.cwd(), revision)
+    loaded = load_pipeline(file, Path.cwd(), revision, allow_non_restored_state=allow_non_restored_state)
     name = job or loaded.pipeline.name
     secrets, bound = handed_over(), parse_bounds(until)
     given = {**secrets.parameters, **pairs(parameter, "-p")}
@@ -168,7 +168,7 @@ def run(
         found = new_job_of(options, name)
         checked = checked_parameters(loaded, found, given)
     if strict:
-        compared = found.check(loaded.pipeline, checked, allow_non_restored_state=allow_non_restored_state)
+        compared = found.check(loaded.pipeline, checked)
         compared.refuse_evolution()
     logs.about(job=name)
     if taken := {n: v for n, v in checked.items() if n not in given}:
@@ -201,7 +201,6 @@ def run(
                 master=master,
                 conf=spark_conf,
                 until=bound,
-                allow_non_restored_state=allow_non_restored_state,
                 owner=this_process(dag_run=dag_run, task=task, note=note),
                 takeover=takeover,
                 drain=final,

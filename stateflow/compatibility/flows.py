@@ -124,13 +124,12 @@ def check_flow(
     flow: Flow,
     record: Record | None,
     *,
-    allow_non_restored_state: bool = False,
     checkpoints: Collection[int] = (),
 ) -> None:
     """Raises IncompatibleError for the first thing that does not fit; `checkpoints` are those that the job has."""
     if record is None:
         return
-    left = non_restored(flow, record, allowed=allow_non_restored_state)
+    left = non_restored(flow, record)
     if left.refusal:
         raise IncompatibleError(left.refusal)
     for node in flow.operators:
@@ -153,7 +152,6 @@ def compare(
     record: Record | None,
     *,
     parallelism: int = 0,
-    allow_non_restored_state: bool = False,
     checkpoints: Collection[int] = (),
     counts: Counts | None = None,
     misfits: Mapping[str, str] | None = None,
@@ -164,7 +162,7 @@ def compare(
     by the uid of a sink what its table lacks, and `written` where the job has written to, if not the record alone tells it; `read` which folders of files it has read."""
     before = record.operators if record else {}
     nodes = {node.uid: node for node in flow.operators}
-    left = non_restored(flow, record, allowed=allow_non_restored_state)
+    left = non_restored(flow, record)
     operators = [
         replace(
             _operator(node, before.get(uid), parallelism, left, checkpoints, counts or {}),
@@ -179,7 +177,7 @@ def compare(
         operators.append(OperatorCheck(uid, "incompatible" if problem else "dropped", states, problem))
     compatible = not left.sources and not any(each.problem for each in operators)
     if compatible:
-        check_flow(flow, record, allow_non_restored_state=allow_non_restored_state)
+        check_flow(flow, record)
     if written is None:
         written = {uid: prepared.target for uid, prepared in record.sinks.items()} if record else {}
     sinks = _compared([n.uid for n in flow.sinks], list(written))

@@ -56,7 +56,8 @@ class NonRestored:
         )
 
 
-def non_restored(flow: Flow, record: Record | None, *, allowed: bool) -> NonRestored:
+def non_restored(flow: Flow, record: Record | None) -> NonRestored:
+    allowed = flow.allow_non_restored_state
     if record is None:
         return NonRestored((), "", "", allowed)
     where = f"job {flow.name!r}, checkpoint {record.slot}"

@@ -26,6 +26,7 @@ class DriverSpec(ABC):
     """Any option of the configuration, apart from credentials."""
     conf: Mapping[str, str] = field(default_factory=dict)
     """Settings of Spark."""
+    allow_non_restored_state: bool = field(default=False, kw_only=True)
     above: int = field(default=0, kw_only=True)
     """The job's newest epoch when the driver was started."""
     environment: Mapping[str, str] = field(default_factory=dict, kw_only=True)
@@ -44,15 +45,16 @@ class DriverSpec(ABC):
         return {**self.environment, **options, **RunSecrets(parameters, dict(conf)).variable()}
 
     def _shown(self) -> list[str]:
-        """Parameters and options that a command line may show."""
+        """What every command takes: parameters and options that a command line may show, and the permission to let go of state."""
         parameters = {name: value for name, value in self.parameters.items() if not is_secret(name)}
         options = {name: value for name, value in self.options.items() if name not in _CREDENTIALS}
-        return [
+        words = [
             word
             for flag, pairs in (("-p", parameters), ("--option", options))
             for name, value in pairs.items()
             for word in (flag, f"{name}={value}")
         ]
+        return [*words, "--allow-non-restored-state"] if self.allow_non_restored_state else words
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,6 @@ class RunSpec(DriverSpec):
     parallelism: int | None = None
     trigger: str = ""
     takeover: bool = False
-    allow_non_restored_state: bool = False
     final: bool = False
     note: str = ""
     revision: str = ""
@@ -82,11 +83,7 @@ class RunSpec(DriverSpec):
                 words += [flag, value]
         if self.parallelism is not None:
             words += ["--parallelism", str(self.parallelism)]
-        switches = {
-            "--takeover": self.takeover,
-            "--allow-non-restored-state": self.allow_non_restored_state,
-            "--final": self.final,
-        }
+        switches = {"--takeover": self.takeover, "--final": self.final}
         return [*words, *(flag for flag, on in switches.items() if on)]
 
 
@@ -98,7 +95,6 @@ class ReplaySpec(DriverSpec):
     keep: str = field(kw_only=True)
     """The name of the report."""
     max_changed: float | None = None
-    allow_non_restored_state: bool = False
     note: str = ""
 
     def arguments(self) -> list[str]:
@@ -108,4 +104,4 @@ class ReplaySpec(DriverSpec):
             words += ["--max-changed", str(self.max_changed)]
         if self.note:
             words += ["--note", self.note]
-        return [*words, *(["--allow-non-restored-state"] if self.allow_non_restored_state else [])]
+        return words

@@ -69,6 +69,8 @@ if TYPE_CHECKING:
     from stateflow.spark.runner import RunReport
     from stateflow.spark.sinks.sink_versions import DeliveredSlot
 
+PERMISSION = "allow_non_restored_state"
+"""What callers give beside the fields of a request. The pipeline carries it to where it is compared with its state."""
 COLLECTED_RETAINED = 3
 """How many checkpoints `garbage` and `collect` keep by default, like the option `retained_checkpoints`."""
 
@@ -87,7 +89,7 @@ class AbandonPlan:
 
 
 class Job(JobHandle):
-    """`Job("s3://bucket/root", "orders")`"""
+    """`Job("s3://bucket/root", "orders")`. Verbs that take a pipeline take `allow_non_restored_state=True` beside it."""
 
     def __init__(
         self,
@@ -170,11 +172,10 @@ class Job(JobHandle):
         before = known_parameters(pipeline.function, record)
         values = {**before, **(parameters or {})}
         return checked(
-            pipeline.build(values),
+            permitted(pipeline, allow_non_restored_state).build(values),
             self.name,
             record,
             parallelism=parallelism,
-            allow_non_restored_state=allow_non_restored_state,
             checkpoints=checkpoints,
             counts=counts,
             written=written,
@@ -196,6 +197,7 @@ class Job(JobHandle):
         from stateflow.spark.runner import RunRequest, run  # loads Spark
 
         own = self._run_options(options)
+        pipeline = permitted(pipeline, request.pop(PERMISSION, False))
         return run(RunRequest(pipeline, own, dict(parameters or {}), job=self.name, **request))
 
     def replay(
@@ -219,6 +221,7 @@ class Job(JobHandle):
 
         log = self.log()
         begin, end = (slot_of(parse(str(name)), self, log) for name in (first, last))
+        pipeline = permitted(pipeline, request.pop(PERMISSION, False))
         return replay(
             ReplayRequest(
                 self,
@@ -254,7 +257,7 @@ class Job(JobHandle):
 
         return past.debugged(
             self,
-            pipeline,
+            permitted(pipeline, request.pop(PERMISSION, False)),
             operator,
             key,
             at,
@@ -337,7 +340,7 @@ class Job(JobHandle):
         snapshot's state if the type of any changes, and the plan says how many entries each of those has.
 
         `from_job` names another job of this root whose checkpoint to restore. `request` takes the fields of
-        `RestoreRequest`: claim_mode, rewind_sinks, clone_sinks, allow_non_restored_state, parallelism and so on.
+        `RestoreRequest`: claim_mode, rewind_sinks, clone_sinks, parallelism and so on.
         """
         from stateflow.jobs.counting import counted
         from stateflow.restore.plan import RestoreRequest
@@ -346,7 +349,7 @@ class Job(JobHandle):
         whose = self if from_job in ("", self.name) else self.beside(from_job)
         wanted = RestoreRequest(
             job=self,
-            pipeline=pipeline,
+            pipeline=permitted(pipeline, request.pop(PERMISSION, False)),
             origin=find_origin(origin, whose, self.storage_options),
             options=options or self._options(),
             parameters=parameters or {},
@@ -472,6 +475,7 @@ class Job(JobHandle):
         if rows is None:
             return found
         own = self._run_options(options)
+        rows = permitted(rows, request.pop(PERMISSION, False))
         return past.with_rows(self, found, asked, rows, own, dict(parameters or {}), **request)
 
     def diff(
@@ -687,6 +691,11 @@ class Job(JobHandle):
             return delivered(build_session(f"stateflow abandon {self.name}", conf=conf), record, self.name)
 
         return probe
+
+
+def permitted(pipeline: Pipeline, allow_non_restored_state: bool) -> Pipeline:
+    """The pipeline, which lets go of state that it lacks if the caller allows it."""
+    return replace(pipeline, allow_non_restored_state=True) if allow_non_restored_state else pipeline
 
 
 def jobs(root: str, *, storage_options: Mapping[str, str] | None = None) -> list[str]:

@@ -68,7 +68,7 @@ def foreseen(
         bound = parse_bounds(until)
         if not may_tell(log, heartbeat, options, bounded=bound is not None):
             return None
-        loaded = load_pipeline(pipeline, Path.cwd())
+        loaded = load_pipeline(pipeline, Path.cwd(), allow_non_restored_state=allow_non_restored_state)
         flow = loaded.pipeline.build(checked_parameters(loaded, job, parameters))
         answer = look_ahead(
             flow,
@@ -77,7 +77,6 @@ def foreseen(
             bound,
             now=job.clock(),
             idle_after=options.source_idle_timeout // timedelta(microseconds=1),
-            allow_non_restored_state=allow_non_restored_state,
         )
     except Exception as error:
         _log.debug("what is ahead cannot be told without Spark: %s", error)

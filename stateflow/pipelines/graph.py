@@ -181,6 +181,8 @@ class Graph:
 
     def __init__(self, name: str) -> None:
         self.name = checked_name("pipeline", name)
+        self.allow_non_restored_state = False
+        """Whether whoever runs it lets go of state and sources that it lacks (`compatibility.non_restored`)."""
         self.nodes: list[Node] = []
         self._taken: set[tuple[str, str]] = set()
         """Uids by kind: a record keeps offsets, state and outputs apart, so a source and a sink may share a name."""

@@ -50,7 +50,9 @@ class LoadedPipeline:
         ]
 
 
-def load_pipeline(spec: str, folder: Path, revision: str = "") -> LoadedPipeline:
+def load_pipeline(
+    spec: str, folder: Path, revision: str = "", *, allow_non_restored_state: bool = False
+) -> LoadedPipeline:
     """`orders.py:orders`, or `orders.py` when the file has one pipeline. Relative files are looked for in `folder`.
 
     `revision`: what the caller knows of the version of the code, such as a commit.
@@ -64,7 +66,9 @@ def load_pipeline(spec: str, folder: Path, revision: str = "") -> LoadedPipeline
         versions["revision"] = revision
     module = _module(path)
     by_variable = {
-        variable: replace(pipeline, versions=versions, code=code)
+        variable: replace(
+            pipeline, versions=versions, code=code, allow_non_restored_state=allow_non_restored_state
+        )
         for variable, value in vars(module).items()
         if (pipeline := _pipeline_in(value)) is not None
     }

@@ -26,10 +26,13 @@ class Pipeline:
     """Which version of its code this is, for the records of its runs; empty when it was not loaded from a file."""
     code: BoundCode = field(default_factory=BoundCode, compare=False, repr=False)
     """The files that it was loaded from; empty when it was not."""
+    allow_non_restored_state: bool = field(default=False, compare=False, repr=False)
+    """Whether its flow may let go of state: said by whoever runs, restores or checks it, and decided in `compatibility.non_restored`."""
 
     def build(self, parameters: Mapping[str, Any] | None = None) -> Flow:
         """The flow, checked. Texts become the types that parameters are annotated with."""
         flow = Flow(self.name)
+        flow.allow_non_restored_state = self.allow_non_restored_state
         arguments = self.arguments(parameters or {})
         try:
             self.function(flow, **arguments)

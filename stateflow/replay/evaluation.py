@@ -60,7 +60,6 @@ class PastBatches:
     master: str | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
     user_paths: Sequence[str] = ()
-    allow_non_restored_state: bool = False
 
     def texts(self, last: Record) -> dict[str, Any]:
         """The parameters: what is not given is that of this record."""
@@ -188,7 +187,6 @@ def evaluation(
     check_flow(
         flow,
         before,
-        allow_non_restored_state=batches.allow_non_restored_state,
         checkpoints=[record.slot for record in batches.log.checkpoints],
     )
     # A feed lacks what its table lacked then, since the checkpoint that this shows.

@@ -77,7 +77,7 @@ def bound(plan: Plan, *, masked: bool = False) -> dict[str, Any]:
         "operators": {o.uid: {"verdict": o.verdict, "states": dict(o.states)} for o in plan.check.operators},
         "options": {
             "claim_mode": request.claim_mode if savepoint is not None else None,
-            "allow_non_restored_state": request.allow_non_restored_state,
+            "allow_non_restored_state": request.pipeline.allow_non_restored_state,
             "rewind_sinks": request.rewind_sinks,
             "reset_watermark": request.reset_watermark,
             "parallelism": request.parallelism,

@@ -69,7 +69,6 @@ class RestoreRequest:
     options: Options
     parameters: Mapping[str, Any] = field(default_factory=dict)
     claim_mode: ClaimMode = "no_claim"
-    allow_non_restored_state: bool = False
     rewind_sinks: bool = False
     clone_sinks: bool = False
     """Whether a fork begins with copies of the origin's tables."""

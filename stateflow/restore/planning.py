@@ -75,7 +75,6 @@ def make_plan(request: RestoreRequest) -> Plan:
         flow,
         job.name,
         record,
-        allow_non_restored_state=request.allow_non_restored_state,
         counts=request.counts or origin.rows,
     )
     if not check.compatible:

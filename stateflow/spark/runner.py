@@ -89,7 +89,6 @@ class RunRequest:
     master: str | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
     until: Bound | Mapping[str, Bound] | None = None
-    allow_non_restored_state: bool = False
     owner: Owner | None = None
     takeover: bool = False
     """Fences a live run instead of refusing to start."""
@@ -185,7 +184,6 @@ class _Run:
         check_flow(
             self.flow,
             newest,
-            allow_non_restored_state=self.request.allow_non_restored_state,
             checkpoints=[kept.slot for kept in log.checkpoints],
         )
         for sentence in renamed_targets(self.flow, written_places(log)).values():
@@ -200,10 +198,9 @@ class _Run:
 
     def _check_claimed(self, writer: Writer) -> None:
         """Checks the flow against the record that the run goes on from, and tells what `check` warns of."""
-        allow = self.request.allow_non_restored_state
-        check_flow(self.flow, writer.parent, allow_non_restored_state=allow)
+        check_flow(self.flow, writer.parent)
         written = written_places(writer.log)
-        check = compare(self.flow, self.job, writer.parent, allow_non_restored_state=allow, written=written)
+        check = compare(self.flow, self.job, writer.parent, written=written)
         for sentence in check.warnings:
             self.warnings.add(sentence, sentence)
 

@@ -16,6 +16,7 @@ from stateflow.compatibility.states import check_key, resolve_states, state_ids
 from stateflow.format.records import OperatorListState, OperatorState, Owner, Record, SourceState
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.pipeline import Pipeline
+from tests.compatibility.allowed import allowing
 
 
 @dataclass
@@ -140,7 +141,7 @@ def test_a_lost_operator_is_refused_unless_it_is_dropped_on_purpose() -> None:
         sf.IncompatibleError, match=r"checkpoint 7: state of operator 'op' .*--allow-non-restored-state"
     ):
         check_flow(flow(BEFORE, uid="other"), lost)
-    check_flow(flow(BEFORE, uid="other"), lost, allow_non_restored_state=True)
+    check_flow(allowing(flow(BEFORE, uid="other")), lost)
     check_flow(flow(BEFORE), lost)
     check_flow(flow(None), None)
 
@@ -179,7 +180,7 @@ def test_a_source_under_another_uid_is_refused_unless_it_is_meant() -> None:
         match=r"source 'events' was read, .* 'in' is new .*the uid that it had",
     ):
         check_flow(flow(BEFORE), reading("events"))
-    check_flow(flow(BEFORE), reading("events"), allow_non_restored_state=True)
+    check_flow(allowing(flow(BEFORE)), reading("events"))
     # One that goes, and one that comes, are what they look like.
     check_flow(flow(BEFORE), reading("in", "events"))
     check_flow(flow(BEFORE), reading())
@@ -192,7 +193,7 @@ def test_a_state_that_looks_renamed_is_refused_unless_it_is_meant() -> None:
         sf.IncompatibleError, match=r"'total', .*, is not declared .* 'sum', .* aliases=\(\"total\",\)"
     ):
         check_flow(flow(renamed), before)
-    check_flow(flow(renamed), before, allow_non_restored_state=True)
+    check_flow(allowing(flow(renamed)), before)
     check_flow(flow(process(sum=sf.ValueState(float, aliases=["total"]), skus=sf.MapState(str, int))), before)
     # Beside it, or alone gone: nothing of it can have been meant.
     both = process(sum=sf.ValueState(float), total=sf.ValueState(float), skus=sf.MapState(str, int))
@@ -205,7 +206,7 @@ def test_a_comparison_names_both() -> None:
     found = compare(flow(renamed), "job", reading("events"))
     assert not found.compatible
     assert ["source" in problem for problem in found.problems] == [True, False]
-    assert compare(flow(renamed), "job", reading("events"), allow_non_restored_state=True).compatible
+    assert compare(allowing(flow(renamed)), "job", reading("events")).compatible
 
 
 class Counting(sf.PartitionProcess[Order, Order]):
@@ -338,8 +339,8 @@ def test_what_is_not_restored_is_said_once_and_allowed_as_a_whole(allowed: bool)
     before = msgspec.structs.replace(
         reading("events"), operators={"op": state_of(BEFORE), "gone": state_of(BEFORE)}
     )
-    declared = flow(renamed)
-    left = non_restored(declared, before, allowed=allowed)
+    declared = allowing(flow(renamed), allowed)
+    left = non_restored(declared, before)
     assert left.operators == ("gone",)
     said = (
         left.refusal,
@@ -352,10 +353,10 @@ def test_what_is_not_restored_is_said_once_and_allowed_as_a_whole(allowed: bool)
     else:
         assert said[0] == f"job 'job', checkpoint 7: {said[1]}"
         assert ["'gone'" in said[1], "'events'" in said[2], "'total'" in said[3]] == [True] * 3
-    checked = compare(declared, "job", before, allow_non_restored_state=allowed)
+    checked = compare(declared, "job", before)
     assert checked.compatible == allowed
     assert [each.verdict for each in checked.operators if each.uid == "gone"] == [
         "dropped" if allowed else "incompatible"
     ]
-    nothing = non_restored(flow(BEFORE), record(op=state_of(BEFORE)), allowed=False)
+    nothing = non_restored(flow(BEFORE), record(op=state_of(BEFORE)))
     assert (nothing.operators, nothing.refusal) == ((), "")

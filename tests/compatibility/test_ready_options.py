@@ -24,6 +24,7 @@ from stateflow.pipelines.ready import enrichment, joins, latest, window_process
 from stateflow.pipelines.ready import operators as ready
 from stateflow.pipelines.ready.operators import ReadyOperator
 from stateflow.pipelines.streams import KeyedStream
+from tests.compatibility.allowed import allowing
 
 
 @dataclass
@@ -155,13 +156,13 @@ def recorded(node: KeyedNode, *, files: bool = True) -> Record:
 def problem(before: Declare, after: Declare, **record: Any) -> str:
     """Why a run with the changed option would not begin; empty when it would."""
     made = recorded(node_of(before)[0], **record)
-    flow = node_of(after)[1]
-    [operator] = compare(flow, "options", made, allow_non_restored_state=True).operators
+    flow = allowing(node_of(after)[1])
+    [operator] = compare(flow, "options", made).operators
     if not operator.problem:
-        check_flow(flow, made, allow_non_restored_state=True)
+        check_flow(flow, made)
         return ""
     with pytest.raises(IncompatibleError) as refused:
-        check_flow(flow, made, allow_non_restored_state=True)
+        check_flow(flow, made)
     assert str(refused.value) == operator.problem, "a run says what check says"
     return operator.problem
 
@@ -431,12 +432,12 @@ def test_columns_of_the_newest_rows_may_change_places_under_strict_too() -> None
         )
 
     made = recorded(node_of(newest_of("sku", "shop"))[0])
-    moved = compare(node_of(newest_of("shop", "sku"))[1], "options", made, allow_non_restored_state=True)
+    moved = compare(allowing(node_of(newest_of("shop", "sku"))[1]), "options", made)
     [operator] = moved.operators
     assert operator.states == {"newest": "kept, evolves by rules: columns change places"}
     assert operator.conversion == "", "nothing is converted that a reader could see"
     moved.refuse_evolution()
-    renamed = compare(node_of(newest_of("sku", "store"))[1], "options", made, allow_non_restored_state=True)
+    renamed = compare(allowing(node_of(newest_of("sku", "store"))[1]), "options", made)
     [operator] = renamed.operators
     assert operator.states == {
         "newest": "kept, evolves by rules: column row_store is new; loses values: column row_shop is gone"

@@ -14,6 +14,7 @@ import stateflow as sf
 from stateflow.compatibility.flows import Check, compare
 from stateflow.errors import IncompatibleError
 from stateflow.testing import ColumnarHarness
+from tests.compatibility.allowed import allowing
 from tests.compatibility.test_ready_options import recorded
 from tests.jobs.queried import QueriedJob
 
@@ -76,7 +77,7 @@ def release(
 
 def check_of(declare: Callable[[Any, Names], Any], rows: type) -> Check:
     before = recorded(release(Sale, declare)[1].operators[0])
-    return compare(release(rows, declare)[1], "options", before, allow_non_restored_state=True)
+    return compare(allowing(release(rows, declare)[1]), "options", before)
 
 
 OUT = "shop long, window_end timestamp, total long"
@@ -144,9 +145,7 @@ def test_a_value_in_quotes_is_no_column() -> None:
         )
 
     before = recorded(release(Sale, declare("product"))[1].operators[0])
-    [found] = compare(
-        release(Renamed, declare("item"))[1], "options", before, allow_non_restored_state=True
-    ).operators
+    [found] = compare(allowing(release(Renamed, declare("item"))[1]), "options", before).operators
     assert (
         "its aggregate 'n' was count() where product = 'product' and is count() where item = 'item'"
         in found.problem

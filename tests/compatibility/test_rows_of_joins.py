@@ -14,6 +14,7 @@ from stateflow.compatibility.flows import Check, check_flow, compare
 from stateflow.errors import IncompatibleError
 from stateflow.format.records import Record
 from stateflow.pipelines.graph import KeyedNode
+from tests.compatibility.allowed import allowing
 from tests.compatibility.test_ready_options import recorded
 
 FIELDS = {"tag": str | None, "number": int | None, "more": bool | None}
@@ -64,7 +65,7 @@ def flow_of(join: str, output: Any = joined, **fields: dict[str, Any]) -> tuple[
 
 
 def checked(join: str, before: Record, **fields: Any) -> Check:
-    return compare(flow_of(join, **fields)[1], "options", before, allow_non_restored_state=True)
+    return compare(allowing(flow_of(join, **fields)[1]), "options", before)
 
 
 def without(*names: str) -> dict[str, Any]:
@@ -113,7 +114,7 @@ def test_a_type_that_does_not_hold_what_is_kept_is_refused(join: str, side: str)
     assert operator.problem.startswith("operator 'op'")
     assert "put it back, or give" in operator.problem
     with pytest.raises(IncompatibleError) as refused:
-        check_flow(flow_of(join, **retyped)[1], before, allow_non_restored_state=True)
+        check_flow(allowing(flow_of(join, **retyped)[1]), before)
     assert str(refused.value) == operator.problem, "a run says what check says"
 
 

@@ -13,8 +13,8 @@ def test_an_errand_is_a_run_with_everything_that_was_asked_for() -> None:
     )  # fmt: skip
     assert spec.arguments() == [
         "run", "/p/orders.py:orders", "--job", "orders", "--dag-run", "dag/run 1", "--task", "load",
-        "-p", "input=/a=b", "--option", "backend=memory", "--until", "2026-01-01T00:00:00+00:00", "--trigger", "10 s",
-        "--note", "why", "--parallelism", "3", "--takeover", "--allow-non-restored-state", "--final",
+        "-p", "input=/a=b", "--option", "backend=memory", "--allow-non-restored-state", "--until", "2026-01-01T00:00:00+00:00", "--trigger", "10 s",
+        "--note", "why", "--parallelism", "3", "--takeover", "--final",
     ]  # fmt: skip
 
 
@@ -24,7 +24,20 @@ def test_the_command_line_takes_every_argument_of_an_errand() -> None:
     from stateflow.cli.main import app
 
     spec = RunSpec(
-        "p.py:p", "j", "d", "t", {"a": "1"}, {"b": "2"}, {}, "3", 4, "drain", True, True, True, "n"
+        "p.py:p",
+        "j",
+        "d",
+        "t",
+        {"a": "1"},
+        {"b": "2"},
+        {},
+        "3",
+        4,
+        "drain",
+        True,
+        True,
+        "n",
+        allow_non_restored_state=True,
     )
     known = {o for p in typer.main.get_command(app).commands["run"].params for o in p.opts}  # type: ignore[attr-defined]
     assert {word for word in spec.arguments() if word.startswith("-")} <= known

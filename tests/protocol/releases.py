@@ -26,6 +26,7 @@ from stateflow.operators.keyed import KeyedEngine
 from stateflow.pipelines.processes.operator_spec import OperatorSpec
 from stateflow.pipelines.rows.row_type import row_type
 from stateflow.state.backends.base import Backend
+from tests.compatibility.allowed import allowing
 from tests.in_memory import IN_MEMORY
 from tests.jobs.files import stored
 from tests.operators.expiring import BACKENDS, GROUPS, SECOND, chunk_of, full_key
@@ -259,10 +260,10 @@ class _Batch:
         *, expire: bool = True,
     ) -> None:  # fmt: skip
         process = RELEASES[release][0]
-        flow = flow_of(process)
+        flow = allowing(flow_of(process))
         before = parent.operators.get("op") if parent is not None else None
         if parent is not None:
-            check_flow(flow, parent, allow_non_restored_state=True)
+            check_flow(flow, parent)
         [node] = flow.operators
         self.states, self.next_id = resolve_states(node, before, slot)
         shards = (

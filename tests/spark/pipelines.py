@@ -20,7 +20,7 @@ from stateflow.checkpoint.log import read_identity, read_log
 from stateflow.config.options import Options, load
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import Record
-from stateflow.jobs.job import Job
+from stateflow.jobs.job import Job, permitted
 from stateflow.spark.loop import BatchReport
 from stateflow.spark.runner import RunReport, RunRequest, run
 from stateflow.storage.roots import open_store
@@ -81,10 +81,9 @@ class Workbench:
 
         self.reports = []
         request = RunRequest(
-            pipeline,
+            permitted(pipeline, allow),
             self.options(**options),
             parameters or {},
-            allow_non_restored_state=allow,
             listener=listen,
             stop=stop,
             drain=drain,

@@ -110,7 +110,9 @@ class _Thread(threading.Thread):
             settings |= {"parallelism": None if spec.parallelism is None else str(spec.parallelism)}
         options = load(cli=settings, env={**os.environ, **spec.environment}, folder=Path.cwd())
         revision = spec.revision if isinstance(spec, RunSpec) else ""
-        loaded = load_pipeline(spec.pipeline, Path.cwd(), revision)
+        loaded = load_pipeline(
+            spec.pipeline, Path.cwd(), revision, allow_non_restored_state=spec.allow_non_restored_state
+        )
         job = Job(
             checkpoint_root(options),
             spec.job,
@@ -135,7 +137,6 @@ class _Thread(threading.Thread):
             master=self._master,
             conf=self._conf,
             until=parse_bounds([spec.until] if spec.until else None),
-            allow_non_restored_state=spec.allow_non_restored_state,
             owner=this_process(dag_run=spec.dag_run, task=spec.task, note=spec.note),
             takeover=spec.takeover,
             drain=spec.final,
@@ -159,7 +160,6 @@ class _Thread(threading.Thread):
             keep=spec.keep,
             owner=this_process(dag_run=spec.dag_run, task=spec.task, note=spec.note),
             max_changed=spec.max_changed,
-            allow_non_restored_state=spec.allow_non_restored_state,
             listener=lambda done, of: self._lines.put(f"batch {done} of {of} ran again"),
         )
 

@@ -55,7 +55,6 @@ def look_ahead(
     *,
     now: int,
     idle_after: int,
-    allow_non_restored_state: bool = False,
 ) -> Ahead | None:
     """NOTHING or BEHIND if a run would find only that. `now` and `idle_after` are microseconds.
 
@@ -64,7 +63,7 @@ def look_ahead(
     head = log.head if log is not None else None
     if head is None:
         return _before_a_first_run(flow, log_of, until)
-    check_flow(flow, head, allow_non_restored_state=allow_non_restored_state)
+    check_flow(flow, head)
     # Only a batch's record has outputs.
     other_sinks = head.kind == "checkpoint" and _uids(flow.sinks) != set(head.sinks)
     if other_sinks or _uids(flow.sources) != set(head.sources) or _due(flow, head, now, idle_after, until):
