@@ -58,7 +58,6 @@ CORE = (
             "rows_that_cannot_break_anything_cost_no_job_but_the_one_that_stages_them",
             "an_operator_whose_rows_are_upserted_runs_in_the_job_and_the_process_that_stages_them",
             "rows_that_break_a_constraint_fail_before_the_decision",
-            "the_transaction_settings_do_not_reach_the_users_session",
             "columns_that_the_output_lacks_keep_their_values",
             "a_row_for_which_the_condition_holds_deletes_its_key_once",
         )

@@ -38,36 +38,31 @@ def forget_what_is_fresh() -> None:
     delta_append._unvacuumed.clear()
 
 
-def test_rows_show_only_once_they_are_committed(spark: SparkSession, path: Path, log: SinkLog) -> None:
-    sink = opened(spark, path)
-    prepared = log.prepare(sink, numbers(spark, 1, 2))
-    assert contents(spark, path, "n") == []
-    assert log.commit(prepared) == "committed"
-    assert contents(spark, path, "n") == [1, 2]
-    assert prepared.rows == 2
-
-
-def test_a_second_commit_of_a_slot_changes_nothing(spark: SparkSession, path: Path, log: SinkLog) -> None:
-    prepared = log.prepare(opened(spark, path), numbers(spark, 1))
-    assert [log.commit(prepared) for _ in range(3)] == ["committed", "already", "already"]
-    assert contents(spark, path, "n") == [1]
-
-
 def fenced() -> None:
     raise FencedError("epoch 2 has taken over")
 
 
-def test_a_late_commit_of_an_older_slot_changes_nothing(
-    spark: SparkSession, path: Path, log: SinkLog
-) -> None:
+def test_rows_show_only_once_they_are_committed(spark: SparkSession, path: Path, log: SinkLog) -> None:
     sink = opened(spark, path)
-    first = log.prepare(sink, numbers(spark, 1))
-    log.commit(first)
-    log.deliver(sink, numbers(spark, 2))
-    log.still_owner = fenced
+    log.prepare(sink, numbers(spark, 9))
+    log.slot -= 1  # the batch fails before its record
+    prepared = log.prepare(sink, numbers(spark, 1, 2))
+    assert prepared.rows == 2
     with pytest.raises(FencedError):
-        log.commit(first, slot=1)
-    assert contents(spark, path, "n") == [1, 2]
+        replace(log, still_owner=fenced).commit(prepared)
+    assert contents(spark, path, "n") == []
+    # Writers of their own may come in between, and another run commits what a dead one prepared.
+    numbers(spark, 100).write.format("delta").mode("append").save(str(path))
+    forget_what_is_fresh()
+    assert [log.commit(prepared) for _ in range(3)] == ["committed", "already", "already"]
+    assert contents(spark, path, "n") == [1, 2, 100]
+    before = versions(path)
+    assert log.deliver(sink, numbers(spark)) == "none"
+    assert versions(path) == before
+    assert log.deliver(sink, numbers(spark, 3)) == "committed"
+    with pytest.raises(FencedError):
+        replace(log, still_owner=fenced).commit(prepared, slot=1)
+    assert contents(spark, path, "n") == [1, 2, 3, 100]
 
 
 @pytest.mark.parametrize("kind", ["append", "upsert"])
@@ -92,30 +87,6 @@ def test_of_two_copies_of_a_log_only_one_gets_its_rows_in_and_the_other_hears_of
             log.prepare(sink, numbers(spark, 2))
         copy.deliver(sink, numbers(spark, newest + 2))
     assert contents(spark, path, "n") == [1, 3, 4, 5]
-
-
-def test_another_run_commits_what_a_dead_one_prepared(spark: SparkSession, path: Path, log: SinkLog) -> None:
-    prepared = log.prepare(opened(spark, path), numbers(spark, 1, 2, 3))
-    forget_what_is_fresh()
-    assert log.commit(prepared) == "committed"
-    assert contents(spark, path, "n") == [1, 2, 3]
-
-
-def test_a_batch_that_fails_before_its_record_leaves_nothing_to_be_seen(
-    spark: SparkSession, path: Path, log: SinkLog
-) -> None:
-    sink = opened(spark, path)
-    log.prepare(sink, numbers(spark, 1, 2))
-    log.slot -= 1
-    log.deliver(sink, numbers(spark, 3))
-    assert contents(spark, path, "n") == [3]
-
-
-def test_writers_of_their_own_may_come_in_between(spark: SparkSession, path: Path, log: SinkLog) -> None:
-    prepared = log.prepare(opened(spark, path), numbers(spark, 1))
-    numbers(spark, 100).write.format("delta").mode("append").save(str(path))
-    assert log.commit(prepared) == "committed"
-    assert contents(spark, path, "n") == [1, 100]
 
 
 def test_two_commits_of_one_slot_that_race_add_its_rows_once(
@@ -158,30 +129,6 @@ def test_a_commit_that_loses_the_race_after_reading_the_slot_looks_again(
     assert contents(spark, path, "n") == [1]
 
 
-def test_a_fenced_run_commits_nothing(spark: SparkSession, path: Path, log: SinkLog) -> None:
-    prepared = log.prepare(opened(spark, path), numbers(spark, 1))
-
-    def fenced() -> None:
-        raise FencedError("epoch 2 has taken over")
-
-    log.still_owner = fenced
-    with pytest.raises(FencedError):
-        log.commit(prepared)
-    assert contents(spark, path, "n") == []
-
-
-def test_an_empty_batch_adds_no_version_and_keeps_the_order_of_slots(
-    spark: SparkSession, path: Path, log: SinkLog
-) -> None:
-    sink = opened(spark, path)
-    log.deliver(sink, numbers(spark, 1))
-    before = versions(path)
-    assert log.deliver(sink, numbers(spark)) == "none"
-    assert versions(path) == before
-    assert log.deliver(sink, numbers(spark, 3)) == "committed"
-    assert contents(spark, path, "n") == [1, 3]
-
-
 def test_the_history_names_the_record_and_counts_its_rows(
     spark: SparkSession, path: Path, log: SinkLog
 ) -> None:
@@ -195,28 +142,39 @@ def test_the_history_names_the_record_and_counts_its_rows(
     assert int(entry["operationMetrics"]["numOutputBytes"]) > 0
 
 
-def test_a_table_recreated_after_the_decision_is_refused(
-    spark: SparkSession, path: Path, log: SinkLog
-) -> None:
-    prepared = log.prepare(opened(spark, path), numbers(spark, 1))
-    shutil.rmtree(path)
-    opened(spark, path)
-    with pytest.raises(DisagreementError, match=r"recreated.*stateflow abandon orders 1"):
-        log.commit(prepared)
-    assert contents(spark, path, "n") == []
-
-
-def test_a_table_recreated_between_runs_is_found_before_the_decision(
+def test_jobs_with_one_sink_uid_share_a_table_also_one_recreated_under_an_old_name(
     spark: SparkSession, path: Path, log: SinkLog
 ) -> None:
     sink = opened(spark, path)
+    other = SinkLog(spark, log.root, job="99999999-3333-4a6e-9d3f-0123456789ab", name="refunds")
+    mine, theirs = log.prepare(sink, numbers(spark, 1)), other.prepare(sink, numbers(spark, 2))
+    assert other.commit(theirs) == "committed"
+    assert [log.commit(mine), log.commit(mine)] == ["committed", "already"]
+    log.deliver(sink, numbers(spark, 3))
+    again = SinkLog(spark, log.root, job="77777777-2222-4a6e-9d3f-0123456789ab")
+    assert again.deliver(sink, numbers(spark, 100)) == "committed"
+    assert contents(spark, path, "n") == [1, 2, 3, 100]
+
+
+def test_another_table_than_that_of_the_log_is_refused(spark: SparkSession, path: Path, log: SinkLog) -> None:
+    sink = opened(spark, path)
     log.deliver(sink, numbers(spark, 1))
+    with pytest.raises(DisagreementError, match="path changed"):
+        log.prepare(opened(spark, path.with_name("moved")), numbers(spark, 2))
+    log.slot = 7  # the sink is left out for some slots, and comes back
+    assert log.deliver(sink, numbers(spark, 8)) == "committed"
+    with pytest.raises(DisagreementError, match="none was last committed"):
+        replace(log, last=None).prepare(sink, numbers(spark, 9))
+    prepared = log.prepare(sink, numbers(spark, 9))
     shutil.rmtree(path)
     opened(spark, path)
+    with pytest.raises(DisagreementError, match=r"recreated.*stateflow abandon orders 9"):
+        log.commit(prepared)
     with pytest.raises(
-        DisagreementError, match=r"has no slot of this job.*slot 1 was last committed to sink 'totals'"
+        DisagreementError, match=r"has no slot of this job.*slot 8 was last committed to sink 'totals'"
     ):
-        log.prepare(sink, numbers(spark, 2))
+        log.prepare(sink, numbers(spark, 10))
+    assert contents(spark, path, "n") == []
 
 
 def test_a_table_restored_behind_the_log_is_found_before_the_decision(
@@ -233,46 +191,6 @@ def test_a_table_restored_behind_the_log_is_found_before_the_decision(
     spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
     with pytest.raises(DisagreementError, match=r"has slot 1.*slot 2 was last committed"):
         log.prepare(sink, numbers(spark, 3))
-
-
-def test_a_job_recreated_under_an_old_name_is_not_skipped(
-    spark: SparkSession, path: Path, log: SinkLog
-) -> None:
-    sink = opened(spark, path)
-    for value in range(3):
-        log.deliver(sink, numbers(spark, value))
-    again = SinkLog(spark, log.root, job="77777777-2222-4a6e-9d3f-0123456789ab")
-    assert again.deliver(sink, numbers(spark, 100)) == "committed"
-    assert contents(spark, path, "n") == [0, 1, 2, 100]
-
-
-def test_two_jobs_with_one_sink_uid_share_a_table(spark: SparkSession, path: Path, log: SinkLog) -> None:
-    sink = opened(spark, path)
-    other = SinkLog(spark, log.root, job="99999999-3333-4a6e-9d3f-0123456789ab", name="refunds")
-    mine, theirs = log.prepare(sink, numbers(spark, 1)), other.prepare(sink, numbers(spark, 2))
-    assert other.commit(theirs) == "committed"
-    assert log.commit(mine) == "committed"
-    assert log.commit(mine) == "already"
-    assert contents(spark, path, "n") == [1, 2]
-
-
-def test_another_path_under_one_uid_is_refused_before_the_decision(
-    spark: SparkSession, path: Path, log: SinkLog
-) -> None:
-    log.deliver(opened(spark, path), numbers(spark, 1))
-    moved = opened(spark, path.with_name("moved"))
-    with pytest.raises(DisagreementError, match="path changed"):
-        log.prepare(moved, numbers(spark, 2))
-
-
-def test_a_uid_that_comes_back_goes_on_where_it_was(spark: SparkSession, path: Path, log: SinkLog) -> None:
-    sink = opened(spark, path)
-    log.deliver(sink, numbers(spark, 1))
-    log.slot = 7
-    assert log.deliver(sink, numbers(spark, 8)) == "committed"
-    log.last = None
-    with pytest.raises(DisagreementError, match="none was last committed"):
-        log.prepare(sink, numbers(spark, 9))
 
 
 def test_vacuumed_data_files_are_not_committed(spark: SparkSession, path: Path, log: SinkLog) -> None:
@@ -337,21 +255,14 @@ def test_rows_that_break_a_constraint_fail_before_the_decision(
     assert log.deliver(sink, spark.createDataFrame([(1, 1)], "n long, m long")) == "committed"
 
 
-@pytest.mark.parametrize(
-    "properties",
-    [
-        {"delta.columnMapping.mode": "name"},
-        {"delta.enableChangeDataFeed": "true"},
-        {"delta.enableRowTracking": "true"},
-        {"delta.enableInCommitTimestamps": "true"},
-        {"delta.autoOptimize.optimizeWrite": "true"},
-    ],
-    ids=lambda properties: next(iter(properties)),
-)
-def test_tables_with_features_take_rows_once(
-    spark: SparkSession, path: Path, log: SinkLog, properties: dict[str, str]
-) -> None:
-    sink = opened(spark, path, options=properties)
+FEATURES = {
+    "delta.columnMapping.mode": "name", "delta.enableChangeDataFeed": "true", "delta.enableRowTracking": "true",
+    "delta.enableInCommitTimestamps": "true", "delta.autoOptimize.optimizeWrite": "true",
+}  # fmt: skip
+
+
+def test_tables_with_features_take_rows_once(spark: SparkSession, path: Path, log: SinkLog) -> None:
+    sink = opened(spark, path, options=FEATURES)
     for value in range(2):
         prepared = log.prepare(sink, numbers(spark, 10 * value, 10 * value + 1))
         assert [log.commit(prepared), log.commit(prepared)] == ["committed", "already"]

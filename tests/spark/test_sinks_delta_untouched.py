@@ -420,7 +420,7 @@ TYPES: Mapping[str, list[Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("zone", ["UTC", "Africa/Monrovia", "Asia/Kolkata"])
+@pytest.mark.parametrize("zone", ["Africa/Monrovia", "Asia/Kolkata"])
 def test_what_delta_says_of_its_files_leaves_none_out_that_has_a_key(
     spark: SparkSession, path: Path, zone: str
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,14 @@ def test_a_key_keeps_its_newest_row_and_a_second_commit_changes_nothing(
     assert prepared.rows == 3
     assert [log.commit(prepared), log.commit(prepared)] == ["committed", "already"]
     assert contents(spark, path) == [(1, 5, "newest"), (2, 1, "b"), (3, 1, "c")]
+    log.deliver(sink, rows(spark, (3, 2, "d")))
+
+    def fenced() -> None:
+        raise FencedError("epoch 2 has taken over")
+
+    with pytest.raises(FencedError):
+        replace(log, still_owner=fenced).commit(prepared, slot=2)
+    assert contents(spark, path, "v") == ["b", "d", "newest"]
 
 
 def test_rows_that_tie_are_decided_the_same_way_every_time(spark: SparkSession, path: Path) -> None:
@@ -53,21 +61,6 @@ def test_rows_that_tie_are_decided_the_same_way_every_time(spark: SparkSession, 
     for order in (tied, tied[::-1]):
         frame = rows(spark, *order).repartition(3)
         assert [row["v"] for row in delta_upsert.newest(frame, ["id"], ["at"]).collect()] == ["h"]
-
-
-def test_a_late_commit_does_not_bring_old_values_back(spark: SparkSession, path: Path, log: SinkLog) -> None:
-    sink = opened(spark, path)
-    first = log.prepare(sink, rows(spark, (1, 1, "old")))
-    log.commit(first)
-    log.deliver(sink, rows(spark, (1, 2, "new")))
-
-    def fenced() -> None:
-        raise FencedError("epoch 2 has taken over")
-
-    log.still_owner = fenced
-    with pytest.raises(FencedError):
-        log.commit(first, slot=1)
-    assert contents(spark, path, "v") == ["new"]
 
 
 def test_two_merges_of_one_slot_that_race_apply_it_once(
@@ -102,13 +95,12 @@ def test_duplicate_keys_without_an_order_fail_before_the_decision(
     assert log.deliver(sink, rows(spark, (1, 1, "a"), (2, 1, "c"))) == "committed"
 
 
-@pytest.mark.parametrize("said", ["'delta.appendOnly' = 'true'", "'delta.APPENDONLY' = 'TRUE'"])
 def test_a_table_that_only_takes_appends_is_refused_when_the_run_starts(
-    spark: SparkSession, path: Path, log: SinkLog, said: str
+    spark: SparkSession, path: Path, log: SinkLog
 ) -> None:
     log.deliver(opened(spark, path), rows(spark, (1, 1, "a")))
     prepared = log.prepare(opened(spark, path), rows(spark, (1, 2, "b")))
-    spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ({said})")
+    spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.APPENDONLY' = 'TRUE')")
     with pytest.raises(
         IncompatibleError, match=r"only takes appends \(delta.appendOnly\): use append, or unset"
     ):
@@ -187,14 +179,6 @@ def test_rows_that_break_a_constraint_fail_before_the_decision(
         log.prepare(sink, rows(spark, (1, 1, "long")))
 
 
-def test_the_transaction_settings_do_not_reach_the_users_session(
-    spark: SparkSession, path: Path, log: SinkLog
-) -> None:
-    log.deliver(opened(spark, path), rows(spark, (1, 1, "a")))
-    assert spark.conf.get(delta_upsert.APP_ID, None) is None
-    assert spark.conf.get(delta_upsert.VERSION, None) is None
-
-
 def test_a_recreated_table_blocks_a_decided_record(spark: SparkSession, path: Path, log: SinkLog) -> None:
     prepared = log.prepare(opened(spark, path), rows(spark, (1, 1, "a")))
     shutil.rmtree(path)
@@ -210,6 +194,9 @@ def test_columns_that_the_output_lacks_keep_their_values(
     spark.sql(f"INSERT INTO delta.`{path}` VALUES (1, 0, 'a', 'kept')")
     log.deliver(opened(spark, path), rows(spark, (1, 1, "b"), (2, 1, "c")))
     assert contents(spark, path) == [(1, 1, "b", "kept"), (2, 1, "c", None)]
+    # Delta has merged them, in a session of its own.
+    assert spark.conf.get(delta_upsert.APP_ID, None) is None
+    assert spark.conf.get(delta_upsert.VERSION, None) is None
 
 
 def test_a_damaged_staged_file_is_not_merged(spark: SparkSession, path: Path, log: SinkLog) -> None:
