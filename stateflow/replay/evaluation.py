@@ -26,7 +26,7 @@ from stateflow.replay.fork import Fork, forked
 from stateflow.replay.span import Step
 from stateflow.spark.batches.batch_attempt import BatchAttempt, BatchSettings
 from stateflow.spark.batches.changes_between import under_todays_names
-from stateflow.spark.batches.routes import Routes
+from stateflow.spark.batches.routes import Routes, routes_of
 from stateflow.spark.inputs.open_inputs import OpenInputs, SourceFrames, open_inputs
 from stateflow.spark.inputs.readable import refuse_unreadable
 from stateflow.spark.inputs.reread import SlotInput, reread
@@ -91,6 +91,8 @@ class Evaluation:
     answers: Sequence[RecordedAnswers] = ()
     own: Stager = field(init=False)
     settings: BatchSettings = field(init=False)
+    routes: Routes = field(init=False)
+    """As far as batches have shown."""
 
     def __post_init__(self) -> None:
         options = self.options
@@ -98,12 +100,12 @@ class Evaluation:
             open_store, options.checkpoint_dir, dict(options.storage_options), fsync=options.local_fsync
         )
         self.own = Stager(opener, lambda: uuid.uuid4().hex)
+        self.routes = routes_of(self.flow)
         master = str(self.spark.sparkContext.master)
         self.settings = BatchSettings(
             job=self.fork.name,
             job_uuid=self.fork.name,
             flow=self.flow,
-            routes=Routes(self.flow),
             sinks=self.sinks,
             parallelism=options.parallelism or self.spark.sparkContext.defaultParallelism,
             max_parallelism=options.max_parallelism,
@@ -148,6 +150,7 @@ class Evaluation:
             parent=parent,
             # Feeds lack what they lacked then.
             last_commits=outcome.last_commits if outcome else {},
+            routes=self.routes,
             feeds=under_todays_names(outcome.feeds if outcome else (), replaced),
             record_at=self.log.member,
             # Its epoch is that of the run then: what a run does at its first batch, it does again.

@@ -178,7 +178,9 @@ class _Batches:
         self, step: Step, parent: Record | None, frames: SourceFrames
     ) -> tuple[Batch, dict[str, Prepared]]:
         batch = Batch(self.past.attempt(step, parent), SourceFrames(frames))
-        return batch, batch.run()
+        prepared = batch.run()
+        self.past.routes = batch.routes
+        return batch, prepared
 
     # -- what was put out
 
@@ -268,7 +270,7 @@ class _Batches:
             )
             for name in outputs
         ]
-        sink = self.past.settings.routes.sink_of(node)
+        sink = self.past.routes[node.uid].in_sink
         if sink is not None and sink.inputs[0].node is node:
             pairs.append(
                 tuple(_rows(self.past.spark, self.past.own, each[1][sink.uid]) for each in (first, second))

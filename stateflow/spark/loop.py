@@ -34,6 +34,7 @@ from stateflow.pipelines.partly_late_rows import partly_late_rows, partly_late_w
 from stateflow.savepoints.dispose import dispose_claimed
 from stateflow.spark.batches.batch import Batch
 from stateflow.spark.batches.batch_attempt import BatchAttempt, BatchSettings
+from stateflow.spark.batches.routes import Routes, routes_of
 from stateflow.spark.carry_out import Sinks
 from stateflow.spark.in_flight import InFlight, Passage
 from stateflow.spark.inputs.absent_columns import AbsentColumns
@@ -117,6 +118,8 @@ class BatchLoop:
     rows: int = 0
     looking: Looking = field(init=False)
     """What the queries look into."""
+    _routes: Routes = field(init=False)
+    """Where operators' rows go, as far as the run's batches have shown."""
     _absent: AbsentColumns = field(init=False)
     _partly_late: Counter[str] = field(default_factory=Counter)
     """Rows by operator, of all batches of this run."""
@@ -140,6 +143,7 @@ class BatchLoop:
 
     def __post_init__(self) -> None:
         self.looking = Looking(tuple(node.uid for node in self.settings.flow.sources))
+        self._routes = routes_of(self.settings.flow)
         self._in_flight = InFlight(self.settings.job)
         self._absent = AbsentColumns(self.spark, self.inputs, self.warnings.add)
         target = self.options.target_batch_duration.total_seconds()
@@ -332,7 +336,10 @@ class BatchLoop:
         batch = self._batch(frames, moment, input_free=input_free)
         # 2. Spark computes it: the tasks upload new state, and sinks prepare rows that nobody sees yet.
         with self._deadline():
-            prepared = batch.run()
+            try:
+                prepared = batch.run()
+            finally:
+                self._routes = batch.routes
         times.append(time.perf_counter())
         # 3. What was read: positions, event times, and what the user should hear of.
         read = sources()
@@ -485,6 +492,7 @@ class BatchLoop:
             moment=moment,
             parent=writer.parent,
             last_commits=writer.last_commits,
+            routes=self._routes,
             feeds=writer.feeds,
             storage=self.storage_of(moment.slot),
             late=late,

@@ -46,7 +46,6 @@ from stateflow.pipelines.pipeline import Pipeline
 from stateflow.pipelines.sinks import refuse_one_place
 from stateflow.savepoints.origin import written_places
 from stateflow.spark.batches.batch_attempt import BatchSettings
-from stateflow.spark.batches.routes import Routes
 from stateflow.spark.carry_out import Sinks, functions_of
 from stateflow.spark.inputs.absent_inputs import absent_inputs
 from stateflow.spark.inputs.foreign_changes import tell_of_outputs
@@ -397,7 +396,6 @@ class _Run:
             job=self.job,
             job_uuid=writer.job,
             flow=self.flow,
-            routes=Routes(self.flow),
             sinks=open_sinks,
             parallelism=options.parallelism or spark.sparkContext.defaultParallelism,
             max_parallelism=options.max_parallelism,

@@ -28,7 +28,6 @@ class BatchSettings:
     job: str
     job_uuid: str
     flow: Flow
-    routes: Routes
     sinks: Mapping[str, Sink]
     parallelism: int
     max_parallelism: int
@@ -57,6 +56,8 @@ class BatchAttempt:
     moment: Moment
     parent: Record | None
     last_commits: Mapping[str, int]
+    routes: Routes
+    """What the flow and the batches before say."""
     storage: TaskStorage
     feeds: tuple[ShownState, ...] = ()
     """What the tables of feeds show before it."""

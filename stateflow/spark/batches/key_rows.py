@@ -61,7 +61,7 @@ def rows_of_key(batch: Batch, node: KeyedNode, key: Any) -> KeyRows:
         types = same_key_types(node.uid, inputs)
         has_operators = len(batch.operators) > 0
         found = tuple(_rows(node.uid, each, types, key, has_operators) for each in inputs)
-        return KeyRows(found, types, batch.broadcast_of(node))
+        return KeyRows(found, types, batch.rows.broadcast(node))
 
 
 def _rows(uid: str, keyed: KeyedInput, types: tuple[str, ...], key: Any, behind_operators: bool) -> InputRows:

@@ -35,6 +35,7 @@ from stateflow.pipelines.processes.columnar import ColumnarOperator
 from stateflow.pipelines.processes.operator_spec import MAIN, OperatorSpec
 from stateflow.pipelines.rows.row_type import RowType, key_type
 from stateflow.spark.batches.batch_attempt import BatchAttempt
+from stateflow.spark.batches.routes import Route
 from stateflow.spark.internals.frames import arrow_schema
 from stateflow.spark.shuffle.combiner import combined_rows
 from stateflow.spark.shuffle.exchange import KeyedInput, carried_by, exchanged, same_key_types, spread
@@ -83,11 +84,9 @@ class RunningOperator:
         self,
         broadcast: Mapping[str, tuple[Any, ...]],
         stage: Stage | None,
-        staged: frozenset[str],
-        *,
-        direct: bool,
+        route: Route,
     ) -> DataFrame:
-        """The operator's task over its exchanged rows. Spark has not run it yet. `direct`: its main output goes straight to its sink."""
+        """The operator's task over its exchanged rows. Spark has not run it yet."""
         attempt, node, carry = self.attempt, self.node, None
         before = attempt.before(node)
         if node.has_key:
@@ -105,7 +104,7 @@ class RunningOperator:
         assert node.output is not None
         return map_in_arrow(
             frame,
-            worker(self._task(carry, broadcast, stage, staged, direct), self.accumulator),
+            worker(self._task(carry, broadcast, stage, route), self.accumulator),
             node.output.ddl,
         )
 
@@ -114,8 +113,7 @@ class RunningOperator:
         carry: Carried | None,
         broadcast: Mapping[str, tuple[Any, ...]],
         stage: Stage | None,
-        staged: frozenset[str],
-        direct: bool,
+        route: Route,
     ) -> Task:
         attempt, node, settings = self.attempt, self.node, self.attempt.settings
         read_outputs = settings.flow.read_outputs(node)
@@ -127,8 +125,8 @@ class RunningOperator:
             "shards": self.shards,
             "open_shard": settings.open_shard,
             "stage": stage,
-            "staged": staged,
-            "direct": direct,
+            "staged": route.staged,
+            "direct": not route.own_job,
             "feeds": tuple(self.feed(name) for name in sorted(read_outputs & node.feeds.keys())),
             "user_paths": settings.user_paths,
         }
