@@ -17,8 +17,8 @@ from stateflow.storage.store import Store
 
 def with_own_files(
     draft: Draft, writer: Writer, store_of: Callable[[str], Store], *, ids: Callable[[], str], scratch: Path
-) -> tuple[Draft, int]:
-    """The draft with copies in place of all files that earlier records or savepoints have, and the bytes of these.
+) -> Draft:
+    """The draft with copies in place of all files that earlier records or savepoints have, whose bytes count as its own, too.
 
     Inside one store a copy is a hard link, or the service makes it.
     """
@@ -31,4 +31,6 @@ def with_own_files(
         job=writer.job, slot=writer.next_slot, epoch=writer.epoch, writer="", owner=Owner(run=""), at=0
     )
     own, copied = copy_files(record, writer, store_of, ids=ids, scratch=scratch, needs_copy=is_of_others)
-    return msgspec.structs.replace(draft, operators=own.operators, sources=own.sources), copied
+    statistics = dict(draft.statistics)
+    statistics["checkpointed_size"] = statistics.get("checkpointed_size", 0) + copied
+    return msgspec.structs.replace(draft, operators=own.operators, sources=own.sources, statistics=statistics)

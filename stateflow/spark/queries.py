@@ -81,7 +81,7 @@ class Queries:
         )
         tell_of_beginnings(self.spark, self.inputs.nodes, known, beginnings, self.loop.warnings.add)
         if beginnings:
-            self.loop.record_positions(beginnings)
+            self.loop.source_records.begin(beginnings)
         self._unread = beginnings
         while True:
             if self._went_round():
@@ -95,7 +95,7 @@ class Queries:
                 self.loop.ended = False
 
     def _sources(self) -> dict[str, SourceState]:
-        return self.loop.recorded()
+        return self.loop.sources.recorded()
 
     def _folder(self, name: str) -> Path:
         return self.scratch / f"{name}-{next(self._numbers)}"
@@ -107,7 +107,7 @@ class Queries:
     def _to_the_end(self) -> str:
         if self.until is None:
             self._unbounded()
-            while not self.stop.is_set() and self.loop.go_on():
+            while not self.stop.is_set() and self.loop.sources.go_on():
                 # Those that others waited for have come to their end, so the others go on to theirs.
                 self._unbounded()
             self._reached_end()
@@ -123,10 +123,10 @@ class Queries:
     def _reached_end(self) -> None:
         """No source has anything more up to its bound, unless the run was told to stop."""
         if not self.stop.is_set():
-            self.loop.looking.reached_end()
+            self.loop.sources.looking.reached_end()
 
     def _unbounded(self) -> None:
-        looking, trigger = self.loop.looking, self.options.trigger
+        looking, trigger = self.loop.sources.looking, self.options.trigger
         if trigger == "drain":
             looking.begin(looked_into(looking.uids, self.clock(), None))
         else:
@@ -141,7 +141,7 @@ class Queries:
         began = self.clock()
         batch_id = self._seed()
         newest = ends_at_newest(self.spark, self.loop.location, self.inputs.layout, self.inputs.leaves, until)
-        self.loop.looking.begin(looked_into(self.loop.looking.uids, began, until, newest))
+        self.loop.sources.looking.begin(looked_into(self.loop.sources.looking.uids, began, until, newest))
         planned = False
         for lines in bounded_batches(
             self.spark,
@@ -154,7 +154,7 @@ class Queries:
             self.loop.admission.limit,
             self.loop.admission.holds,
             # A way round an undone version is no end of the sources that it does not touch.
-            self.loop.go_on if until != {} else lambda: False,
+            self.loop.sources.go_on if until != {} else lambda: False,
         ):
             planned = True
             if self.stop.is_set():
@@ -170,7 +170,7 @@ class Queries:
         if not admission.plans_first_batch:
             return
         bounded = (self.spark, self.loop.location, self.inputs.layout, self.inputs.leaves, self._sources())
-        while (lines := limited_batch(*bounded, admission.limit)) is None and self.loop.go_on():
+        while (lines := limited_batch(*bounded, admission.limit)) is None and self.loop.sources.go_on():
             pass
         if lines is not None:
             plan_batch(self.loop.location, batch_id, lines, self._conf, self.clock() // 1000)
@@ -256,7 +256,7 @@ class Queries:
                 f"source {each.uid!r}: version {version} took the Delta table {each.table} back (RESTORE); nothing of what that "
                 "undid had been read, so the source goes on behind it",
             )
-        self.loop.move_sources(sources, {each.uid: way.restore.version for each, way in ways})
+        self.loop.source_records.move(sources, {each.uid: way.restore.version for each, way in ways})
 
     def _undone_sentence(self, each: LeafDetour, step: UndoneRead) -> str:
         kept = step.restore.kept
@@ -305,11 +305,11 @@ class Queries:
                         raise loop.failure from None
                     return
                 loop.look_at_delivery()
-                if endless and loop.due():
+                if endless and loop.sources.due():
                     loop.input_free()
                 elif endless and query.status["message"] in _IDLE:
-                    loop.looking.was_idle()
-                    if loop.silent_too_long():
+                    loop.sources.looking.was_idle()
+                    if loop.sources.silent_too_long():
                         loop.admission.release(str(query.id))
                     self.idle()
         except Exception as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from stateflow.checkpoint.control import Heartbeat
 from stateflow.checkpoint.log import Log
@@ -43,6 +44,11 @@ class RunWarnings:
     def sentences(self) -> tuple[str, ...]:
         """In the order in which their matters came up."""
         return tuple(dict.fromkeys(self._by_subject.values()))
+
+    def noted(self) -> dict[str, Any]:
+        """For a record: the run's warnings so far."""
+        sentences = self.sentences
+        return {WARNINGS: list(sentences)} if sentences else {}
 
 
 def unsaid(log: Log, epoch: int, heartbeat: Callable[[int], Heartbeat | None]) -> tuple[str, ...]:

@@ -45,6 +45,7 @@ from stateflow.pipelines.needs import unmet_needs
 from stateflow.pipelines.pipeline import Pipeline
 from stateflow.pipelines.sinks import refuse_one_place
 from stateflow.savepoints.origin import written_places
+from stateflow.spark.batch_record import MadeBy
 from stateflow.spark.batches.batch_attempt import BatchSettings
 from stateflow.spark.carry_out import Sinks, functions_of
 from stateflow.spark.inputs.absent_inputs import absent_inputs
@@ -318,7 +319,7 @@ class _Run:
                 if heart.drain or (self.request.drain and not self.stop.is_set()):
                     loop.drain()
                     stopped = JOB_DRAINED
-                elif self.request.drain and (not drained or loop.due()):
+                elif self.request.drain and (not drained or loop.sources.due()):
                     stopped = INTERRUPTED  # its timers have not fired, so the next try does that
                 loop.settle()
             report = RunReport(
@@ -328,7 +329,7 @@ class _Run:
                 rows=loop.rows,
                 checkpoint=writer.parent.slot if writer.parent else None,
                 stopped=heart.reason or stopped,
-                held=loop.held(),
+                held=loop.sources.held(),
                 lost=tuple(self._lost.values()),
                 warnings=self.warnings.sentences,
             )
@@ -425,9 +426,9 @@ class _Run:
             listener=self._reporting(),
             clock=_micros,
             parameters=self.parameters,
-            code=self.request.pipeline.versions,
-            stop=self.stop,
+            made_by=MadeBy.of(self.parameters, self.request.pipeline.versions),
             warnings=self.warnings,
+            stop=self.stop,
         )
 
     def _reporting(self) -> Callable[[BatchReport], None]:
@@ -468,7 +469,7 @@ class _Run:
         if self.stop.is_set():
             return INTERRUPTED
         for _ in range(MOST_INPUT_FREE):
-            if not loop.due():
+            if not loop.sources.due():
                 break
             if self.stop.is_set():
                 return INTERRUPTED

@@ -18,7 +18,7 @@ from stateflow.errors import StateflowError
 from stateflow.format.layout import origin_of
 from stateflow.format.references import references
 from stateflow.jobs.job import Job
-from stateflow.spark.loop import BatchDeadlineError, _Deadline
+from stateflow.spark.deadline import BatchDeadlineError, Deadline
 from tests.spark.pipelines import VISIT, Visit, Workbench, at
 
 
@@ -80,7 +80,7 @@ def test_a_spark_job_beyond_the_deadline_is_cancelled_and_says_so(spark: SparkSe
     began = time.monotonic()
     with (
         pytest.raises(BatchDeadlineError, match=r"batch_deadline=1 s .* give it more time"),
-        _Deadline(spark, 1.0),
+        Deadline(spark, 1.0),
     ):
         spark.range(1).mapInPandas(sleeps, "id long").collect()
     assert time.monotonic() - began < 100

@@ -1,0 +1,60 @@
+"""What a user should hear of a batch: columns without values, hot keys, odd event times, rows that are late in part, undone versions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from stateflow.format.records import SourceState
+from stateflow.pipelines.partly_late_rows import partly_late_rows, partly_late_warning
+from stateflow.spark.batches.batch import Batch
+from stateflow.spark.inputs.absent_columns import AbsentColumns
+from stateflow.spark.inputs.foreign_changes import passed_sentences
+from stateflow.spark.inputs.open_inputs import Observation, OpenInputs, early_times, times_to_come
+from stateflow.spark.run_warnings import RunWarnings
+
+
+@dataclass
+class BatchWarnings:
+    spark: SparkSession
+    inputs: OpenInputs
+    warnings: RunWarnings
+    job: str
+    _absent: AbsentColumns = field(init=False)
+    _partly_late: Counter[str] = field(default_factory=Counter)
+    """Rows by operator, of all batches of this run."""
+
+    def __post_init__(self) -> None:
+        self._absent = AbsentColumns(self.spark, self.inputs, self.warnings.add)
+
+    def look(
+        self,
+        batch: Batch,
+        observed: Mapping[str, Observation],
+        positions: Mapping[str, SourceState],
+        location: Path,
+    ) -> None:
+        """Warns of what the batch showed. A misspelt field is an error before the batch is decided."""
+        attempt = batch.attempt
+        self._absent.check(observed, positions, location)
+        for about, sentence in batch.warnings.items():
+            self.warnings.add(about, sentence)
+        for uid, hot in batch.hot_keys().items():
+            self.warnings.add(f"hot key: {uid}", hot.sentence(uid), f"the key is {hot.key}")
+        to_come = times_to_come(observed, attempt.moment.now, self.job)
+        for about, sentence in (*early_times(observed), *to_come):
+            self.warnings.add(about, sentence)
+        if attempt.parent is not None and not attempt.input_free:
+            folder = location.with_name(f"{location.name}-passed")
+            before = attempt.parent.sources
+            for about, sentence in passed_sentences(
+                self.spark, self.inputs, before, positions, folder, self.job
+            ):
+                self.warnings.add(about, sentence)
+        self._partly_late.update(partly_late_rows(batch.statistics()["operators"]))
+        for operator, rows in self._partly_late.items():
+            self.warnings.add(f"partly late: {operator}", partly_late_warning(operator, rows))

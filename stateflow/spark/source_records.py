@@ -1,0 +1,90 @@
+"""Positions of sources, from Spark's log into records: those of a batch, and records without a batch, which only say where sources are."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stateflow.checkpoint.draft import Draft
+from stateflow.checkpoint.writer import Writer
+from stateflow.format.records import FileRef, SourceState
+from stateflow.spark.batch_record import MadeBy
+from stateflow.spark.inputs.open_inputs import OpenInputs
+from stateflow.spark.inputs.reread import POSITIONS
+from stateflow.spark.inputs.seeding import capture
+from stateflow.spark.inputs.silence import recorded_sources
+from stateflow.spark.run_warnings import RunWarnings
+from stateflow.storage.files import inline, upload_file
+
+_INLINE_LOG_ENTRY = 2048
+
+
+@dataclass
+class SourceRecords:
+    inputs: OpenInputs
+    writer: Writer
+    made_by: MadeBy
+    warnings: RunWarnings
+    clock: Callable[[], int]
+
+    def of_batch(self, location: Path, batch_id: int) -> dict[str, SourceState]:
+        """How far a batch has read, by Spark's log at the location. What Spark notes of files goes into files of the job's own."""
+        return capture(
+            location,
+            batch_id,
+            self.inputs.layout,
+            recorded_sources(self.writer.parent) if self.writer.parent else {},
+            self._save_log_entry,
+            self.inputs.topic_ids,
+            self.inputs.since,
+        )
+
+    def begin(self, sources: Mapping[str, SourceState]) -> None:
+        """Writes a record before the first batch of a source, so that the run resolves the source's beginning only once."""
+        now = self.clock()
+        beginnings = {
+            uid: SourceState(
+                lines=s.lines,
+                files=s.files,
+                kind=s.kind,
+                active=now,
+                since=self.inputs.since.get(uid, ""),
+                topic_ids=s.topic_ids,
+                looked=now,
+            )
+            for uid, s in sources.items()
+        }
+        recorded = recorded_sources(self.writer.parent) if self.writer.parent else {}
+        # Nobody has looked for rows of the others: they are silent for no longer than before.
+        self._write({**recorded, **beginnings}, {POSITIONS: sorted(sources)})
+
+    def move(self, sources: Mapping[str, SourceState], undone_by: Mapping[str, int]) -> None:
+        """Writes a record that puts sources behind undone versions of their tables. `undone_by`: the version that undid them. `sources` are
+        the recorded ones, moved."""
+        # Nobody has looked for rows: no source is silent for longer than before.
+        self._write(dict(sources), {POSITIONS: sorted(undone_by), "undone_by": dict(undone_by)})
+
+    def _write(self, sources: dict[str, SourceState], noted: Mapping[str, Any]) -> None:
+        now = self.clock()
+        record = Draft.continuing(
+            "checkpoint",
+            self.writer.parent,
+            sources=sources,
+            now=now,
+            parameters=self.made_by.parameters,
+            versions=self.made_by.versions,
+            statistics={"trigger_timestamp": now // 1000, **noted, **self.warnings.noted()},
+        )
+        permit = self.writer.decide(record)
+        self.writer.complete(permit, {}, {})
+
+    def _save_log_entry(self, name: str, path: Path) -> FileRef:
+        data = path.read_bytes()
+        if len(data) <= _INLINE_LOG_ENTRY:
+            return inline(name, data)
+        writer = self.writer
+        target = writer.layout.shared_file(writer.epoch, writer.next_slot, uuid.uuid4().hex, ".log")
+        return upload_file(writer.store, target, path, name)

@@ -1,0 +1,63 @@
+"""What is done behind a complete checkpoint while the next batch runs: others hear of it, and what it subsumes is deleted."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from stateflow.checkpoint.control import Progress, report_progress
+from stateflow.checkpoint.retention import Retention
+from stateflow.checkpoint.writer import Writer
+from stateflow.config.options import Options
+from stateflow.savepoints.dispose import dispose_claimed
+
+_log = logging.getLogger(__name__)
+ORPHANS_EVERY = 64
+
+
+@dataclass
+class Tidying:
+    """The tidying of a run, of one checkpoint at a time."""
+
+    writer: Writer
+    options: Options
+    clock: Callable[[], int]
+    _times: int = 0
+    _under_way: Future[Any] | None = None
+    _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "stateflow-tidy"))
+
+    def begin(self, slot: int, statistics: Mapping[str, Any]) -> None:
+        """Begins behind a checkpoint, when that of the one before has ended."""
+        if self._under_way is not None:
+            self._under_way.result()
+        self._times += 1
+        orphans = self._times % ORPHANS_EVERY == 1
+        progress = Progress(epoch=self.writer.epoch, slot=slot, statistics=dict(statistics), at=self.clock())
+        self._under_way = self._pool.submit(self._tidy, progress, orphans=orphans)
+
+    def _tidy(self, progress: Progress, *, orphans: bool) -> None:
+        writer = self.writer
+        try:
+            report_progress(writer.store, writer.layout, progress)
+            dispose = dispose_claimed(
+                self.options.storage_options,
+                job=writer.job,
+                owner=writer.owner,
+                clock=self.clock,
+                root=writer.store.url,
+            )
+            retention = Retention.of(self.options, self.clock())
+            report = writer.collect(retention, orphans=orphans, dispose=dispose)
+            for url, why in report.undisposed.items():
+                _log.warning("%s stays, and so do the records that name it: %s", url, why)
+        except Exception as error:
+            # Old checkpoints do no harm; the next collection tries again.
+            _log.warning("checkpoints were not tidied up: %s", error)
+
+    def end(self) -> None:
+        if self._under_way is not None:
+            self._under_way.result()
+        self._pool.shutdown(wait=True)
