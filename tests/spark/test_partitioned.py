@@ -41,12 +41,14 @@ class Counting(sf.PartitionProcess[Order, Any]):
             yield row.user, row.amount * self.rates.get(row.sku, 1.0), ctx.subtask, self.seen
 
 
-def counting_job(bench: Workbench, name: str, parallelism: int | None) -> sf.Pipeline:
+def counting_job(bench: Workbench, name: str, parallelism: int | None, more: bool = False) -> sf.Pipeline:
     out = sf.memory(f"{bench.folder.name}-{name}")
 
     @sf.pipeline(name)
     def counting(flow: sf.Flow) -> None:
         orders = flow.source("orders", bench.source("orders", ORDER), Order)
+        if more:
+            orders = orders.union(flow.source("more", bench.source("more", ORDER), Order))
         rates = flow.source("rates", bench.source("rates", "sku string, factor double"), Rate)
         counted = orders.process_partition(
             "counting",
@@ -126,6 +128,19 @@ def test_it_keeps_its_state_over_batches_runs_and_another_parallelism(bench: Wor
     assert subtasks(bench, "plain") == {"counting": 4, "keyed": 4}
     assert sum(elements(bench, "plain", "count")) == 14
     assert elements(bench, "plain", "reached") == [1, 1, 1, 0], "and no subtask records another's part"
+
+
+def test_a_run_begins_with_the_whole_union_also_if_it_first_notes_where_a_new_source_begins(
+    bench: Workbench,
+) -> None:
+    bench.rows("rates", [{"sku": "tea", "factor": 10.0}])
+    feed(bench, range(6))
+    bench.run(counting_job(bench, "more", 3), parallelism=1)
+    for users in (range(6, 9), range(9, 12)):
+        bench.rows("more", [Order(user, "tea", float(user), at(user)) for user in users])
+    bench.run(counting_job(bench, "more", 3, more=True), parallelism=1)
+    seen = [{row["seen"] for row in rows} for _, rows in sf.memory(f"{bench.folder.name}-more").batches]
+    assert seen == [{0}, {3}, {1}]
 
 
 @pytest.mark.parametrize("kind", ["native", "canonical"])
