@@ -49,31 +49,33 @@ class WarmJvm:
                 start_new_session=True,
             )
         made = cls(process, {}, folder)
-        said = made._answer()
-        made.environment = {
+        made._lend(made._answer())
+        return made
+
+    def _lend(self, said: dict[str, Any]) -> None:
+        self.environment = {
             "PYSPARK_GATEWAY_PORT": str(said["port"]),
             "PYSPARK_GATEWAY_SECRET": said["secret"],
             "PYSPARK_PYTHON": sys.executable,
         }
-        return made
 
     @property
     def pid(self) -> int:
         return self.process.pid
 
     def tidy(self) -> None:
-        """Ends the queries and tasks that a victim has left."""
-        self._ask("tidy")
+        """Ends the queries and tasks that a victim has left. The next one has a gateway of its own."""
+        self._lend(self._ask("tidy"))
 
     def produce(self, server: str, lines: Path) -> None:
         """Sends the lines of a file to the topic `orders`."""
         self._ask(f"produce {server} {lines}")
 
-    def _ask(self, what: str) -> None:
+    def _ask(self, what: str) -> dict[str, Any]:
         assert self.process.stdin is not None
         self.process.stdin.write(f"{what}\n".encode())
         self.process.stdin.flush()
-        self._answer()
+        return self._answer()
 
     def _answer(self) -> dict[str, Any]:
         assert self.process.stdout is not None
@@ -116,8 +118,7 @@ def main(errand: Errand) -> int:
     spark: Any = build_session("murder", master=errand.master, conf=conf)
     # The first batch of a JVM takes seconds: classes of Delta and of streaming.
     spark.range(10).write.format("delta").mode("overwrite").save(str(folder / "warm"))
-    parameters = spark.sparkContext._gateway.gateway_parameters
-    say({"port": parameters.port, "secret": parameters.auth_token})
+    gateway = opened_gateway(spark)
     for line in sys.stdin:
         if line.startswith("produce"):
             _, server, lines = line.split()
@@ -127,8 +128,22 @@ def main(errand: Errand) -> int:
         for query in spark.streams.active:
             query.stop()
         spark.sparkContext.cancelAllJobs()
-        say({"tidy": True})
+        gateway.shutdown()
+        gateway = opened_gateway(spark)
     return 0
+
+
+def opened_gateway(spark: Any) -> Any:
+    """A gateway for one victim, as a host opens one for each run.
+
+    Each process counts its own objects that Java may call. If two shared a gateway, Java's collector would let go of those of the later one
+    by the numbers of the dead one's ("Object ID unknown").
+    """
+    context = spark.sparkContext
+    server = context._jvm.org.apache.spark.api.python.Py4JServer(context._jsc.sc().conf())
+    server.start()
+    say({"port": server.getListeningPort(), "secret": server.secret()})
+    return server
 
 
 def produce(jvm: Any, server: str, lines: list[str]) -> None:
