@@ -4,6 +4,7 @@ ask."""
 from __future__ import annotations
 
 import re
+from functools import cache
 
 import pyarrow as pa
 
@@ -18,6 +19,7 @@ def arrow_schema_of(rows: RowType) -> pa.Schema:
     return pa.schema([(field.name, arrow_type(field.type)) for field in rows.fields])
 
 
+@cache
 def arrow_type(text: str) -> pa.DataType:
     """The type that Spark's DDL text stands for."""
     word, _, inside = text.strip().partition("<")

@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from stateflow.operators.joins.row_blocks import RowBlocks, Rows
 from stateflow.operators.ready.grouping.groups import grouped, whole
-from stateflow.operators.ready.grouping.keys import one_of_each
+from stateflow.operators.ready.grouping.keys import one_of_each, typed
 from stateflow.operators.ready.windows.assigning import event_times
 from stateflow.operators.ready.windows.windowed import NEVER
 from stateflow.pipelines.processes.columnar import ColumnarContext
@@ -80,9 +79,7 @@ class Arriving:
                 table, at = table.filter(pa.array(in_time)), at[in_time]
             else:
                 late.append(table.slice(0, 0))
-            columns = [
-                _typed(whole(table[name]), ARROW[kind]) for name, (_, kind) in zip(side.key, key, strict=True)
-            ]
+            columns = [typed(table[name], ARROW[kind]) for name, (_, kind) in zip(side.key, key, strict=True)]
             has_key = np.ones(len(at), dtype=bool)
             for column in columns:
                 if column.null_count:
@@ -143,7 +140,3 @@ class LateSides:
 
 def _kept(table: pa.Table, layout: RowBlocks) -> pa.Table:
     return table.select(layout.schema.names).cast(layout.schema)
-
-
-def _typed(column: Any, kind: Any) -> Any:
-    return column if column.type == kind else pc.cast(column, kind)

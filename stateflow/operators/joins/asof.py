@@ -12,37 +12,32 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from stateflow.operators.joins.arrivals import Arrivals, Arriving, Came, LateSides, Produced
-from stateflow.operators.joins.joined_rows import JoinedRows
+from stateflow.operators.joins.arrivals import Arrivals, Arriving, Came, Produced
+from stateflow.operators.joins.joining import Joining
 from stateflow.operators.joins.newest import one_per_time
 from stateflow.operators.joins.pairs import Sorted, Times
-from stateflow.operators.joins.row_blocks import RowBlocks, both
-from stateflow.operators.joins.row_state import RowState, SideOfBlocks
+from stateflow.operators.joins.row_blocks import both
+from stateflow.operators.joins.row_state import SideOfBlocks
 from stateflow.operators.ready.grouping.groups import grouped, whole
 from stateflow.operators.ready.grouping.keys import one_of_each
 from stateflow.operators.ready.windows.assigning import instants
 from stateflow.operators.ready.windows.windowed import NEVER, watermark_of
-from stateflow.pipelines.processes.columnar import ColumnarContext, ColumnarOperator
+from stateflow.pipelines.processes.columnar import ColumnarContext
 from stateflow.pipelines.ready.joins import DUE, VERSIONS, WAITING, AsofJoin
 
 _FAR = (1 << 63) - 1
 
 
-class AsofJoined(ColumnarOperator):
+class AsofJoined(Joining):
     """`waiting` has left rows by time and key, `versions` each key's right rows, and `due` tells when one of those is replaced
     or over."""
 
-    null_keys = True
+    _declared: AsofJoin
 
     def __init__(self, declared: AsofJoin, read: Set[str]) -> None:
-        self.states = declared.states
-        self._declared = declared
-        left, right = (RowBlocks.of_side(side) for side in (declared.left, declared.right))
-        self._arriving = Arriving(declared, (left, right))
-        self._lefts, self._rights = RowState(declared.where, left), RowState(declared.where, right)
-        self._joined = JoinedRows(declared)
-        self._late = LateSides(frozenset(read))
-        self._key = list(declared.key_columns)
+        super().__init__(declared, read)
+        self._arriving = Arriving(declared, self._layouts)
+        self._lefts, self._rights = self._stored
 
     def process_both(
         self, left: pa.Table, right: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext

@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from stateflow.operators.joins.arrivals import Arriving, Came, LateSides, Produced
-from stateflow.operators.joins.joined_rows import JoinedRows
-from stateflow.operators.joins.row_blocks import RowBlocks, both
-from stateflow.operators.joins.row_state import RowState, SideOfBlocks
+from stateflow.operators.joins.arrivals import Arriving, Came, Produced
+from stateflow.operators.joins.joining import Joining
+from stateflow.operators.joins.row_blocks import both
+from stateflow.operators.joins.row_state import SideOfBlocks
 from stateflow.operators.ready.windows.assigning import instants
 from stateflow.operators.ready.windows.partly_late import before_sessions
 from stateflow.operators.ready.windows.session_ends import ended
 from stateflow.operators.ready.windows.spans import Merged, Spans
 from stateflow.operators.ready.windows.windowed import NEVER, later, micros, watermark_of
-from stateflow.pipelines.processes.columnar import ColumnarContext, ColumnarOperator
+from stateflow.pipelines.processes.columnar import ColumnarContext
 from stateflow.pipelines.ready.joined_columns import LEFT, RIGHT
 from stateflow.pipelines.ready.joins import WindowJoin
 from stateflow.pipelines.ready.operators import FOREVER, SESSION_END, SESSION_START, WINDOW_END, WINDOW_START
@@ -31,28 +31,22 @@ _SIDES = (LEFT, RIGHT)
 _ROW = "_sf_row"
 
 
-class JoinedInSessions(ColumnarOperator):
-    null_keys = True
+class JoinedInSessions(Joining):
     chunk_rows = 500_000
 
     def __init__(self, declared: WindowJoin, read: Set[str]) -> None:
         assert isinstance(declared.window, Session)
-        self.states = declared.states
+        super().__init__(declared, read)
         self.waits = declared.lateness
         self._gap = gap = declared.window.gap
-        layouts = tuple(RowBlocks.of_side(side) for side in (declared.left, declared.right))
         # Whether a row is late shows when its session is known; that of a row without a key is its own.
         self._arriving = Arriving(
             declared,
-            layouts,
+            self._layouts,
             lambda times: np.full(len(times), FOREVER),
             lambda times: times + gap,
         )
-        self._stored = tuple(RowState(declared.where, layout) for layout in layouts)
-        self._joined = JoinedRows(declared)
-        self._late = LateSides(frozenset(read))
         self._is_strict = declared.late == STRICT
-        self._key = list(declared.key_columns)
         self._closed_to = NEVER
         """Until when the sessions of the shard are closed. They are before rows come: a late row must not go into a session
         whose end has come."""

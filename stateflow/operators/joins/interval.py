@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from stateflow.operators.joins.arrivals import Arrivals, Arriving, Came, LateSides, Produced
-from stateflow.operators.joins.joined_rows import JoinedRows, nobody
+from stateflow.operators.joins.arrivals import Arrivals, Arriving, Came, Produced
+from stateflow.operators.joins.joined_rows import nobody
+from stateflow.operators.joins.joining import Joining
 from stateflow.operators.joins.pairs import Times, pairs
 from stateflow.operators.joins.partners import Partners
 from stateflow.operators.joins.row_blocks import Rows, both
@@ -21,29 +22,25 @@ from stateflow.operators.joins.row_state import SideOfBlocks
 from stateflow.operators.joins.waiting_rows import Read, WaitingRows
 from stateflow.operators.ready.grouping.groups import grouped
 from stateflow.operators.ready.windows.windowed import NEVER, watermark_of
-from stateflow.pipelines.processes.columnar import ColumnarContext, ColumnarOperator
+from stateflow.pipelines.processes.columnar import ColumnarContext
 from stateflow.pipelines.ready.joins import DUE, IntervalJoin
 
 _SHORTEST = 1_000_000
 """No bucket is shorter than a second: rows that come together shall lie together."""
 
 
-class IntervalJoined(ColumnarOperator):
-    null_keys = True
+class IntervalJoined(Joining):
+    _declared: IntervalJoin
     chunk_rows = 500_000
 
     def __init__(self, declared: IntervalJoin, read: Set[str]) -> None:
-        self.states = declared.states
-        self._declared = declared
+        super().__init__(declared, read)
         self._least, self._most = declared.least, declared.most
         # As long as the bounds are apart: a row's partners are in two buckets at most.
         width = max(declared.most - declared.least, _SHORTEST)
-        self._waiting = WaitingRows(declared.where, declared.left, declared.right, width, self._due)
-        self._arriving = Arriving(declared, self._waiting.layouts)
-        self._joined = JoinedRows(declared)
+        self._waiting = WaitingRows(declared.where, self._layouts, width, self._due)
+        self._arriving = Arriving(declared, self._layouts)
         self._partners = Partners(declared)
-        self._late = LateSides(frozenset(read))
-        self._key = list(declared.key_columns)
 
     def _due(self, side: int, times: Any) -> Any:
         """For each row: the watermark from which on no partner of it can come any more."""
@@ -61,8 +58,8 @@ class IntervalJoined(ColumnarOperator):
 
     def _join(self, came: Arrivals, states: Mapping[str, Any], watermark: int) -> Produced:
         owners, read, own = self._read(came, states)
-        left = _Joining(came.left, read.left, owners, own[0])
-        right = _Joining(came.right, read.right, owners, own[1])
+        left = _Taking(came.left, read.left, owners, own[0])
+        right = _Taking(came.right, read.right, owners, own[1])
         for some_left, some_right in self._pairs(left, right):
             at_left, at_right = self._partners.among(
                 came.keys, left.owners[some_left], left.rows, some_left, right.rows, some_right
@@ -98,7 +95,7 @@ class IntervalJoined(ColumnarOperator):
         ends = len(left.owners), len(left.owners) + len(right.owners)
         return owner_of, read, (groups.ids[: ends[0]], groups.ids[ends[0] : ends[1]])
 
-    def _pairs(self, left: _Joining, right: _Joining) -> Any:
+    def _pairs(self, left: _Taking, right: _Taking) -> Any:
         """Pairs of rows within the bounds of each other; at least one row of a pair came now."""
         fresh = left.of_new()
         for at_left, at_right in pairs(fresh, right.times(), self._least, self._most):
@@ -109,8 +106,8 @@ class IntervalJoined(ColumnarOperator):
     def _keep(
         self,
         keys: pa.Table,
-        left: _Joining,
-        right: _Joining,
+        left: _Taking,
+        right: _Taking,
         read: Read,
         states: Mapping[str, Any],
         watermark: int,
@@ -144,11 +141,11 @@ class IntervalJoined(ColumnarOperator):
             kept.append(SideOfBlocks(rows, side.blocks[chosen]))
         self._waiting.write(states, read, kept[0], kept[1], touched)
 
-    def _of_left(self, keys: pa.Table, left: _Joining, right: _Joining, places: Any) -> pa.Table:
+    def _of_left(self, keys: pa.Table, left: _Taking, right: _Taking, places: Any) -> pa.Table:
         owners = pa.array(left.owners[places])
         return self._joined.rows(keys.take(owners), left.rows, places, right.rows, nobody(len(places)))
 
-    def _of_right(self, keys: pa.Table, left: _Joining, right: _Joining, places: Any) -> pa.Table:
+    def _of_right(self, keys: pa.Table, left: _Taking, right: _Taking, places: Any) -> pa.Table:
         owners = pa.array(right.owners[places])
         return self._joined.rows(keys.take(owners), left.rows, nobody(len(places)), right.rows, places)
 
@@ -172,7 +169,7 @@ class IntervalJoined(ColumnarOperator):
         states[DUE].delete_due(watermark)
 
 
-class _Joining:
+class _Taking:
     """The rows of one side that take part in a batch: those of the blocks first, then those that came."""
 
     def __init__(self, came: Came, stored: SideOfBlocks, owner_of: Any, own: Any) -> None:

@@ -9,27 +9,22 @@ import numpy as np
 import pyarrow as pa
 
 from stateflow.operators.joins.arrivals import Arriving, Produced
-from stateflow.operators.joins.joined_rows import JoinedRows
+from stateflow.operators.joins.joining import Joining
 from stateflow.operators.joins.newest import newest
-from stateflow.operators.joins.row_blocks import RowBlocks, both
-from stateflow.operators.joins.row_state import RowState, SideOfBlocks
+from stateflow.operators.joins.row_blocks import both
+from stateflow.operators.joins.row_state import SideOfBlocks
 from stateflow.operators.ready.windows.windowed import NEVER
-from stateflow.pipelines.processes.columnar import ColumnarContext, ColumnarOperator
+from stateflow.pipelines.processes.columnar import ColumnarContext
 from stateflow.pipelines.ready.joins import VERSIONS, LatestJoin
 
 
-class LatestJoined(ColumnarOperator):
+class LatestJoined(Joining):
     """`versions` has one right row per key."""
 
-    null_keys = True
-
     def __init__(self, declared: LatestJoin) -> None:
-        self.states = declared.states
-        self._declared = declared
-        left, right = (RowBlocks.of_side(side) for side in (declared.left, declared.right))
-        self._arriving = Arriving(declared, (left, right))
-        self._stored = RowState(declared.where, right)
-        self._joined = JoinedRows(declared)
+        super().__init__(declared)
+        self._arriving = Arriving(declared, self._layouts)
+        self._versions = self._stored[1]
         self._has_order = bool(declared.right.order)
 
     def process_both(
@@ -39,7 +34,7 @@ class LatestJoined(ColumnarOperator):
         yield from self._joined.without_key(came.without_key)
         if not len(came.keys):
             return
-        stored = self._stored.read(states[VERSIONS].get(came.keys))
+        stored = self._versions.read(states[VERSIONS].get(came.keys))
         rows, owners = both(stored.rows, came.right.rows), np.concatenate((stored.blocks, came.right.owners))
         old = len(stored.rows)
         if not self._has_order:
@@ -49,7 +44,7 @@ class LatestJoined(ColumnarOperator):
         best = newest(rows, numbers, len(there), self._declared.right.order_by)
         fresh = np.flatnonzero(best >= old)
         if len(fresh):
-            values = self._stored.values(
+            values = self._versions.values(
                 SideOfBlocks(rows.take(best[fresh]), np.arange(len(fresh))), len(fresh)
             )
             states[VERSIONS].put(came.keys.take(pa.array(there[fresh])), values)

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from stateflow.operators.joins.row_blocks import Rows
 from stateflow.operators.ready.grouping.groups import grouped, whole
@@ -41,19 +40,8 @@ def newest(rows: Rows, owners: Any, size: int, order_by: Sequence[str] = ()) -> 
 
 def _ordered(rows: Rows, order_by: Sequence[str]) -> list[tuple[Any, bool]]:
     """The columns that order the rows, each with whether its smallest value is the last."""
-    return [(_comparable(whole(rows.columns[by.removeprefix("-")])), by.startswith("-")) for by in order_by]
+    return [(whole(rows.columns[by.removeprefix("-")]), by.startswith("-")) for by in order_by]
 
 
 def _content(rows: Rows) -> list[tuple[Any, bool]]:
-    return [(_comparable(whole(column)), False) for column in rows.columns.columns]
-
-
-def _comparable(column: Any) -> Any:
-    """The column, or numbers that sort as its values do."""
-    if not pa.types.is_decimal(column.type):
-        return column
-    encoded = column.dictionary_encode()
-    order = pc.sort_indices(encoded.dictionary).to_numpy()
-    ranks = np.empty(len(order), dtype=np.int64)
-    ranks[order] = np.arange(len(order))
-    return pa.array(ranks).take(encoded.indices)
+    return [(whole(column), False) for column in rows.columns.columns]

@@ -18,7 +18,7 @@ from stateflow.operators.joins.row_state import SideOfBlocks, empty_rows, in_blo
 from stateflow.operators.ready.grouping.groups import grouped, whole
 from stateflow.operators.ready.windows.assigning import instants
 from stateflow.operators.ready.windows.windowed import micros
-from stateflow.pipelines.ready.joins import BUCKET, DUE, WAITING, Side
+from stateflow.pipelines.ready.joins import BUCKET, DUE, WAITING
 from stateflow.state.values.kept_rows import BETWEEN
 
 FAR = (1 << 63) - 1
@@ -40,10 +40,10 @@ class WaitingRows:
     """`due_of` turns times of a side's rows (0 is the left side) into the instants when these rows leave."""
 
     def __init__(
-        self, where: str, left: Side, right: Side, width: int, due_of: Callable[[int, Any], Any]
+        self, where: str, layouts: tuple[RowBlocks, ...], width: int, due_of: Callable[[int, Any], Any]
     ) -> None:
         self._where = where
-        self.layouts = tuple(RowBlocks.of_side(side) for side in (left, right))
+        self.layouts = layouts
         self._text = BETWEEN.join(layout.text for layout in self.layouts)
         self._width = width
         self._due_of = due_of

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from stateflow.operators.joins.arrivals import Arriving, Came, LateSides, Produced
-from stateflow.operators.joins.joined_rows import JoinedRows
-from stateflow.operators.joins.row_blocks import RowBlocks, both
-from stateflow.operators.joins.row_state import RowState, SideOfBlocks, empty_rows
+from stateflow.operators.joins.arrivals import Arriving, Came, Produced
+from stateflow.operators.joins.joining import Joining
+from stateflow.operators.joins.row_blocks import both
+from stateflow.operators.joins.row_state import SideOfBlocks, empty_rows
 from stateflow.operators.ready.grouping.groups import grouped, whole
 from stateflow.operators.ready.windows.assigning import assigned, instants, newest_end, oldest_end, starts
 from stateflow.operators.ready.windows.partly_late import misses_windows
 from stateflow.operators.ready.windows.windowed import AT, NEVER, later, micros, watermark_of
-from stateflow.pipelines.processes.columnar import ColumnarContext, ColumnarOperator
+from stateflow.pipelines.processes.columnar import ColumnarContext
 from stateflow.pipelines.ready.joined_columns import LEFT, RIGHT
 from stateflow.pipelines.ready.joins import WindowJoin
 from stateflow.pipelines.ready.operators import WINDOW_END, WINDOW_START
@@ -25,24 +25,18 @@ from stateflow.pipelines.ready.windows import STRICT
 _SIDES = (LEFT, RIGHT)
 
 
-class WindowJoined(ColumnarOperator):
+class WindowJoined(Joining):
     """`left` and `right` have the rows of each input by the end of their window and by key."""
 
-    null_keys = True
+    _declared: WindowJoin
     chunk_rows = 500_000
 
     def __init__(self, declared: WindowJoin, read: Set[str]) -> None:
-        self.states = declared.states
+        super().__init__(declared, read)
         self.waits = declared.lateness
-        self._declared = declared
         self._window = declared.window
-        layouts = tuple(RowBlocks.of_side(side) for side in (declared.left, declared.right))
         last_end = oldest_end if declared.late == STRICT else newest_end
-        self._arriving = Arriving(declared, layouts, lambda times: last_end(declared.window, times))
-        self._stored = tuple(RowState(declared.where, layout) for layout in layouts)
-        self._joined = JoinedRows(declared)
-        self._late = LateSides(frozenset(read))
-        self._key = list(declared.key_columns)
+        self._arriving = Arriving(declared, self._layouts, lambda times: last_end(declared.window, times))
 
     def process_both(
         self, left: pa.Table, right: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext

@@ -10,34 +10,43 @@ import pyarrow as pa
 from stateflow.operators.ready.grouping.groups import grouped, whole
 from stateflow.operators.ready.grouping.keys import key_columns, one_of_each
 from stateflow.operators.ready.grouping.latest_rows import LatestRows
-from stateflow.operators.ready.grouping.winners import takes_over, winners
+from stateflow.operators.ready.grouping.winners import displaces, winners
+from stateflow.operators.ready.windows.assigning import INSTANT, event_times
 from stateflow.operators.ready.windows.stored_rows import StoredRows
 from stateflow.pipelines.processes.columnar import ColumnarContext, ColumnarOperator
 from stateflow.pipelines.ready.latest import Latest
-from stateflow.pipelines.ready.operators import stored_name
+from stateflow.pipelines.ready.operators import ROW_TIME, Deduplicate, stored_name
 
 
 class LatestOfEach(ColumnarOperator):
-    def __init__(self, declared: Latest) -> None:
+    """Of a deduplication without an end the last row by event time, of others by the declared order."""
+
+    def __init__(self, declared: Latest | Deduplicate) -> None:
         self.states = declared.states
+        (self._state,) = declared.states
         self._key = declared.key
-        self._state = declared.state
-        self._stored = StoredRows(declared.uid, declared.rows, declared.kept)
-        order = [(stored_name(by.removeprefix("-")), by.startswith("-")) for by in declared.order]
+        self._time, by = (declared.time, ()) if isinstance(declared, Deduplicate) else ("", declared.order)
+        self._stored = StoredRows(declared.uid, declared.rows, declared.kept, self._time)
+        order = [(stored_name(each.removeprefix("-")), each.startswith("-")) for each in by]
+        if self._time:
+            order.append((ROW_TIME, False))
         # Of rows at the same place the one with the largest values is the last, column after column.
-        self._order = [*order, *((name, False) for name in self._stored.names)]
+        order += [(name, False) for name in self._stored.names]
+        # Its first column tells whether there is a row.
+        self._order = [(self._stored.names[0], False), *order]
         self._latest = LatestRows(declared.key, declared.key_columns)
 
     def process(self, rows: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext) -> Iterator[pa.Table]:
         columns = key_columns(rows, self._key)
         groups = grouped(columns, rows.num_rows)
         stored = self._stored.of_rows(rows)
+        if self._time:
+            times, valid = event_times(rows, self._time)
+            stored = stored.append_column(ROW_TIME, pa.array(times, INSTANT, mask=~valid))
         best = winners(self._ordered(stored), groups.ids, groups)
         keys, after = one_of_each(columns, self._key, best), stored.take(pa.array(best))
-        before = states[self._state].get(keys)
-        is_new = whole(before[self._stored.names[0]]).is_null().to_numpy(zero_copy_only=False)
-        wins = takes_over(self._ordered(before), [whole(after[name]) for name, _ in self._order])
-        changed = pa.array(wins | is_new)
+        before = self._ordered(states[self._state].get(keys))
+        changed = pa.array(displaces(before, [after[name] for name, _ in self._order]))
         states[self._state].put(keys.filter(changed), after.filter(changed))
         yield from self._latest.put(rows.take(pa.array(best).filter(changed)), rows)
 

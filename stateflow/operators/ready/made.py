@@ -8,7 +8,7 @@ from stateflow.operators.ready.latest import LatestOfEach
 from stateflow.operators.ready.running import RunningAggregates
 from stateflow.operators.ready.top import TopRows
 from stateflow.operators.ready.windows.counted import CountedAggregates
-from stateflow.operators.ready.windows.deduplicating import Deduplicated, FirstToCome, LastSoFar
+from stateflow.operators.ready.windows.deduplicating import Deduplicated, FirstToCome
 from stateflow.operators.ready.windows.late_rows import LateRows, late_rows_of
 from stateflow.operators.ready.windows.sessions import SessionAggregates
 from stateflow.operators.ready.windows.sliced import SlicedAggregates
@@ -37,14 +37,12 @@ def runnable(operator: ColumnarOperator, read: Set[str]) -> ColumnarOperator:
             return WindowedAggregates(operator, late_rows_of(operator, read))
         case Deduplicate(time=""):
             return FirstToCome(operator)
-        case Deduplicate(keep="last", within=None):
-            return LastSoFar(operator)
+        case Deduplicate(keep="last", within=None) | Latest():
+            return LatestOfEach(operator)
         case Deduplicate():
             return Deduplicated(operator, LateRows(wanted=LATE in read))
         case WindowCode(inner=WindowAggregate() as inner):
             return CodePerWindow(operator, runnable(inner, read))
-        case Latest():
-            return LatestOfEach(operator)
         case Top():
             return TopRows(operator)
     return operator

@@ -14,7 +14,7 @@ from stateflow.operators.ready.aggregates.distinct import Seen
 from stateflow.operators.ready.grouping.dead_letters import letters_of
 from stateflow.operators.ready.grouping.failed_groups import FailedGroups
 from stateflow.operators.ready.grouping.groups import grouped
-from stateflow.operators.ready.grouping.keys import key_columns, one_of_each
+from stateflow.operators.ready.grouping.keys import columns_of, key_columns, one_of_each
 from stateflow.operators.ready.grouping.latest_rows import LatestRows
 from stateflow.pipelines.processes.columnar import ColumnarContext
 from stateflow.pipelines.ready.operators import RunningAggregate
@@ -48,11 +48,7 @@ class RunningAggregates(Combinable):
         self.groups += max(groups.size, seen.values)
         seen.keep()
         state.put(keys, merged)
-        yield from self._latest.put(pa.table({**_columns(keys), **results}), came)
+        yield from self._latest.put(pa.table({**columns_of(keys), **results}), came)
 
     def fire(self, states: Mapping[str, Any], ctx: ColumnarContext) -> Iterator[pa.Table]:
         yield from self._latest.rest()
-
-
-def _columns(table: pa.Table) -> dict[str, Any]:
-    return dict(zip(table.column_names, table.columns, strict=True))

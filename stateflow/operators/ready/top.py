@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from stateflow.operators.ready.grouping.groups import grouped, whole
-from stateflow.operators.ready.grouping.keys import key_columns, one_of_each
+from stateflow.operators.ready.grouping.keys import columns_of, key_columns, one_of_each
 from stateflow.operators.ready.grouping.latest_rows import LatestRows
 from stateflow.operators.ready.grouping.ordered_values import codes, in_order, ranks
 from stateflow.operators.ready.windows.stored_rows import StoredRows
@@ -83,9 +83,7 @@ class TopRows(ColumnarOperator):
         at = pa.array(rows)
         owners = keys.take(pa.array(listed.ids[rows]))
         stored = listed.rows.take(at)
-        both = dict(zip(owners.column_names, owners.columns, strict=True))
-        both.update(zip(stored.column_names, stored.columns, strict=True))
-        out = self._stored.rows(pa.table(both))
+        out = self._stored.rows(pa.table(columns_of(owners, stored)))
         out = out.append_column(self._declared.rank, pa.array(np.concatenate((was[gone], ranked[new])) + 1))
         operations = [pa.repeat(DELETE, len(gone)), pa.repeat(UPSERT, len(new))]
         return out.append_column(OPERATION, pa.chunked_array(operations, pa.string()))

@@ -33,7 +33,6 @@ class Latest(ReadyOperator):
     """The columns that order the rows; one that begins with a minus descends."""
     kept: tuple[str, ...] = ()
     """The columns beside the key."""
-    state: str = NEWEST
 
     @property
     def fixed(self) -> Mapping[str, str]:
@@ -59,4 +58,4 @@ def latest(keyed: KeyedRows, *, time: str, queryable: str, ttl: str | timedelta 
     columns = {ROW_THERE: bool, **stored_columns(uid, rows, kept)}
     former = former_columns(rows, kept)
     layout = ColumnLayout(columns, ttl=expiry, queryable=bool(queryable), renamed=former)
-    return Latest(uid, keyed.key(), rows, rows, {name: layout}, rows.names, keyed.columns, order, kept, name)
+    return Latest(uid, keyed.key(), rows, rows, {name: layout}, rows.names, keyed.columns, order, kept)

@@ -14,17 +14,19 @@ from stateflow.operators.combined import COUNTED, is_combined
 from stateflow.operators.engine import REPEATED
 from stateflow.operators.ready.aggregates.collected import Collected, Frequencies
 from stateflow.operators.ready.aggregates.combined_partials import given_parts
-from stateflow.operators.ready.aggregates.decimals import DecimalMean, DecimalSum, decimals
+from stateflow.operators.ready.aggregates.decimals import DecimalMean, DecimalSum
 from stateflow.operators.ready.aggregates.distinct import Seen, counted_before, counted_in
 from stateflow.operators.ready.aggregates.distinct_sketch import DistinctSketch
 from stateflow.operators.ready.aggregates.encoded_rows import EncodedRows
 from stateflow.operators.ready.aggregates.inputs import Inputs
+from stateflow.operators.ready.aggregates.kept_columns import restored
 from stateflow.operators.ready.aggregates.own import Own
 from stateflow.operators.ready.aggregates.partials import CountedRows, Kernel, kernel_of
 from stateflow.operators.ready.aggregates.quantiles import Quantile
 from stateflow.operators.ready.aggregates.row_frames import heading
 from stateflow.operators.ready.grouping.failed_groups import FailedCode, FailedGroups, Failure, OverflowedSum
 from stateflow.operators.ready.grouping.groups import Groups, whole
+from stateflow.operators.ready.grouping.keys import columns_of
 from stateflow.pipelines.ready.aggregates import Aggregated
 from stateflow.pipelines.ready.operators import WINDOW_END, WINDOW_START
 
@@ -93,7 +95,7 @@ class Accumulator:
             ids = groups.ids[chosen]
             of_rows = keys.take(pa.array(ids))
             reduced = plain.reduce(plain._partials(rows.filter(pa.array(chosen)), of_rows), ids, of_rows)
-            columns.update(zip(reduced.column_names, reduced.columns, strict=True))
+            columns.update(columns_of(reduced))
         unseen = seen.unseen(counted_before(self._distinct, rows, groups), keys)
         for each, kernel in self._aggregates:
             if each.name in unseen:
@@ -158,11 +160,7 @@ class Accumulator:
         for each, kernel in self._aggregates:
             parts = [whole(partials[name]) for name in each.partials]
             result = self._named(each, keys, kernel.result, parts)
-            if each.result == "date":
-                result = result.cast(pa.int32()).view(pa.date32())
-            elif each.result.startswith("decimal") and pa.types.is_binary(result.type):
-                result = decimals(result, arrow_type(each.result))
-            out[each.name] = result
+            out[each.name] = restored(result, arrow_type(each.result))
         return out
 
     def _named(self, each: Aggregated, keys: pa.Table, code: Callable[..., Any], *given: Any) -> Any:

@@ -12,6 +12,7 @@ import pyarrow as pa
 from stateflow.operators.ready.aggregates.accumulator import Accumulator, window_text
 from stateflow.operators.ready.grouping.dead_letters import dead_letter, key_of, put_out
 from stateflow.operators.ready.grouping.failed_groups import FailedGroups
+from stateflow.operators.ready.grouping.keys import columns_of
 from stateflow.pipelines.processes.columnar import ColumnarContext
 from stateflow.pipelines.ready.operators import WINDOW_END, WINDOW_START
 
@@ -27,7 +28,7 @@ class Closing:
         self, keys: pa.Table, starts: Any, ends: Any, partials: pa.Table, ctx: ColumnarContext
     ) -> Produced:
         """`starts` and `ends` are Arrow columns of instants."""
-        windows = pa.table({**_columns(keys), WINDOW_START: starts, WINDOW_END: ends})
+        windows = pa.table({**columns_of(keys), WINDOW_START: starts, WINDOW_END: ends})
         while True:
             try:
                 results = self._accumulator.results(partials, windows)
@@ -36,7 +37,7 @@ class Closing:
                 yield from self.lost(failed, windows, ctx)
                 stays = pa.array(~failed.among(np.arange(len(windows))))
                 windows, partials = windows.filter(stays), partials.filter(stays)
-        yield pa.table({**_columns(windows), **results})
+        yield pa.table({**columns_of(windows), **results})
 
     def lost(self, failed: FailedGroups, windows: pa.Table, ctx: ColumnarContext) -> Produced:
         """Windows that cannot come out. Their rows are gone, so the dead letter names the window."""
@@ -54,7 +55,3 @@ class Closing:
                 for at, failure in failed.items()
             ]
         )
-
-
-def _columns(table: pa.Table) -> dict[str, Any]:
-    return dict(zip(table.column_names, table.columns, strict=True))

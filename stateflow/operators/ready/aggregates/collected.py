@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from stateflow.operators.ready.aggregates.kept_columns import restored
 from stateflow.operators.ready.aggregates.partials import CountedRows, Parts
 from stateflow.operators.ready.grouping.groups import Groups, grouped, whole
 from stateflow.operators.ready.grouping.ordered_values import ranks
@@ -107,15 +108,7 @@ def _plain_type(kind: Any) -> Any:
 
 def _typed(column: Any, kind: Any) -> Any:
     """The values in the type that comes out."""
-    if pa.types.is_timestamp(kind):
-        return column.cast(pa.int64()).view(kind)
-    if pa.types.is_date(kind):
-        return column.cast(pa.int32()).view(kind)
-    if pa.types.is_decimal(kind):
-        from stateflow.operators.ready.aggregates.decimals import decimals
-
-        return decimals(column, kind)
-    return column.cast(kind)
+    return column.view(kind) if pa.types.is_timestamp(kind) else restored(column, kind).cast(kind)
 
 
 def _blobs(ids: Any, columns: list[Any], size: int) -> Any:

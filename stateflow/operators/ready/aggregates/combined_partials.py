@@ -28,7 +28,7 @@ def given_parts(each: Aggregated, rows: pa.Table) -> Parts:
             if each.scale is None:
                 return [pc.fill_null(sums, 0.0), counts]
             return [kept(sums), counts]
-    return [_widest(column) for column in columns]
+    return [kept(column) for column in columns]
 
 
 def _of_halves(low: Any, high: Any) -> Any:
@@ -40,7 +40,3 @@ def _of_halves(low: Any, high: Any) -> Any:
     if bool(beyond.any()):
         raise OverflowedSum(np.flatnonzero(beyond).tolist())
     return pa.array((upper << 32) | (lower & ((1 << 32) - 1)), mask=~valid)
-
-
-def _widest(column: Any) -> Any:
-    return column.cast(pa.int64()) if pa.types.is_integer(column.type) else kept(column)

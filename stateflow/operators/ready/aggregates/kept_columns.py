@@ -1,4 +1,4 @@
-"""A column's values in the type that the state keeps."""
+"""A column's values in the type that the state keeps, and back."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from stateflow.operators.ready.aggregates.decimals import stored
+from stateflow.operators.ready.aggregates.decimals import decimals, stored
+from stateflow.operators.ready.grouping.keys import typed
 from stateflow.state.keys.arrow_types import ARROW
 
 
@@ -14,8 +15,21 @@ def kept(column: Any) -> Any:
     kind = column.type
     if pa.types.is_date(kind):
         return column.cast(pa.date32()).view(pa.int32()).cast(pa.int64())
-    if pa.types.is_timestamp(kind) and kind != ARROW["datetime"]:
-        return column.cast(ARROW["datetime"])
-    if pa.types.is_large_string(kind):
-        return column.cast(pa.string())
-    return stored(column) if pa.types.is_decimal(kind) else column
+    if pa.types.is_decimal(kind):
+        return stored(column)
+    if pa.types.is_timestamp(kind):
+        return typed(column, ARROW["datetime"])
+    if pa.types.is_integer(kind):
+        return typed(column, pa.int64())
+    if pa.types.is_floating(kind):
+        return typed(column, pa.float64())
+    return typed(column, pa.string()) if pa.types.is_large_string(kind) else column
+
+
+def restored(column: Any, kind: Any) -> Any:
+    """The values in the type that rows have."""
+    if pa.types.is_date(kind):
+        return column.cast(pa.int32()).view(pa.date32())
+    if pa.types.is_decimal(kind):
+        return decimals(column, kind) if pa.types.is_binary(column.type) else column
+    return column

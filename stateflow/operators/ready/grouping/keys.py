@@ -17,11 +17,18 @@ Key = Sequence[tuple[str, str]]
 
 def key_columns(rows: pa.Table, key: Key) -> list[Any]:
     """Each key column as one array of the type that the key has."""
-    return [_typed(whole(rows[name]), ARROW[kind]) for name, kind in key]
+    return [typed(rows[name], ARROW[kind]) for name, kind in key]
 
 
-def _typed(column: Any, kind: Any) -> Any:
-    return column if column.type == kind else column.cast(kind)
+def typed(column: Any, kind: Any) -> Any:
+    """The column as one array of that type."""
+    array = whole(column)
+    return array if array.type == kind else array.cast(kind)
+
+
+def columns_of(*tables: pa.Table) -> dict[str, Any]:
+    """By name the columns of tables that have the same number of rows."""
+    return {name: table[name] for table in tables for name in table.column_names}
 
 
 def one_of_each(columns: Sequence[Any], key: Key, firsts: Any) -> pa.Table:

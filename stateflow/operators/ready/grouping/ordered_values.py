@@ -19,7 +19,7 @@ class OrderedValues:
     type: Any
     """The Arrow type of the values."""
     dictionary: Any = None
-    """For text and bytes: the sorted values. Each of `numbers` is a place among them."""
+    """For texts, bytes and decimals: the sorted values. Each of `numbers` is a place among them."""
 
     def values(self, numbers: Any) -> Any:
         """The values, as Arrow has them, of some of the numbers."""
@@ -38,7 +38,7 @@ def ordered(column: Any) -> OrderedValues:
         return OrderedValues(
             column.to_numpy(zero_copy_only=False).astype(np.float64, copy=False), pa.float64()
         )
-    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+    if pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_decimal(kind):
         encoded = column.dictionary_encode()
         order = pc.sort_indices(encoded.dictionary)
         ranks = np.empty(len(order), dtype=np.int64)

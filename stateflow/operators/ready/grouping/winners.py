@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from stateflow.operators.ready.grouping.groups import Groups
+from stateflow.operators.ready.grouping.groups import Groups, whole
 from stateflow.operators.ready.grouping.ordered_values import largest, lower, ordered, same, smallest
 
 Order = Sequence[tuple[Any, bool]]
@@ -41,6 +41,12 @@ def _best(column: Any, ids: Any, groups: Groups, *, least: bool) -> Any:
     keep[~valid] = is_null[ids[~valid]]
     keep[valid] = same(values, best[there]) & ~is_null[there]
     return keep
+
+
+def displaces(before: Order, after: Sequence[Any]) -> Any:
+    """Row by row, whether `before` has no row, or `after` wins against it. The first column of a row is never null."""
+    missing = before[0][0].is_null().to_numpy(zero_copy_only=False)
+    return takes_over(before, [whole(column) for column in after]) | missing
 
 
 def takes_over(before: Order, after: Sequence[Any]) -> Any:

@@ -13,18 +13,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from stateflow.operators.ready.aggregates.accumulator import Accumulator
-from stateflow.operators.ready.aggregates.closing import Closing, Produced
+from stateflow.operators.ready.aggregates.closing import Produced
 from stateflow.operators.ready.grouping.dead_letters import letters_of
 from stateflow.operators.ready.grouping.failed_groups import FailedGroups
 from stateflow.operators.ready.grouping.groups import Groups, grouped, whole
 from stateflow.operators.ready.grouping.keys import key_columns, one_of_each
 from stateflow.operators.ready.grouping.ordered_values import ranks
+from stateflow.operators.ready.windows.aggregating import Aggregating
 from stateflow.operators.ready.windows.assigning import event_times, instants
 from stateflow.operators.ready.windows.late_rows import LateRows
 from stateflow.operators.ready.windows.stored_rows import StoredRows
 from stateflow.operators.ready.windows.windowed import AT, NEVER, later, micros, watermark_of
-from stateflow.pipelines.processes.columnar import ColumnarContext, ColumnarOperator
+from stateflow.pipelines.processes.columnar import ColumnarContext
 from stateflow.pipelines.ready.operators import (
     FILLED,
     FIRST_TIME,
@@ -38,17 +38,11 @@ from stateflow.pipelines.ready.windows import Counted
 _ROW = "_sf_row"
 
 
-class CountedAggregates(ColumnarOperator):
+class CountedAggregates(Aggregating):
     def __init__(self, declared: WindowAggregate, late: LateRows) -> None:
         assert isinstance(declared.window, Counted)
-        self.states = declared.states
-        self.waits = declared.lateness
-        self._declared = declared
-        self._late = late
-        self._key = declared.key
+        super().__init__(declared, late)
         self._n = declared.window.n
-        self._accumulator = Accumulator(declared.where, declared.aggregates, diverts=declared.diverts)
-        self._closing = Closing(declared.uid, self._accumulator)
         kept = tuple(n for n in declared.reads if n not in (*declared.key_columns, declared.time))
         self._stored = StoredRows(declared.uid, declared.needed(frozenset()), kept, declared.time)
 

@@ -16,10 +16,9 @@ import numpy as np
 import pyarrow as pa
 
 from stateflow.operators.ready.grouping.groups import grouped, whole
-from stateflow.operators.ready.grouping.keys import key_columns, one_of_each
-from stateflow.operators.ready.grouping.latest_rows import LatestRows
-from stateflow.operators.ready.grouping.winners import takes_over, winners
-from stateflow.operators.ready.windows.assigning import INSTANT, event_times, instants
+from stateflow.operators.ready.grouping.keys import columns_of, key_columns, one_of_each
+from stateflow.operators.ready.grouping.winners import displaces, winners
+from stateflow.operators.ready.windows.assigning import event_times, instants
 from stateflow.operators.ready.windows.late_rows import LateRows
 from stateflow.operators.ready.windows.stored_rows import StoredRows
 from stateflow.operators.ready.windows.windowed import AT, NEVER, micros, watermark_of
@@ -42,35 +41,11 @@ class FirstToCome(ColumnarOperator):
         groups = grouped(columns, rows.num_rows)
         keys = one_of_each(columns, self._key, groups.firsts)
         is_new = whole(states["groups"].get(keys)[UNTIL]).is_null()
-        best = winners(_smallest(self._stored.of_rows(rows)), groups.ids, groups)
+        order = [(whole(column), True) for column in self._stored.of_rows(rows).columns]
+        best = winners(order, groups.ids, groups)
         fresh = keys.filter(is_new)
         states["groups"].put(fresh, pa.table({UNTIL: instants(np.full(len(fresh), FOREVER))}))
         yield rows.take(pa.array(best).filter(is_new))
-
-
-class LastSoFar(ColumnarOperator):
-    """Without an end of the groups: the last row of each key by event time, put out again whenever it changes."""
-
-    def __init__(self, declared: Deduplicate) -> None:
-        self.states = declared.states
-        self._key = declared.key
-        self._time = declared.time
-        self._stored = StoredRows(declared.uid, declared.rows, declared.kept, declared.time)
-        self._latest = LatestRows(declared.key, declared.key_columns)
-
-    def process(self, rows: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
-        times, valid = event_times(rows, self._time)
-        columns = key_columns(rows, self._key)
-        groups = grouped(columns, rows.num_rows)
-        stored = self._stored.of_rows(rows).add_column(1, ROW_TIME, pa.array(times, INSTANT, mask=~valid))
-        best = winners(_largest(stored), groups.ids, groups)
-        keys, after = one_of_each(columns, self._key, best), stored.take(pa.array(best))
-        wins = _wins(_largest(states["groups"].get(keys)), after)
-        states["groups"].put(keys.filter(wins), after.filter(wins))
-        yield from self._latest.put(rows.take(pa.array(best).filter(wins)), rows)
-
-    def fire(self, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
-        yield from self._latest.rest()
 
 
 class Deduplicated(ColumnarOperator):
@@ -84,7 +59,9 @@ class Deduplicated(ColumnarOperator):
         self._key = declared.key
         self._is_last = declared.keep == "last"
         self._stored = StoredRows(declared.uid, declared.rows, declared.kept, declared.time)
-        self._ordered = _largest if self._is_last else _smallest
+
+    def _ordered(self, stored: pa.Table) -> list[tuple[Any, bool]]:
+        return [(whole(column), not self._is_last) for column in stored.columns]
 
     def process(self, rows: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
         times, valid = event_times(rows, self._declared.time)
@@ -96,12 +73,9 @@ class Deduplicated(ColumnarOperator):
         groups = grouped([*columns, pa.array(times)], rows.num_rows)
         stored = self._stored.of_rows(rows)
         best = winners(self._ordered(stored), groups.ids, groups)
-        keys, at, after = (
-            one_of_each(columns, self._key, best),
-            instants(times[best]),
-            stored.take(pa.array(best)),
-        )
-        wins = _wins(self._ordered(states["waiting"].get(keys, at=at)), after)
+        keys, after = one_of_each(columns, self._key, best), stored.take(pa.array(best))
+        at = instants(times[best])
+        wins = pa.array(displaces(self._ordered(states["waiting"].get(keys, at=at)), after.columns))
         states["waiting"].put(keys.filter(wins), after.filter(wins), at=at.filter(wins))
 
     def fire(self, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
@@ -161,7 +135,7 @@ class Deduplicated(ColumnarOperator):
         states["groups"].put(keys, kept.append_column(UNTIL, instants(cut.until)))
         over = order[ends_group]
         owners = keys.take(pa.array(every_id[ends_group]))
-        return self._stored.rows(_beside(owners, stored.take(pa.array(over))), every_time[over])
+        return self._stored.rows(pa.table(columns_of(owners, stored.take(pa.array(over)))), every_time[over])
 
     def _end(self, watermark: int, states: Mapping[str, Any]) -> Produced:
         for entries in states["ends"].due(watermark):
@@ -173,7 +147,7 @@ class Deduplicated(ColumnarOperator):
             keys, found = keys.filter(chosen), found.filter(chosen)
             states["groups"].delete(keys)
             if self._is_last:
-                yield self._stored.rows(_beside(keys, found), micros(found[ROW_TIME]))
+                yield self._stored.rows(pa.table(columns_of(keys, found)), micros(found[ROW_TIME]))
         states["ends"].delete_due(watermark)
 
 
@@ -201,25 +175,3 @@ def opened(ids: Any, times: Any, until: Any, within: int | None) -> Opened:
         heads = first[first >= 0]
         opens[heads] = True
         until[ids[heads]] = FOREVER if within is None else np.minimum(times[heads] + within, FOREVER)
-
-
-def _smallest(stored: pa.Table) -> list[tuple[Any, bool]]:
-    return [(whole(column), True) for column in stored.columns]
-
-
-def _largest(stored: pa.Table) -> list[tuple[Any, bool]]:
-    return [(whole(column), False) for column in stored.columns]
-
-
-def _wins(before: list[tuple[Any, bool]], after: pa.Table) -> Any:
-    """True where `before` has no row, or `after` wins against it. The first column of a row is never null."""
-    missing = before[0][0].is_null().to_numpy(zero_copy_only=False)
-    return pa.array(takes_over(before, [whole(column) for column in after.columns]) | missing)
-
-
-def _beside(keys: pa.Table, columns: pa.Table) -> pa.Table:
-    both = [
-        *zip(keys.column_names, keys.columns, strict=True),
-        *zip(columns.column_names, columns.columns, strict=True),
-    ]
-    return pa.table(dict(both))

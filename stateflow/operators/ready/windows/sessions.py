@@ -12,19 +12,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from stateflow.operators.ready.aggregates.accumulator import Accumulator
-from stateflow.operators.ready.aggregates.closing import Closing, Produced
+from stateflow.operators.ready.aggregates.closing import Produced
 from stateflow.operators.ready.grouping.dead_letters import letters_of
 from stateflow.operators.ready.grouping.failed_groups import FailedGroups
 from stateflow.operators.ready.grouping.groups import Groups, grouped
 from stateflow.operators.ready.grouping.keys import key_columns, one_of_each
+from stateflow.operators.ready.windows.aggregating import Aggregating
 from stateflow.operators.ready.windows.assigning import event_times, instants
 from stateflow.operators.ready.windows.late_rows import LateRows
 from stateflow.operators.ready.windows.partly_late import before_sessions
 from stateflow.operators.ready.windows.session_ends import ended
 from stateflow.operators.ready.windows.spans import Merged, Spans
 from stateflow.operators.ready.windows.windowed import NEVER, later, micros, watermark_of
-from stateflow.pipelines.processes.columnar import ColumnarContext, ColumnarOperator
+from stateflow.pipelines.processes.columnar import ColumnarContext
 from stateflow.pipelines.ready.operators import (
     SESSION_END,
     SESSION_START,
@@ -35,17 +35,11 @@ from stateflow.pipelines.ready.windows import Session
 _ROW = "_sf_row"
 
 
-class SessionAggregates(ColumnarOperator):
+class SessionAggregates(Aggregating):
     def __init__(self, declared: WindowAggregate, late: LateRows) -> None:
         assert isinstance(declared.window, Session)
-        self.states = declared.states
-        self.waits = declared.lateness
-        self._declared = declared
-        self._late = late
-        self._key = declared.key
+        super().__init__(declared, late)
         self._gap = declared.window.gap
-        self._accumulator = Accumulator(declared.where, declared.aggregates, diverts=declared.diverts)
-        self._closing = Closing(declared.uid, self._accumulator)
         self._closed_to = NEVER
         """Until when the sessions of the shard are closed. They are before rows come: a late row must not go into a session
         whose end has come."""

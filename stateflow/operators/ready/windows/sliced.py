@@ -13,13 +13,13 @@ import numpy as np
 import pyarrow as pa
 
 from stateflow.operators.combined import Combinable
-from stateflow.operators.ready.aggregates.accumulator import Accumulator
-from stateflow.operators.ready.aggregates.closing import Closing, Produced
+from stateflow.operators.ready.aggregates.closing import Produced
 from stateflow.operators.ready.grouping.dead_letters import letters_of
 from stateflow.operators.ready.grouping.failed_groups import FailedGroups, Failure
 from stateflow.operators.ready.grouping.groups import grouped, whole
 from stateflow.operators.ready.grouping.keys import Key, has_alike, key_columns, one_of_each
 from stateflow.operators.ready.grouping.ordered_values import smallest
+from stateflow.operators.ready.windows.aggregating import Aggregating
 from stateflow.operators.ready.windows.assigning import event_times, instants, newest_end, starts
 from stateflow.operators.ready.windows.late_rows import LateRows
 from stateflow.operators.ready.windows.panes import panes_of
@@ -60,16 +60,10 @@ class _First:
         return first[groups.ids[len(self._ends) :]]
 
 
-class SlicedAggregates(Combinable):
+class SlicedAggregates(Aggregating, Combinable):
     def __init__(self, declared: WindowAggregate, late: LateRows) -> None:
-        self.states = declared.states
-        self.waits = declared.lateness
-        self._declared = declared
-        self._late = late
-        self._key = declared.key
+        super().__init__(declared, late)
         self._panes = panes_of(declared.window)
-        self._accumulator = Accumulator(declared.where, declared.aggregates, diverts=declared.diverts)
-        self._closing = Closing(declared.uid, self._accumulator)
         self._closed_to = NEVER
         """Until when the windows of the shard are out. They are before rows come: a row that is late for one of its windows
         must not go into a pane of it."""

@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from stateflow.operators.arrow_types import arrow_type
 from stateflow.operators.filled import filled
-from stateflow.operators.ready.aggregates.decimals import decimals, stored
+from stateflow.operators.ready.aggregates.kept_columns import kept, restored
 from stateflow.operators.ready.grouping.groups import whole
-from stateflow.operators.ready.windows.assigning import INSTANT, instants
+from stateflow.operators.ready.windows.assigning import instants
 from stateflow.pipelines.ready.operators import ROW_THERE, stored_name
 from stateflow.pipelines.rows.row_type import RowType
 
@@ -32,7 +32,7 @@ class StoredRows:
         """The first column is never null, and so tells whether there is a row."""
         columns: dict[str, Any] = {ROW_THERE: pa.array(np.ones(rows.num_rows, dtype=bool))}
         for name in self._kept:
-            columns[stored_name(name)] = _kept(whole(rows[name]))
+            columns[stored_name(name)] = kept(whole(rows[name]))
         return pa.table(columns)
 
     def rows(self, entries: pa.Table, times: Any = None) -> pa.Table:
@@ -44,28 +44,7 @@ class StoredRows:
                 columns[field.name] = instants(times)
             elif field.name in self._kept:
                 column = whole(entries[stored_name(field.name)])
-                columns[field.name] = _as_it_was(column, field.type)
+                columns[field.name] = restored(column, arrow_type(field.type))
             else:
                 columns[field.name] = entries[field.name]
         return filled(self._uid, pa.table(columns), self._defaults)
-
-
-def _kept(column: Any) -> Any:
-    """The column in a type that state has."""
-    kind = column.type
-    if pa.types.is_date(kind):
-        return column.cast(pa.date32()).view(pa.int32()).cast(pa.int64())
-    if pa.types.is_integer(kind):
-        return column.cast(pa.int64())
-    if pa.types.is_floating(kind):
-        return column.cast(pa.float64())
-    if pa.types.is_decimal(kind):
-        return stored(column)
-    return column.cast(INSTANT) if pa.types.is_timestamp(kind) else column
-
-
-def _as_it_was(column: Any, kind: str) -> Any:
-    """The column in the type that the rows have."""
-    if kind == "date":
-        return column.cast(pa.int32()).view(pa.date32())
-    return decimals(column, arrow_type(kind)) if kind.startswith("decimal") else column

@@ -10,14 +10,14 @@ import numpy as np
 import pyarrow as pa
 
 from stateflow.operators.combined import Combinable
-from stateflow.operators.ready.aggregates.accumulator import Accumulator
-from stateflow.operators.ready.aggregates.closing import Closing, Produced
+from stateflow.operators.ready.aggregates.closing import Produced
 from stateflow.operators.ready.aggregates.distinct import Seen
 from stateflow.operators.ready.grouping.dead_letters import letters_of
 from stateflow.operators.ready.grouping.failed_groups import FailedGroups
 from stateflow.operators.ready.grouping.groups import grouped, whole
-from stateflow.operators.ready.grouping.keys import key_columns, one_of_each
+from stateflow.operators.ready.grouping.keys import columns_of, key_columns, one_of_each
 from stateflow.operators.ready.grouping.latest_rows import LatestRows
+from stateflow.operators.ready.windows.aggregating import Aggregating
 from stateflow.operators.ready.windows.assigning import (
     Assigned,
     assigned,
@@ -48,7 +48,7 @@ class _Change:
     """Whether they leave the state `windows`."""
 
 
-class WindowedAggregates(Combinable):
+class WindowedAggregates(Aggregating, Combinable):
     """Windows whose ends follow from the time of a row: tumbling, hopping, cumulative.
 
     `windows` holds those that are open. With emit="on_time" a window whose end has come moves to `emitted`, where it waits
@@ -56,14 +56,8 @@ class WindowedAggregates(Combinable):
     """
 
     def __init__(self, declared: WindowAggregate, late: LateRows) -> None:
-        self.states = declared.states
-        self.waits = declared.lateness
-        self._declared = declared
-        self._late = late
-        self._key = declared.key
+        super().__init__(declared, late)
         self._window = declared.window
-        self._accumulator = Accumulator(declared.where, declared.aggregates, diverts=declared.diverts)
-        self._closing = Closing(declared.uid, self._accumulator)
         self._latest = LatestRows(declared.key, (*declared.key_columns, WINDOW_END))
 
     def process(self, rows: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
@@ -152,7 +146,7 @@ class WindowedAggregates(Combinable):
     def _rows(self, keys: pa.Table, ends: Any, partials: pa.Table) -> pa.Table:
         results = self._accumulator.results(partials, keys)
         bounds = {WINDOW_START: instants(starts(self._window, ends)), WINDOW_END: instants(ends)}
-        return pa.table({**dict(zip(keys.column_names, keys.columns, strict=True)), **bounds, **results})
+        return pa.table({**columns_of(keys), **bounds, **results})
 
     def fire(self, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
         yield from self._latest.rest()
