@@ -17,23 +17,10 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from stateflow.errors import CorruptError, IncompatibleError
-from stateflow.state.backends.blocks import (
-    BlockPlace,
-    Bytes,
-    DamagedBlockError,
-    entries,
-    index_places,
-    place_at,
-    read_block,
-)
+from stateflow.state.backends.blocks import BlockPlace, Bytes, DamagedBlockError, entries, read_block
+from stateflow.state.backends.tables import FOOTER, FORMAT, SortedTable
 
-_FOOTER = 53
-_MAGIC = 0x88E241B785F4CFF7
-_HIGHEST = 5
-_TWO_LEVELS = 2
-_tail = Struct("<IQ")
 _packed = Struct("<Q")
-_u32 = Struct("<I")
 
 DELETE, PUT, SINGLE_DELETE, RANGE_DELETE = 0, 1, 7, 15
 _DELETES = frozenset((DELETE, SINGLE_DELETE))
@@ -58,13 +45,20 @@ class DeletedRange(NamedTuple):
     sequence: int
 
 
-class SstFile:
+class SstFile(SortedTable):
     """An open file. `name` is how errors call it."""
 
     def __init__(self, data: Bytes, name: str) -> None:
         self._data, self.name = data, name
         try:
-            self._open()
+            super().__init__(data[-FOOTER:])
+            if self.version > FORMAT:
+                raise IncompatibleError(
+                    f"the state file {name} has format {self.version} of a newer RocksDB; this stateflow reads up to {FORMAT}: "
+                    "upgrade it"
+                )
+            self.ingested = b"rocksdb.external_sst_file.version" in self.properties
+            """Whether its entries have no sequence numbers of their own: all have the file's."""
         except _DAMAGE as error:
             raise self._damaged(error) from None
 
@@ -78,55 +72,16 @@ class SstFile:
                 raise CorruptError(_sentence(name, "it is empty")) from None
         return cls(mapped, name)
 
-    def _open(self) -> None:
-        data = self._data
-        begin = len(data) - _FOOTER
-        if begin < 0:
-            raise DamagedBlockError("it is too short")
-        version, magic = _tail.unpack_from(data, len(data) - _tail.size)
-        if magic != _MAGIC:
-            raise DamagedBlockError("it does not end as such a file does")
-        if version > _HIGHEST:
-            raise IncompatibleError(
-                f"the state file {self.name} has format {version} of a newer RocksDB; this stateflow reads up to {_HIGHEST}: upgrade it"
-            )
-        self._checksum = data[begin]
-        meta, at = place_at(data, begin + 1)
-        self._index_place, _ = place_at(data, at)
-        self._meta = {bytes(key).decode(): place_at(value, 0)[0] for key, value in entries(self._block(meta))}
-        self.properties = dict(entries(self._block(self._meta["rocksdb.properties"])))
-        self._two_levels = (
-            _u32.unpack(self.properties[b"rocksdb.block.based.table.index.type"])[0] == _TWO_LEVELS
-        )
-        self._delta = bool(self._number(b"rocksdb.index.value.is.delta.encoded"))
-        self._whole_keys = not self._number(b"rocksdb.index.key.is.user.key")
-        self._index: bytes | None = None
-
-    def _number(self, name: bytes) -> int:
-        raw = self.properties.get(name)
-        if not raw:
-            return 0
-        value = shift = 0
-        for byte in raw:
-            value |= (byte & 127) << shift
-            shift += 7
-        return value
-
-    @property
-    def ingested(self) -> bool:
-        """Whether its entries have no sequence numbers of their own: all have the file's."""
-        return b"rocksdb.external_sst_file.version" in self.properties
-
     @property
     def count(self) -> int:
         """How many entries it has, deletions included."""
-        return self._number(b"rocksdb.num.entries")
+        return self.number(b"rocksdb.num.entries")
 
     def entries(self, begin: bytes | None = None, end: bytes | None = None) -> Iterator[FileEntry]:
         """From `begin` to `end`, exclusive, in the order of the keys; of one key the latest first."""
         try:
-            for _, place in self._places(begin):
-                block = self._block(place)
+            for _, place in self.places(begin):
+                block = self.block(place)
                 for key, value in entries(block, begin):
                     user = key[:-8]
                     if begin is not None and user < begin:
@@ -145,29 +100,16 @@ class SstFile:
             raise self._damaged(error) from None
 
     def deleted_ranges(self) -> list[DeletedRange]:
-        place = self._meta.get("rocksdb.range_del")
-        if place is None:
-            return []
         try:
             return [
-                DeletedRange(key[:-8], end, _packed.unpack_from(key, len(key) - 8)[0] >> 8)
-                for key, end in entries(self._block(place))
+                DeletedRange(begin[:-8], end, _packed.unpack_from(begin, len(begin) - 8)[0] >> 8)
+                for begin, end in self.tombstones()
             ]
         except _DAMAGE as error:
             raise self._damaged(error) from None
 
-    def _places(self, begin: bytes | None) -> Iterator[tuple[bytes, BlockPlace]]:
-        if self._index is None:
-            self._index = self._block(self._index_place)
-        tops = index_places(self._index, begin, delta=self._delta, whole_keys=self._whole_keys)
-        if not self._two_levels:
-            yield from tops
-            return
-        for _, place in tops:
-            yield from index_places(self._block(place), begin, delta=self._delta, whole_keys=self._whole_keys)
-
-    def _block(self, place: BlockPlace) -> bytes:
-        return read_block(self._data, place, self._checksum)
+    def block(self, place: BlockPlace) -> bytes:
+        return read_block(self._data, place, self.checksum)
 
     def _damaged(self, error: Exception) -> CorruptError:
         return CorruptError(_sentence(self.name, str(error) or type(error).__name__))

@@ -11,7 +11,7 @@ import mmap
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
-from struct import Struct, unpack_from
+from struct import Struct
 
 import pyarrow as pa
 import xxhash
@@ -116,7 +116,7 @@ def _restarts(block: bytes) -> tuple[int, int]:
 def entries(block: bytes, begin: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
     """Keys and values in order. With `begin`, which is a key without its last eight bytes, at least those from there on."""
     count, end = _restarts(block)
-    at = _seek(block, count, end, begin) if begin is not None else 0
+    at = 0 if begin is None else _place_before(block, count, end, begin, sized=True, whole_keys=True)
     key = b""
     while at < end:
         shared, own, size = block[at], block[at + 1], block[at + 2]
@@ -134,24 +134,6 @@ def entries(block: bytes, begin: bytes | None = None) -> Iterator[tuple[bytes, b
         yield key, block[middle:at]
 
 
-def _seek(block: bytes, count: int, end: int, begin: bytes) -> int:
-    """Where the last entry with a whole key before `begin` lies."""
-    places = unpack_from(f"<{count}I", block, end)
-
-    def key_at(number: int) -> bytes:
-        at = places[number]
-        shared, at = varint(block, at)
-        own, at = varint(block, at)
-        _, at = varint(block, at)
-        if shared:
-            raise DamagedBlockError("a whole key that is not whole")
-        return block[at : at + own][:-8]
-
-    first = bisect_left(range(count), begin, key=key_at)
-    place: int = places[max(0, first - 1)] if count else 0
-    return place
-
-
 def index_places(
     block: bytes, begin: bytes | None = None, *, delta: bool, whole_keys: bool
 ) -> Iterator[tuple[bytes, BlockPlace]]:
@@ -162,8 +144,8 @@ def index_places(
     """
     count, end = _restarts(block)
     at = 0
-    if begin is not None and count:
-        at = _seek_index(block, count, end, begin, delta=delta, whole_keys=whole_keys)
+    if begin is not None:
+        at = _place_before(block, count, end, begin, sized=not delta, whole_keys=whole_keys)
     key, place = b"", BlockPlace(0, 0)
     while at < end:
         shared, at = varint(block, at)
@@ -187,23 +169,23 @@ def index_places(
             yield last, place
 
 
-def _seek_index(block: bytes, count: int, end: int, begin: bytes, *, delta: bool, whole_keys: bool) -> int:
-    places = unpack_from(f"<{count}I", block, end)
+def _place_before(block: bytes, count: int, end: int, begin: bytes, *, sized: bool, whole_keys: bool) -> int:
+    """Where the last entry with a whole key before `begin` lies. `sized`: entries say how long their values are."""
+
+    def place(number: int) -> int:
+        return int(_u32.unpack_from(block, end + 4 * number)[0])
 
     def key_at(number: int) -> bytes:
-        at = places[number]
-        shared, at = varint(block, at)
+        shared, at = varint(block, place(number))
         own, at = varint(block, at)
-        if not delta:
+        if sized:
             _, at = varint(block, at)
         if shared:
             raise DamagedBlockError("a whole key that is not whole")
         key = block[at : at + own]
         return key[:-8] if whole_keys else key
 
-    first = bisect_left(range(count), begin, key=key_at)
-    place: int = places[max(0, first - 1)]
-    return place
+    return place(max(0, bisect_left(range(count), begin, key=key_at) - 1)) if count else 0
 
 
 __all__ = [

@@ -21,18 +21,11 @@ from typing import Any, Final
 
 from stateflow.format.records import FileRef
 from stateflow.state.backends.base import RemoteFiles
+from stateflow.state.backends.blocks import TRAILER, BlockPlace
 from stateflow.state.backends.corruption import translated
 from stateflow.state.backends.line import AT_ONCE, whole_pays
 from stateflow.state.backends.spans import Held, Span, coalesced, pieces
-from stateflow.state.backends.tables import (
-    UNREADABLE,
-    Handle,
-    SortedTable,
-    Tail,
-    stored_size,
-    tail_begin,
-    tombstones,
-)
+from stateflow.state.backends.tables import UNREADABLE, TableTail
 
 TAIL: Final = 256 << 10
 """Bytes of a table's end that are fetched first. So many are carried in the time of a request; most tails are smaller."""
@@ -56,7 +49,7 @@ class _File:
     path: Path
     descriptor: int
     held: Held = field(default_factory=Held)
-    table: SortedTable | None = None
+    table: TableTail | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +88,12 @@ class PartialTables:
             return
         self._fetch([(file, (max(0, file.ref.size - TAIL), file.ref.size)) for file in self._files])
         try:
-            begins = [(file, tail_begin(_tail(file, TAIL))) for file in self._files]
+            begins = [(file, _tail(file, TAIL).begin()) for file in self._files]
             self._fetch(
                 [(file, span) for file, at in begins for span in file.held.missing(at, file.ref.size)]
             )
             for file, at in begins:
-                file.table = SortedTable(_tail(file, file.ref.size - at))
+                file.table = _tail(file, file.ref.size - at)
         except UNREADABLE:
             self.fill()
 
@@ -270,9 +263,9 @@ def _write(descriptor: int, body: bytes, begin: int) -> None:
         left, begin = left[written:], begin + written
 
 
-def _tail(file: _File, length: int) -> Tail:
+def _tail(file: _File, length: int) -> TableTail:
     length = min(length, file.ref.size)
-    return Tail(os.pread(file.descriptor, length, file.ref.size - length), file.ref.size)
+    return TableTail(os.pread(file.descriptor, length, file.ref.size - length), file.ref.size)
 
 
 def _path(directory: Path, live_file: Mapping[str, Any]) -> Path:
@@ -285,7 +278,7 @@ def _tombstones(path: Path) -> list[tuple[bytes, bytes]]:
         file.seek(max(0, size - TAIL))
         body = file.read()
     try:
-        return tombstones(Tail(body, size))
+        return [(begin[:-8], end) for begin, end in TableTail(body, size).tombstones()]
     except UNREADABLE:
         return []
 
@@ -310,6 +303,6 @@ def _first_reaching(run: Sequence[_LiveTable], key: bytes) -> int:
     return bisect_left(run, key, key=lambda place: place.last)
 
 
-def _spans(file: _File, blocks: Sequence[Handle]) -> list[tuple[_File, Span]]:
+def _spans(file: _File, blocks: Sequence[BlockPlace]) -> list[tuple[_File, Span]]:
     """Data blocks follow each other without a gap."""
-    return [(file, (blocks[0][0], blocks[-1][0] + stored_size(blocks[-1])))] if blocks else []
+    return [(file, (blocks[0].offset, blocks[-1].offset + blocks[-1].size + TRAILER))] if blocks else []

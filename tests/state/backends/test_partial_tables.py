@@ -500,7 +500,7 @@ def test_where_whole_tables_pay_they_come_whole_and_checked(world: World) -> Non
 
 def test_a_table_of_an_unknown_form_comes_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = filled(tmp_path, RocksOptions(preset="small", block_cache=MIB, inline_threshold=0), 2_000, 100)
-    monkeypatch.setattr("stateflow.state.backends.tables._VERSION", 6)
+    monkeypatch.setattr("stateflow.state.backends.tables.FORMAT", 6)
     backend = world.open()
     assert list(backend.scan(b"", b"\xff")) == world.between(b"", b"\xff")
     assert world.store.completed

@@ -11,19 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rocksdict import Rdict, SstFileWriter
 
-from stateflow.state.backends.blocks import entries
+from stateflow.state.backends.blocks import TRAILER, BlockPlace, entries
 from stateflow.state.backends.rocksdb_options import RocksOptions, database_options
 from stateflow.state.backends.table_filters import LONGEST, hash_of, may_have
-from stateflow.state.backends.tables import (
-    UNREADABLE,
-    SortedTable,
-    Tail,
-    UnknownTable,
-    _decompressed,
-    stored_size,
-    tail_begin,
-    tombstones,
-)
+from stateflow.state.backends.tables import UNREADABLE, TableTail, UnknownTable, decompressed
 
 PRESETS = ("small", "large", "write-heavy")
 COMPRESSIONS = ("lz4", "zstd", "snappy", "none")
@@ -43,9 +34,9 @@ def written(folder: Path, entries: dict[bytes, bytes | None], options: RocksOpti
     return path.read_bytes()
 
 
-def keys_in(body: bytes, handle: tuple[int, int]) -> list[bytes]:
-    begin, size = handle
-    return [key[:-8] for key, _ in entries(_decompressed(body[begin : begin + size], body[begin + size]))]
+def keys_in(body: bytes, place: BlockPlace) -> list[bytes]:
+    end = place.offset + place.size
+    return [key[:-8] for key, _ in entries(decompressed(body[place.offset : end], body[end]))]
 
 
 ENTRIES = st.dictionaries(
@@ -77,14 +68,14 @@ def test_each_key_is_in_its_blocks(
 ) -> None:
     folder = tmp_path_factory.mktemp("table")
     body = written(folder, entries, RocksOptions(preset=preset, compression=compression))  # type: ignore[arg-type]
-    begin = tail_begin(Tail(body[len(body) // 2 :] if len(body) > 8_192 else body, len(body)))
-    table = SortedTable(Tail(body[begin:], len(body)))
+    begin = TableTail(body[len(body) // 2 :] if len(body) > 8_192 else body, len(body)).begin()
+    table = TableTail(body[begin:], len(body))
     stored = sorted(entries)
     every = table.blocks(None, None)
-    assert [key for handle in every for key in keys_in(body, handle)] == stored
+    assert [key for place in every for key in keys_in(body, place)] == stored
     # They lie one behind the other, and the tail behind them.
-    ends = [handle[0] + stored_size(handle) for handle in every]
-    assert [handle[0] for handle in every] == [0, *ends[:-1]]
+    ends = [place.offset + place.size + TRAILER for place in every]
+    assert [place.offset for place in every] == [0, *ends[:-1]]
     assert ends[-1] == begin
     for key in stored:
         assert table.may_have(key)
@@ -92,7 +83,7 @@ def test_each_key_is_in_its_blocks(
     for first, last in pairwise(sorted(others)):
         within = [key for key in stored if first <= key < last]
         blocks = table.blocks(first, last)
-        found = [key for handle in blocks for key in keys_in(body, handle)]
+        found = [key for place in blocks for key in keys_in(body, place)]
         assert set(within) <= set(found)
         # RocksDB ends a scan at the first entry behind it, which it has to read, too.
         at = bisect_left(stored, last)
@@ -102,16 +93,16 @@ def test_each_key_is_in_its_blocks(
 def test_a_key_between_two_blocks_needs_both(tmp_path: Path) -> None:
     """The index says of a key behind a block's last one that it is in this block; RocksDB finds out that it is not, and goes on."""
     body = written(tmp_path, dict.fromkeys((b"k1", b"k5", b"k9"), b"x" * 9000), RocksOptions())
-    table = SortedTable(Tail(body, len(body)))
+    table = TableTail(body, len(body))
     for wanted, found in ((b"k2", [[b"k1"], [b"k5"]]), (b"k5", [[b"k5"], [b"k9"]]), (b"k9", [[b"k9"]])):
-        assert [keys_in(body, handle) for handle in table.blocks(wanted, wanted)] == found
+        assert [keys_in(body, place) for place in table.blocks(wanted, wanted)] == found
 
 
 def test_a_filter_hides_most_keys_that_a_table_has_not(tmp_path: Path) -> None:
     for preset in PRESETS:
         entries: dict[bytes, bytes | None] = {b"\0\1\0\1%08d" % n: b"value" for n in range(20_000)}
         body = written(tmp_path, entries, RocksOptions(preset=preset))  # type: ignore[arg-type]
-        table = SortedTable(Tail(body, len(body)))
+        table = TableTail(body, len(body))
         assert all(table.may_have(key) for key in entries)
         passed = sum(table.may_have(b"\0\1\0\1%08dx" % n) for n in range(10_000))
         assert passed < 300
@@ -143,16 +134,20 @@ def test_the_ranges_that_a_table_deletes_are_told(tmp_path: Path) -> None:
         if int(file["num_deletions"])
     ]
     body = path.read_bytes()
-    assert tombstones(Tail(body, len(body))) == [(b"010", b"020"), (b"040", b"055")]
+    assert [(begin[:-8], end) for begin, end in TableTail(body, len(body)).tombstones()] == [
+        (b"010", b"020"),
+        (b"040", b"055"),
+    ]
     opened.close()
 
 
 def test_a_tail_that_is_too_short_is_said_to_be(tmp_path: Path) -> None:
     body = written(tmp_path, {b"%05d" % n: b"v" * 50 for n in range(5_000)}, RocksOptions())
     with pytest.raises(UnknownTable):
-        tail_begin(Tail(body[-60:], len(body)))
+        TableTail(body[-60:], len(body)).begin()
+    cut = TableTail(body[TableTail(body, len(body)).begin() + 1 :], len(body))
     with pytest.raises(UnknownTable):
-        SortedTable(Tail(body[tail_begin(Tail(body, len(body))) + 1 :], len(body)))
+        cut.may_have(b"00000")
 
 
 @settings(max_examples=200, deadline=None)
@@ -163,11 +158,11 @@ def test_any_bytes_are_a_table_or_an_error(
     whole = bytearray(
         written(tmp_path_factory.mktemp("table"), {b"%03d" % n: body for n in range(50)}, RocksOptions())
     )
-    begin = tail_begin(Tail(bytes(whole), len(whole)))
+    begin = TableTail(bytes(whole), len(whole)).begin()
     whole[begin + at % (len(whole) - begin)] ^= 1 << bit
     for tried in (bytes(whole[begin:]), body):
         try:
-            table = SortedTable(Tail(tried, len(whole)))
+            table = TableTail(tried, len(whole))
             table.blocks(b"010", b"020")
             table.may_have(b"010")
         except UNREADABLE:
