@@ -27,6 +27,17 @@ class BroadcastWriteError(UsageError):
     """A method that sees other rows in each subtask has changed what all subtasks share."""
 
 
+def _guarded(name: str) -> Any:
+    """The method of a dict, which writes."""
+    write = getattr(dict, name)
+
+    def guarded(self: BoundBroadcast[Any, Any], *arguments: Any, **values: Any) -> Any:
+        self._refuse_unless_open()
+        return write(self, *arguments, **values)
+
+    return guarded
+
+
 class BoundBroadcast(dict[K, V]):
     """Refuses each write outside of `process_broadcast`: only one subtask would get it, and the copies would differ. Reading
     costs as much as with a dict. A value that was changed in place is found when the map is recorded.
@@ -80,38 +91,10 @@ class BoundBroadcast(dict[K, V]):
                 f"operator {self._uid!r}: {_method()} writes broadcast state {self._name!r}: {_RULE}"
             )
 
-    def __setitem__(self, key: K, value: V) -> None:
-        self._refuse_unless_open()
-        super().__setitem__(key, value)
-
-    def __delitem__(self, key: K) -> None:
-        self._refuse_unless_open()
-        super().__delitem__(key)
-
-    def clear(self) -> None:
-        self._refuse_unless_open()
-        super().clear()
-
-    def pop(self, *arguments: Any) -> Any:
-        self._refuse_unless_open()
-        return super().pop(*arguments)
-
-    def popitem(self) -> tuple[K, V]:
-        self._refuse_unless_open()
-        return super().popitem()
-
-    def setdefault(self, *arguments: Any) -> Any:
-        self._refuse_unless_open()
-        return super().setdefault(*arguments)
-
-    def update(self, *arguments: Any, **values: Any) -> None:
-        self._refuse_unless_open()
-        super().update(*arguments, **values)
-
-    def __ior__(self, other: Any) -> Any:  # type: ignore[misc]
-        self._refuse_unless_open()
-        super().update(other)
-        return self
+    __setitem__, __delitem__, __ior__ = map(_guarded, ("__setitem__", "__delitem__", "__ior__"))
+    clear, pop, popitem, setdefault, update = map(
+        _guarded, ("clear", "pop", "popitem", "setdefault", "update")
+    )
 
     def __reduce__(self) -> Any:
         # A copy is a dict of its own, which may be changed.

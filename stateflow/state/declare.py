@@ -6,13 +6,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
-from typing import Any, Generic, Literal, TypeVar, overload
+from typing import Any, Generic, Literal, Self, TypeVar, overload
 
 import msgspec
 
 from stateflow.errors import UsageError
 from stateflow.format.scalars import BY_TYPE
 from stateflow.names import with_options
+from stateflow.state.bound import (
+    BoundAggregatingState,
+    BoundListState,
+    BoundMapState,
+    BoundOperatorList,
+    BoundReducingState,
+    BoundTimer,
+    BoundTimers,
+    BoundValueState,
+)
 from stateflow.state.expiry.ttl import Ttl, micros, ttl_of
 
 T = TypeVar("T")
@@ -60,6 +70,28 @@ class Declaration:
         self.name = name
 
 
+B = TypeVar("B")
+
+
+class Binds(Generic[B]):
+    """A declaration that a task replaces by a state of this class."""
+
+    name: str
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> B: ...
+    def __get__(self, instance: object | None, owner: type) -> Any:
+        # Bound states lie in the instance's own dict and are found before this non-data descriptor is asked, which
+        # keeps `self.total` as fast as a plain attribute.
+        if instance is None:
+            return self
+        raise UsageError(
+            f"state {self.name!r} was used outside of a run: test a process with sf.testing.KeyedHarness"
+        )
+
+
 def _unchangeable(value: Any) -> bool:
     """True if one default can serve every key, since nothing in it can be changed in place."""
     if value is None or isinstance(value, (*BY_TYPE, Enum)):
@@ -74,7 +106,7 @@ def _unchangeable(value: Any) -> bool:
     return False
 
 
-class ValueState(Declaration, Generic[T]):
+class ValueState(Declaration, Binds[BoundValueState[T]], Generic[T]):
     """One value per key. `default` stands in while there is none; a mutable default is a factory."""
 
     kind = "value"
@@ -91,15 +123,8 @@ class ValueState(Declaration, Generic[T]):
         self.type: Any = type
         self.default: Any = default
 
-    @overload
-    def __get__(self, instance: None, owner: type) -> ValueState[T]: ...
-    @overload
-    def __get__(self, instance: object, owner: type) -> BoundValueState[T]: ...
-    def __get__(self, instance: object | None, owner: type) -> Any:
-        return _unbound(self, instance)
 
-
-class ListState(Declaration, Generic[T]):
+class ListState(Declaration, Binds[BoundListState[T]], Generic[T]):
     """A list per key; `add` writes without reading."""
 
     kind = "list"
@@ -108,15 +133,8 @@ class ListState(Declaration, Generic[T]):
         super().__init__(**options)
         self.type: Any = type
 
-    @overload
-    def __get__(self, instance: None, owner: type) -> ListState[T]: ...
-    @overload
-    def __get__(self, instance: object, owner: type) -> BoundListState[T]: ...
-    def __get__(self, instance: object | None, owner: type) -> Any:
-        return _unbound(self, instance)
 
-
-class MapState(Declaration, Generic[K, V]):
+class MapState(Declaration, Binds[BoundMapState[K, V]], Generic[K, V]):
     """A map per key; each entry is read and written on its own."""
 
     kind = "map"
@@ -126,15 +144,8 @@ class MapState(Declaration, Generic[K, V]):
         self.key: Any = key
         self.type: Any = value
 
-    @overload
-    def __get__(self, instance: None, owner: type) -> MapState[K, V]: ...
-    @overload
-    def __get__(self, instance: object, owner: type) -> BoundMapState[K, V]: ...
-    def __get__(self, instance: object | None, owner: type) -> Any:
-        return _unbound(self, instance)
 
-
-class ReducingState(Declaration, Generic[T]):
+class ReducingState(Declaration, Binds[BoundReducingState[T]], Generic[T]):
     """One value per key, into which `add` folds another of the same type."""
 
     kind = "reducing"
@@ -144,15 +155,8 @@ class ReducingState(Declaration, Generic[T]):
         self.type: Any = type
         self.reduce = reduce
 
-    @overload
-    def __get__(self, instance: None, owner: type) -> ReducingState[T]: ...
-    @overload
-    def __get__(self, instance: object, owner: type) -> BoundReducingState[T]: ...
-    def __get__(self, instance: object | None, owner: type) -> Any:
-        return _unbound(self, instance)
 
-
-class AggregatingState(Declaration, Generic[V, A, R]):
+class AggregatingState(Declaration, Binds[BoundAggregatingState[V, R]], Generic[V, A, R]):
     """An accumulator per key: `create`, `add(accumulator, value)` and `result(accumulator)`."""
 
     kind = "aggregating"
@@ -170,18 +174,11 @@ class AggregatingState(Declaration, Generic[V, A, R]):
         self.type: Any = type
         self.create, self.add, self.result = create, add, result
 
-    @overload
-    def __get__(self, instance: None, owner: type) -> AggregatingState[V, A, R]: ...
-    @overload
-    def __get__(self, instance: object, owner: type) -> BoundAggregatingState[V, R]: ...
-    def __get__(self, instance: object | None, owner: type) -> Any:
-        return _unbound(self, instance)
+
+M = TypeVar("M", BoundTimer, BoundTimers)
 
 
-B = TypeVar("B", "BoundTimer", "BoundTimers")
-
-
-class Timer(Declaration, Generic[B]):
+class Timer(Declaration, Binds[M]):
     """A timer per key, in event or processing time. Setting it again replaces its time; with `many=True` each time that it is
     set to fires once."""
 
@@ -225,13 +222,6 @@ class Timer(Declaration, Generic[B]):
         self.handler = method.__name__
         return method
 
-    @overload
-    def __get__(self, instance: None, owner: type) -> Timer[B]: ...
-    @overload
-    def __get__(self, instance: object, owner: type) -> B: ...
-    def __get__(self, instance: object | None, owner: type) -> Any:
-        return _unbound(self, instance)
-
 
 class OperatorState(Declaration, Generic[T]):
     """State of an operator's subtask rather than of a key."""
@@ -247,17 +237,10 @@ class OperatorState(Declaration, Generic[T]):
         self.type: Any = type
 
 
-class OperatorListState(OperatorState[T]):
+class OperatorListState(OperatorState[T], Binds[BoundOperatorList[T]]):
     """A list of elements per subtask, spread evenly over the subtasks when their number changes."""
 
     kind = "list"
-
-    @overload
-    def __get__(self, instance: None, owner: type) -> OperatorListState[T]: ...
-    @overload
-    def __get__(self, instance: object, owner: type) -> BoundOperatorList[T]: ...
-    def __get__(self, instance: object | None, owner: type) -> Any:
-        return _unbound(self, instance)
 
 
 class UnionListState(OperatorListState[T]):
@@ -268,7 +251,7 @@ class UnionListState(OperatorListState[T]):
     kind = "union"
 
 
-class BroadcastState(OperatorState[V], Generic[K, V]):
+class BroadcastState(OperatorState[V], Binds[dict[K, V]], Generic[K, V]):
     """A small map that is the same in every subtask; `process_broadcast` alone may change it, and a write elsewhere is refused."""
 
     kind = "broadcast"
@@ -282,23 +265,6 @@ class BroadcastState(OperatorState[V], Generic[K, V]):
         migrate: Migrate | None = None,
     ) -> None:
         super().__init__(dict[key, value], aliases=aliases, migrate=migrate)  # type: ignore[valid-type]
-
-    @overload
-    def __get__(self, instance: None, owner: type) -> BroadcastState[K, V]: ...
-    @overload
-    def __get__(self, instance: object, owner: type) -> dict[K, V]: ...
-    def __get__(self, instance: object | None, owner: type) -> Any:
-        return _unbound(self, instance)
-
-
-def _unbound(declaration: Declaration, instance: object | None) -> Declaration:
-    # Bound states lie in the instance's own dict and are found before this non-data descriptor is asked, which
-    # keeps `self.total` as fast as a plain attribute.
-    if instance is None:
-        return declaration
-    raise UsageError(
-        f"state {declaration.name!r} was used outside of a run: test a process with sf.testing.KeyedHarness"
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,17 +331,6 @@ def _forgotten(owner: type, declared: Mapping[str, Declaration]) -> frozenset[st
                 )
     return frozenset(names)
 
-
-from stateflow.state.bound import (  # noqa: E402 - the overloads above name them
-    BoundAggregatingState,
-    BoundListState,
-    BoundMapState,
-    BoundOperatorList,
-    BoundReducingState,
-    BoundTimer,
-    BoundTimers,
-    BoundValueState,
-)
 
 __all__ = [
     "AggregatingState",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from itertools import pairwise
 from types import NoneType
 from typing import Any
 
@@ -155,22 +156,9 @@ def _micros(words: Array) -> Array:
 
 def write_instants(micros: Array) -> list[msgspec.Raw]:
     """As msgspec writes each of them."""
-    seconds = micros // _SECOND
-    nanos = (micros - seconds * _SECOND) * 1000
-    short = (nanos == 0) & (seconds >= 0) & (seconds < 1 << 32)
-    middle = ~short & (seconds >= 0) & (seconds < 1 << 34)
-    if bool(middle.all()):
-        return _written_middle(seconds, nanos)
-    out: list[msgspec.Raw] = [NIL] * len(micros)
-    for mask, write in (
-        (short, _written_short),
-        (middle, _written_middle),
-        (~short & ~middle, _written_long),
-    ):
-        chosen = np.flatnonzero(mask)
-        for index, raw in zip(chosen.tolist(), write(seconds[chosen], nanos[chosen]), strict=True):
-            out[index] = raw
-    return out
+    cells, lengths = fill_instants(micros)
+    raw = cells[np.arange(cells.shape[1]) < lengths[:, np.newaxis]].tobytes()
+    return [msgspec.Raw(raw[begin:end]) for begin, end in pairwise([0, *np.cumsum(lengths).tolist()])]
 
 
 def fill_instants(micros: Array) -> tuple[Array, Array]:
@@ -195,20 +183,8 @@ def fill_instants(micros: Array) -> tuple[Array, Array]:
     return cells, lengths
 
 
-def _written_short(seconds: Array, _: Array) -> list[msgspec.Raw]:
-    rows = np.empty(len(seconds), dtype=_SHORT)
-    _fill_short(rows, seconds, _)
-    return _cut(rows)
-
-
 def _fill_short(rows: Array, seconds: Array, _: Array) -> None:
     rows["type"], rows["of"], rows["seconds"] = 0xD6, 0xFF, seconds
-
-
-def _written_middle(seconds: Array, nanos: Array) -> list[msgspec.Raw]:
-    rows = np.empty(len(seconds), dtype=_MIDDLE)
-    _fill_middle(rows, seconds, nanos)
-    return _cut(rows)
 
 
 def _fill_middle(rows: Array, seconds: Array, nanos: Array) -> None:
@@ -216,17 +192,6 @@ def _fill_middle(rows: Array, seconds: Array, nanos: Array) -> None:
     rows["word"] = (nanos.astype(np.uint64) << np.uint64(34)) | seconds.astype(np.uint64)
 
 
-def _written_long(seconds: Array, nanos: Array) -> list[msgspec.Raw]:
-    rows = np.empty(len(seconds), dtype=_LONG)
-    _fill_long(rows, seconds, nanos)
-    return _cut(rows)
-
-
 def _fill_long(rows: Array, seconds: Array, nanos: Array) -> None:
     rows["type"], rows["size"], rows["of"] = 0xC7, 0x0C, 0xFF
     rows["nanos"], rows["seconds"] = nanos, seconds
-
-
-def _cut(rows: Array) -> list[msgspec.Raw]:
-    raw, width = rows.tobytes(), rows.dtype.itemsize
-    return [msgspec.Raw(raw[at : at + width]) for at in range(0, len(raw), width)]
