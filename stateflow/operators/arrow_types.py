@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from stateflow.errors import UsageError
 from stateflow.format.scalars import COLUMN_TYPES
-from stateflow.pipelines.rows.row_type import RowType, row_type
+from stateflow.pipelines.rows.row_type import RowType, parts_of_schema, row_type
+from stateflow.pipelines.rows.type_text import inside_of, size_of
 
 _PLAIN = {column.name: getattr(pa, column.arrow[0])(*column.arrow[1:]) for column in COLUMN_TYPES}
 
@@ -22,20 +23,21 @@ def arrow_schema_of(rows: RowType) -> pa.Schema:
 @cache
 def arrow_type(text: str) -> pa.DataType:
     """The type that Spark's DDL text stands for."""
-    word, _, inside = text.strip().partition("<")
-    inside = inside.rstrip()[:-1]
-    match word.strip().lower():
+    kind, inside = inside_of(text)
+    match kind:
         case "array":
             return pa.list_(arrow_type(inside))
         case "map":
-            key, value = _halves(inside)
-            return pa.map_(arrow_type(key), arrow_type(value))
+            halves = parts_of_schema(inside)
+            if len(halves) != 2:
+                raise UsageError(f"map<{inside}> has no value type: write map<key,value>")
+            return pa.map_(*map(arrow_type, halves))
         case "struct":
             return pa.struct([(field.name, arrow_type(field.type)) for field in row_type(inside).fields])
     # Only the row type's own columns have their aliases resolved: `long` inside an array is still `long`.
-    name = row_type(f"value {word}").fields[0].type
-    if sized := re.fullmatch(r"decimal\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)", name):
-        return pa.decimal128(int(sized[1]), int(sized[2] or 0))
+    name = row_type(f"value {text.strip()}").fields[0].type
+    if size := size_of(name):
+        return pa.decimal128(*size)
     if re.fullmatch(r"(var)?char\(\s*\d+\s*\)", name):
         return pa.string()
     if name not in _PLAIN:
@@ -43,13 +45,3 @@ def arrow_type(text: str) -> pa.DataType:
             f"the harness does not know the type {text!r}: leave output= out, and test it with Spark"
         )
     return _PLAIN[name]
-
-
-def _halves(text: str) -> tuple[str, str]:
-    """A map's key and value types. The comma that stands in no bracket separates them."""
-    depth = 0
-    for i, char in enumerate(text):
-        depth += (char in "<(") - (char in ">)")
-        if char == "," and depth == 0:
-            return text[:i], text[i + 1 :]
-    raise UsageError(f"map<{text}> has no value type: write map<key,value>")

@@ -7,7 +7,6 @@ so that a batch costs what its rows cost. Nulls do not count, as in SQL; an aggr
 from __future__ import annotations
 
 import builtins
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from inspect import iscoroutinefunction
@@ -19,6 +18,7 @@ from stateflow.names import OPTIONS, suggestion, with_options
 from stateflow.pipelines.code.signatures import takes
 from stateflow.pipelines.conditions.expression import Expression, condition_of, is_name
 from stateflow.pipelines.rows.row_type import Field, RowType, spark_type
+from stateflow.pipelines.rows.type_text import size_of
 from stateflow.state.values.serializers import serializer_for
 
 KEPT_AS: Mapping[str, type[Any]] = {
@@ -327,7 +327,7 @@ def _typed(where: str, name: str, aggregate: Aggregate, rows: RowType, order: tu
 
 
 def _numeric(where: str, name: str, aggregate: Aggregate, column: Field) -> Aggregated:
-    kind, digits = aggregate.kind, _digits(column.type)
+    kind, digits = aggregate.kind, size_of(column.type)
     if digits is None and column.type not in (*INTEGERS, *FLOATS):
         raise UsageError(
             f"{where}: {name!r} is the {kind} of column {column.name!r} ({column.type}), and takes {_NUMBERS}: cast the column "
@@ -389,12 +389,6 @@ def _kept_kind(type_: str) -> type[Any]:
     return kind
 
 
-def _digits(type_: str) -> tuple[int, int] | None:
-    """The digits of a decimal type, and how many of them stand behind the point."""
-    match = re.fullmatch(r"decimal(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?", type_)
-    return None if match is None else (int(match[1] or 10), int(match[2] or 0))
-
-
 def _type_of_mean(precision: int, scale: int) -> str:
     """As in Spark: four digits more behind the point, as far as 38 digits go; at least six stay."""
     precision, scale = precision + 4, scale + 4
@@ -418,7 +412,7 @@ def fits(type_: str, field: str) -> bool:
     for widths in (INTEGERS, FLOATS):
         if type_ in widths and field in widths:
             return widths.index(type_) <= widths.index(field)
-    mine, other = _digits(type_), _digits(field)
+    mine, other = size_of(type_), size_of(field)
     if mine is not None and other is not None:
         return mine[1] <= other[1] and mine[0] - mine[1] <= other[0] - other[1]
     return type_ == field or "".join(type_.split()) == "".join(field.split())
