@@ -5,21 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from pathlib import Path
 from typing import Annotated
 
 from stateflow.cli.options import (
-    AllowNonRestoredState,
     Count,
-    File,
     Invocation,
-    Parameters,
+    PipelineArguments,
     PipelinesJob,
     Settings,
     Strict,
     command,
     flag,
-    pairs,
     root_of,
 )
 from stateflow.cli.output import Piece, TextTable
@@ -29,11 +25,9 @@ from stateflow.errors import IncompatibleError
 @command
 def check(
     call: Invocation,
-    file: File,
+    pipeline: PipelineArguments,
     job: PipelinesJob = None,
-    parameter: Parameters = None,
     parallelism: Annotated[int | None, flag(min=1)] = None,
-    allow_non_restored_state: AllowNonRestoredState = False,
     strict: Strict = False,
     count: Count = False,
     option: Settings = None,
@@ -44,11 +38,10 @@ def check(
     from stateflow.jobs.checking import checked as checked_flow
     from stateflow.jobs.counting import by_name, newest_sizes
     from stateflow.jobs.job import Job
-    from stateflow.pipelines.loading import load_pipeline
 
     options = call.options(option, parallelism=parallelism)
-    loaded = load_pipeline(file, Path.cwd(), allow_non_restored_state=allow_non_restored_state)
-    given = pairs(parameter, "-p")
+    loaded = pipeline.load()
+    given = pipeline.values
     name = job or loaded.pipeline.name
     if job is not None or options.checkpoint_dir:
         place = root_of(options) if job is not None else options.checkpoint_dir

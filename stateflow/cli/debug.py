@@ -5,22 +5,21 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from stateflow.cli.options import (
-    AllowNonRestoredState,
-    Conf,
-    File,
+    Arguments,
     Invocation,
     KeyText,
     OperatorName,
-    Parameters,
+    PipelineArguments,
     PipelinesJob,
     Settings,
+    SparkArguments,
     command,
     flag,
-    pairs,
     root_of,
 )
 from stateflow.cli.output import ConsoleOutput, Heading, Piece, TextTable
@@ -29,22 +28,13 @@ from stateflow.errors import UsageError
 if TYPE_CHECKING:
     from stateflow.debugging.past_key import PastKey
     from stateflow.debugging.trial import Row, Run, Trial
+    from stateflow.debugging.written_test import Expectation
 
 
-@command
-def debug(
-    call: Invocation,
-    file: File,
-    operator: OperatorName,
-    key: KeyText,
-    at: Annotated[
-        str, flag("--at", metavar="N|tag:NAME|TIME|latest", help="The checkpoint that the batch made.")
-    ],
-    job: PipelinesJob = None,
-    no_stop: Annotated[
-        bool,
-        flag("--no-stop", help="Do not stop in the debugger: only show what comes in and what comes out."),
-    ] = False,
+@dataclass(frozen=True, kw_only=True)
+class TestArguments(Arguments):
+    """The test that is to be written, if any."""
+
     test: Annotated[
         Path | None,
         flag(
@@ -52,7 +42,7 @@ def debug(
             metavar="FILE.py",
             help="Write the same as a test for pytest. It has values of rows and state.",
         ),
-    ] = None,
+    ] = None
     expect: Annotated[
         str,
         flag(
@@ -60,39 +50,59 @@ def debug(
             metavar="CONDITION",
             help="With --test: what is right, in SQL over value and previous.",
         ),
-    ] = "",
+    ] = ""
     expect_value: Annotated[
         str | None,
         flag("--expect-value", metavar="JSON", help="With --test: the right value, as query shows it."),
-    ] = None,
-    state: Annotated[str, flag("--state", help="Of which state that is right; else the only one.")] = "",
-    parameter: Parameters = None,
-    master: Annotated[str | None, flag(help="Spark's master, such as local[4].")] = None,
-    conf: Conf = None,
+    ] = None
+    state: Annotated[str, flag("--state", help="Of which state that is right; else the only one.")] = ""
+
+    def expectation(self) -> Expectation | None:
+        """What it asserts. Refuses a file that cannot be written."""
+        from stateflow.debugging.written_test import Expectation, refuse_file
+
+        if self.test is None and (self.expect or self.expect_value is not None or self.state):
+            raise UsageError(
+                "--expect, --expect-value and --state say what a test asserts: name its file with --test FILE.py"
+            )
+        if self.expect and self.expect_value is not None:
+            raise UsageError("say what is right once: with --expect or with --expect-value")
+        if self.test is None:
+            return None
+        refuse_file(self.test)
+        return Expectation(self.state, self.expect, self.expect_value)
+
+
+@command
+def debug(
+    call: Invocation,
+    pipeline: PipelineArguments,
+    operator: OperatorName,
+    key: KeyText,
+    at: Annotated[
+        str, flag("--at", metavar="N|tag:NAME|TIME|latest", help="The checkpoint that the batch made.")
+    ],
+    wanted: TestArguments,
+    spark: SparkArguments,
+    job: PipelinesJob = None,
+    no_stop: Annotated[
+        bool,
+        flag("--no-stop", help="Do not stop in the debugger: only show what comes in and what comes out."),
+    ] = False,
     option: Settings = None,
-    allow_non_restored_state: AllowNonRestoredState = False,
 ) -> None:
     """One key in the batch of a checkpoint, run again by the code in FILE: at a terminal under pdb, elsewhere at once.
 
     The code gets the state that the key had before, the rows that it got, and the clock, chance and watermark of the batch. Its
     rows and state are shown beside what the checkpoint holds. Nothing is published.
     """
-    from stateflow.debugging.written_test import Expectation, refuse_file, write_test
+    from stateflow.debugging.written_test import write_test
     from stateflow.jobs.job import Job
     from stateflow.jobs.running import shipped
-    from stateflow.pipelines.loading import load_pipeline
 
-    if test is None and (expect or expect_value is not None or state):
-        raise UsageError(
-            "--expect, --expect-value and --state say what a test asserts: name its file with --test FILE.py"
-        )
-    if expect and expect_value is not None:
-        raise UsageError("say what is right once: with --expect or with --expect-value")
-    if test is not None:
-        refuse_file(test)
-    expectation = Expectation(state, expect, expect_value)
+    expectation = wanted.expectation()
     options = call.options(option)
-    loaded = load_pipeline(file, Path.cwd(), allow_non_restored_state=allow_non_restored_state)
+    loaded = pipeline.load()
     found = Job(root_of(options), job or loaded.pipeline.name, storage_options=options.storage_options)
     stops = (
         not no_stop and isinstance(call.output, ConsoleOutput) and sys.stdin.isatty() and sys.stdout.isatty()
@@ -102,16 +112,18 @@ def debug(
         operator,
         key,
         at,
-        pairs(parameter, "-p"),
+        pipeline.values,
         options=options,
-        **shipped(loaded, master, pairs(conf, "--conf")),
+        **shipped(loaded, spark.master, spark.settings),
         run=_under_pdb(call) if stops else None,
-        expectation=None if test is None else expectation,
+        expectation=expectation,
     )
     if trial is None:
         call.output.note("left before the batch was done")
         return
-    written = [] if test is None else [write_test(trial, loaded, test, expectation)]
+    written = []
+    if wanted.test is not None and expectation is not None:
+        written.append(write_test(trial, loaded, wanted.test, expectation))
     call.output.answer(
         trial.document() | {"test": "".join(written) or None},
         *pieces(trial),

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 from stateflow.checkpoint.collection import ANNOUNCED
 from stateflow.checkpoint.retention import YOUNG
-from stateflow.cli.options import Invocation, JobName, Yes, command, flag, job_of
+from stateflow.cli.options import Arguments, Invocation, JobName, Yes, command, flag, job_of
 from stateflow.cli.output import TextTable
 from stateflow.cli.text import several, size
 from stateflow.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
-    from stateflow.checkpoint.collection import CollectionPlan
+    from stateflow.checkpoint.collection import CollectionPlan, CollectionReport
     from stateflow.config.options import Options
     from stateflow.jobs.job import Job
 
@@ -28,19 +30,18 @@ _KEPT = {
 }
 
 
-@command
-def gc(
-    call: Invocation,
-    job: JobName,
-    yes: Yes = False,
-    retained: Annotated[
+@dataclass(frozen=True, kw_only=True)
+class RetentionArguments(Arguments):
+    """Options that stand for those of the configuration."""
+
+    retained_checkpoints: Annotated[
         int | None,
         flag("--retained", min=1, help="Checkpoints to keep; else retained_checkpoints."),
-    ] = None,
-    age: Annotated[
+    ] = None
+    retained_age: Annotated[
         str | None,
         flag("--age", metavar="DURATION", help="Keep all younger ones, too; else retained_age."),
-    ] = None,
+    ] = None
     retention: Annotated[
         str | None,
         flag(
@@ -48,7 +49,15 @@ def gc(
             metavar="RULE",
             help="Older ones to keep, too, such as 'hourly for 2 days, daily for 30 days'; else retention.",
         ),
-    ] = None,
+    ] = None
+
+
+@command
+def gc(
+    call: Invocation,
+    job: JobName,
+    kept: RetentionArguments,
+    yes: Yes = False,
     explain: Annotated[
         bool,
         flag("--explain", help="Draw what stays and what goes by the retention, and what that costs."),
@@ -63,42 +72,82 @@ def gc(
     ] = None,
 ) -> None:
     """Collects subsumed records and their files, and what crashed runs left. Safe beside a running job."""
-    from stateflow.checkpoint.pins import list_pins, release
-    from stateflow.jobs.savepoints import (
-        dispose_expired,
-        dispose_unfinished,
-        expired_savepoints,
-        unfinished_savepoints,
-    )
-    from stateflow.liveness.stale_pins import release_stale
-    from stateflow.replay.fork import sweep
-
-    options = call.options(retained_checkpoints=retained, retained_age=age, retention=retention)
+    options = call.options(**vars(kept))
     found = job_of(options, job)
     if explain:
         if yes or release_pin:
             raise UsageError("--explain deletes nothing and lets nothing go: leave out --yes and --release")
         _explain(call, found, options)
         return
-    for pin in release_stale(found.store, found.layout) if yes else ():
-        call.output.log(f"let go of checkpoint {pin.slot}: {pin.kind} of a process that is gone")
-    for pin_id in release_pin or ():
-        if pin_id not in {pin.id for pin in list_pins(found.store, found.layout)}:
-            raise NotFoundError(f"job {job!r} has no pin {pin_id}: `stateflow show {job} -o json` lists them")
-        if yes:
-            release(found.store, found.layout, pin_id)
-    for fork in sweep(found.store) if yes else ():
-        call.output.log(f"deleted {fork}: a replay that is gone has left it")
+    _let_go(call, found, release_pin or (), yes=yes)
     asked = (options.retained_checkpoints, options.retained_age, options.retention)
-    plan = found.garbage(*asked)
-    done = found.collect(*asked) if yes else None
-    freed = {"over": dispose_expired(found), "half": dispose_unfinished(found)} if yes else {}
-    over = list(freed["over"]) if yes else expired_savepoints(found)
-    halves = list(freed["half"]) if yes else unfinished_savepoints(found)
-    for url, why in (done.undisposed if done else {}).items():
+    if yes:
+        _collect(call, found, *asked)
+    else:
+        _plan(call, found, *asked)
+
+
+def _let_go(call: Invocation, job: Job, pins: Sequence[str], *, yes: bool) -> None:
+    """Pins and forks of processes that are gone, and the pins that are named."""
+    from stateflow.checkpoint.pins import list_pins, release
+    from stateflow.liveness.stale_pins import release_stale
+    from stateflow.replay.fork import sweep
+
+    for pin in release_stale(job.store, job.layout) if yes else ():
+        call.output.log(f"let go of checkpoint {pin.slot}: {pin.kind} of a process that is gone")
+    for pin_id in pins:
+        if pin_id not in {pin.id for pin in list_pins(job.store, job.layout)}:
+            raise NotFoundError(
+                f"job {job.name!r} has no pin {pin_id}: `stateflow show {job.name} -o json` lists them"
+            )
+        if yes:
+            release(job.store, job.layout, pin_id)
+    for fork in sweep(job.store) if yes else ():
+        call.output.log(f"deleted {fork}: a replay that is gone has left it")
+
+
+def _plan(call: Invocation, job: Job, *asked: Any) -> None:
+    from stateflow.jobs.savepoints import expired_savepoints, unfinished_savepoints
+
+    plan = job.garbage(*asked)
+    over, halves = expired_savepoints(job), unfinished_savepoints(job)
+    empty = plan.empty and not over and not halves
+    call.output.answer(
+        _document(job, plan, None, over, halves),
+        _table(plan, over, halves),
+        *(["nothing to collect"] if empty else []),
+        note="" if empty else f"Nothing was deleted. `stateflow gc {job.name} --yes` does it.",
+    )
+
+
+def _collect(call: Invocation, job: Job, *asked: Any) -> None:
+    from stateflow.jobs.savepoints import dispose_expired, dispose_unfinished
+
+    plan = job.garbage(*asked)
+    done = job.collect(*asked)
+    over, halves = dispose_expired(job), dispose_unfinished(job)
+    for url, why in done.undisposed.items():
         call.output.log(f"{url} stays, and so do the records that name it: {why}")
-    body = {
-        "job": job,
+    sizes = ", ".join(f"{reason} {size(count)}" for reason, count in sorted(done.bytes_by_reason.items()))
+    gone = [(url, _CLAIMED) for url in done.savepoints]
+    for reason, urls in ((_OVER, over), (_HALF, halves)):
+        gone += [(url, f"{reason}, {size(count)}") for url, count in urls.items()]
+    call.output.answer(
+        _document(job, plan, done, over, halves),
+        f"deleted {several(len(done.removed), 'record')} and {several(done.files, 'file')} ({sizes or 'no bytes'})",
+        *(f"deleted {url}: {why}" for url, why in gone),
+    )
+
+
+def _document(
+    job: Job,
+    plan: CollectionPlan,
+    done: CollectionReport | None,
+    over: Iterable[str],
+    halves: Iterable[str],
+) -> dict[str, Any]:
+    return {
+        "job": job.name,
         "deleted": done is not None,
         "records": {
             slot: reason for slot, reason in plan.records.items() if done is None or slot in done.removed
@@ -106,28 +155,13 @@ def gc(
         "files": done.files if done else len(plan.files),
         "bytes_by_reason": done.bytes_by_reason if done else plan.bytes_by_reason,
         "savepoints": done.savepoints if done else plan.savepoints,
-        "expired_savepoints": over,
-        "unfinished_savepoints": halves,
+        "expired_savepoints": list(over),
+        "unfinished_savepoints": list(halves),
         "leftovers": plan.leftovers,
         "kept": plan.kept,
         "withdrawn": done.withdrawn if done else [],
         "undisposed": done.undisposed if done else {},
     }
-    if done is None:
-        empty = plan.empty and not over and not halves
-        again = "" if empty else f"Nothing was deleted. `stateflow gc {job} --yes` does it."
-        nothing = ["nothing to collect"] if empty else []
-        call.output.answer(body, _table(plan, over, halves), *nothing, note=again)
-        return
-    sizes = ", ".join(f"{reason} {size(count)}" for reason, count in sorted(done.bytes_by_reason.items()))
-    gone = [(url, _CLAIMED) for url in done.savepoints]
-    for reason, urls in ((_OVER, freed["over"]), (_HALF, freed["half"])):
-        gone += [(url, f"{reason}, {size(count)}") for url, count in urls.items()]
-    call.output.answer(
-        body,
-        f"deleted {several(len(done.removed), 'record')} and {several(done.files, 'file')} ({sizes or 'no bytes'})",
-        *(f"deleted {url}: {why}" for url, why in gone),
-    )
 
 
 def _explain(call: Invocation, job: Job, options: Options) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import MISSING, dataclass, fields
 from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Literal, ParamSpec
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Literal, ParamSpec, get_type_hints
 
 import typer
 
@@ -17,6 +17,7 @@ from stateflow.errors import NotFoundError, UsageError
 if TYPE_CHECKING:
     from stateflow.config.options import Options
     from stateflow.jobs.job import Job
+    from stateflow.pipelines.loading import LoadedPipeline
 
 P = ParamSpec("P")
 _ARGUMENTS = {"retained_checkpoints": "--retained", "retained_age": "--age"}
@@ -80,13 +81,6 @@ OfCheckpoint = Annotated[
     str,
     typer.Option("--checkpoint", "--at", metavar="N|tag:NAME|TIME|latest", help="Of which checkpoint."),
 ]
-AllowNonRestoredState = Annotated[
-    bool,
-    flag(
-        "--allow-non-restored-state",
-        help="State without an operator may be dropped, and what is new may begin empty where a state or source is gone.",
-    ),
-]
 Strict = Annotated[bool, flag("--strict", help="Refuse any change of a state's type, also by rule.")]
 Count = Annotated[
     bool,
@@ -96,6 +90,57 @@ Yes = Annotated[bool, flag("--yes", help="Do it; without it the command only say
 Takeover = Annotated[bool, flag("--takeover", help="Fence a live run instead of refusing.")]
 Note = Annotated[str, flag("--note", help="Why: kept in the record.")]
 SavepointNote = Annotated[str, flag("--note", help="Why: kept with it.")]
+
+
+class Arguments:
+    """Several arguments of a command as one value, which commands can share: those of a dataclass's fields."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineArguments(Arguments):
+    """The pipeline that a command compares with a job's state, or runs on it."""
+
+    file: File
+    parameter: Parameters = None
+    allow_non_restored_state: Annotated[
+        bool,
+        flag(
+            "--allow-non-restored-state",
+            help="State without an operator may be dropped, and what is new may begin empty where a state or source is gone.",
+        ),
+    ] = False
+
+    @property
+    def values(self) -> dict[str, str]:
+        return pairs(self.parameter, "-p")
+
+    def load(self, revision: str = "") -> LoadedPipeline:
+        from stateflow.pipelines.loading import load_pipeline
+
+        return load_pipeline(
+            self.file, Path.cwd(), revision, allow_non_restored_state=self.allow_non_restored_state
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EntryArguments(Arguments):
+    """Which part of what a state holds for a key."""
+
+    map_key: Annotated[str | None, flag("--map-key", metavar="K", help="One entry of a map state.")] = None
+    namespace: Annotated[
+        str | None,
+        flag("--namespace", metavar="N", help="Of a state with namespaces, instead of what is in none."),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparkArguments(Arguments):
+    master: Annotated[str | None, flag(help="Spark's master, such as local[4].")] = None
+    conf: Conf = None
+
+    @property
+    def settings(self) -> dict[str, str]:
+        return pairs(self.conf, "--conf")
 
 
 def _shared(
@@ -156,16 +201,37 @@ def rootless_command(function: Command[P]) -> Callable[..., None]:
 def _with_shared(function: Command[P], *names: str) -> Callable[..., None]:
     own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
     shared = inspect.signature(_shared, eval_str=True).parameters
-    parameters = [*own, *(shared[name] for name in names)]
+    groups = {each.name: each.annotation for each in own if _is_group(each.annotation)}
+    declared = [
+        one for each in own for one in (_of_group(groups[each.name]) if each.name in groups else (each,))
+    ]
+    parameters = [
+        each.replace(kind=each.KEYWORD_ONLY) for each in (*declared, *(shared[name] for name in names))
+    ]
 
     @wraps(function)
     def called(output: CommandOutput, debug: bool, root: str | None = None, **given: Any) -> None:
+        for name, group in groups.items():
+            given[name] = group(**{each.name: given.pop(each.name) for each in fields(group)})
         function(Invocation(output, root, debug), **given)  # type: ignore[call-arg]
 
     # What typer reads.
     called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     called.__annotations__ = {each.name: each.annotation for each in parameters}
     return called
+
+
+def _is_group(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, Arguments)
+
+
+def _of_group(group: Any) -> Iterator[inspect.Parameter]:
+    types = get_type_hints(group, include_extras=True)
+    for each in fields(group):
+        default = inspect.Parameter.empty if each.default is MISSING else each.default
+        yield inspect.Parameter(
+            each.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=types[each.name]
+        )
 
 
 def pairs(given: Iterable[str] | None, flag: str) -> dict[str, str]:

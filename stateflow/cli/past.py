@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +12,7 @@ import typer
 
 from stateflow.cli.options import (
     Conf,
+    EntryArguments,
     Invocation,
     JobName,
     KeyText,
@@ -32,11 +34,6 @@ if TYPE_CHECKING:
     from stateflow.reading.predicates import Predicate
 
 StateName = Annotated[str, argument(metavar="STATE", help="Name of the state or timer.")]
-MapKey = Annotated[str | None, flag("--map-key", metavar="K", help="One entry of a map state.")]
-Namespace = Annotated[
-    str | None,
-    flag("--namespace", metavar="N", help="Of a state with namespaces, instead of what is in none."),
-]
 Since = Annotated[
     str,
     flag("--since", metavar="N|tag:NAME|TIME", help="Leave out what is older than this checkpoint or time."),
@@ -53,8 +50,7 @@ def history(
     operator: OperatorName,
     state: StateName,
     key: KeyText,
-    map_key: MapKey = None,
-    namespace: Namespace = None,
+    entry: EntryArguments,
     since: Since = "",
     limit: Annotated[int, typer.Option("--limit", min=1, help="Most versions: the newest ones.")] = 100,
     rows: Annotated[
@@ -74,13 +70,7 @@ def history(
         raise UsageError(
             "-p, --master and --conf are for reading rows again: name their pipeline with --rows FILE:PIPELINE, or leave them out"
         )
-    asked: dict[str, Any] = {
-        "map_key": map_key,
-        "namespace": namespace,
-        "since": since,
-        "limit": limit,
-        "options": call.options(),
-    }
+    asked: dict[str, Any] = {**vars(entry), "since": since, "limit": limit, "options": call.options()}
     if rows:
         from stateflow.jobs.running import shipped
         from stateflow.pipelines.loading import load_pipeline
@@ -89,6 +79,42 @@ def history(
         asked |= {"rows": loaded.pipeline, "parameters": pairs(parameter, "-p")}
         asked |= shipped(loaded, master, pairs(conf, "--conf"))
     found = call.job(job).history_of(operator, state, key, **asked)
+    asked_for = {"job": job, "operator": operator, "state": state, "key": key, **vars(entry)}
+    call.output.answer(
+        {**asked_for, **_history(found)},
+        TextTable(
+            ("checkpoint", "time", "what", "value", "code", "run"), [_version_row(v) for v in found.versions]
+        ),
+        *_rows_by_version(found),
+        note="; ".join(_notes(found, limit)),
+    )
+
+
+def _history(found: KeyHistory) -> dict[str, Any]:
+    return {
+        "versions": [_version(version) | _rows(found.rows.get(version.slot)) for version in found.versions],
+        "checkpoints": found.checkpoints,
+        "edits": found.edits,
+        "look_ups": found.look_ups,
+        "collected": list(found.collected),
+        "other_keys": list(found.other_keys),
+        "more": found.more,
+        "begins_later": found.begins_later,
+    }
+
+
+def _version_row(version: KeyVersion) -> tuple[object, ...]:
+    return (
+        version.slot,
+        moment(version.at),
+        version.what if version.kind == "checkpoint" else f"{version.what} ({version.kind})",
+        _short(version.value) if version.result and version.result.found else "",
+        _code(version)[:19],
+        version.dag_run or version.run[:12],
+    )
+
+
+def _notes(found: KeyHistory, limit: int) -> list[str]:
     notes = [f"{_counted(found)} read"]
     if found.nothing:
         notes.insert(0, found.nothing)
@@ -101,43 +127,7 @@ def history(
         notes.append(
             f"{several(len(found.collected), 'checkpoint')} ({', '.join(map(str, found.collected))}) collected meanwhile, and left out"
         )
-    notes += _cut(version.value for version in found.versions)
-    call.output.answer(
-        {
-            "job": job,
-            "operator": operator,
-            "state": state,
-            "key": key,
-            "map_key": map_key,
-            "namespace": namespace,
-            "versions": [
-                _version(version) | _rows(found.rows.get(version.slot)) for version in found.versions
-            ],
-            "checkpoints": found.checkpoints,
-            "edits": found.edits,
-            "look_ups": found.look_ups,
-            "collected": list(found.collected),
-            "other_keys": list(found.other_keys),
-            "more": found.more,
-            "begins_later": found.begins_later,
-        },
-        TextTable(
-            ("checkpoint", "time", "what", "value", "code", "run"),
-            [
-                (
-                    version.slot,
-                    moment(version.at),
-                    version.what if version.kind == "checkpoint" else f"{version.what} ({version.kind})",
-                    _short(version.value) if version.result and version.result.found else "",
-                    _code(version)[:19],
-                    version.dag_run or version.run[:12],
-                )
-                for version in found.versions
-            ],
-        ),
-        *_rows_by_version(found),
-        note="; ".join(notes),
-    )
+    return notes + _cut(version.value for version in found.versions)
 
 
 def _otherwise(found: KeyHistory | FirstBad) -> list[str]:
@@ -231,11 +221,8 @@ def diff(
 ) -> None:
     """Which entries of which state came, went or changed between two points. Reads the files that they do not share."""
     from stateflow.cli.change_files import change_file
-    from stateflow.reading.diff import KINDS
 
-    options = call.options()
-    counts: dict[tuple[str, str], dict[str, int]] = {}
-    shown: dict[tuple[str, str], list[EntryChange]] = {}
+    changes = _Changes(limit)
     with (
         call.job(job).diff(
             before,
@@ -244,78 +231,93 @@ def diff(
             operators=operators or (),
             states=states or (),
             look_up=look_up or None,
-            options=options,
+            options=call.options(),
         ) as found,
         change_file(everything) as write,
     ):
         fetched = found.before.context.cache, found.after.context.cache
         for change in found.changes():
-            name = change.operator, change.state
-            of_state = counts.setdefault(name, dict.fromkeys(KINDS, 0))
-            of_state[change.kind] += 1
-            first = shown.setdefault(name, [])
-            if len(first) < limit:
-                first.append(change)
+            changes.take(change)
             write(change)
-        renamed = found.renamed
-        notes, unread, names = list(found.notes), found.unread, (found.before.name, found.after.name)
-    away = sum(ref.size for ref in unread.values())
-    if unread:
-        notes.append(
-            f"{several(len(unread), 'file')} of {size(away)} that both have are not on this host, so that nobody knows what a written key "
-            "held before: --before fetches them"
-        )
-    notes += _cut(
-        of for some in shown.values() for each in some for of in (each.json["before"], each.json["after"])
-    )
+        names = found.before.name, found.after.name
+    away = sum(ref.size for ref in found.unread.values())
+    notes = [*found.notes, *_unread(len(found.unread), away), *changes.cut()]
     call.output.answer(
         {
             "job": job,
             "with": with_job or None,
             "before": names[0],
             "after": names[1],
-            "states": [
-                {
-                    "operator": name[0],
-                    "state": name[1],
-                    **of_state,
-                    "first": [change.json for change in shown[name]],
-                }
-                for name, of_state in counts.items()
+            "states": changes.document(),
+            "renamed": [
+                dict(zip(("operator", "state", "before"), each, strict=True)) for each in found.renamed
             ],
-            "renamed": [dict(zip(("operator", "state", "before"), each, strict=True)) for each in renamed],
             "notes": notes,
-            "unread_files": len(unread),
+            "unread_files": len(found.unread),
             "unread_bytes": away,
             "fetched_bytes": sum(cache.bytes_fetched for cache in fetched),
             "fetched_files": sum(cache.misses for cache in fetched),
         },
-        *_differences(counts, shown),
-        note="\n".join([f"from {names[0]} to {names[1]}{'' if counts else ': no entry differs'}", *notes]),
+        *changes.pieces(),
+        note="\n".join(
+            [f"from {names[0]} to {names[1]}{'' if changes.counts else ': no entry differs'}", *notes]
+        ),
     )
 
 
-def _differences(counts: Any, shown: Any) -> list[Piece]:
-    if not counts:
-        return []
-    kinds = [kind for kind in next(iter(counts.values())) if any(of[kind] for of in counts.values())]
-    pieces: list[Piece] = [
-        TextTable(
+def _unread(files: int, size_of_all: int) -> Iterator[str]:
+    if files:
+        yield (
+            f"{several(files, 'file')} of {size(size_of_all)} that both have are not on this host, so that nobody knows what a written key "
+            "held before: --before fetches them"
+        )
+
+
+@dataclass
+class _Changes:
+    """How many entries of each state changed, and the first of them."""
+
+    limit: int
+    counts: dict[tuple[str, str], dict[str, int]] = field(default_factory=dict)
+    shown: dict[tuple[str, str], list[EntryChange]] = field(default_factory=dict)
+
+    def take(self, change: EntryChange) -> None:
+        from stateflow.reading.diff import KINDS
+
+        name = change.operator, change.state
+        self.counts.setdefault(name, dict.fromkeys(KINDS, 0))[change.kind] += 1
+        first = self.shown.setdefault(name, [])
+        if len(first) < self.limit:
+            first.append(change)
+
+    def cut(self) -> list[str]:
+        made = (change.json for some in self.shown.values() for change in some)
+        return _cut(value for each in made for value in (each["before"], each["after"]))
+
+    def document(self) -> list[dict[str, Any]]:
+        return [
+            {"operator": uid, "state": state, **counts, "first": [c.json for c in self.shown[uid, state]]}
+            for (uid, state), counts in self.counts.items()
+        ]
+
+    def pieces(self) -> Iterator[Piece]:
+        if not self.counts:
+            return
+        kinds = [
+            kind
+            for kind in next(iter(self.counts.values()))
+            if any(counts[kind] for counts in self.counts.values())
+        ]
+        yield TextTable(
             ("operator", "state", *kinds),
-            [(*name, *(f"{of[kind]:,}" for kind in kinds)) for name, of in counts.items()],
+            [(*name, *(f"{of[kind]:,}" for kind in kinds)) for name, of in self.counts.items()],
             right=kinds,
         )
-    ]
-    for (operator, state), changes in shown.items():
-        if changes:
-            pieces += [
-                Heading(f"{operator} {state}"),
-                TextTable(
-                    ("key", "entry", "what", "before", "after"),
-                    [_row(change) for change in changes],
-                ),
-            ]
-    return pieces
+        for (operator, state), changes in self.shown.items():
+            if changes:
+                yield Heading(f"{operator} {state}")
+                columns = ("key", "entry", "what", "before", "after")
+                yield TextTable(columns, [_row(change) for change in changes])
 
 
 def _row(change: EntryChange) -> tuple[str, ...]:
@@ -336,6 +338,7 @@ def bisect(
     job: JobName,
     operator: OperatorName,
     state: StateName,
+    entry: EntryArguments,
     key: Annotated[str | None, argument(metavar="KEY", help="Leave it out with --any.")] = None,
     first: Annotated[
         str,
@@ -345,8 +348,6 @@ def bisect(
     scan: Annotated[
         bool, flag("--scan", help="Look at every checkpoint: for conditions that do not stay true.")
     ] = False,
-    map_key: MapKey = None,
-    namespace: Namespace = None,
     since: Since = "",
     until: Annotated[
         str, flag("--until", metavar="N|tag:NAME|TIME", help="Leave out what is newer than this checkpoint.")
@@ -359,7 +360,7 @@ def bisect(
         )
     if (key is None) != anything:
         raise UsageError("name a key, or search all keys of the state with --any, and not both")
-    if anything and (map_key is not None or namespace is not None):
+    if anything and any(each is not None for each in vars(entry).values()):
         raise UsageError(
             "--any looks at every entry of the state: leave out --map-key and --namespace, or name a key in place of --any"
         )
@@ -368,62 +369,59 @@ def bisect(
         state,
         key,
         _predicate(first),
-        map_key=map_key,
-        namespace=namespace,
+        **vars(entry),
         since=since,
         until=until,
         scan=scan,
         options=call.options(),
     )
-    record, before, said = found.record, found.before, found.json
+    text = key if key is not None else found.key_text
+    call.output.answer(
+        {"job": job, "operator": operator, "state": state, "key": key, "first": first, **found.json},
+        *_first_bad(found, text),
+        note="\n".join(_said(found, first, job, f"{operator} {shlex.quote(text)}")),
+    )
+
+
+def _first_bad(found: FirstBad, key: str) -> Iterator[Piece]:
+    if found.record is None:
+        return
+    entry = _entry(found.json) if found.entry is not None else ""
+    values = ((found.before, found.json["previous"]), (found.record, found.json["value"]))
+    yield TextTable(
+        ("checkpoint", "time", "key", *(["entry"] if entry else []), "value"),
+        [
+            (each.slot, moment(each.at), key, *([entry] if entry else []), _short(value))
+            for each, value in values
+            if each is not None
+        ],
+    )
+
+
+def _said(found: FirstBad, first: str, job: str, of_key: str) -> Iterator[str]:
+    """What the search came to, and how to go on. `of_key`: operator and key as `stateflow debug` takes them."""
+    record, before = found.record, found.before
     counted = f"{several(found.look_ups, 'look-up')} of {_counted(found)}"
-    shown: list[Piece] = []
     if record is None:
-        note = f"{first} holds in no checkpoint that was looked at ({counted})"
-        if not found.scanned:
-            note += ": --scan looks at every one"
+        more = "" if found.scanned else ": --scan looks at every one"
+        yield f"{first} holds in no checkpoint that was looked at ({counted}){more}"
     else:
-        text = key if key is not None else found.key_text
-        entry = _entry(said) if found.entry is not None else ""
-        shown = [
-            TextTable(
-                ("checkpoint", "time", "key", *(["entry"] if entry else []), "value"),
-                [
-                    (each.slot, moment(each.at), text, *([entry] if entry else []), _short(value))
-                    for each, value in ((before, said["previous"]), (record, said["value"]))
-                    if each is not None
-                ],
-            )
-        ]
-        note = f"checkpoint {record.slot} is the first one for which {first} holds ({counted})"
+        sure = ""
         if before is None:
-            note += "; it is the oldest one that was looked at, so it may have held before"
+            sure = "; it is the oldest one that was looked at, so it may have held before"
         elif not found.scanned:
-            note += "; a search by halves: --scan finds an earlier one if the condition did not stay true"
+            sure = "; a search by halves: --scan finds an earlier one if the condition did not stay true"
+        yield f"checkpoint {record.slot} is the first one for which {first} holds ({counted}){sure}"
         if before is not None:
-            note += f"\nstateflow diff {job} {before.slot} {record.slot} shows what changed"
-            of = shlex.quote(text)
-            note += f"\nstateflow debug FILE:PIPELINE {operator} {of} --at {record.slot} shows why"
+            yield f"stateflow diff {job} {before.slot} {record.slot} shows what changed"
+            yield f"stateflow debug FILE:PIPELINE {of_key} --at {record.slot} shows why"
     if found.other_types:
         slots = _slots(found.other_types)
-        note += f"\nin checkpoint {slots} the state had another type, which the condition does not fit, and it was not looked at there"
-    note += "".join(f"\n{line}" for line in _otherwise(found))
-    note += "".join(
-        f"\n{line}"
-        for line in (*([found.nothing] if found.nothing else []), *_cut((said["previous"], said["value"])))
-    )
-    call.output.answer(
-        {
-            "job": job,
-            "operator": operator,
-            "state": state,
-            "key": key,
-            "first": first,
-            **said,
-        },
-        *shown,
-        note=note,
-    )
+        yield f"in checkpoint {slots} the state had another type, which the condition does not fit, and it was not looked at there"
+    yield from _otherwise(found)
+    if found.nothing:
+        yield found.nothing
+    yield from _cut((found.json["previous"], found.json["value"]))
 
 
 def _predicate(text: str) -> str | Predicate:

@@ -6,12 +6,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stateflow.cli.options import Invocation, JobName, KeyText, OperatorName, argument, command, flag, root_of
+from stateflow.cli.options import (
+    EntryArguments,
+    Invocation,
+    JobName,
+    KeyText,
+    OperatorName,
+    argument,
+    command,
+    flag,
+    root_of,
+)
 from stateflow.cli.output import Piece, TextTable
 from stateflow.cli.text import moment
 from stateflow.errors import UsageError
 
 if TYPE_CHECKING:
+    from stateflow.format.records import Record
     from stateflow.reading.query import LookupResult
 
 
@@ -22,6 +33,7 @@ def query(
     operator: OperatorName,
     state: Annotated[str, argument(metavar="STATE", help="Name of the state or timer.")],
     key: KeyText,
+    entry: EntryArguments,
     checkpoint: Annotated[
         str,
         typer.Option(
@@ -30,11 +42,6 @@ def query(
     ] = "latest",
     savepoint: Annotated[
         str | None, flag("--from", metavar="URL", help="A native savepoint to look into.")
-    ] = None,
-    map_key: Annotated[str | None, flag("--map-key", metavar="K", help="One entry of a map state.")] = None,
-    namespace: Annotated[
-        str | None,
-        flag("--namespace", metavar="N", help="Of a state with namespaces, instead of what is in none."),
     ] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="Most entries of a list or map.")] = 1000,
 ) -> None:
@@ -60,17 +67,12 @@ def query(
     )
     with opened as reader:
         target = reader.target(operator, state)
-        entry = None if map_key is None else target.map_key_of_text(map_key)
-        within = None if namespace is None else target.namespace_of_text(namespace)
-        found = reader.look_up(operator, state, target.key_of_text(key), entry, namespace=within, limit=limit)
+        map_key = None if entry.map_key is None else target.map_key_of_text(entry.map_key)
+        within = None if entry.namespace is None else target.namespace_of_text(entry.namespace)
+        found = reader.look_up(
+            operator, state, target.key_of_text(key), map_key, namespace=within, limit=limit
+        )
         record = reader.record
-    note = f"checkpoint {record.slot} of {moment(record.at)}"
-    if not found.found:
-        note = f"nothing is set for key {key} in {note}"
-    elif found.what == "accumulator":
-        note += "; an accumulator, of which the job's code makes the result"
-    if found.more:
-        note += f"; there are more than {limit} entries: --limit shows more"
     call.output.answer(
         {
             "job": job,
@@ -81,8 +83,7 @@ def query(
             "state": state,
             "kind": target.schema.kind,
             "key": key,
-            "map_key": map_key,
-            "namespace": namespace,
+            **vars(entry),
             "found": found.found,
             "what": found.what,
             "value": found.json,
@@ -90,8 +91,17 @@ def query(
             "fetched_bytes": place.cache.bytes_fetched,
         },
         *_shown(found),
-        note=note,
+        note=_note(found, record, key, limit),
     )
+
+
+def _note(found: LookupResult, record: Record, key: str, limit: int) -> str:
+    note = f"checkpoint {record.slot} of {moment(record.at)}"
+    if not found.found:
+        note = f"nothing is set for key {key} in {note}"
+    elif found.what == "accumulator":
+        note += "; an accumulator, of which the job's code makes the result"
+    return f"{note}; there are more than {limit} entries: --limit shows more" if found.more else note
 
 
 def _shown(found: LookupResult) -> list[Piece]:

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from stateflow.cli.options import (
-    AllowNonRestoredState,
-    Conf,
-    File,
+    Arguments,
     Invocation,
-    Parameters,
+    PipelineArguments,
     PipelinesJob,
     Settings,
+    SparkArguments,
     command,
     flag,
-    pairs,
     root_of,
 )
 from stateflow.cli.output import Piece, TextTable
@@ -28,37 +27,35 @@ if TYPE_CHECKING:
     from stateflow.replay.comparison import ReplayReport
 
 
-@command
-def replay(
-    call: Invocation,
-    file: File,
-    begin: Annotated[
-        str, flag("--from", metavar="N|tag:NAME|TIME", help="The first batch's checkpoint.")
-    ] = "",
-    end: Annotated[
-        str, flag("--to", metavar="N|tag:NAME|TIME", help="The last one's; else the newest.")
-    ] = "latest",
+@dataclass(frozen=True, kw_only=True)
+class ReplayArguments(Arguments):
+    begin: Annotated[str, flag("--from", metavar="N|tag:NAME|TIME", help="The first batch's checkpoint.")] = (
+        ""
+    )
+    end: Annotated[str, flag("--to", metavar="N|tag:NAME|TIME", help="The last one's; else the newest.")] = (
+        "latest"
+    )
     newest: Annotated[
         int | None,
         flag(
             "--last", metavar="N", min=1, help="Instead of --from: the newest N batches, or those that can."
         ),
-    ] = None,
-    job: PipelinesJob = None,
+    ] = None
+    job: PipelinesJob = None
     compare: Annotated[
         bool, flag("--compare", help="Compare outputs and state with what the job delivered and kept.")
-    ] = False,
+    ] = False
     check: Annotated[
         bool,
         flag(
             "--check",
             help="Evaluate each batch twice, and name the first operator that is not deterministic.",
         ),
-    ] = False,
+    ] = False
     changes: Annotated[
         Path | None,
         flag("--changes", metavar="FILE", help="With --compare: all of them, as .jsonl or .parquet."),
-    ] = None,
+    ] = None
     max_changed: Annotated[
         float | None,
         flag(
@@ -67,69 +64,77 @@ def replay(
             max=1.0,
             help="Exit with 4 if a larger share of rows or keys would be others.",
         ),
-    ] = None,
+    ] = None
     keep: Annotated[
         str, flag("--keep", metavar="NAME", help="Keep the report beside the job, where the pages show it.")
-    ] = "",
-    note: Annotated[str, flag("--note", help="Why: kept with the report.")] = "",
+    ] = ""
+    note: Annotated[str, flag("--note", help="Why: kept with the report.")] = ""
     dag_run: Annotated[
         str, flag("--dag-run", help="The scheduler's run that this is part of: kept likewise.")
-    ] = "",
-    task: Annotated[str, flag("--task", help="The task of that run.")] = "",
-    parameter: Parameters = None,
-    master: Annotated[str | None, flag(help="Spark's master, such as local[4].")] = None,
-    conf: Conf = None,
-    option: Settings = None,
-    allow_non_restored_state: AllowNonRestoredState = False,
+    ] = ""
+    task: Annotated[str, flag("--task", help="The task of that run.")] = ""
+    option: Settings = None
+
+    def refuse_unclear(self) -> None:
+        """Refuses what cannot be meant, before anything is loaded."""
+        from stateflow.format.layout import checked_name
+        from stateflow.replay.listing import refuse_other_names
+
+        if bool(self.begin) is (self.newest is not None) or (
+            self.newest is not None and self.end != "latest"
+        ):
+            raise UsageError("say which batches: --from N, with --to N if not up to the newest, or --last N")
+        if self.changes is not None:
+            refuse_other_names(self.changes)
+        if self.keep:
+            checked_name("report", self.keep)
+
+
+@command
+def replay(
+    call: Invocation, pipeline: PipelineArguments, spark: SparkArguments, arguments: ReplayArguments
 ) -> None:
     """Runs the input of past batches through a pipeline again, cut as it was, on a fork of the job. Nothing is published.
 
     The clock, chance and the watermark are those of then, and the answers of `enrich` come from the state of then.
     """
     from stateflow.checkpoint.process import this_process
-    from stateflow.format.layout import checked_name
     from stateflow.jobs.job import Job
     from stateflow.jobs.run_secrets import handed_over
     from stateflow.jobs.running import replay_loaded
-    from stateflow.pipelines.loading import load_pipeline
-    from stateflow.replay.listing import listing, refuse_other_names
+    from stateflow.replay.listing import listing
 
-    if bool(begin) is (newest is not None) or (newest is not None and end != "latest"):
-        raise UsageError("say which batches: --from N, with --to N if not up to the newest, or --last N")
-    if changes is not None:
-        refuse_other_names(changes)
-    if keep:
-        checked_name("report", keep)
-    options = call.options(option)
-    loaded = load_pipeline(file, Path.cwd(), allow_non_restored_state=allow_non_restored_state)
-    found = Job(root_of(options), job or loaded.pipeline.name, storage_options=options.storage_options)
+    arguments.refuse_unclear()
+    options = call.options(arguments.option)
+    loaded = pipeline.load()
+    name, limit = arguments.job or loaded.pipeline.name, arguments.max_changed
+    found = Job(root_of(options), name, storage_options=options.storage_options)
     secrets = handed_over()
-    compare = compare or changes is not None or max_changed is not None
-    with listing(changes) as take, call.output.progress("replaying") as advance:
+    with listing(arguments.changes) as take, call.output.progress("replaying") as advance:
         report = replay_loaded(
             loaded,
             found,
-            begin,
-            end,
-            {**secrets.parameters, **pairs(parameter, "-p")},
+            arguments.begin,
+            arguments.end,
+            {**secrets.parameters, **pipeline.values},
             options=options,
-            master=master,
-            conf={**secrets.conf, **pairs(conf, "--conf")},
-            newest=newest,
-            keep=keep,
-            owner=this_process(dag_run=dag_run, task=task, note=note),
-            max_changed=max_changed,
-            compare=compare,
-            check=check,
+            master=spark.master,
+            conf={**secrets.conf, **spark.settings},
+            newest=arguments.newest,
+            keep=arguments.keep,
+            owner=this_process(dag_run=arguments.dag_run, task=arguments.task, note=arguments.note),
+            max_changed=limit,
+            compare=arguments.compare or arguments.changes is not None or limit is not None,
+            check=arguments.check,
             listener=lambda done, of: advance("batches", done, of),
             changes=take,
         )
     call.output.answer(report.document(), *pieces(report))
-    if max_changed is not None and (excess := report.excess(max_changed)):
+    if limit is not None and (excess := report.excess(limit)):
         raise IncompatibleError(
             f"{excess}; look at the changes, and give a higher --max-changed if they are meant"
         )
-    if check and report.unsteady is not None:
+    if arguments.check and report.unsteady is not None:
         raise IncompatibleError(f"{report.unsteady.where} is not deterministic: {report.unsteady.advice}")
 
 
