@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from stateflow.airflow.triggers.new_rows import NewRowsTrigger as NewRowsTrigger
     from stateflow.airflow.triggers.run import StateflowRunTrigger as StateflowRunTrigger
 
-_HOME = {
+HOME = {
     "CheckpointFreshnessSensor": "sensors",
     "CheckpointFreshnessTrigger": "triggers.job",
     "CheckpointLink": "operators.links",
@@ -66,13 +66,13 @@ _HOME = {
     "checkpoint_asset": "operators.assets",
 }
 
-__all__ = sorted(_HOME)
+__all__ = sorted(HOME)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    value = getattr(importlib.import_module(f"{__name__}.{HOME[name]}"), name)
     globals()[name] = value
     return value
 

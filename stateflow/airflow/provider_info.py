@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from stateflow.airflow import HOME
+
 PROVIDER = "airflow-provider-stateflow"
 """The name that pip knows the provider by."""
 _NAME = "Stateflow"
@@ -17,33 +19,9 @@ def get_provider_info() -> dict[str, Any]:
         "description": "Keyed state, checkpoints and exactly-once output for PySpark pipelines.",
         "integrations": [{"integration-name": _NAME, "tags": ["service"]}],
         "hooks": [{"integration-name": _NAME, "python-modules": ["stateflow.airflow.connections.stateflow"]}],
-        "operators": [
-            {
-                "integration-name": _NAME,
-                "python-modules": [
-                    f"stateflow.airflow.operators.{module}"
-                    for module in (
-                        "cleanup",
-                        "replay",
-                        "rescale",
-                        "restore",
-                        "run",
-                        "savepoint",
-                        "stop",
-                        "verify",
-                    )
-                ],
-            }
-        ],
-        "sensors": [{"integration-name": _NAME, "python-modules": ["stateflow.airflow.sensors"]}],
-        "triggers": [
-            {
-                "integration-name": _NAME,
-                "python-modules": [
-                    f"stateflow.airflow.triggers.{module}" for module in ("idle", "job", "run")
-                ],
-            }
-        ],
+        "operators": _modules("Operator"),
+        "sensors": _modules("Sensor"),
+        "triggers": _modules("Trigger"),
         "connection-types": [
             {
                 "connection-type": "stateflow",
@@ -84,6 +62,17 @@ def get_provider_info() -> dict[str, Any]:
             for link in ("CheckpointLink", "DriverLogLink", "SparkLink")
         ],
     }
+
+
+def _modules(kind: str) -> list[dict[str, Any]]:
+    """Where the classes of a kind are that DAG files import; that of operators has the class that all of them extend as well."""
+    homes = {home for name, home in HOME.items() if name.endswith(kind)} - {"operators.base"}
+    return [
+        {
+            "integration-name": _NAME,
+            "python-modules": [f"stateflow.airflow.{home}" for home in sorted(homes)],
+        }
+    ]
 
 
 def _options() -> dict[str, Any]:

@@ -18,17 +18,13 @@ from stateflow import errors
 from stateflow.airflow import (
     StaleJobs,
     StateflowCleanupOperator,
-    StateflowIdleTrigger,
     StateflowOperator,
-    StateflowReplayOperator,
     StateflowRescaleOperator,
     StateflowRestoreOperator,
     StateflowRunOperator,
-    StateflowRunTrigger,
     StateflowSavepointOperator,
     StateflowStopOperator,
     StateflowVerifyOperator,
-    WatermarkTrigger,
     checkpoint_asset,
 )
 from stateflow.airflow.connections.failures import may_pass, spoken
@@ -195,12 +191,19 @@ def test_airflow_takes_what_the_package_says_of_itself() -> None:
     hook: Any = stateflow.airflow.StateflowHook
     assert connection["hook-class-name"] == f"{hook.__module__}.{hook.__name__}"
     assert connection["connection-type"] == hook.conn_type
-    modules = {f"{kind.__module__}" for kind in (*OPERATORS, StateflowRunOperator, StateflowReplayOperator)}
-    assert modules == set(info["operators"][0]["python-modules"])
+    base = stateflow.airflow.StateflowOperator
+    for kinds, suffix in (("operators", "Operator"), ("sensors", "Sensor"), ("triggers", "Trigger")):
+        classes = [
+            getattr(stateflow.airflow, name) for name in stateflow.airflow.__all__ if name.endswith(suffix)
+        ]
+        assert {each.__module__ for each in classes if each is not base} == set(
+            info[kinds][0]["python-modules"]
+        )
+    assert {stateflow.airflow.StateflowHostOperator.__module__, StateflowRunOperator.__module__} <= set(
+        info["operators"][0]["python-modules"]
+    )
     assert info["notifications"] == [f"{StaleJobs.__module__}.{StaleJobs.__name__}"]
     assert info["asset-uris"][0]["schemes"] == [checkpoint_asset("orders").uri.partition(":")[0]]
-    triggers = {StateflowIdleTrigger, StateflowRunTrigger, WatermarkTrigger}
-    assert {kind.__module__ for kind in triggers} == set(info["triggers"][0]["python-modules"])
     links = {type(link) for kind in (*OPERATORS, StateflowRunOperator) for link in kind.operator_extra_links}
     assert set(info["extra-links"]) == {f"{link.__module__}.{link.__name__}" for link in links}
 
