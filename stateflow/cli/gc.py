@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from stateflow.checkpoint.collection import ANNOUNCED
 from stateflow.checkpoint.retention import YOUNG
@@ -14,8 +14,8 @@ from stateflow.cli.text import several, size
 from stateflow.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
-    from stateflow.checkpoint.collection import CollectionPlan, CollectionReport
     from stateflow.config.options import Options
+    from stateflow.jobs.cleaning import CleanUp
     from stateflow.jobs.job import Job
 
 _CLAIMED, _OVER, _HALF = (
@@ -72,6 +72,8 @@ def gc(
     ] = None,
 ) -> None:
     """Collects subsumed records and their files, and what crashed runs left. Safe beside a running job."""
+    from stateflow.jobs.cleaning import clean_up
+
     options = call.options(**vars(kept))
     found = job_of(options, job)
     if explain:
@@ -81,10 +83,7 @@ def gc(
         return
     _let_go(call, found, release_pin or (), yes=yes)
     asked = (options.retained_checkpoints, options.retained_age, options.retention)
-    if yes:
-        _collect(call, found, *asked)
-    else:
-        _plan(call, found, *asked)
+    _report(call, job, clean_up(found, *asked, delete=yes))
 
 
 def _let_go(call: Invocation, job: Job, pins: Sequence[str], *, yes: bool) -> None:
@@ -106,62 +105,39 @@ def _let_go(call: Invocation, job: Job, pins: Sequence[str], *, yes: bool) -> No
         call.output.log(f"deleted {fork}: a replay that is gone has left it")
 
 
-def _plan(call: Invocation, job: Job, *asked: Any) -> None:
-    from stateflow.jobs.savepoints import expired_savepoints, unfinished_savepoints
-
-    plan = job.garbage(*asked)
-    over, halves = expired_savepoints(job), unfinished_savepoints(job)
-    empty = plan.empty and not over and not halves
-    call.output.answer(
-        _document(job, plan, None, over, halves),
-        _table(plan, over, halves),
-        *(["nothing to collect"] if empty else []),
-        note="" if empty else f"Nothing was deleted. `stateflow gc {job.name} --yes` does it.",
-    )
-
-
-def _collect(call: Invocation, job: Job, *asked: Any) -> None:
-    from stateflow.jobs.savepoints import dispose_expired, dispose_unfinished
-
-    plan = job.garbage(*asked)
-    done = job.collect(*asked)
-    over, halves = dispose_expired(job), dispose_unfinished(job)
-    for url, why in done.undisposed.items():
+def _report(call: Invocation, job: str, cleaned: CleanUp) -> None:
+    plan, done = cleaned.plan, cleaned.done
+    for url, why in (done.undisposed if done else {}).items():
         call.output.log(f"{url} stays, and so do the records that name it: {why}")
-    sizes = ", ".join(f"{reason} {size(count)}" for reason, count in sorted(done.bytes_by_reason.items()))
-    gone = [(url, _CLAIMED) for url in done.savepoints]
-    for reason, urls in ((_OVER, over), (_HALF, halves)):
-        gone += [(url, f"{reason}, {size(count)}") for url, count in urls.items()]
-    call.output.answer(
-        _document(job, plan, done, over, halves),
-        f"deleted {several(len(done.removed), 'record')} and {several(done.files, 'file')} ({sizes or 'no bytes'})",
-        *(f"deleted {url}: {why}" for url, why in gone),
-    )
-
-
-def _document(
-    job: Job,
-    plan: CollectionPlan,
-    done: CollectionReport | None,
-    over: Iterable[str],
-    halves: Iterable[str],
-) -> dict[str, Any]:
-    return {
-        "job": job.name,
+    body = {
+        "job": job,
         "deleted": done is not None,
-        "records": {
-            slot: reason for slot, reason in plan.records.items() if done is None or slot in done.removed
-        },
-        "files": done.files if done else len(plan.files),
-        "bytes_by_reason": done.bytes_by_reason if done else plan.bytes_by_reason,
+        "records": cleaned.records,
+        "files": cleaned.files,
+        "bytes_by_reason": cleaned.bytes_by_reason,
         "savepoints": done.savepoints if done else plan.savepoints,
-        "expired_savepoints": list(over),
-        "unfinished_savepoints": list(halves),
+        "expired_savepoints": cleaned.expired,
+        "unfinished_savepoints": cleaned.unfinished,
         "leftovers": plan.leftovers,
         "kept": plan.kept,
         "withdrawn": done.withdrawn if done else [],
         "undisposed": done.undisposed if done else {},
     }
+    if done is None:
+        empty = plan.empty and not cleaned.expired and not cleaned.unfinished
+        again = "" if empty else f"Nothing was deleted. `stateflow gc {job} --yes` does it."
+        nothing = ["nothing to collect"] if empty else []
+        call.output.answer(body, _table(cleaned), *nothing, note=again)
+        return
+    sizes = ", ".join(f"{reason} {size(count)}" for reason, count in sorted(done.bytes_by_reason.items()))
+    gone = [(url, _CLAIMED) for url in done.savepoints]
+    for reason, urls in ((_OVER, cleaned.expired), (_HALF, cleaned.unfinished)):
+        gone += [(url, f"{reason}, {size(cleaned.freed[url])}") for url in urls]
+    call.output.answer(
+        body,
+        f"deleted {several(len(done.removed), 'record')} and {several(done.files, 'file')} ({sizes or 'no bytes'})",
+        *(f"deleted {url}: {why}" for url, why in gone),
+    )
 
 
 def _explain(call: Invocation, job: Job, options: Options) -> None:
@@ -179,7 +155,8 @@ def _explain(call: Invocation, job: Job, options: Options) -> None:
     )
 
 
-def _table(plan: CollectionPlan, expired: list[str], unfinished: list[str]) -> TextTable:
+def _table(cleaned: CleanUp) -> TextTable:
+    plan = cleaned.plan
     rows: list[tuple[object, ...]] = [
         (f"record {slot}", "keep", _KEPT.get(reason, reason)) for slot, reason in sorted(plan.kept.items())
     ]
@@ -188,8 +165,8 @@ def _table(plan: CollectionPlan, expired: list[str], unfinished: list[str]) -> T
         files = sum(file.reason == reason for file in plan.files)
         rows.append((f"{several(files, 'file')}, {size(count)}", "delete", reason))
     rows += [(url, "delete", _CLAIMED) for url in plan.savepoints]
-    rows += [(url, "delete", _OVER) for url in expired]
-    rows += [(url, "delete", _HALF) for url in unfinished]
+    rows += [(url, "delete", _OVER) for url in cleaned.expired]
+    rows += [(url, "delete", _HALF) for url in cleaned.unfinished]
     if plan.leftovers:
         rows.append(
             (f"{len(plan.leftovers)} claims, control files and pins", "delete", "of epochs that are over")

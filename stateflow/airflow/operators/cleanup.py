@@ -75,12 +75,7 @@ class StateflowCleanupOperator(StateflowOperator):
             return result
 
     def _clean_up(self, context: Context, name: str) -> dict[str, Any]:
-        from stateflow.jobs.savepoints import (  # loads stateflow.spark, and a DAG file must not
-            dispose_expired,
-            dispose_unfinished,
-            expired_savepoints,
-            unfinished_savepoints,
-        )
+        from stateflow.jobs.cleaning import clean_up  # loads stateflow.spark, and a DAG file must not
 
         job = self.job_for(context, name)
         options = self.hook.options()
@@ -92,7 +87,7 @@ class StateflowCleanupOperator(StateflowOperator):
                 f"retention={rule}, by {by_option}, says how long every checkpoint stays, as does age={written_duration(age)}, by "
                 f"{by_age}: give this task retention='none' or age='0 seconds'"
             )
-        dry, with_savepoints = self.given("dry_run"), self.given("expired_savepoints")
+        dry = self.given("dry_run")
         from stateflow.liveness.stale_pins import release_stale  # loads the log, and a DAG file must not
 
         pins = [] if dry else release_stale(job.store, job.layout)
@@ -100,28 +95,24 @@ class StateflowCleanupOperator(StateflowOperator):
             self.log.info(
                 "%s: let go of checkpoint %d: %s of a process that is gone", name, pin.slot, pin.kind
             )
-        plan = job.garbage(retained, age, rule)
-        freed: Counter[str] = Counter(plan.bytes_by_reason)
-        records, files = dict(plan.records), len(plan.files)
-        if not dry:
-            collection = job.collect(retained, age, rule)
-            for url, why in collection.undisposed.items():
-                self.log.warning("%s stays, and so do the records that name it: %s", url, why)
-            freed, files = Counter(collection.bytes_by_reason), collection.files
-            records = {slot: reason for slot, reason in plan.records.items() if slot in collection.removed}
+        cleaned = clean_up(
+            job, retained, age, rule, delete=not dry, savepoints=self.given("expired_savepoints")
+        )
+        plan, records = cleaned.plan, cleaned.records
+        for url, why in (cleaned.done.undisposed if cleaned.done else {}).items():
+            self.log.warning("%s stays, and so do the records that name it: %s", url, why)
+        freed = Counter(cleaned.bytes_by_reason)
         savepoints: dict[str, str] = {}
-        if with_savepoints:
-            for reason, look, dispose in (
-                ("expired savepoint", expired_savepoints, dispose_expired),
-                ("unfinished savepoint", unfinished_savepoints, dispose_unfinished),
-            ):
-                sizes = {url: _size(job, url) for url in look(job)} if dry else dispose(job)
-                savepoints |= dict.fromkeys(sizes, reason)
-                if sizes:
-                    freed[reason] += sum(sizes.values())
+        for reason, urls in (
+            ("expired savepoint", cleaned.expired),
+            ("unfinished savepoint", cleaned.unfinished),
+        ):
+            savepoints |= dict.fromkeys(urls, reason)
+            if urls:
+                freed[reason] += sum(_size(job, url) if dry else cleaned.freed[url] for url in urls)
         report: dict[str, Any] = {
             "records": dict(Counter(records.values())),
-            "files": files,
+            "files": cleaned.files,
             "bytes_by_reason": dict(freed),
             "savepoints": savepoints,
             "kept": dict(Counter(reason.partition(" ")[0].rstrip(":") for reason in plan.kept.values())),
@@ -129,7 +120,7 @@ class StateflowCleanupOperator(StateflowOperator):
         sizes_text = ", ".join(f"{reason} {size_text(count)}" for reason, count in sorted(freed.items()))
         self.log.info(
             "%s: %s: records %d, files %d, savepoints %d (%s); checkpoints that are kept: %d",
-            name, "would delete" if dry else "deleted", len(records), files, len(savepoints),
+            name, "would delete" if dry else "deleted", len(records), cleaned.files, len(savepoints),
             sizes_text or "no bytes", len(plan.kept),
         )  # fmt: skip
         report["kept_by"] = kept_by(
