@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from stateflow.cli.options import (
     Count,
@@ -20,6 +20,9 @@ from stateflow.cli.options import (
 )
 from stateflow.cli.output import Piece, TextTable
 from stateflow.errors import IncompatibleError
+
+if TYPE_CHECKING:
+    from stateflow.compatibility.flows import Check
 
 
 @command
@@ -43,39 +46,26 @@ def check(
     loaded = pipeline.load()
     given = pipeline.values
     name = job or loaded.pipeline.name
+    against = "no checkpoint"
     if job is not None or options.checkpoint_dir:
         place = root_of(options) if job is not None else options.checkpoint_dir
         found = Job(place, name, storage_options=options.storage_options)
         if job is not None:
             found.log()  # a job that was named has to be there
-        checked = partial(
-            found.check,
-            loaded.pipeline,
-            given,
-            parallelism=options.parallelism,
-        )
+        checked = partial(found.check, loaded.pipeline, given, parallelism=options.parallelism)
         result = checked()
         if count and any(operator.evolution for operator in result.operators):
             result = checked(counts=by_name(newest_sizes(found, options)[1]))
+        slot = result.checkpoint
+        against = f"checkpoint {slot} of job {name}" if slot else f"{against}: a new job"
     else:
         result = checked_flow(loaded.pipeline.build(given), name, None)
         result = replace(result, warnings=(_nothing_compared(unread_variables()), *result.warnings))
     body = {name: value for name, value in asdict(result).items() if name not in ("problem", "misfits")}
-    against = f"checkpoint {result.checkpoint} of job {name}" if result.checkpoint else "no checkpoint"
-    if job is not None or options.checkpoint_dir:
-        against += "" if result.checkpoint else ": a new job"
-    rows = [
-        *(
-            ("operator", o.uid, o.verdict, ", ".join(f"{n}: {v}" for n, v in o.states.items()))
-            for o in result.operators
-        ),
-        *(("source", uid, verdict, "") for uid, verdict in result.sources.items()),
-        *(("sink", uid, verdict, "") for uid, verdict in result.sinks.items()),
-    ]
     call.output.answer(
         {**body, "problems": result.problems},
         f"pipeline {result.pipeline}, compared with {against}",
-        TextTable(("", "uid", "verdict", "states"), rows),
+        TextTable(("", "uid", "verdict", "states"), list(_verdicts(result))),
         *_ready_made((o.uid, o.options, o.combines) for o in result.operators),
     )
     for warning in filter(None, (*result.warnings, lacking_host(options))):
@@ -89,6 +79,14 @@ def check(
         for problem in result.problems[1:]:
             call.output.log(problem)
         raise IncompatibleError(result.problems[0])
+
+
+def _verdicts(result: Check) -> Iterator[tuple[str, ...]]:
+    for o in result.operators:
+        yield "operator", o.uid, o.verdict, ", ".join(f"{name}: {kept}" for name, kept in o.states.items())
+    for kind, verdicts in (("source", result.sources), ("sink", result.sinks)):
+        for uid, verdict in verdicts.items():
+            yield kind, uid, verdict, ""
 
 
 def _nothing_compared(unread: Sequence[str]) -> str:

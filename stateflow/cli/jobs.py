@@ -323,6 +323,21 @@ def _shown(status: JobStatus, life: str, health: Health) -> Iterator[Piece]:
             ),
         ]
     )
+    yield from _operators(status)
+    if status.sources:
+        yield ""
+        positions = [(s.uid, s.kind, s.position, moment(s.event_time)) for s in status.sources]
+        yield TextTable(("source", "kind", "position", "newest event"), positions)
+    if status.sinks:
+        yield ""
+        targets = [
+            (s.uid, s.kind, f"{s.name} at {s.target}" if s.name else s.target, s.last_commit)
+            for s in status.sinks
+        ]
+        yield TextTable(("sink", "kind", "target", "has"), targets)
+
+
+def _operators(status: JobStatus) -> Iterator[Piece]:
     if status.operators:
         rows = [
             (
@@ -350,17 +365,6 @@ def _shown(status: JobStatus, life: str, health: Health) -> Iterator[Piece]:
         yield ""
         yield TextTable(("operator", "state", "type"), states)
         yield from _ttls(status)
-    if status.sources:
-        yield ""
-        positions = [(s.uid, s.kind, s.position, moment(s.event_time)) for s in status.sources]
-        yield TextTable(("source", "kind", "position", "newest event"), positions)
-    if status.sinks:
-        yield ""
-        targets = [
-            (s.uid, s.kind, f"{s.name} at {s.target}" if s.name else s.target, s.last_commit)
-            for s in status.sinks
-        ]
-        yield TextTable(("sink", "kind", "target", "has"), targets)
 
 
 @command

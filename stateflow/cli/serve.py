@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from stateflow.cli.options import Invocation, command, flag, root_of
 from stateflow.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stateflow.config.options import Options
+    from stateflow.serve.follow import FollowedJobs
 
 
 @command
@@ -43,8 +49,6 @@ def serve(
     import logging
     import secrets
     import signal
-    import time
-    import uuid
     from importlib.util import find_spec
 
     missing = [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]
@@ -52,27 +56,14 @@ def serve(
         raise UsageError(
             f"`stateflow serve` needs {' and '.join(missing)}, which this environment lacks: pip install {' '.join(missing)}"
         )
-    import msgspec
-
-    from stateflow.checkpoint.process import this_process
-    from stateflow.checkpoint.processes import note_of_process, process_start
-    from stateflow.reading.snapshots import reader_context
     from stateflow.serve.access import from_file, single
-    from stateflow.serve.follow import FollowedJobs
     from stateflow.serve.server import StateServer
 
     options = call.options()
     logging.getLogger("uvicorn").setLevel(logging.DEBUG if call.debug else logging.WARNING)
-    place = reader_context(options, root_of(options), lambda: time.time_ns() // 1000)
     token = None if tokens is not None else secrets.token_urlsafe(32)
     access = from_file(tokens) if tokens is not None else single(str(token))
-
-    def ids() -> str:
-        return uuid.uuid4().hex
-
-    owner = this_process(run=ids())
-    owner = msgspec.structs.replace(owner, note=note_of_process(process_start(owner.pid) or ""))
-    jobs = FollowedJobs(place, owner=owner, ids=ids, only=job or (), open_shards=open_shards)
+    jobs = _followed(options, job or (), open_shards)
     server = StateServer(jobs, access, host=host, port=port, max_queries=max_queries, interval=interval)
     try:
         jobs.release_stale()
@@ -98,3 +89,24 @@ def serve(
     gc.collect()
     gc.freeze()
     server.run()
+
+
+def _followed(options: Options, only: Sequence[str], open_shards: int) -> FollowedJobs:
+    """The jobs of the root, or those that are named, which are read as this process."""
+    import time
+    import uuid
+
+    import msgspec
+
+    from stateflow.checkpoint.process import this_process
+    from stateflow.checkpoint.processes import note_of_process, process_start
+    from stateflow.reading.snapshots import reader_context
+    from stateflow.serve.follow import FollowedJobs
+
+    def ids() -> str:
+        return uuid.uuid4().hex
+
+    place = reader_context(options, root_of(options), lambda: time.time_ns() // 1000)
+    owner = this_process(run=ids())
+    owner = msgspec.structs.replace(owner, note=note_of_process(process_start(owner.pid) or ""))
+    return FollowedJobs(place, owner=owner, ids=ids, only=only, open_shards=open_shards)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -33,6 +34,9 @@ from stateflow.cli.output import Facts
 from stateflow.cli.savepoint import Kind, described
 from stateflow.cli.text import several, size
 from stateflow.errors import UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 app = typer.Typer(no_args_is_help=True, help="State as tables, and keys that are to be forgotten.")
 
@@ -128,7 +132,6 @@ def import_(
     from stateflow.spark.session.build import build_session
     from stateflow.spark.session.shipping import by_value
     from stateflow.spark.state_tables.build import BuildRequest, build_savepoint
-    from stateflow.spark.state_tables.parquet import parquet_frame
     from stateflow.spark.state_tables.snapshots import checkpoint_of, savepoint_at
 
     options = call.options(option)
@@ -147,29 +150,34 @@ def import_(
             raise UsageError(f"--table {what}={path} is not usable: write OPERATOR.STATE=PATH")
     offsets = pairs(offset, "--offset")
     spark = build_session(f"stateflow import {to}", conf=pairs(conf, "--conf"))
-    frames: dict[str, dict[str, Any]] = {}
-    for what, path in paths.items():
-        uid, _, state = what.partition(".")
-        frames.setdefault(uid, {})[state] = parquet_frame(spark, path, f"--table {what}={path}")
-    made = build_savepoint(
-        spark,
-        BuildRequest(
-            pipeline=loaded.pipeline,
-            tables=frames,
-            to=to,
-            options=options,
-            owner=this_process(note=note),
-            parameters=given,
-            like=snapshot,
-            offsets=offsets,
-            kind=cast(Any, kind),
-            note=note,
-        ),
+    request = BuildRequest(
+        pipeline=loaded.pipeline,
+        tables=_frames(spark, paths),
+        to=to,
+        options=options,
+        owner=this_process(note=note),
+        parameters=given,
+        like=snapshot,
+        offsets=offsets,
+        kind=cast(Any, kind),
+        note=note,
     )
+    made = build_savepoint(spark, request)
     call.output.answer(
         described(to, made),
         f"{to} is a {made.kind} savepoint; `stateflow restore JOB {file} --from {to}` starts from it",
     )
+
+
+def _frames(spark: SparkSession, paths: Mapping[str, str]) -> dict[str, dict[str, DataFrame]]:
+    """By operator and state the rows of a table."""
+    from stateflow.spark.state_tables.parquet import parquet_frame
+
+    frames: dict[str, dict[str, DataFrame]] = {}
+    for what, path in paths.items():
+        uid, _, state = what.partition(".")
+        frames.setdefault(uid, {})[state] = parquet_frame(spark, path, f"--table {what}={path}")
+    return frames
 
 
 @app.command("erase")
@@ -200,10 +208,7 @@ def erase(
 
     options = call.options(option)
     plan = plan_erase(job_of(options, job), key, options, operator=operator, empty=empty or ())
-    tables = list(dict.fromkeys(each.target for each in plan.feeds))
-    body: dict[str, Any] = {
-        "job": job,
-        "key": key,
+    found = {
         "operators": sorted(plan.keys),
         "dropped_checkpoints": list(plan.dropped),
         "released": [p.name or p.kind for p in plan.pins],
@@ -211,23 +216,10 @@ def erase(
         "rewritten_bytes": plan.rewritten_bytes,
         "emptied": list(plan.emptied),
         "unreached": list(plan.unreached),
-        "feeds": tables,
-        "erased": False,
+        "feeds": list(dict.fromkeys(each.target for each in plan.feeds)),
     }
-    call.output.say(
-        Facts(
-            [
-                ("operators", ", ".join(sorted(plan.keys))),
-                ("written anew", f"up to {size(plan.rewritten_bytes)}"),
-                ("checkpoints that go", ", ".join(map(str, plan.dropped))),
-                ("tags and pins let go", ", ".join(p.name or p.kind for p in plan.pins) or "none"),
-                ("savepoints that may hold it", ", ".join(plan.savepoints) or "none in this root"),
-                ("operator state that is emptied", ", ".join(plan.emptied) or "none"),
-                ("operator state that stays", ", ".join(plan.unreached) or "none"),
-                ("tables of feeds that keep its rows", ", ".join(tables) or "none"),
-            ]
-        )
-    )
+    body = {"job": job, "key": key, **found, "erased": False}
+    call.output.say(Facts(_found(found)))
     if not yes:
         call.output.answer(body, note="Nothing was done: --yes erases it.")
         return
@@ -244,3 +236,17 @@ def erase(
             f"{'; '.join(plan.rows_elsewhere)}"
         )
     call.output.answer({**body, **new}, *lines)
+
+
+def _found(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "operators", ", ".join(found["operators"])
+    yield "written anew", f"up to {size(found['rewritten_bytes'])}"
+    yield "checkpoints that go", ", ".join(map(str, found["dropped_checkpoints"]))
+    for label, name, none in (
+        ("tags and pins let go", "released", "none"),
+        ("savepoints that may hold it", "savepoints", "none in this root"),
+        ("operator state that is emptied", "emptied", "none"),
+        ("operator state that stays", "unreached", "none"),
+        ("tables of feeds that keep its rows", "feeds", "none"),
+    ):
+        yield label, ", ".join(found[name]) or none
