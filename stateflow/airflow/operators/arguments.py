@@ -346,3 +346,5 @@ Kind = Annotated[str, Argument(one_of("native", "canonical"))]
 Deferrable = Annotated[
     bool | None, Argument(flag, template=False, when_none=setting("operators", "default_deferrable"))
 ]
+PipelineFile = Annotated[Name, "`FILE:PIPELINE`; a relative file is looked for beside the DAG's"]
+NonRestored = Annotated[Flag, "state without an operator may be dropped"]

@@ -8,13 +8,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from stateflow.airflow.launchers.base import LaunchMethod
 from stateflow.airflow.launchers.spark_submit import SparkSubmit
-from stateflow.airflow.operators.arguments import Argument, launch_method
+from stateflow.airflow.operators.arguments import Argument, Name, Table, launch_method
 from stateflow.airflow.operators.base import StateflowOperator
+from stateflow.pipelines.parameters import as_texts
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-Launch = Annotated[LaunchMethod | None, Argument(launch_method, when_none=SparkSubmit)]
+Launch = Annotated[
+    LaunchMethod | None,
+    Argument(launch_method, when_none=SparkSubmit),
+    "how the driver is started: `SparkSubmit(...)`, or `InProcess()` for a small job",
+]
+SparkPlace = Annotated[Name, "where Spark is: local[n], spark://, yarn, k8s://"]
+SparkSettings = Annotated[Table, "settings of Spark"]
+DriverOptions = Annotated[
+    Table, "any option of docs/configuration.md, apart from credentials: those belong into the connection"
+]
 
 
 class DriverOperator(StateflowOperator):
@@ -33,6 +43,27 @@ class DriverOperator(StateflowOperator):
         pipeline: str = self.given("pipeline")
         folder = getattr(context["dag"], "folder", "") or "."
         return str(Path(folder).absolute() / Path(pipeline).expanduser())
+
+    def errand(self, context: Context) -> dict[str, Any]:
+        """The fields that the errand of every driver has."""
+        owner = self.acts_as(context)
+        return {
+            "pipeline": self.file_of(context),
+            "job": self.given("job"),
+            "dag_run": owner.dag_run,
+            "task": owner.task,
+            "note": owner.note,
+            "parameters": as_texts(self.given("parameters")),
+            "options": as_texts(self.given("options")),
+            "conf": as_texts(self._conf(context)),
+            "allow_non_restored_state": self.given("allow_non_restored_state"),
+            "environment": self.hook.environment(),
+        }
+
+    def _conf(self, context: Context) -> dict[str, Any]:
+        """Spark's settings."""
+        conf: dict[str, Any] = self.given("conf")
+        return conf
 
 
 def name_of(pipeline: Any) -> str:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from stateflow.airflow.operators.arguments import Count, Flag, Name, Share, Table
-from stateflow.airflow.operators.drivers import DriverOperator, Launch, name_of
+from stateflow.airflow.operators.arguments import Count, Name, NonRestored, Share, Table
+from stateflow.airflow.operators.drivers import (
+    DriverOperator,
+    DriverOptions,
+    Launch,
+    SparkPlace,
+    SparkSettings,
+    name_of,
+)
 from stateflow.errors import IncompatibleError, StateflowError
-from stateflow.pipelines.parameters import as_texts
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from stateflow.driver.following import Following
     from stateflow.driver.run_spec import ReplaySpec
-    from stateflow.format.records import Owner
     from stateflow.jobs.job import Job
     from stateflow.replay.reports import KeptReport
 
@@ -45,16 +50,11 @@ class StateflowReplayOperator(DriverOperator):
             "the share of a sink's rows, or of a state's keys that were looked at, that may be others, such as 0.01; None: any",
         ] = None,
         parameters: Annotated[Table, "of the pipeline function, where they differ from the job's own"] = None,
-        spark_conn_id: Annotated[Name, "where Spark is: local[n], spark://, yarn, k8s://"] = "spark_default",
-        launcher: Annotated[
-            Launch, "how the driver is started: `SparkSubmit(...)`, or `InProcess()` for a small job"
-        ] = None,
-        options: Annotated[
-            Table,
-            "any option of docs/configuration.md, apart from credentials: those belong into the connection",
-        ] = None,
-        conf: Annotated[Table, "settings of Spark"] = None,
-        allow_non_restored_state: Annotated[Flag, "state without an operator may be dropped"] = False,
+        spark_conn_id: SparkPlace = "spark_default",
+        launcher: Launch = None,
+        options: DriverOptions = None,
+        conf: SparkSettings = None,
+        allow_non_restored_state: NonRestored = False,
         **kwargs: Any,
     ) -> None:
         job = job or name_of(pipeline)
@@ -73,7 +73,7 @@ class StateflowReplayOperator(DriverOperator):
             if kept is not None:
                 self.log.info("an earlier try of this task has made report %s: it is not made again", name)
             else:
-                kept = self._replayed(job, self._spec(context, owner, name))
+                kept = self._replayed(job, self._spec(context, name))
             return self._told(context, kept)
 
     def on_kill(self) -> None:
@@ -100,23 +100,14 @@ class StateflowReplayOperator(DriverOperator):
             f"the replay of job {job.name!r} has ended and left no report: does its driver use the root {job.store.url}, too?"
         )
 
-    def _spec(self, context: Context, owner: Owner, name: str) -> ReplaySpec:
+    def _spec(self, context: Context, name: str) -> ReplaySpec:
         from stateflow.driver.run_spec import ReplaySpec  # as above
 
         return ReplaySpec(
-            pipeline=self.file_of(context),
-            job=self.given("job"),
-            dag_run=owner.dag_run,
-            task=owner.task,
-            parameters=as_texts(self.given("parameters")),
-            options=as_texts(self.given("options")),
-            conf=as_texts(self.given("conf")),
+            **self.errand(context),
             batches=self.given("batches"),
             keep=name,
             max_changed=self.given("max_changed"),
-            allow_non_restored_state=self.given("allow_non_restored_state"),
-            note=owner.note,
-            environment=self.hook.environment(),
         )
 
     def _told(self, context: Context, kept: KeptReport) -> dict[str, Any]:

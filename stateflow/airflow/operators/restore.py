@@ -16,7 +16,9 @@ from stateflow.airflow.operators.arguments import (
     Count,
     Flag,
     Name,
+    NonRestored,
     People,
+    PipelineFile,
     Pipelines,
     Table,
     Text,
@@ -64,7 +66,7 @@ class StateflowRestoreOperator(StateflowOperator):
     def __init__(
         self,
         *,
-        pipeline: Annotated[Name, "`FILE:PIPELINE`; a relative file is looked for beside the DAG's"],
+        pipeline: PipelineFile,
         origin: Annotated[Name, "`latest`, `checkpoint:N`, `tag:NAME` or the URL of a savepoint"] = "latest",
         parameters: Annotated[
             Table,
@@ -85,7 +87,7 @@ class StateflowRestoreOperator(StateflowOperator):
         clone_sinks: Annotated[
             Flag, "of a fork: begin with copies of the other job's tables, as of the checkpoint"
         ] = False,
-        allow_non_restored_state: Annotated[Flag, "state without an operator may be dropped"] = False,
+        allow_non_restored_state: NonRestored = False,
         reset_watermark: Annotated[Flag, "begin event time anew, as after a drained run"] = False,
         parallelism: Annotated[Count | None, "subtasks from now on"] = None,
         takeover: Annotated[Flag, "fence a live run instead of refusing"] = False,

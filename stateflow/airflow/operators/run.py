@@ -19,6 +19,8 @@ from stateflow.airflow.operators.arguments import (
     Deferrable,
     Flag,
     Name,
+    NonRestored,
+    PipelineFile,
     Span,
     Table,
     Text,
@@ -29,7 +31,14 @@ from stateflow.airflow.operators.arguments import (
     trigger,
 )
 from stateflow.airflow.operators.assets import checkpoint_asset, tables_alias
-from stateflow.airflow.operators.drivers import DriverOperator, Launch, name_of
+from stateflow.airflow.operators.drivers import (
+    DriverOperator,
+    DriverOptions,
+    Launch,
+    SparkPlace,
+    SparkSettings,
+    name_of,
+)
 from stateflow.airflow.operators.events import announce, announce_partitions, announce_tables, keep_quiet
 from stateflow.airflow.operators.lineage import ReportsLineage
 from stateflow.airflow.operators.links import (
@@ -85,13 +94,11 @@ class StateflowRunOperator(ReportsLineage, DriverOperator):
     def __init__(
         self,
         *,
-        pipeline: Annotated[Name, "`FILE:PIPELINE`; a relative file is looked for beside the DAG's"],
+        pipeline: PipelineFile,
         job: Annotated[Name, "the job's name, if it is not the pipeline's"] = "",
         parameters: Annotated[Table, "of the pipeline function"] = None,
-        spark_conn_id: Annotated[Name, "where Spark is: local[n], spark://, yarn, k8s://"] = "spark_default",
-        launcher: Annotated[
-            Launch, "how the driver is started: `SparkSubmit(...)`, or `InProcess()` for a small job"
-        ] = None,
+        spark_conn_id: SparkPlace = "spark_default",
+        launcher: Launch = None,
         parallelism: Annotated[
             Count | None, "subtasks of a keyed operator; another number than before rescales the job"
         ] = None,
@@ -101,11 +108,8 @@ class StateflowRunOperator(ReportsLineage, DriverOperator):
             "end at this version or time, included, such as `{{ data_interval_end }}`. A plain cron schedule has intervals of no length: "
             "with CronDataIntervalTimetable that is the end of the day that a backfill is for",
         ] = None,
-        options: Annotated[
-            Table,
-            "any option of docs/configuration.md, apart from credentials: those belong into the connection",
-        ] = None,
-        conf: Annotated[Table, "settings of Spark"] = None,
+        options: DriverOptions = None,
+        conf: SparkSettings = None,
         on_live: Annotated[
             OnLiveRun,
             "what to do about another live run of the job: `refuse` (start nothing, give the slot back, and look again), "
@@ -128,7 +132,7 @@ class StateflowRunOperator(ReportsLineage, DriverOperator):
             OnEmpty,
             "how a run ends that finds nothing to read: `succeed` or `skip`; either way no asset gets an event",
         ] = "succeed",
-        allow_non_restored_state: Annotated[Flag, "state without an operator may be dropped"] = False,
+        allow_non_restored_state: NonRestored = False,
         final: Annotated[
             Flag, "when the input is used up, fire every event-time timer; the job is over then"
         ] = False,
@@ -375,25 +379,15 @@ class StateflowRunOperator(ReportsLineage, DriverOperator):
         )
 
     def _spec(self, context: Context) -> RunSpec:
-        owner = self.acts_as(context)
         from stateflow.driver.run_spec import RunSpec  # as above
 
         return RunSpec(
-            pipeline=self.file_of(context),
-            job=self.given("job"),
-            dag_run=owner.dag_run,
-            task=owner.task,
-            parameters=as_texts(self.given("parameters")),
-            options=as_texts(self.given("options")),
-            conf=as_texts(self._conf(context)),
+            **self.errand(context),
             until=self.given("until") or "",
             parallelism=self.given("parallelism"),
             trigger=self.given("trigger") or "",
-            allow_non_restored_state=self.given("allow_non_restored_state"),
             final=self.given("final"),
-            note=owner.note,
             revision=self._revision(context),
-            environment=self.hook.environment(),
         )
 
     def _conf(self, context: Context) -> dict[str, Any]:
