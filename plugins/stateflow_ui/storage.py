@@ -57,7 +57,7 @@ def read_storage(
     log = read_log(store, layout)
     log.require_sound()
     files = [*store.list(layout.shared), *store.list(layout.staged)]
-    retention = Retention.told(retained, age, rule, clock())
+    retention = Retention.of_rule(retained, age, rule, clock())
     collection = plan(log, pins, retention, files=files)
     listed = {entry.path: entry.size for entry in files}
     freed: dict[str, Amount] = {}

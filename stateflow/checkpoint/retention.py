@@ -44,10 +44,10 @@ class Retention:
     @classmethod
     def of(cls, options: Options, now: Micros) -> Retention:
         """What the options of a job say."""
-        return cls.told(options.retained_checkpoints, options.retained_age, options.retention, now)
+        return cls.of_rule(options.retained_checkpoints, options.retained_age, options.retention, now)
 
     @classmethod
-    def told(cls, checkpoints: int, age: timedelta, rule: RetentionRule, now: Micros) -> Retention:
+    def of_rule(cls, checkpoints: int, age: timedelta, rule: RetentionRule, now: Micros) -> Retention:
         return cls(checkpoints, age // timedelta(microseconds=1), rule, now)
 
 

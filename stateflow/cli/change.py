@@ -92,7 +92,7 @@ def delete(
             "undisposed": done.undisposed,
         },
         f"job {job} is deleted: {number(done.files)} files, {size(done.bytes)}"
-        f"{f', and the savepoints that it had claimed: {_told(gone)}' if gone else ''}; a tombstone stays",
+        f"{f', and the savepoints that it had claimed: {_sizes(gone)}' if gone else ''}; a tombstone stays",
     )
 
 
@@ -119,7 +119,7 @@ def _show_deletion(call: Invocation, job: Job, claimed: dict[str, int]) -> None:
             ("pending", ", ".join(map(str, status.pending)) or "none"),
             ("tags", ", ".join(status.tags) or "none"),
             ("files", f"{number(len(entries))}, {size(sum(e.size for e in entries))}"),
-            ("claimed savepoints", _told(claimed) or "none"),
+            ("claimed savepoints", _sizes(claimed) or "none"),
         ]
     )
     call.output.answer(body, facts, note=f"Nothing was done: --yes deletes all of it.{lost}")
@@ -142,7 +142,7 @@ def _claimed(job: Job) -> dict[str, int]:
     }
 
 
-def _told(savepoints: dict[str, int]) -> str:
+def _sizes(savepoints: dict[str, int]) -> str:
     return ", ".join(f"{url} ({size(count)})" for url, count in savepoints.items())
 
 

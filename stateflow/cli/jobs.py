@@ -52,12 +52,12 @@ def jobs(call: Invocation) -> None:
             return {"name": name, "status": "UNREADABLE", "error": str(error)}, ""
         whole, health = asdict(_readable(status)), health_of(status, job.clock(), None)
         judged = {"health": health.state, "reason": health.reason}
-        told = {**{field: whole[field] for field in _BRIEF}, **judged, **status.checkpoints}
-        return told, "" if health.well else health.reason
+        row = {**{field: whole[field] for field in _BRIEF}, **judged, **status.checkpoints}
+        return row, "" if health.well else health.reason
 
     names = list_jobs(place, storage_options=options.storage_options)
     looked = at_distance(open_store(place, options.storage_options), look, names)
-    found, unwell = [told for told, _ in looked], [reason for _, reason in looked if reason]
+    found, unwell = [row for row, _ in looked], [reason for _, reason in looked if reason]
     rows = [
         (
             job["name"],

@@ -10,7 +10,7 @@ from stateflow.cli.options import Invocation, JobName, command, flag, job_of
 from stateflow.cli.savepoint import Kind, SavepointTo, kind_of
 from stateflow.errors import UsageError
 
-_TOLD = {
+_OUTCOMES = {
     "not running": "job {job} is not running",
     "requested": "the run of job {job} (epoch {epoch}) was asked to end after its batch",
     "stopped": "the run of job {job} (epoch {epoch}) has ended at checkpoint {checkpoint}",
@@ -43,7 +43,7 @@ def stop(
     found = job_of(options, job)
     done = found.stop(wait=timeout if wait or savepoint else None, reason=note, drain=drain)
     body = {"job": job, "epoch": done.epoch, "outcome": done.outcome, "checkpoint": done.checkpoint}
-    call.output.say(_TOLD[done.outcome].format(job=job, epoch=done.epoch, checkpoint=done.checkpoint))
+    call.output.say(_OUTCOMES[done.outcome].format(job=job, epoch=done.epoch, checkpoint=done.checkpoint))
     if drain and done.outcome in ("not running", "lost"):
         raise UsageError(
             f"job {job!r} is not running, so nothing could drain it: run it once more with `stateflow run ... --final`"

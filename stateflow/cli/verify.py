@@ -37,18 +37,18 @@ def verify(
             "deep": deep,
             "sound": not errors,
             "findings": [
-                {"severity": f.severity, "text": _told(f, job), "path": f.path, "checkpoint": f.slot}
+                {"severity": f.severity, "text": _text(f, job), "path": f.path, "checkpoint": f.slot}
                 for f in findings
             ],
         },
-        TextTable(("", "finding"), [(f.severity, _told(f, job)) for f in findings]) if findings else sound,
+        TextTable(("", "finding"), [(f.severity, _text(f, job)) for f in findings]) if findings else sound,
     )
     if errors:
         rest = f", and {len(errors) - 1} more" if len(errors) > 1 else ""
-        raise CorruptError(f"{_told(errors[0], job)}{rest}")
+        raise CorruptError(f"{_text(errors[0], job)}{rest}")
 
 
-def _told(finding: Finding, job: str) -> str:
+def _text(finding: Finding, job: str) -> str:
     """Elsewhere an unreadable record advises `stateflow verify`, which has just run."""
     advice = "restore it from a copy, or use another savepoint"
     if "/" not in job:

@@ -78,7 +78,7 @@ class Keeper:
     def keep(self) -> int:
         """Until it is told to end. The exit code: 1 if the first application did not start."""
         for number in (STOP, signal.SIGINT, DRAIN):
-            signal.signal(number, self._told)
+            signal.signal(number, self._on_signal)
         lease = Lease(self.folder, self.settings.lease, time.monotonic())
         self._start()
         while True:
@@ -89,7 +89,7 @@ class Keeper:
                 return 0
             if not self._ending and (why := self._is_left(lease)):
                 log(f"{why}: the host drains")
-                self._told(DRAIN, None)
+                self._on_signal(DRAIN, None)
             if self._has_never_worked and not self._applications:
                 return 1  # it has never worked: whoever starts it sees why
             if (
@@ -233,7 +233,7 @@ class Keeper:
         self._start_at = time.monotonic() + pause
         log(f"{why}: {f'another one starts in {pause:.0f} s' if pause else 'another one starts'}")
 
-    def _told(self, number: int, frame: object) -> None:
+    def _on_signal(self, number: int, frame: object) -> None:
         stops, before = number != DRAIN, self._stopping
         self._ending, self._stopping = True, before or stops
         for each in list(self._applications.values()):

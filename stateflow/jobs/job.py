@@ -603,7 +603,7 @@ class Job(JobHandle):
         """What `collect` would delete now, what it would keep, and why."""
         if not self.exists:
             raise self.unknown()
-        return inspect(self.store, self.layout, Retention.told(retained, age, rule, self.clock()))
+        return inspect(self.store, self.layout, Retention.of_rule(retained, age, rule, self.clock()))
 
     def collect(
         self,
@@ -624,7 +624,7 @@ class Job(JobHandle):
                 job.store,
                 job.layout,
                 collector=f"gc-{job.new_id()}",
-                retained=Retention.told(retained, age, rule, job.clock()),
+                retained=Retention.of_rule(retained, age, rule, job.clock()),
                 orphans=True,
                 dispose=job._disposal(),
             )
@@ -638,7 +638,7 @@ class Job(JobHandle):
         """What such a retention would keep of the checkpoints there are, and what that costs."""
         if not self.exists:
             raise self.unknown()
-        return read_kept_past(self.store, self.layout, Retention.told(retained, age, rule, self.clock()))
+        return read_kept_past(self.store, self.layout, Retention.of_rule(retained, age, rule, self.clock()))
 
     @contextmanager
     def _held(self) -> Iterator[Self]:

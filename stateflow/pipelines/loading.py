@@ -146,11 +146,11 @@ def _module(path: Path) -> ModuleType:
         del sys.modules[name]
         if isinstance(error, KeyboardInterrupt):
             raise
-        raise UsageError(_told(path, error)) from error
+        raise UsageError(_load_error(path, error)) from error
     return module
 
 
-def _told(path: Path, error: BaseException) -> str:
+def _load_error(path: Path, error: BaseException) -> str:
     """One sentence with the place in the user's own file."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}, line {error.lineno}: {error.msg}; `stateflow check {path}` tells when the file loads"

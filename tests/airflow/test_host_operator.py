@@ -130,7 +130,7 @@ def test_a_host_that_has_died_is_started_again_and_one_that_was_ended_is_not(hos
     assert len(hosts.processes) == 2
     starting.drain(folder_of("team"))
     hosts.processes[1].wait(10)
-    assert operator().resume({}, {}, **left.kwargs) == {"host": "team", "ended": "told"}
+    assert operator().resume({}, {}, **left.kwargs) == {"host": "team", "ended": "stopped"}
     assert len(hosts.processes) == 2
 
 
@@ -233,4 +233,4 @@ def test_runs_go_to_the_host_that_a_task_keeps(tmp_path: Path, monkeypatch: pyte
     finally:
         asyncio.run(left.trigger.on_kill())
     eventually(lambda: starting.keeper_of(folder_of("team")) is None, "the host has drained")
-    assert keep.resume({}, {}, **left.kwargs) == {"host": "team", "ended": "told"}
+    assert keep.resume({}, {}, **left.kwargs) == {"host": "team", "ended": "stopped"}

@@ -103,7 +103,7 @@ class StateflowHostOperator(DeclaredArguments, BaseOperator):
                         self._start()
                 elif starting.keeper_of(folder) is None:
                     self.log.info("somebody has ended the host %s", name)
-                    return {"host": name, "ended": "told"}
+                    return {"host": name, "ended": "stopped"}
                 lease.renew(folder)
                 pause = self.given("lease").total_seconds() / LOOKS
                 if self.given("deferrable"):

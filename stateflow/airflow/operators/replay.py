@@ -74,7 +74,7 @@ class StateflowReplayOperator(DriverOperator):
                 self.log.info("an earlier try of this task has made report %s: it is not made again", name)
             else:
                 kept = self._replayed(job, self._spec(context, name))
-            return self._told(context, kept)
+            return self._result(context, kept)
 
     def on_kill(self) -> None:
         """Kills the driver: a fork is nobody's, and what it leaves on its host, the next replay there takes away."""
@@ -110,7 +110,7 @@ class StateflowReplayOperator(DriverOperator):
             max_changed=self.given("max_changed"),
         )
 
-    def _told(self, context: Context, kept: KeptReport) -> dict[str, Any]:
+    def _result(self, context: Context, kept: KeptReport) -> dict[str, Any]:
         from stateflow.jobs.described_replay import described_changes, described_report  # as above
         from stateflow.restore.printing import markdown, text
 

@@ -151,13 +151,13 @@ class StateflowRestoreOperator(StateflowOperator):
             if not dry and (before := self.finished_before(job, "restore")) is not None:
                 for other in filter(None, (self.given("from_job"), *self.given("readers"))):
                     job.beside(other).release_left()
-                return self._told_again(context, before)
+                return self._earlier_result(context, before)
             plan = self._plan(context, job, conf)
             self.log.info("%s", plan)
             if dry:
                 origin = plan.first.request.origin
                 own = origin.owner is not None and origin.job == job.name
-                return self._told(context, plan, origin.record.slot if own else None, restored=False)
+                return self._result(context, plan, origin.record.slot if own else None, restored=False)
             all_done = plan.apply(self.progress())
             for name, each in all_done.items():
                 self.log.info(
@@ -165,7 +165,7 @@ class StateflowRestoreOperator(StateflowOperator):
                     name, each.checkpoint, each.timeline,
                 )  # fmt: skip
             done = all_done[job.name]
-            return self._told(
+            return self._result(
                 context, plan, done.checkpoint, restored=True,
                 record=done.checkpoint, timeline=done.timeline, copied_bytes=done.copied_bytes, sinks=dict(done.sinks),
                 records={name: each.checkpoint for name, each in all_done.items()},
@@ -210,7 +210,7 @@ class StateflowRestoreOperator(StateflowOperator):
         """The folder of the DAG's file: where a relative path begins."""
         return Path(getattr(context.get("dag"), "folder", None) or Path.cwd())
 
-    def _told(
+    def _result(
         self, context: Context, plan: RestoreTogether, checkpoint: int | None, **facts: Any
     ) -> dict[str, Any]:
         self.linked(context, checkpoint)
@@ -222,7 +222,7 @@ class StateflowRestoreOperator(StateflowOperator):
             **facts,
         )
 
-    def _told_again(self, context: Context, line: HistoryLine) -> dict[str, Any]:
+    def _earlier_result(self, context: Context, line: HistoryLine) -> dict[str, Any]:
         self.linked(context, line.id)
         words = f"Job `{self.given('job')}` was restored from `{line.origin}` by an earlier try of this task."
         return self.result(
