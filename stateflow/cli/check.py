@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from stateflow.cli.options import (
     Count,
@@ -20,9 +20,6 @@ from stateflow.cli.options import (
 )
 from stateflow.cli.output import Piece, TextTable
 from stateflow.errors import IncompatibleError
-
-if TYPE_CHECKING:
-    from stateflow.compatibility.flows import Check
 
 
 @command
@@ -65,7 +62,14 @@ def check(
     call.output.answer(
         {**body, "problems": result.problems},
         f"pipeline {result.pipeline}, compared with {against}",
-        TextTable(("", "uid", "verdict", "states"), list(_verdicts(result))),
+        TextTable(
+            ("", "uid", "verdict", "states"),
+            [
+                *(("operator", o.uid, o.verdict, _states(o.states)) for o in result.operators),
+                *(("source", uid, verdict, "") for uid, verdict in result.sources.items()),
+                *(("sink", uid, verdict, "") for uid, verdict in result.sinks.items()),
+            ],
+        ),
         *_ready_made((o.uid, o.options, o.combines) for o in result.operators),
     )
     for warning in filter(None, (*result.warnings, lacking_host(options))):
@@ -81,12 +85,8 @@ def check(
         raise IncompatibleError(result.problems[0])
 
 
-def _verdicts(result: Check) -> Iterator[tuple[str, ...]]:
-    for o in result.operators:
-        yield "operator", o.uid, o.verdict, ", ".join(f"{name}: {kept}" for name, kept in o.states.items())
-    for kind, verdicts in (("source", result.sources), ("sink", result.sinks)):
-        for uid, verdict in verdicts.items():
-            yield kind, uid, verdict, ""
+def _states(verdicts: Mapping[str, str]) -> str:
+    return ", ".join(f"{name}: {verdict}" for name, verdict in verdicts.items())
 
 
 def _nothing_compared(unread: Sequence[str]) -> str:
