@@ -95,26 +95,29 @@ def test_a_file_of_the_name_and_the_time_of_a_read_one_is_that_one() -> None:
 NAMES = ("[1].json", "{a,b}.json", "*.json", "?.json", "a\\b.json", "a}.json")
 
 
-@pytest.mark.parametrize("name", NAMES)
 def test_a_file_with_a_name_like_a_pattern_does_not_double_its_batch(
-    spark: SparkSession, tmp_path: Path, name: str
+    spark: SparkSession, tmp_path: Path
 ) -> None:
     folder, place = Folder(spark, tmp_path), tmp_path / "in"
     folder.add(place / "1.json", 1)
-    folder.add(place / name, 2)
-    with pytest.raises(IncompatibleError) as caught:
-        folder.run(place)
-    assert str(caught.value) == (
-        f"source 'rows': Spark takes the path of {place}/{name} for a pattern, and would read the other files of its batch twice: "
-        r"rename it without any of * ? [ \ ] { }, or read one file per batch (per_batch=1)"
-    )
+    for name in NAMES:
+        folder.add(place / name, 2)
+        with pytest.raises(IncompatibleError) as caught:
+            folder.run(place)
+        assert str(caught.value) == (
+            f"source 'rows': Spark takes the path of {place}/{name} for a pattern, and would read the other files of its batch twice: "
+            r"rename it without any of * ? [ \ ] { }, or read one file per batch (per_batch=1)"
+        )
+        (place / name).unlink()
     assert folder.ids == []
+    for number, name in enumerate(NAMES, 2):
+        folder.add(place / name, number)
     folder.run(place, per_batch="1")
-    assert folder.ids == [1, 2]
-    folder.add(place / "3.json", 3)
-    folder.add(place / "a b%41#^.json", 4)
+    assert folder.ids == list(range(1, len(NAMES) + 2))
+    folder.add(place / "3.json", 8)
+    folder.add(place / "a b%41#^.json", 9)
     folder.run(place)
-    assert folder.ids == [1, 2, 3, 4]
+    assert folder.ids == list(range(1, 10))
 
 
 def test_a_folder_with_a_name_like_a_pattern_is_refused(spark: SparkSession, tmp_path: Path) -> None:

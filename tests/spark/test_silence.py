@@ -543,7 +543,7 @@ def test_a_version_is_no_bound_of_time(tables: Tables) -> None:
     assert tables.bench.records("tables")[-1].watermark == round(at(99).timestamp() * 1e6) != watermark
 
 
-@pytest.mark.parametrize("origin", ["checkpoint", "native", "canonical"])
+@pytest.mark.parametrize("origin", ["checkpoint", "canonical"])
 def test_a_job_that_goes_back_reads_first_what_has_gathered(origin: str, tables: Tables) -> None:
     """To where it was an hour ago, when `b` had had no rows for a moment, whatever the job has seen since."""
     bench, job = tables.bench, tables.job

@@ -194,11 +194,8 @@ def drifts(bench: Workbench) -> list[tuple[int, float]]:
     return told
 
 
-@pytest.mark.parametrize("kind", ["files", "delta"])
-def test_a_source_that_is_days_ahead_waits_and_nothing_is_lost(
-    kind: str, spark: SparkSession, tmp_path: Path, tables: Path
-) -> None:
-    made = sides(spark, tmp_path, tables if kind == "delta" else None)
+def test_a_source_that_is_days_ahead_waits_and_nothing_is_lost(spark: SparkSession, tmp_path: Path) -> None:
+    made = sides(spark, tmp_path, None)
     made.bench.run(made.pipeline, target_batch_duration="5 minutes", max_source_drift="36 hours")
     told = drifts(made.bench)
     # Each batch has a file of both, until one is two days in, and the other two hours.
@@ -211,11 +208,10 @@ def test_a_source_that_is_days_ahead_waits_and_nothing_is_lost(
     assert (made.came("ahead"), made.came("behind")) == (FILES, FILES)
 
 
-@pytest.mark.parametrize("kind", ["files", "delta"])
 def test_a_source_waits_in_the_next_run_too_and_however_long_its_batches_take(
-    kind: str, spark: SparkSession, tmp_path: Path, tables: Path
+    spark: SparkSession, tmp_path: Path, tables: Path
 ) -> None:
-    made = sides(spark, tmp_path, tables if kind == "delta" else None)
+    made = sides(spark, tmp_path, tables)
     # Shorter than a batch: what waits has had no rows for longer.
     options = {"target_batch_duration": "5 minutes", "max_source_drift": "36 hours"}
     options["source_idle_timeout"] = "1 ms"
@@ -229,10 +225,7 @@ def test_a_source_waits_in_the_next_run_too_and_however_long_its_batches_take(
     assert [rows for rows, _ in told] == [0] * (FILES - 6) + [1] * (FILES - 3)
     assert (made.came("ahead"), made.came("behind")) == (FILES, FILES)
     # There is nothing more of the one that was waited for, when a run begins.
-    if kind == "delta":
-        add_versions(spark, tmp_path, "ahead", timedelta(days=2), 3)
-    else:
-        add_files(made.bench, "ahead", timedelta(days=2), 3)
+    add_versions(spark, tmp_path, "ahead", timedelta(days=2), 3)
     made.bench.run(made.pipeline, **options)
     assert [rows for rows, _ in drifts(made.bench)] == [1] * 3
 

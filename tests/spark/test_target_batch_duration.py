@@ -102,9 +102,8 @@ def test_batches_grow_to_the_target_and_the_next_run_goes_on_there(
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("per_batch", [1, 3])
-def test_what_the_source_says_stays_the_most(per_batch: int, spark: SparkSession, tmp_path: Path) -> None:
-    bench = Workbench(spark, tmp_path)
+def test_what_the_source_says_stays_the_most(spark: SparkSession, tmp_path: Path) -> None:
+    per_batch, bench = 3, Workbench(spark, tmp_path)
     for _ in range(8):
         bench.rows("visits", [Visit(1, "home", 1.0, at(0))])
 
