@@ -19,7 +19,7 @@ from stateflow.pipelines.ready.windows import Session, Sliding
 from stateflow.pipelines.rows.row_type import row_type
 from stateflow.testing import ColumnarHarness
 from tests.operators.joins.driving import SECOND, DrivenJoin, is_late, run
-from tests.operators.joins.test_window_join import GAP, SESSIONS, in_windows, of_sessions, plain
+from tests.operators.joins.test_window_join import GAP, by_sql, in_sessions, in_windows, out_of
 
 INSTANT = pa.timestamp("us", "UTC")
 LEFT = pa.schema(
@@ -88,18 +88,12 @@ def found_by_sql(query: str, **tables: pa.Table) -> list[str]:
         return sorted(repr(list(row)) for row in engine.sql(query).fetchall())
 
 
-def selected(how: str) -> tuple[str, str]:
-    """What DuckDB selects, and how it calls the join."""
-    columns = "l.k, l.n, epoch_us(l.ts)" if how in ("semi", "anti") else SELECTED
-    return columns, {"full": "full outer"}.get(how, how)
+def joined(how: str, where: str, lefts: pa.Table, rights: pa.Table, on: str) -> list[str]:
+    return by_sql(how, lefts, rights, f"({sql(where)}) and {on}", SELECTED, "l.k, l.n, epoch_us(l.ts)")
 
 
 def table(rows: list[dict[str, Any]], schema: Any) -> pa.Table:
     return pa.Table.from_pylist(rows, schema)
-
-
-def out_of(driven: DrivenJoin) -> list[str]:
-    return sorted(plain(row.values()) for row in driven.rows)
 
 
 def cases(name: str, how: str) -> tuple[random.Random, list[dict[str, Any]], list[dict[str, Any]], int]:
@@ -107,8 +101,15 @@ def cases(name: str, how: str) -> tuple[random.Random, list[dict[str, Any]], lis
     return chance, lefts(chance, 60), rights(chance, 60), chance.choice((0, 4, 30)) * SECOND
 
 
-@pytest.mark.parametrize("how", HOWS)
-@pytest.mark.parametrize("where", CONDITIONS)
+EACH = [
+    (where, HOWS[(number + more) % len(HOWS)]) for more in (0, 2, 3) for number, where in enumerate(CONDITIONS)
+]  # fmt: skip
+"""Each condition with three kinds of join, and each kind with five conditions: what a condition says of two rows is asked in one place,
+and what becomes of rows without a partner in another."""
+VERSIONS = [(where, ("left", "inner")[number % 2]) for number, where in enumerate(CONDITIONS)]
+
+
+@pytest.mark.parametrize(("where", "how"), EACH)
 def test_an_interval_join_with_a_condition(where: str, how: str) -> None:
     chance, left, right, delay = cases(where, how)
     least = chance.choice((-8, -3, 0, 2)) * SECOND
@@ -118,18 +119,17 @@ def test_an_interval_join_with_a_condition(where: str, how: str) -> None:
         within=(timedelta(microseconds=least), timedelta(microseconds=most)), how=how, where=where,
     )  # fmt: skip
     driven = run(declared, left, right, (LEFT, RIGHT), chance, delay)
-    columns, word = selected(how)
-    assert out_of(driven) == found_by_sql(
-        f"select {columns} from lefts l {word} join rights r on l.k = r.k and ({sql(where)}) and "
+    assert out_of(driven) == joined(
+        how,
+        where,
+        table([row for row in left if not is_late(row)], LEFT),
+        table([row for row in right if not is_late(row)], RIGHT),
         f"epoch_us(r.ts) - epoch_us(l.ts) between {least} and {most}",
-        lefts=table([row for row in left if not is_late(row)], LEFT),
-        rights=table([row for row in right if not is_late(row)], RIGHT),
     )
     assert driven.entries() == 0
 
 
-@pytest.mark.parametrize("how", HOWS)
-@pytest.mark.parametrize("where", CONDITIONS[::3])
+@pytest.mark.parametrize(("where", "how"), EACH[: len(CONDITIONS)])
 def test_a_window_join_with_a_condition(where: str, how: str) -> None:
     chance, left, right, delay = cases(where, how)
     size, every = chance.choice(((10, 10), (9, 3)))
@@ -139,17 +139,12 @@ def test_a_window_join_with_a_condition(where: str, how: str) -> None:
         lateness=lateness, how=how, where=where,
     )  # fmt: skip
     driven = run(declared, left, right, (LEFT, RIGHT), chance, delay)
-    columns, word = selected(how)
-    assert out_of(driven) == found_by_sql(
-        f"select {columns} from lefts l {word} join rights r on l.k = r.k and l.w = r.w and ({sql(where)})",
-        lefts=in_windows(left, window, lateness, LEFT),
-        rights=in_windows(right, window, lateness, RIGHT),
-    )
+    on = in_windows(left, window, lateness, LEFT), in_windows(right, window, lateness, RIGHT)
+    assert out_of(driven) == joined(how, where, *on, "l.w = r.w")
     assert driven.entries() == 0
 
 
-@pytest.mark.parametrize("how", HOWS)
-@pytest.mark.parametrize("where", CONDITIONS[1::3])
+@pytest.mark.parametrize(("where", "how"), EACH[-len(CONDITIONS) :])
 def test_a_session_join_with_a_condition(where: str, how: str) -> None:
     chance, left, right, _ = cases(where, how)
     declared = window_join(
@@ -158,21 +153,11 @@ def test_a_session_join_with_a_condition(where: str, how: str) -> None:
     )  # fmt: skip
     # With this delay no row is late.
     driven = run(declared, left, right, (LEFT, RIGHT), chance, 200 * SECOND)
-    with duckdb.connect() as engine:
-        engine.register("lefts", table(left, LEFT))
-        engine.register("rights", table(right, RIGHT))
-        ends = engine.sql(SESSIONS).fetchall()
-    columns, word = selected(how)
-    assert out_of(driven) == found_by_sql(
-        f"select {columns} from lefts l {word} join rights r on l.k = r.k and l.s = r.s and ({sql(where)})",
-        lefts=of_sessions(left, LEFT, ends),
-        rights=of_sessions(right, RIGHT, ends),
-    )
+    assert out_of(driven) == joined(how, where, *in_sessions(left, right, (LEFT, RIGHT)), "l.s = r.s")
     assert driven.entries() == 0
 
 
-@pytest.mark.parametrize("how", ["left", "inner"])
-@pytest.mark.parametrize("where", CONDITIONS)
+@pytest.mark.parametrize(("where", "how"), VERSIONS)
 def test_an_as_of_join_with_a_condition_asks_it_of_the_valid_version(where: str, how: str) -> None:
     chance, left, right, delay = cases(where, how)
     right = [{**row, "ts": row["ts"] * 100 + n} for n, row in enumerate(right)]
@@ -189,8 +174,7 @@ def test_an_as_of_join_with_a_condition_asks_it_of_the_valid_version(where: str,
     )
 
 
-@pytest.mark.parametrize("how", ["left", "inner"])
-@pytest.mark.parametrize("where", CONDITIONS)
+@pytest.mark.parametrize(("where", "how"), VERSIONS)
 def test_a_latest_join_with_a_condition_asks_it_of_the_newest_version(where: str, how: str) -> None:
     chance, left, right, _ = cases(where, how)
     newest = [max((row for row in right if row["k"] == key), key=lambda row: row["m"]) for key in ("x", "y")]

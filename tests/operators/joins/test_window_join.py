@@ -57,6 +57,26 @@ def in_windows(rows: list[dict[str, Any]], window: Sliding, lateness: int, schem
     return pa.Table.from_pylist(made, schema.append(pa.field("w", pa.int64())))
 
 
+OF_PAIRS = "coalesce(l.k, r.k), coalesce(l.w, r.w), a, epoch_us(l.ts), b, epoch_us(r.ts)"
+
+
+def by_sql(
+    how: str, lefts: pa.Table, rights: pa.Table, on: str, pair: str = OF_PAIRS, alone: str = "l.k, l.w, a, epoch_us(l.ts)"
+) -> list[str]:  # fmt: skip
+    """What DuckDB selects of such a join."""
+    columns, word = (alone, how) if how in ("semi", "anti") else (pair, {"full": "full outer"}.get(how, how))
+    with duckdb.connect() as engine:
+        engine.execute("set timezone = 'UTC'")
+        engine.register("lefts", lefts)
+        engine.register("rights", rights)
+        found = engine.sql(f"select {columns} from lefts l {word} join rights r on l.k = r.k and {on}")
+        return sorted(repr(list(row)) for row in found.fetchall())
+
+
+def out_of(driven: DrivenJoin) -> list[str]:
+    return sorted(plain(row.values()) for row in driven.rows)
+
+
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("seed", range(3))
 def test_rows_of_the_same_window_come_out_together_however_the_input_is_cut(seed: int, how: str) -> None:
@@ -72,17 +92,8 @@ def test_rows_of_the_same_window_come_out_together_however_the_input_is_cut(seed
         chance,
         chance.choice((0, 4, 30)) * SECOND,
     )
-    selected = "coalesce(l.k, r.k), coalesce(l.w, r.w), a, epoch_us(l.ts), b, epoch_us(r.ts)"
-    if how in ("semi", "anti"):
-        selected = "l.k, l.w, a, epoch_us(l.ts)"
-    with duckdb.connect() as engine:
-        engine.register("lefts", in_windows(left, window, lateness, LEFT))
-        engine.register("rights", in_windows(right, window, lateness, RIGHT))
-        word = {"full": "full outer"}.get(how, how)
-        found = engine.sql(
-            f"select {selected} from lefts l {word} join rights r on l.k = r.k and l.w = r.w"
-        ).fetchall()
-    assert sorted(map(plain, (row.values() for row in driven.rows))) == sorted(map(repr, map(list, found)))
+    on = in_windows(left, window, lateness, LEFT), in_windows(right, window, lateness, RIGHT)
+    assert out_of(driven) == by_sql(how, *on, "l.w = r.w")
     closed = [r for r in (*left, *right) if r["mark"] is not None and last(r, window) <= r["mark"] - lateness]
     assert driven.counters.get("late_rows", 0) == len(closed)
     assert driven.entries() == 0
@@ -129,6 +140,16 @@ SESSIONS = f"""
     group by k, number"""
 
 
+def in_sessions(
+    left: list[dict[str, Any]], right: list[dict[str, Any]], schemas: tuple[Any, Any]
+) -> tuple[pa.Table, pa.Table]:
+    with duckdb.connect() as engine:
+        for name, rows, schema in zip(("lefts", "rights"), (left, right), schemas, strict=True):
+            engine.register(name, pa.Table.from_pylist(rows, schema))
+        ends = engine.sql(SESSIONS).fetchall()
+    return of_sessions(left, schemas[0], ends), of_sessions(right, schemas[1], ends)
+
+
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("seed", range(2))
 def test_rows_of_the_same_session_come_out_together_however_the_input_is_cut(seed: int, how: str) -> None:
@@ -143,20 +164,7 @@ def test_rows_of_the_same_session_come_out_together_however_the_input_is_cut(see
     declared_join = declared(how, Session(GAP), chance.choice((0, 5)) * SECOND)
     # With this delay no row is late.
     driven = run(declared_join, left, right, (LEFT, RIGHT), chance, 200 * SECOND)
-    selected = "coalesce(l.k, r.k), coalesce(l.w, r.w), a, epoch_us(l.ts), b, epoch_us(r.ts)"
-    if how in ("semi", "anti"):
-        selected = "l.k, l.w, a, epoch_us(l.ts)"
-    with duckdb.connect() as engine:
-        engine.register("lefts", pa.Table.from_pylist(left, LEFT))
-        engine.register("rights", pa.Table.from_pylist(right, RIGHT))
-        ends = engine.sql(SESSIONS).fetchall()
-        engine.register("in_lefts", of_sessions(left, LEFT, ends))
-        engine.register("in_rights", of_sessions(right, RIGHT, ends))
-        word = {"full": "full outer"}.get(how, how)
-        found = engine.sql(
-            f"select {selected} from in_lefts l {word} join in_rights r on l.k = r.k and l.s = r.s"
-        ).fetchall()
-    assert sorted(map(plain, (row.values() for row in driven.rows))) == sorted(map(repr, map(list, found)))
+    assert out_of(driven) == by_sql(how, *in_sessions(left, right, (LEFT, RIGHT)), "l.s = r.s")
     assert driven.counters.get("late_rows", 0) == 0
     assert driven.entries() == 0
 
@@ -190,17 +198,8 @@ def test_strict_windows_join_as_if_the_rows_that_were_not_late_had_come_at_once(
     if late == "strict":
         assert not partly
         kept = [[{**row, "mark": None} for row in side] for side in kept]
-    selected = "coalesce(l.k, r.k), coalesce(l.w, r.w), a, epoch_us(l.ts), b, epoch_us(r.ts)"
-    if how in ("semi", "anti"):
-        selected = "l.k, l.w, a, epoch_us(l.ts)"
-    with duckdb.connect() as engine:
-        engine.register("lefts", in_windows(kept[0], window, lateness, LEFT))
-        engine.register("rights", in_windows(kept[1], window, lateness, RIGHT))
-        word = {"full": "full outer"}.get(how, how)
-        found = engine.sql(
-            f"select {selected} from lefts l {word} join rights r on l.k = r.k and l.w = r.w"
-        ).fetchall()
-    assert sorted(map(plain, (row.values() for row in driven.rows))) == sorted(map(repr, map(list, found)))
+    on = in_windows(kept[0], window, lateness, LEFT), in_windows(kept[1], window, lateness, RIGHT)
+    assert out_of(driven) == by_sql(how, *on, "l.w = r.w")
 
 
 @pytest.mark.parametrize("late", ["strict", "lenient"])
@@ -222,20 +221,7 @@ def test_strict_sessions_join_as_if_the_rows_that_were_not_late_had_come_at_once
     assert driven.counters.get("late_rows", 0) == len(left) + len(right) - len(kept[0]) - len(kept[1])
     if partly:
         return  # a session is in parts then
-    selected = "coalesce(l.k, r.k), coalesce(l.w, r.w), a, epoch_us(l.ts), b, epoch_us(r.ts)"
-    if how in ("semi", "anti"):
-        selected = "l.k, l.w, a, epoch_us(l.ts)"
-    with duckdb.connect() as engine:
-        engine.register("lefts", pa.Table.from_pylist(kept[0], LEFT))
-        engine.register("rights", pa.Table.from_pylist(kept[1], RIGHT))
-        ends = engine.sql(SESSIONS).fetchall()
-        engine.register("in_lefts", of_sessions(kept[0], LEFT, ends))
-        engine.register("in_rights", of_sessions(kept[1], RIGHT, ends))
-        word = {"full": "full outer"}.get(how, how)
-        found = engine.sql(
-            f"select {selected} from in_lefts l {word} join in_rights r on l.k = r.k and l.s = r.s"
-        ).fetchall()
-    assert sorted(map(plain, (row.values() for row in driven.rows))) == sorted(map(repr, map(list, found)))
+    assert out_of(driven) == by_sql(how, *in_sessions(*kept, (LEFT, RIGHT)), "l.s = r.s")
     assert driven.entries() == 0
 
 
