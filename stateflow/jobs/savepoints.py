@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Literal
 
 from stateflow.checkpoint.handle import JobHandle
 from stateflow.checkpoint.idempotency import pins_of, release_others
@@ -18,7 +18,7 @@ from stateflow.checkpoint.process import this_process
 from stateflow.config.options import Options, scratch_parent
 from stateflow.errors import CorruptError, IncompatibleError, NotFoundError, UsageError
 from stateflow.format.layout import checked_name, default_savepoint
-from stateflow.format.records import Owner, Savepoint
+from stateflow.format.records import Owner, Record, Savepoint
 from stateflow.observe.status import decoded_offsets
 from stateflow.savepoints.dispose import dispose_savepoint
 from stateflow.savepoints.format import (
@@ -31,7 +31,7 @@ from stateflow.savepoints.format import (
 )
 from stateflow.savepoints.location import require_fit
 from stateflow.savepoints.native import create_native
-from stateflow.savepoints.publish import probe_elsewhere, require_vacant
+from stateflow.savepoints.publish import SavepointFacts, probe_elsewhere, require_vacant
 from stateflow.storage.roots import open_store
 from stateflow.storage.store import Store
 
@@ -92,19 +92,16 @@ def create_savepoint(
         return MadeSavepoint(target.url, existing)
     require_vacant(target)
     probe_elsewhere(target, job.store.url, job.new_id)
-    facts: dict[str, Any] = {
-        "name": name,
-        "owner": request.owner,
-        "note": request.note,
-        "ids": job.new_id,
-        "clock": job.clock,
-        "expires": job.clock() + request.expires // timedelta(microseconds=1) if request.expires else None,
-        "offsets": {uid: decoded_offsets(state) for uid, state in record.sources.items()},
-        "targets": {uid: prepared.target for uid, prepared in log.newest_sinks.items()},
-        "last_commits": outcome.last_commits,
-        "feeds": outcome.feeds,
-        "progress": progress,
-    }
+    facts = SavepointFacts(
+        name=name,
+        owner=request.owner,
+        note=request.note,
+        expires=job.clock() + request.expires // timedelta(microseconds=1) if request.expires else None,
+        offsets={uid: decoded_offsets(state) for uid, state in record.sources.items()},
+        targets={uid: prepared.target for uid, prepared in log.newest_sinks.items()},
+        last_commits=outcome.last_commits,
+        feeds=outcome.feeds,
+    )
     with pinned(
         job.store,
         job.layout,
@@ -116,38 +113,47 @@ def create_savepoint(
         reason=f"{request.kind} savepoint {name}",
     ) as pin:
         release_others(job.store, job.layout, pin)
-        if request.kind == "native":
-            savepoint = create_native(
-                job.store,
-                job.layout,
-                record,
-                target,
-                max_files=request.max_files,
-                open_base=job.open_base,
-                scratch=scratch_parent(request.options),
-                **facts,
-            )
-        else:
-            # Only a canonical savepoint needs Spark.
-            from stateflow.spark.session.build import build_session
-            from stateflow.spark.state_tables.canonical import create_canonical
-
-            spark = build_session(f"stateflow savepoint {job.name}", conf=dict(request.conf))
-            savepoint = create_canonical(
-                spark,
-                root_url=job.root,
-                job=job.name,
-                record=record,
-                target_url=url,
-                storage_options=job.storage_options,
-                split_bytes=request.split_size,
-                max_tasks=max(o.max_parallelism for o in record.operators.values())
-                if record.operators
-                else 1,
-                options=request.options,
-                **facts,
-            )
+        if request.kind == "canonical":
+            return MadeSavepoint(target.url, _canonical(request, record, url, facts, progress))
+        savepoint = create_native(
+            job.store,
+            job.layout,
+            record,
+            target,
+            facts,
+            ids=job.new_id,
+            clock=job.clock,
+            max_files=request.max_files,
+            open_base=job.open_base,
+            scratch=scratch_parent(request.options),
+            progress=progress,
+        )
     return MadeSavepoint(target.url, savepoint)
+
+
+def _canonical(
+    request: SavepointRequest, record: Record, url: str, facts: SavepointFacts, progress: Progress
+) -> Savepoint:
+    """Only this kind needs Spark."""
+    from stateflow.spark.session.build import build_session
+    from stateflow.spark.state_tables.canonical import create_canonical
+
+    job = request.job
+    return create_canonical(
+        build_session(f"stateflow savepoint {job.name}", conf=dict(request.conf)),
+        facts,
+        root_url=job.root,
+        job=job.name,
+        record=record,
+        target_url=url,
+        storage_options=job.storage_options,
+        ids=job.new_id,
+        clock=job.clock,
+        split_bytes=request.split_size,
+        max_tasks=max((o.max_parallelism for o in record.operators.values()), default=1),
+        options=request.options,
+        progress=progress,
+    )
 
 
 def _from_earlier_try(request: SavepointRequest, target: Store) -> Savepoint | None:

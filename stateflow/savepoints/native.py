@@ -7,18 +7,17 @@ these are read and written by this process.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import msgspec
 
 from stateflow.errors import CorruptError, NotFoundError, UsageError
 from stateflow.format.layout import JobLayout, savepoint_state_file
-from stateflow.format.records import FileRef, Owner, Record, Savepoint, ShownState
+from stateflow.format.records import FileRef, Record, Savepoint
 from stateflow.format.references import references, with_references
-from stateflow.savepoints.publish import deleted_unless_stored, publish, require_vacant
+from stateflow.savepoints.publish import SavepointFacts, deleted_unless_stored, publish, require_vacant
 from stateflow.storage.beneath import ANYBODY
 from stateflow.storage.scratch import scratch_folder
 from stateflow.storage.store import Store
@@ -52,19 +51,12 @@ def create_native(
     layout: JobLayout,
     record: Record,
     target: Store,
+    facts: SavepointFacts,
     *,
-    name: str,
-    owner: Owner,
-    note: str,
     ids: Callable[[], str],
     clock: Callable[[], int],
     open_base: Callable[[str], Store],
     scratch: Path,
-    offsets: dict[str, list[dict[str, Any]]],
-    targets: Mapping[str, str] | None = None,
-    last_commits: Mapping[str, int] | None = None,
-    feeds: tuple[ShownState, ...] = (),
-    expires: int | None = None,
     max_files: int = 0,
     progress: Callable[[str, int, int], object] = lambda what, done, total: None,
     threads: int = THREADS,
@@ -105,25 +97,11 @@ def create_native(
             _pack(contents, target, store_of, scratch, threads, report)
         except (NotFoundError, CorruptError) as error:
             raise CorruptError(
-                f"savepoint {name!r} cannot be made, because checkpoint {record.slot} of job {layout.job!r} is damaged: {error}"
+                f"savepoint {facts.name!r} cannot be made, because checkpoint {record.slot} of job {layout.job!r} is damaged: {error}"
             ) from error
-    savepoint = Savepoint(
-        id=ids(),
-        kind="native",
-        job=layout.job,
-        record=_moved(record, contents),
-        targets=dict(targets or {}),
-        last_commits=dict(last_commits) if last_commits is not None else None,
-        feeds=feeds,
-        offsets=offsets,
-        owner=owner,
-        note=note,
-        at=clock(),
-        expires=expires,
-    )
-    return publish(
-        target, savepoint, {content.path: content.size for content in contents}, owner=owner, clock=clock
-    )
+    savepoint = facts.savepoint("native", layout.job, _moved(record, contents), id=ids(), at=clock())
+    sizes = {content.path: content.size for content in contents}
+    return publish(target, savepoint, sizes, owner=facts.owner, clock=clock)
 
 
 def distinct(record: Record) -> list[FileRef]:

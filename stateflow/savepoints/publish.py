@@ -9,15 +9,57 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from stateflow.errors import NotFoundError, StateflowError, UnavailableError, UsageError
 from stateflow.format.layout import SAVEPOINT_CLAIM, SAVEPOINT_METADATA
-from stateflow.format.records import Owner, Savepoint, encode
+from stateflow.format.records import Owner, Record, Savepoint, ShownState, TableFile, encode
 from stateflow.format.references import path_inside
 from stateflow.savepoints.dispose import dispose_savepoint
 from stateflow.savepoints.format import read_savepoint_claim, stored_files
 from stateflow.storage.probe import probe
 from stateflow.storage.store import InFolder, Store, create_once, refused_for_good
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavepointFacts:
+    """What a savepoint says beside its state."""
+
+    name: str
+    owner: Owner
+    note: str = ""
+    expires: int | None = None
+    offsets: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)
+    targets: Mapping[str, str] = field(default_factory=dict)
+    last_commits: Mapping[str, int] | None = None
+    feeds: tuple[ShownState, ...] = ()
+
+    def savepoint(
+        self,
+        kind: Literal["native", "canonical"],
+        job: str,
+        record: Record,
+        *,
+        id: str,
+        at: int,
+        tables: dict[str, dict[str, tuple[TableFile, ...]]] | None = None,
+    ) -> Savepoint:
+        return Savepoint(
+            id=id,
+            kind=kind,
+            job=job,
+            record=record,
+            tables=tables or {},
+            targets=dict(self.targets),
+            last_commits=dict(self.last_commits) if self.last_commits is not None else None,
+            feeds=self.feeds,
+            offsets=dict(self.offsets),
+            owner=self.owner,
+            note=self.note,
+            at=at,
+            expires=self.expires,
+        )
 
 
 def require_vacant(target: Store) -> None:

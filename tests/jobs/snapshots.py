@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from stateflow.format.references import references
 from stateflow.savepoints.dispose import dispose_savepoint
 from stateflow.savepoints.format import claim_savepoint
 from stateflow.savepoints.native import create_native
+from stateflow.savepoints.publish import SavepointFacts
 from stateflow.storage.files import inline
 from stateflow.storage.store import Store
 from tests.jobs.files import body, one_shard, stored
@@ -74,20 +76,24 @@ def native(
     def none(base: str) -> Store:
         raise AssertionError(f"{base} was opened")
 
+    facts = {each.name: options.pop(each.name) for each in fields(SavepointFacts) if each.name in options}
     return create_native(
         root,
         LAYOUT,
         record,
         target,
-        name="one",
-        owner=SOMEBODY,
-        note="before the upgrade",
+        SavepointFacts(
+            name="one",
+            owner=SOMEBODY,
+            note="before the upgrade",
+            offsets={"events": [{"at": 7}]},
+            **{"targets": {"totals": "t"}, **facts},
+        ),
         ids=new_id,
         clock=clock,
         open_base=open_base or none,
         scratch=scratch,
-        offsets={"events": [{"at": 7}]},
-        **{"targets": {"totals": "t"}, **options},
+        **options,
     )
 
 

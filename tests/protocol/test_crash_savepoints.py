@@ -23,6 +23,7 @@ from stateflow.savepoints.format import (
     verify_savepoint,
 )
 from stateflow.savepoints.native import create_native
+from stateflow.savepoints.publish import SavepointFacts
 from stateflow.storage.memory import CrashError, MemoryStore, named_store
 from tests.in_memory import IN_MEMORY
 from tests.protocol.scenario import World, check, copy_sinks, drain, offset_of, settle, state_files
@@ -56,14 +57,11 @@ def make(world: World, target: MemoryStore, max_files: int = 0) -> None:
                 world.layout,
                 head,
                 target,
-                name="one",
-                owner=world.owner(),
-                note="",
+                SavepointFacts(name="one", owner=world.owner()),
                 ids=world.ids,
                 clock=world.clock,
                 open_base=named_base,
                 scratch=Path(scratch),
-                offsets={},
                 max_files=max_files,
                 threads=1,
             )

@@ -22,6 +22,7 @@ from stateflow.format.records import FileRef, Kind, OperatorState, Record, Schem
 from stateflow.reading.diff import ComparedSnapshot
 from stateflow.reading.snapshots import ReaderContext
 from stateflow.savepoints.native import create_native
+from stateflow.savepoints.publish import SavepointFacts
 from stateflow.state.backends.base import NewFile, OpenShard
 from stateflow.state.backends.choice import ShardReaders
 from stateflow.state.backends.memory import memory_backend
@@ -414,8 +415,8 @@ class GrownJob(ClaimedJob):
     def save(self, slot: int, url: str) -> None:
         """A native savepoint of a checkpoint."""
         create_native(
-            self.store, self.layout, self.at(slot), open_store(url, fsync=False), name="s", owner=self.owner(), note="",
-            ids=self.ids, clock=self.clock, open_base=self.store_of, scratch=self.folder / "scratch", offsets={},
+            self.store, self.layout, self.at(slot), open_store(url, fsync=False), SavepointFacts(name="s", owner=self.owner()),
+            ids=self.ids, clock=self.clock, open_base=self.store_of, scratch=self.folder / "scratch",
         )  # fmt: skip
 
     def store_of(self, base: str) -> Store:

@@ -16,6 +16,7 @@ from stateflow.checkpoint.names import complete_records
 from stateflow.format.records import Record, SchemaVersion, StateSchema
 from stateflow.savepoints.format import read_savepoint, resolved
 from stateflow.savepoints.native import create_native
+from stateflow.savepoints.publish import SavepointFacts
 from stateflow.state.values.evolution.versions import versioned
 from stateflow.state.values.serializers import serializer_for
 from stateflow.storage.roots import open_store
@@ -204,8 +205,8 @@ class LivedJob(GrownJob):
         slot = self.rng.choice(list(self.models))
         target = open_store(f"{self.root}-saved-{name}", fsync=False)
         create_native(
-            self.store, self.layout, self.at(slot), target, name="s", owner=self.owner(), note="",
-            ids=self.ids, clock=self.clock, open_base=self.store_of, scratch=self.folder / "scratch", offsets={},
+            self.store, self.layout, self.at(slot), target, SavepointFacts(name="s", owner=self.owner()),
+            ids=self.ids, clock=self.clock, open_base=self.store_of, scratch=self.folder / "scratch",
             max_files=2 if packed else 0,
         )  # fmt: skip
         made = LivedJob(

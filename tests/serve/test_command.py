@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 from stateflow.checkpoint.pins import list_pins
 from stateflow.format.records import Owner, Savepoint, encode
 from stateflow.savepoints.native import create_native
+from stateflow.savepoints.publish import SavepointFacts
 from stateflow.serve.client import StateClient
 from stateflow.storage.roots import open_store
 from tests.jobs.fake import T0
@@ -114,15 +115,12 @@ def test_query_of_a_native_savepoint(job: QueriedJob, command: Any, tmp_path: Pa
         job.layout,
         job.head(),
         open_store(url),
-        name="s",
-        owner=Owner(run="me"),
-        note="",
+        SavepointFacts(name="s", owner=Owner(run="me")),
         ids=job.ids,
         clock=job.clock,
         max_files=1,
         open_base=open_store,
         scratch=tmp_path,
-        offsets={},
     )
     said = command("query", "orders", "balance", "total", 7, "--from", url)
     assert (said.exit_code, said.stdout) == (0, "1.0\n"), said.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from dataclasses import fields
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -22,6 +23,7 @@ from stateflow.errors import CorruptError, NotFoundError, UsageError
 from stateflow.format.keygroups import xxhash64
 from stateflow.format.records import OperatorListState, Record, Savepoint, SourceState
 from stateflow.savepoints.format import read_savepoint, verify_savepoint
+from stateflow.savepoints.publish import SavepointFacts
 from stateflow.spark.state_tables import table_files
 from stateflow.spark.state_tables.canonical import BYTES, GROUPS, create_canonical
 from stateflow.spark.state_tables.frames import table_frame
@@ -71,10 +73,11 @@ def holding(tmp_path: Path) -> Holding:
 
 def canonical(spark: SparkSession, holding: Holding, record: Record, **changes: Any) -> tuple[str, Savepoint]:
     url = changes.pop("target_url", str(holding.folder / "savepoint"))
+    facts = {each.name: changes.pop(each.name) for each in fields(SavepointFacts) if each.name in changes}
     made = create_canonical(
-        spark, root_url=holding.root, job=holding.name, record=record, target_url=url,
-        storage_options=holding.storage_options, name="s",
-        owner=holding.owner(), note="a note", ids=holding.ids, clock=holding.clock, options=holding.options, **changes,
+        spark, SavepointFacts(name="s", owner=holding.owner(), note="a note", **facts),
+        root_url=holding.root, job=holding.name, record=record, target_url=url,
+        storage_options=holding.storage_options, ids=holding.ids, clock=holding.clock, options=holding.options, **changes,
     )  # fmt: skip
     return url, made
 

@@ -28,6 +28,7 @@ from stateflow.format.instants import instant
 from stateflow.format.keygroups import xxhash64
 from stateflow.format.records import OperatorListState, Record, Shard
 from stateflow.savepoints.native import create_native
+from stateflow.savepoints.publish import SavepointFacts
 from stateflow.spark.state_tables.export import export_state
 from stateflow.spark.state_tables.failures import failed, library_error
 from stateflow.spark.state_tables.frames import read_state, table_frame
@@ -97,8 +98,8 @@ def native(holding: Holding) -> str:
 
 def save(holding: Holding, record: Record, folder: str) -> None:
     create_native(
-        holding.store, holding.layout, record, open_store(folder, fsync=False), name="s", owner=holding.owner(), note="",
-        ids=holding.ids, clock=holding.clock, open_base=open_store, scratch=holding.folder / "scratch", offsets={},
+        holding.store, holding.layout, record, open_store(folder, fsync=False), SavepointFacts(name="s", owner=holding.owner()),
+        ids=holding.ids, clock=holding.clock, open_base=open_store, scratch=holding.folder / "scratch",
     )  # fmt: skip
 
 

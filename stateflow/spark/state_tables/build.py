@@ -49,7 +49,7 @@ from stateflow.pipelines.pipeline import Pipeline
 from stateflow.pipelines.rows.row_type import key_type
 from stateflow.savepoints.location import require_fit
 from stateflow.savepoints.native import create_native
-from stateflow.savepoints.publish import probe_elsewhere, remove_empty, require_vacant
+from stateflow.savepoints.publish import SavepointFacts, probe_elsewhere, remove_empty, require_vacant
 from stateflow.spark.inputs.open_inputs import open_source
 from stateflow.spark.sources.files import entry_until
 from stateflow.spark.state_tables.canonical import create_canonical
@@ -126,23 +126,21 @@ def build_savepoint(
         }
         sources = _sources(spark, request, flow, store, building)
         record = _record(request, operators, sources, slot, ids(), clock())
-        facts: dict[str, Any] = {
-            "name": Path(request.to.rstrip("/")).name,
-            "owner": request.owner,
-            "note": request.note,
-            "ids": ids,
-            "clock": clock,
-            "offsets": {uid: decoded_offsets(state) for uid, state in record.sources.items()},
-            "targets": dict(like.savepoint.targets) if like is not None and like.savepoint else {},
-        }
+        facts = SavepointFacts(
+            name=Path(request.to.rstrip("/")).name,
+            owner=request.owner,
+            note=request.note,
+            offsets={uid: decoded_offsets(state) for uid, state in record.sources.items()},
+            targets=like.savepoint.targets if like is not None and like.savepoint else {},
+        )
         if request.kind == "canonical":
             return create_canonical(
-                spark, root_url=request.to, job=job, record=record, target_url=request.to,
-                storage_options=options.storage_options, options=options, **facts,
+                spark, facts, root_url=request.to, job=job, record=record, target_url=request.to,
+                storage_options=options.storage_options, options=options, ids=ids, clock=clock,
             )  # fmt: skip
         return create_native(
-            store, JobLayout(job), record, store,
-            open_base=lambda base: open_recorded(base, options.storage_options, root=store.url), scratch=scratch_parent(options), **facts,
+            store, JobLayout(job), record, store, facts, ids=ids, clock=clock,
+            open_base=lambda base: open_recorded(base, options.storage_options, root=store.url), scratch=scratch_parent(options),
         )  # fmt: skip
 
 

@@ -31,15 +31,13 @@ from stateflow.format.layout import (
 from stateflow.format.records import (
     FileRef,
     OperatorState,
-    Owner,
     Record,
     Savepoint,
     Shard,
-    ShownState,
     TableFile,
 )
 from stateflow.format.references import references, with_references
-from stateflow.savepoints.publish import publish, remove_empty, require_vacant
+from stateflow.savepoints.publish import SavepointFacts, publish, remove_empty, require_vacant
 from stateflow.spark.state_tables.failures import failed
 from stateflow.spark.state_tables.shards import OpenedShard
 from stateflow.spark.state_tables.table_files import TableFileWriter, empty_file
@@ -67,28 +65,21 @@ Tables = dict[str, dict[str, tuple[TableFile, ...]]]
 
 def create_canonical(
     spark: SparkSession,
+    saved: SavepointFacts,
     *,
     root_url: str,
     job: str,
     record: Record,
     target_url: str,
     storage_options: Mapping[str, str],
-    name: str,
-    owner: Owner,
-    note: str,
     ids: Callable[[], str],
     clock: Callable[[], int],
-    expires: int | None = None,
     split_bytes: int = SPLIT_BYTES,
     max_tasks: int = MOST_TASKS,
-    offsets: Mapping[str, list[dict[str, Any]]] | None = None,
-    targets: Mapping[str, str] | None = None,
-    last_commits: Mapping[str, int] | None = None,
-    feeds: tuple[ShownState, ...] = (),
     progress: Progress = lambda what, done, total: None,
     options: Options | None = None,
 ) -> Savepoint:
-    """Makes the savepoint `name` of a record that the caller has pinned.
+    """Makes the savepoint `saved` of a record that the caller has pinned.
 
     `options` says where tasks keep their caches and scratch files. If the folder is taken, it raises UsageError and
     writes nothing. After a failure there is no savepoint, and it deletes what it wrote, as far as possible.
@@ -99,7 +90,7 @@ def create_canonical(
     storage = task_storage(task_options, open_store(root_url, storage_options).url, job, 0, record.slot)
     attempt = ids()
     parts = tuple(_parts(record, split_bytes, max_tasks))
-    facts = {"job": job, "checkpoint": str(record.slot), "savepoint": name}
+    facts = {"job": job, "checkpoint": str(record.slot), "savepoint": saved.name}
     writing = _WriteTask(storage, target.url, attempt, parts, _bare(record), open_reader(task_options), facts)
     try:
         tables = _write_tables(spark, writing, progress)
@@ -114,22 +105,8 @@ def create_canonical(
     }
     files |= {ref.path: ref.size for ref in references(own) if ref.path}
     _discard(target, attempt, files)
-    savepoint = Savepoint(
-        id=ids(),
-        kind="canonical",
-        job=job,
-        record=own,
-        tables=tables,
-        targets=dict(targets) if targets is not None else {uid: p.target for uid, p in record.sinks.items()},
-        last_commits=dict(last_commits) if last_commits is not None else None,
-        feeds=feeds,
-        offsets=dict(offsets or {}),
-        owner=owner,
-        note=note,
-        at=clock(),
-        expires=expires,
-    )
-    return publish(target, savepoint, files, owner=owner, clock=clock)
+    savepoint = saved.savepoint("canonical", job, own, id=ids(), at=clock(), tables=tables)
+    return publish(target, savepoint, files, owner=saved.owner, clock=clock)
 
 
 @dataclass(frozen=True)
