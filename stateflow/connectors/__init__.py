@@ -63,9 +63,6 @@ if TYPE_CHECKING:
         Committed,
         DeliveryMode,
         Sink,
-        decide,
-        decide_undecided,
-        disagreement,
     )
     from stateflow.spark.sinks.deletion import deletion, marked
     from stateflow.spark.sinks.duplicates import first_duplicate, refuse_duplicates, refuse_null_keys
@@ -122,10 +119,7 @@ __all__ = [
     "check_upsert",
     "columns_to_read",
     "create_once",
-    "decide",
-    "decide_undecided",
     "deletion",
-    "disagreement",
     "fields_of",
     "first_duplicate",
     "for_reading",
@@ -195,9 +189,6 @@ _ROOMS = {
         "Committed",
         "DeliveryMode",
         "Sink",
-        "decide",
-        "decide_undecided",
-        "disagreement",
     ),
     "stateflow.spark.sinks.deletion": ("deletion", "marked"),
     "stateflow.spark.sinks.duplicates": ("first_duplicate", "refuse_duplicates", "refuse_null_keys"),

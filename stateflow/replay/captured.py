@@ -40,13 +40,13 @@ class CapturedSink(Sink):
     def open(self, spark: SparkSession, schema: StructType) -> None:
         """Does nothing: a missing table stays missing."""
 
-    def prepare(self, frame: DataFrame, at: SinkSlot, prev: int | None, stager: Stager) -> Prepared:
+    def prepare(self, frame: DataFrame, at: SinkSlot, stager: Stager) -> Prepared:
         frame = self._sink.with_deletions(frame)
         staged = stager.write(frame, at)
         return Prepared(
             kind=FUNCTION.name,
             target="",
-            prev=prev,
+            prev=at.prev,
             payload={"schema": frame.schema.json()},
             files=staged.files,
             rows=staged.rows,

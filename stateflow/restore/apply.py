@@ -339,9 +339,14 @@ class RestoreRun:
                 self.spark,
                 newest[uid],
                 SinkSlot(
-                    writer.job, self.job.name, uid, writer.next_slot, writer.epoch, writer.late.get(uid, ())
+                    writer.job,
+                    self.job.name,
+                    uid,
+                    writer.next_slot,
+                    writer.epoch,
+                    writer.late.get(uid, ()),
+                    prev=writer.last_commits.get(uid),
                 ),
-                writer.last_commits.get(uid),
                 self.origin.last_commits.get(uid),
             )
             for uid in sorted(rewound)

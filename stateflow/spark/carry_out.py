@@ -65,7 +65,16 @@ class Sinks:
             uid: commit(
                 self.spark(),
                 prepared,
-                SinkSlot(record.job, self.job, uid, record.slot, record.epoch, prepared.late, record.writer),
+                SinkSlot(
+                    record.job,
+                    self.job,
+                    uid,
+                    record.slot,
+                    record.epoch,
+                    prepared.late,
+                    record.writer,
+                    prepared.prev,
+                ),
                 permit,
                 still_owner,
                 self.functions,

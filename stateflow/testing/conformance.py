@@ -317,7 +317,7 @@ class SinkConformance:
     @promise
     def test_a_target_that_lost_slots_is_refused(self, tmp_path: Path) -> None:
         """The log says which slot was last committed (`prev`). If the target says another one, it was put back or exchanged: raise
-        DisagreementError (`decide_undecided`, `disagreement`) in prepare(), so that nobody goes on over a gap: a record that is decided and
+        DisagreementError (`at.refuse_disagreement`) in prepare(), so that nobody goes on over a gap: a record that is decided and
         cannot be committed stops the job until somebody gives its rows up."""
         self._skip_unless(self._kind().tells_slot, "its target cannot be asked for its slot (tells_slot)")
         life = _Life(self, tmp_path)
@@ -382,7 +382,7 @@ class SinkConformance:
         def rewound(to: int | None) -> Prepared:
             life.log.slot += 1
             log = life.log
-            return log.stored(prepare_rewind(log.spark, newest, log.at(), log.last, to))
+            return log.stored(prepare_rewind(log.spark, newest, log.at(), to))
 
         if not life.kind.rewound_as:
             life.refused("a rewind that it does not declare", lambda: rewound(first))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,12 +47,13 @@ class SinkLog:
 
     def at(self, slot: int | None = None) -> SinkSlot:
         number = slot or self.slot
-        return SinkSlot(self.job, self.name, self.sink, number, 1, self.late, f"{self.writer}{number}")
+        writer = f"{self.writer}{number}"
+        return SinkSlot(self.job, self.name, self.sink, number, 1, self.late, writer, self.last)
 
     def prepare(self, sink: Sink, frame: DataFrame) -> Prepared:
         """The next slot's output, as it comes back from a store."""
         self.slot += 1
-        prepared = sink.prepare(frame, self.at(), self.last, self.stage)
+        prepared = sink.prepare(frame, self.at(), self.stage)
         sink.check(prepared, self.at(), self.stage)
         return self.stored(prepared)
 
@@ -72,7 +73,7 @@ class SinkLog:
         return decode(encode(record), Record, "test")
 
     def commit(self, prepared: Prepared, slot: int | None = None) -> Committed:
-        at = self.at(slot)
+        at = replace(self.at(slot), prev=prepared.prev)
         record = Record(
             kind="checkpoint", job=self.job, slot=at.slot, epoch=1, writer="w", owner=Owner(run="r")
         )

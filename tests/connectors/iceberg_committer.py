@@ -96,7 +96,7 @@ def main(root: str, first: int, last: int, environment: dict[str, str]) -> None:
     stager = Stager(partial(open_store, root), lambda: uuid.uuid4().hex)
     for slot in range(first, last + 1):
         prepared = msgspec.json.decode(Path(root, f"{slot}.json").read_bytes(), type=Prepared)
-        at = SinkSlot(JOB, "orders", "out", slot, 1, record=f"w{slot}")
+        at = SinkSlot(JOB, "orders", "out", slot, 1, record=f"w{slot}", prev=prepared.prev)
         try:
             SINKS[prepared.kind].commit(cast("Any", None), prepared, at, lambda: None, {}, stager)
         except (UnavailableError, DisagreementError) as error:

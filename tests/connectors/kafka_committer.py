@@ -76,7 +76,7 @@ def main(root: Path, job: str, first: int, last: int) -> None:
     stager = Stager(partial(open_store, str(root)), lambda: uuid.uuid4().hex)
     for slot in range(first, last + 1):
         prepared = msgspec.json.decode((root / f"{slot}.json").read_bytes(), type=Prepared)
-        at = SinkSlot(job, "orders", "out", slot, 1, record=f"w{slot}")
+        at = SinkSlot(job, "orders", "out", slot, 1, record=f"w{slot}", prev=prepared.prev)
         try:
             KafkaAppend.commit(cast("Any", None), prepared, at, lambda: None, {}, stager)
         except UnavailableError:

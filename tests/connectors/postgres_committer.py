@@ -66,7 +66,15 @@ def main(root: str, first: int, last: int, url: str) -> None:
     stager = Stager(partial(open_store, root), lambda: uuid.uuid4().hex)
     for slot in range(first, last + 1):
         prepared = msgspec.json.decode(Path(root, f"{slot}.json").read_bytes(), type=Prepared)
-        at = SinkSlot("3f2b6c1e-1111-4a6e-9d3f-0123456789ab", "orders", "out", slot, 1, record=f"w{slot}")
+        at = SinkSlot(
+            "3f2b6c1e-1111-4a6e-9d3f-0123456789ab",
+            "orders",
+            "out",
+            slot,
+            1,
+            record=f"w{slot}",
+            prev=prepared.prev,
+        )
         try:
             SINKS[prepared.kind].commit(cast("Any", None), prepared, at, lambda: None, {}, stager)
         except (UnavailableError, psycopg.OperationalError):

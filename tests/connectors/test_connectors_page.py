@@ -85,7 +85,7 @@ STAGED = "        staged = stager.write(frame, at)\n"
 COMMIT = '            db.execute("COMMIT")\n'
 AT_PREPARE = """\
         payload = {"table": asdict(self.table), "width": len(frame.columns)}
-        early = Prepared("", "", prev, (), payload, staged.files)
+        early = Prepared("", "", at.prev, (), payload, staged.files)
         SqliteAppend.commit(None, early, at, None, {}, stager)
 """
 SWALLOWED = """\
@@ -103,20 +103,20 @@ WRONG = {
         "before its record is committed the target has [",
     ),
     "ignores the record": (
-        " and mark == at.mark",
-        "",
+        "slot, mark, still_owner)",
+        "slot, None, still_owner)",
         "what_a_copy_of_the_log_committed_is_not_taken_for_this_record",
         "it took a record whose slot the target has of a copy",
     ),
     "refuses only what is decided": (
-        'if decide_undecided(slot, prev, at.slot, at.late) == "disagree":',
-        "if False:",
+        "        at.refuse_disagreement(str(self.table), slot)\n",
+        "",
         "a_target_that_lost_slots_is_refused",
         "it took a log that has committed slot 4",
     ),
     "never asks who owns the job": (
-        "                still_owner()\n",
-        "",
+        "mark, still_owner)",
+        "mark, lambda: None)",
         "a_run_that_was_replaced_writes_nothing",
         "DisagreementError: sink and log disagree",
     ),

@@ -163,7 +163,7 @@ def test_a_way_back_lets_no_older_commit_in_that_was_under_way(
         if next(others, False):
             log.commit(second)
             log.slot += 1
-            log.commit(log.stored(prepare_rewind(log.spark, second, log.at(), log.last, 1)))
+            log.commit(log.stored(prepare_rewind(log.spark, second, log.at(), 1)))
         return own(self, table, requirements, updates)
 
     monkeypatch.setattr(SqlCatalog, "commit_table", overtaken)
@@ -229,7 +229,7 @@ def test_old_files_of_metadata_go_behind_as_many_as_the_table_keeps(catalog: Cat
 
 def rewound(log: SinkLog, prepared: Any, to: int | None) -> None:
     log.slot += 1
-    log.commit(log.stored(prepare_rewind(log.spark, prepared, log.at(), log.last, to)))
+    log.commit(log.stored(prepare_rewind(log.spark, prepared, log.at(), to)))
 
 
 def test_the_way_back_goes_over_a_compaction_and_to_a_table_that_others_filled_before(
@@ -299,7 +299,7 @@ def test_others_who_write_between_decision_and_commit_stop_the_way_back(
     sink = sink_of(log)
     newest = deliver(log, sink, 1)
     log.slot += 1
-    prepared = log.stored(prepare_rewind(log.spark, newest, log.at(), log.last, None))
+    prepared = log.stored(prepare_rewind(log.spark, newest, log.at(), None))
     catalog.load_table("shop.orders").append(pa.table({"id": [100], "item": ["other"]}))
     with pytest.raises(
         DisagreementError, match=r"cannot go back any more: others .*`stateflow abandon orders 2`"

@@ -176,7 +176,7 @@ def prepared(slot: int, exactly_once: bool = True) -> Prepared:
 def commit(
     slot: int, exactly_once: bool = True, record: str = "w", owner: Callable[[], None] = lambda: None
 ) -> Committed:
-    at = SinkSlot(JOB, "orders", "out", slot, 1, record=f"{record}{slot}")
+    at = SinkSlot(JOB, "orders", "out", slot, 1, record=f"{record}{slot}", prev=slot - 1 or None)
     stager = cast("Stager", FakeStager())
     return sink.KafkaAppend.commit(cast("Any", None), prepared(slot, exactly_once), at, owner, {}, stager)
 

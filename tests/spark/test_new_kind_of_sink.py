@@ -45,10 +45,10 @@ class LinesSink(Sink):
     def open(self, spark: SparkSession, schema: StructType) -> None:
         self._folder.mkdir(exist_ok=True)
 
-    def prepare(self, frame: DataFrame, at: SinkSlot, prev: int | None, stager: Stager) -> Prepared:
+    def prepare(self, frame: DataFrame, at: SinkSlot, stager: Stager) -> Prepared:
         lines = sorted(frame.toJSON().collect())
         return Prepared(
-            kind=LINES.name, target=str(self._folder), prev=prev, payload={"lines": lines}, rows=len(lines)
+            kind=LINES.name, target=str(self._folder), prev=at.prev, payload={"lines": lines}, rows=len(lines)
         )
 
     @staticmethod
@@ -135,4 +135,4 @@ def test_what_it_cannot_do_is_refused_in_a_sentence(spark: SparkSession) -> None
     prepared = Prepared(kind="lines", target="/out", prev=None, payload={"lines": []})
     assert not sink_kinds.rewindable(prepared)
     with pytest.raises(UsageError, match="cannot be taken back: restore without --rewind-sinks"):
-        kinds.prepare_rewind(spark, prepared, slot, None, 2)
+        kinds.prepare_rewind(spark, prepared, slot, 2)

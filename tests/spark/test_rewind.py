@@ -79,7 +79,7 @@ def test_a_table_whose_files_of_then_are_gone_is_not_taken_back_but_to_a_later_s
     log.slot += 1
 
     def rewound(slot: int) -> Prepared:
-        return log.stored(prepare_rewind(spark, newest, log.at(), log.last, slot))
+        return log.stored(prepare_rewind(spark, newest, log.at(), slot))
 
     with pytest.raises(
         DisagreementError, match=r"1 of its files are gone .*was it vacuumed\?\); choose a later checkpoint"

@@ -16,13 +16,12 @@ from stateflow.pipelines.inputs.tables import delta
 from stateflow.spark.internals.delta_log import LoggedFile, TableShape, _file_of
 from stateflow.spark.sinks import delta_append, delta_upsert, duplicates, function, memory
 from stateflow.spark.sinks.delta_rewrite import files_to_rewrite, is_plain
-from stateflow.spark.sinks.delta_table import refuse_disagreement
 from stateflow.spark.sinks.delta_upsert import DeltaUpsert
 from stateflow.spark.sinks.fit import check_fit, column_marks
 from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.spark.sinks.staging import Staged
 
-AT = SinkSlot("3f2b6c1e", "orders", "totals", 7, 2, record="w7")
+AT = SinkSlot("3f2b6c1e", "orders", "totals", 7, 2, record="w7", prev=6)
 COLUMNS = StructType([StructField("id", LongType()), StructField("v", StringType())])
 SHAPE = TableShape("t", COLUMNS, (), {}, (), "f")
 ADD = json.dumps({"add": {"path": "a.parquet", "size": 9, "stats": '{"numRecords": 2}'}})
@@ -145,11 +144,11 @@ def test_a_table_of_another_slot_is_refused_before_and_after_the_decision(table:
         with pytest.raises(DisagreementError, match="has slot 5"):
             commit(table)
     with pytest.raises(DisagreementError, match="has slot 5"):
-        refuse_disagreement(table.begin(), AT, "Delta table /out", 6)  # type: ignore[arg-type]
-    refuse_disagreement(table.begin(), AT, "Delta table /out", 5)  # type: ignore[arg-type]
-    for table.slot in (7, 8):
+        AT.refuse_disagreement("Delta table /out", 5)
+    replace(AT, prev=5).refuse_disagreement("Delta table /out", 5)
+    for slot in (7, 8):
         with pytest.raises(DisagreementError, match="put back from a copy"):
-            refuse_disagreement(table.begin(), AT, "Delta table /out", 6)  # type: ignore[arg-type]
+            AT.refuse_disagreement("Delta table /out", slot)
 
 
 def test_after_a_conflict_only_the_owner_goes_on(table: Table) -> None:

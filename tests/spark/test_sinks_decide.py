@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from dataclasses import replace
+
 import pytest
 
-from stateflow.spark.sinks.base import decide, decide_undecided
+from stateflow.errors import DisagreementError
+from stateflow.spark.sinks.slot import SinkSlot
 
 
 @pytest.mark.parametrize(
@@ -25,6 +29,18 @@ from stateflow.spark.sinks.base import decide, decide_undecided
 def test_a_record_is_committed_after_the_one_before_it_or_an_abandoned_one_that_came_late(
     version: int | None, prev: int | None, late: tuple[int, ...], verdict: str
 ) -> None:
-    assert decide(version, prev, 7, late) == verdict
+    at = SinkSlot("3f2b6c1e", "orders", "totals", 7, 1, late, "w7", prev)
+    assert at.verdict(version) == verdict
     # Before the decision nobody has it.
-    assert decide_undecided(version, prev, 7, late) == ("commit" if verdict == "commit" else "disagree")
+    with nullcontext() if verdict == "commit" else pytest.raises(DisagreementError, match="disagree"):
+        at.refuse_disagreement("the table", version)
+
+
+@pytest.mark.parametrize(
+    ("mark", "verdict"),
+    [("w7", "already"), ("w8", "disagree"), (None, "already"), ("of slot 6", "already")],
+)
+def test_a_slot_is_in_if_its_record_may_have_left_the_mark(mark: str | None, verdict: str) -> None:
+    at = SinkSlot("3f2b6c1e", "orders", "totals", 7, 1, record="w7", prev=6)
+    other = replace(at, slot=6) if mark == "of slot 6" else replace(at, record=mark or "")
+    assert at.verdict(7, None if mark is None else other.mark) == verdict

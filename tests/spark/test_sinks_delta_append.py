@@ -250,7 +250,7 @@ def test_rows_that_break_a_constraint_fail_before_the_decision(
     sink = opened(spark, path, "n long, m long")
     for row in ((None, 1), (1, -1)):
         with pytest.raises(Exception, match=r"(?i)constraint|null"):
-            sink.prepare(spark.createDataFrame([row], "n long, m long"), log.at(1), None, log.stage)
+            sink.prepare(spark.createDataFrame([row], "n long, m long"), log.at(1), log.stage)
     assert contents(spark, path) == []
     assert log.deliver(sink, spark.createDataFrame([(1, 1)], "n long, m long")) == "committed"
 

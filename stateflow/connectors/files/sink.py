@@ -23,9 +23,6 @@ from stateflow.connectors import (
     as_json,
     canonical,
     check_as_json,
-    decide,
-    decide_undecided,
-    disagreement,
     open_store,
 )
 from stateflow.connectors.files.kind import APPEND, credentials
@@ -68,12 +65,11 @@ class FilesAppend(Sink):
             check_as_json(self.path, _columns(schema))
         self._refuse_other(_log(self.path, self.connection).newest(), schema)
 
-    def prepare(self, frame: DataFrame, at: SinkSlot, prev: int | None, stager: Stager) -> Prepared:
+    def prepare(self, frame: DataFrame, at: SinkSlot, stager: Stager) -> Prepared:
         folder = _log(self.path, self.connection).newest()
         self._refuse_other(folder, frame.schema)
         slot, _ = folder.slot_of(at.app_id)
-        if decide_undecided(slot, prev, at.slot, at.late) == "disagree":
-            raise disagreement(at, _named(self.path), slot, prev)
+        at.refuse_disagreement(_named(self.path), slot)
         columns = _columns(frame.schema)
         if self.format == "json":
             frame = frame.selectExpr(f"{as_json(frame.columns)} as line")
@@ -88,7 +84,7 @@ class FilesAppend(Sink):
         return Prepared(
             kind=APPEND.name,
             target=canonical(self.path),
-            prev=prev,
+            prev=at.prev,
             payload=payload,
             files=staged.files,
             rows=staged.rows,
@@ -126,21 +122,18 @@ class FilesAppend(Sink):
         return {file["sink"]: "" for file in _log(self.path, self.connection).newest().files}
 
     @classmethod
-    def rewind(
-        cls, spark: SparkSession, prepared: Prepared, at: SinkSlot, prev: int | None, last_slot: int | None
-    ) -> Prepared:
+    def rewind(cls, spark: SparkSession, prepared: Prepared, at: SinkSlot, last_slot: int | None) -> Prepared:
         log = _recorded(prepared)
         folder = log.newest()
         slot, _ = folder.slot_of(at.app_id)
-        if decide_undecided(slot, prev, at.slot, at.late) == "disagree":
-            raise disagreement(at, _named(prepared.payload["path"]), slot, prev)
+        at.refuse_disagreement(_named(prepared.payload["path"]), slot)
         if last_slot is not None and (since := log.taken_back(folder, at.app_id, last_slot)) is not None:
             raise IncompatibleError(
                 f"{_named(prepared.payload['path'])} cannot go to slot {last_slot} for {at}: files of then were taken back and deleted in slot "
                 f"{since}; restore without --rewind-sinks, into a new folder and a new sink uid"
             )
         payload = {**prepared.payload, "back_to": last_slot}
-        return Prepared(kind=APPEND.rewound_as, target=prepared.target, prev=prev, payload=payload)
+        return Prepared(kind=APPEND.rewound_as, target=prepared.target, prev=at.prev, payload=payload)
 
     @staticmethod
     def commit_rewind(
@@ -212,11 +205,7 @@ def _committed(
     for _ in range(_TRIES):
         folder = log.newest()
         slot, mark = folder.slot_of(at.app_id)
-        verdict = decide(slot, prepared.prev, at.slot, at.late)
-        if verdict == "disagree" or (verdict == "already" and mark != at.mark):
-            still_owner()
-            raise disagreement(at, _named(prepared.payload["path"]), slot, prepared.prev)
-        if verdict == "already":
+        if at.is_in(_named(prepared.payload["path"]), slot, mark, still_owner):
             log.publish(folder)
             return "already", None
         if not made or prepared.kind == APPEND.rewound_as:

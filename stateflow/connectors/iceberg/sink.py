@@ -20,9 +20,6 @@ from stateflow.connectors import (
     SinkSlot,
     Stager,
     UnavailableError,
-    decide,
-    decide_undecided,
-    disagreement,
 )
 from stateflow.connectors.iceberg.catalog import (
     ConflictError,
@@ -109,12 +106,12 @@ class IcebergAppend(Sink):
         table = loaded(self.table)
         self._columns(table, schema)
 
-    def prepare(self, frame: DataFrame, at: SinkSlot, prev: int | None, stager: Stager) -> Prepared:
-        table = trying_again(self.table, lambda: asked(self.table, at, prev))
+    def prepare(self, frame: DataFrame, at: SinkSlot, stager: Stager) -> Prepared:
+        table = trying_again(self.table, lambda: asked(self.table, at))
         columns = self._columns(table, frame.schema)
         written = stager.write_with(frame, TaskWriters(table.io, table.metadata, columns))
         files = [json.loads(file) for file in written]
-        return self._prepared(table, columns, prev, {"files": files}, sum(file["rows"] for file in files))
+        return self._prepared(table, columns, at, {"files": files}, sum(file["rows"] for file in files))
 
     @staticmethod
     def commit(
@@ -137,21 +134,17 @@ class IcebergAppend(Sink):
         return writers(loaded(self.table).metadata)
 
     @classmethod
-    def rewind(
-        cls, spark: SparkSession, prepared: Prepared, at: SinkSlot, prev: int | None, last_slot: int | None
-    ) -> Prepared:
+    def rewind(cls, spark: SparkSession, prepared: Prepared, at: SinkSlot, last_slot: int | None) -> Prepared:
         target = RecordedTable.of(prepared)
         metadata = loaded(target.table).metadata
-        slot, _ = slot_of(metadata, at.app_id)
-        if decide_undecided(slot, prev, at.slot, at.late) == "disagree":
-            raise disagreement(at, str(target.table), slot, prev)
+        at.refuse_disagreement(str(target.table), slot_of(metadata, at.app_id)[0])
         _, refused = way_back(metadata, at.app_id, last_slot)
         if refused:
             raise IncompatibleError(
                 f"{target.table} cannot go back for {at}: {refused}; restore without --rewind-sinks, into a new table and a new sink uid"
             )
         payload = {**target.payload(), "back_to": last_slot}
-        return Prepared(kind=cls.declared.rewound_as, target=prepared.target, prev=prev, payload=payload)
+        return Prepared(kind=cls.declared.rewound_as, target=prepared.target, prev=at.prev, payload=payload)
 
     @staticmethod
     def commit_rewind(
@@ -174,7 +167,7 @@ class IcebergAppend(Sink):
         self,
         table: Table,
         columns: Schema,
-        prev: int | None,
+        at: SinkSlot,
         payload: Mapping[str, Any],
         rows: int,
         files: tuple[FileRef, ...] = (),
@@ -187,7 +180,7 @@ class IcebergAppend(Sink):
         return Prepared(
             kind=self.declared.name,
             target=self.table.place,
-            prev=prev,
+            prev=at.prev,
             payload={**target.payload(), **payload},
             files=files,
             rows=rows,
@@ -207,12 +200,11 @@ class IcebergAppend(Sink):
                 return  # somebody else has made it in this very moment
 
 
-def asked(table: IcebergTable, at: SinkSlot, prev: int | None) -> Table:
+def asked(table: IcebergTable, at: SinkSlot) -> Table:
     """The table, before a record is decided. DisagreementError where its slot is not that of the log."""
     opened = loaded(table)
     slot, _ = slot_of(opened.metadata, at.app_id)
-    if decide_undecided(slot, prev, at.slot, at.late) == "disagree":
-        raise disagreement(at, str(table), slot, prev)
+    at.refuse_disagreement(str(table), slot)
     if (snapshot := taken_back(opened.metadata, at.app_id)) is not None:
         raise DisagreementError(
             f"sink and log disagree: somebody has rolled {table} back behind slot {slot} of {at}, so that its rows are gone; bring them back with "
@@ -239,11 +231,7 @@ def _tried(
 ) -> Committed:
     table = loaded(target.table)
     slot, mark = slot_of(table.metadata, at.app_id)
-    verdict = decide(slot, prepared.prev, at.slot, at.late)
-    if verdict == "disagree" or (verdict == "already" and mark != at.mark):
-        still_owner()
-        raise disagreement(at, str(target.table), slot, prepared.prev)
-    if verdict == "already":
+    if at.is_in(str(target.table), slot, mark, still_owner):
         return "already"
     if reason := _changed(table, target):
         still_owner()

@@ -67,12 +67,12 @@ class IcebergUpsert(IcebergAppend):
             self._make(self._rows(schema), self.keys)
         self._columns(loaded(self.table), schema)
 
-    def prepare(self, frame: DataFrame, at: SinkSlot, prev: int | None, stager: Stager) -> Prepared:
+    def prepare(self, frame: DataFrame, at: SinkSlot, stager: Stager) -> Prepared:
         operation, schema = self.operation, frame.schema
         if self.delete_when is not None:
             condition = deletion(f"the upsert into {self.table}, delete_when", self.delete_when, schema)
             frame, operation = marked(frame, condition, operation)
-        table = trying_again(self.table, lambda: asked(self.table, at, prev))
+        table = trying_again(self.table, lambda: asked(self.table, at))
         columns = self._columns(table, schema)
         staged = stager.write(frame, at)
         newest = Newest(self.keys, self.order_by, operation)
@@ -88,7 +88,7 @@ class IcebergUpsert(IcebergAppend):
             "order_by": list(self.order_by),
             "operation": operation,
         }
-        return self._prepared(table, columns, prev, payload, staged.rows, staged.files)
+        return self._prepared(table, columns, at, payload, staged.rows, staged.files)
 
     @staticmethod
     def commit(

@@ -20,10 +20,7 @@ from stateflow.connectors import (
     Staged,
     Stager,
     UsageError,
-    decide,
-    decide_undecided,
     deletion,
-    disagreement,
     first_duplicate,
     marked,
     names_of,
@@ -64,7 +61,7 @@ class KafkaAppend(Sink):
         self._encoder(schema, values)
         trying_again(lambda: _may_write(Cluster(self.topic)))
 
-    def prepare(self, frame: DataFrame, at: SinkSlot, prev: int | None, stager: Stager) -> Prepared:
+    def prepare(self, frame: DataFrame, at: SinkSlot, stager: Stager) -> Prepared:
         spark, operation = frame.sparkSession, self.operation
         keys, values = self._columns(frame.schema)
         if self.delete_when is not None:
@@ -75,11 +72,9 @@ class KafkaAppend(Sink):
             cluster = Cluster(self.topic)
             facts = cluster.facts()
             kept = slots.read(at, cluster.what, cluster.group_slot, cluster.topic_slot)
-            found = kept.slot if kept is not None else None
             if kept is not None:
                 slots.refuse_made_anew(kept.topic_id, facts.id, cluster.what, at)
-            if decide_undecided(found, prev, at.slot, at.late) == "disagree":
-                raise disagreement(at, cluster.what, found, prev)
+            at.refuse_disagreement(cluster.what, kept.slot if kept is not None else None)
             return facts
 
         facts = trying_again(asked)
@@ -92,7 +87,7 @@ class KafkaAppend(Sink):
         return Prepared(
             kind=self.declared.name,
             target=self.topic.place,
-            prev=prev,
+            prev=at.prev,
             payload={
                 "topic": self.topic.topic,
                 "bootstrap": self.topic.bootstrap,
@@ -236,12 +231,8 @@ def _committed(
     # Whoever opened a transaction of this sink before can commit nothing from here on: the slot that is read now stays.
     with begun as transaction:
         kept = slots.read(at, cluster.what, cluster.group_slot, cluster.topic_slot)
-        found = kept.slot if kept is not None else None
-        verdict = decide(found, prepared.prev, at.slot, at.late)
-        if verdict == "disagree" or (verdict == "already" and kept is not None and kept.mark != at.mark):
-            still_owner()
-            raise disagreement(at, cluster.what, found, prepared.prev)
-        if verdict == "already":
+        slot, mark = (kept.slot, kept.mark) if kept is not None else (None, None)
+        if at.is_in(cluster.what, slot, mark, still_owner):
             return "already"
         slots.refuse_made_anew(topic_id, cluster.facts().id, cluster.what, at)
         # Asked after the transaction was opened: a run that replaces this one opens its own after it has claimed the job.

@@ -21,10 +21,7 @@ from stateflow.connectors import (
     Stager,
     UsageError,
     check_as_json,
-    decide,
-    decide_undecided,
     deletion,
-    disagreement,
     marked,
     names_of,
     refuse_duplicates,
@@ -138,7 +135,7 @@ class PostgresAppend(Sink):
             relation.make_slots(str(self.table))
             relation.slot(SinkSlot("", "", "", 0, 0))  # whether it can be read
 
-    def prepare(self, frame: DataFrame, at: SinkSlot, prev: int | None, stager: Stager) -> Prepared:
+    def prepare(self, frame: DataFrame, at: SinkSlot, stager: Stager) -> Prepared:
         spark, operation = frame.sparkSession, self.operation
         rows = self._rows(frame.schema)
         if self.delete_when is not None:
@@ -151,8 +148,7 @@ class PostgresAppend(Sink):
                 slot, oid = relation.slot(at)
                 if reason := refuse_made_anew(relation, at, load.what, load.relation, slot, oid):
                     raise DisagreementError(f"sink and log disagree: {reason}")
-            if decide_undecided(slot, prev, at.slot, at.late) == "disagree":
-                raise disagreement(at, load.what, slot, prev)
+            at.refuse_disagreement(load.what, slot)
             return load
 
         load = trying_again(str(self.table), asked)
@@ -170,7 +166,7 @@ class PostgresAppend(Sink):
         return Prepared(
             kind=self.declared.name,
             target=self.table.place,
-            prev=prev,
+            prev=at.prev,
             payload={name: getattr(load, name) for name in Load.__dataclass_fields__},
             files=staged.files,
             rows=staged.rows,
@@ -326,11 +322,7 @@ def _committed(
         relation = Relation(connection, *names_of_table(load.name))
         relation.make_slots(load.what)
         slot, mark, recorded = relation.lock_slot(at)
-        verdict = decide(slot, prepared.prev, at.slot, at.late)
-        if verdict == "disagree" or (verdict == "already" and mark != at.mark):
-            still_owner()
-            raise disagreement(at, load.what, slot, prepared.prev)
-        if verdict == "already":
+        if at.is_in(load.what, slot, mark, still_owner):
             return "already"
         oid = relation.oid()
         if (

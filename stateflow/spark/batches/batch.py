@@ -174,9 +174,7 @@ class Batch:
                 self.rows.put(operator, MAIN, self._planned(operator, self.routes[operator.uid]))
             frame = self.rows.without_flags(sink.inputs[0])
             with unmeasured(frame, operator is not None and self._stays_small(operator, sink, frame)):
-                prepared = settings.sinks[sink.uid].prepare(
-                    frame, attempt.slot_of(sink), attempt.last_commits.get(sink.uid), settings.stager
-                )
+                prepared = settings.sinks[sink.uid].prepare(frame, attempt.slot_of(sink), settings.stager)
             if operator is not None:
                 self._take_acks(operator, self.routes[operator.uid].staged)
         return prepared

@@ -87,5 +87,13 @@ class BatchAttempt:
         return noted(self.parent.statistics, node.uid) if self.parent else None
 
     def slot_of(self, sink: SinkNode) -> SinkSlot:
-        settings, late = self.settings, self.late.get(sink.uid, ())
-        return SinkSlot(settings.job_uuid, settings.job, sink.uid, self.moment.slot, self.storage.epoch, late)
+        settings = self.settings
+        return SinkSlot(
+            settings.job_uuid,
+            settings.job,
+            sink.uid,
+            self.moment.slot,
+            self.storage.epoch,
+            self.late.get(sink.uid, ()),
+            prev=self.last_commits.get(sink.uid),
+        )

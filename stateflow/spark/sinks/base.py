@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from stateflow.errors import DisagreementError, UsageError
 from stateflow.format.records import Prepared
@@ -61,11 +61,10 @@ class Sink(ABC):
         return frame
 
     @abstractmethod
-    def prepare(self, frame: DataFrame, at: SinkSlot, prev: int | None, stager: Stager) -> Prepared:
+    def prepare(self, frame: DataFrame, at: SinkSlot, stager: Stager) -> Prepared:
         """Runs the job that computes `frame`, once, with its last stage as the job's result stage.
 
-        Nothing becomes visible. `prev` is the slot last committed to this sink (`Outcome.last_commits`).
-        Rows that the target would refuse fail here, before the record is decided. The slot below may still be on its way to the target.
+        Nothing becomes visible. Rows that the target would refuse fail here, before the record is decided. The slot below may still be on its way to the target.
         """
 
     def check(self, prepared: Prepared, at: SinkSlot, stager: Stager) -> None:
@@ -96,9 +95,7 @@ class Sink(ABC):
         return {}
 
     @classmethod
-    def rewind(
-        cls, spark: SparkSession, prepared: Prepared, at: SinkSlot, prev: int | None, last_slot: int | None
-    ) -> Prepared:
+    def rewind(cls, spark: SparkSession, prepared: Prepared, at: SinkSlot, last_slot: int | None) -> Prepared:
         """Prepares that the output goes back to what it had at `last_slot`. `prepared` is the newest of the sink. The record has
         it under the name `declared.rewound_as`, by which `commit_rewind` is found."""
         raise UsageError(f"the output of {at} cannot be taken back: restore without --rewind-sinks")
@@ -113,66 +110,3 @@ class Sink(ABC):
         stager: Stager,
     ) -> Committed:
         raise NotImplementedError
-
-
-class SlotsOfTable(Protocol):
-    """A transaction on a table, as far as it tells what was committed."""
-
-    def slot_of(self, app_id: str) -> int | None: ...
-
-
-def decide(
-    version: int | None, prev: int | None, slot: int, late: tuple[int, ...] = ()
-) -> Literal["commit", "already", "disagree"]:
-    """What to do for a decided record at `slot` in a sink whose table says `version`.
-
-    The log says that the job committed `prev` last, or perhaps one of `late`. Any other version below `slot` means that
-    the table lost or gained commits without the log. One above it means so, too: the log decides no slot before the one below
-    it is carried out. Only a run that was fenced meets that otherwise.
-    """
-    if version == slot:
-        return "already"
-    return "commit" if version == prev or version in late else "disagree"
-
-
-def decide_undecided(
-    version: int | None, prev: int | None, slot: int, late: tuple[int, ...] = ()
-) -> Literal["commit", "disagree"]:
-    """The same before a record is decided: then nobody can have committed its slot, unless another copy of the log has it."""
-    return "commit" if decide(version, prev, slot, late) == "commit" else "disagree"
-
-
-def is_committed(
-    table: SlotsOfTable, prepared: Prepared, at: SinkSlot, still_owner: Callable[[], None]
-) -> bool:
-    """Whether a Delta table has the record already. DisagreementError when table and log disagree."""
-    version = table.slot_of(at.app_id)
-    verdict = decide(version, prepared.prev, at.slot, at.late)
-    if verdict == "disagree" or (verdict == "already" and not _may_be_of(table.slot_of(at.mark_id), at)):
-        still_owner()
-        raise disagreement(at, f"Delta table {prepared.target}", version, prepared.prev)
-    return verdict == "already"
-
-
-def _may_be_of(mark: int | None, at: SinkSlot) -> bool:
-    """Whether the slot in a table was committed by this very record. A MERGE by Delta leaves no mark."""
-    return mark is None or not at.is_marked_by(mark) or mark == at.mark
-
-
-def disagreement(at: SinkSlot, target: str, version: int | None, prev: int | None) -> DisagreementError:
-    """The error for a sink whose table has another slot than the log says."""
-    has = "no slot of this job" if version is None else f"slot {version}"
-    expected = "none" if prev is None else f"slot {prev}"
-    if version is not None and version > (prev or 0):
-        return DisagreementError(
-            f"sink and log disagree: {target} has slot {version} of this job, and its log says that {expected} was last committed to "
-            f"sink {at.sink!r} (were the checkpoints of {at.job_name!r} put back from a copy, or does another run go on with a copy of "
-            f"them?); go on with the checkpoints that the table is of, or as a new job with a copy of the table as it was then, `stateflow "
-            f"restore NEW PIPELINE --from latest --from-job {at.job_name} --clone-sinks -p OUTPUT=ANOTHER/PATH`"
-        )
-    return DisagreementError(
-        f"sink and log disagree: {target} has {has}, and the log of job {at.job_name!r} says "
-        f"that {expected} was last committed to sink {at.sink!r} (was the table recreated, restored, or "
-        "the sink's path changed?); put the table back, give a new table a new sink uid, or, when a decided "
-        f"record is stuck on it, run `stateflow abandon {at.job_name} {at.slot}`"
-    )

@@ -17,7 +17,6 @@ from stateflow.spark.sinks.base import (
     BatchFunction,
     Committed,
     DeliveryMode,
-    is_committed,
 )
 from stateflow.spark.sinks.delta_rewind import TableSink, called, in_sql, log_of
 from stateflow.spark.sinks.delta_table import (
@@ -25,8 +24,8 @@ from stateflow.spark.sinks.delta_table import (
     added,
     conflicted,
     fence,
+    is_committed,
     open_table,
-    refuse_disagreement,
     rows_of,
     stuck,
 )
@@ -63,12 +62,12 @@ class DeltaAppend(TableSink):
         self.table, shape = open_table(spark, self.table, schema, self.delivery, self.refuse_gone)
         check_fit(schema, shape, str(self.table), self.table.in_sql)
 
-    def prepare(self, frame: DataFrame, at: SinkSlot, prev: int | None, stager: Stager) -> Prepared:
+    def prepare(self, frame: DataFrame, at: SinkSlot, stager: Stager) -> Prepared:
         txn = DeltaLog(frame.sparkSession, self.table.path, self.table.managed_as).begin()
         shape = txn.shape()
         exactly_once = self.delivery == "exactly_once"
         if exactly_once:
-            refuse_disagreement(txn, at, str(self.table), prev)
+            at.refuse_disagreement(str(self.table), txn.slot_of(at.app_id))
         check_fit(frame.schema, shape, str(self.table), self.table.in_sql)
         actions, files = None, files_of(frame)
         if files is not None:
@@ -83,7 +82,7 @@ class DeltaAppend(TableSink):
         return Prepared(
             kind=DELTA_APPEND.name,
             target=self.table.path,
-            prev=prev,
+            prev=at.prev,
             payload={
                 "actions": actions,
                 "table": shape.id,

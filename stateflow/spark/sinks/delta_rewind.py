@@ -18,11 +18,8 @@ from stateflow.spark.sinks.base import (
     BatchFunction,
     Committed,
     Sink,
-    decide_undecided,
-    disagreement,
-    is_committed,
 )
-from stateflow.spark.sinks.delta_table import ATTEMPTS, conflicted, fence, stuck
+from stateflow.spark.sinks.delta_table import ATTEMPTS, conflicted, fence, is_committed, stuck
 from stateflow.spark.sinks.slot import SinkSlot
 
 if TYPE_CHECKING:
@@ -125,16 +122,12 @@ class TableSink(Sink):
         return log.begin().slot_of(at.app_id) if log.exists() else None
 
     @classmethod
-    def rewind(
-        cls, spark: SparkSession, prepared: Prepared, at: SinkSlot, prev: int | None, last_slot: int | None
-    ) -> Prepared:
+    def rewind(cls, spark: SparkSession, prepared: Prepared, at: SinkSlot, last_slot: int | None) -> Prepared:
         """The rewind as a record names it. A rewind that the table cannot do fails here, before the record is decided."""
         planned = plan_rewind(spark, prepared, at, last_slot)
         log = log_of(spark, prepared)
         txn = log.begin()
-        version = txn.slot_of(at.app_id)
-        if decide_undecided(version, prev, at.slot, at.late) == "disagree":
-            raise disagreement(at, f"Delta table {prepared.target}", version, prev)
+        at.refuse_disagreement(f"Delta table {prepared.target}", txn.slot_of(at.app_id))
         if (
             planned.version >= 0
             and planned.undone
@@ -147,7 +140,7 @@ class TableSink(Sink):
         return Prepared(
             kind=cls.declared.rewound_as,
             target=prepared.target,
-            prev=prev,
+            prev=at.prev,
             payload={
                 "table": txn.shape().id,
                 "last_slot": last_slot,

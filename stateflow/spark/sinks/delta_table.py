@@ -9,12 +9,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from stateflow.errors import DisagreementError, IncompatibleError, UsageError
+from stateflow.format.records import Prepared
 from stateflow.format.sql_texts import text_in_quotes
 from stateflow.pipelines.inputs.tables import DeltaTable, parts_of, sql_name
 from stateflow.pipelines.rows.row_type import quoted
 from stateflow.spark.internals.delta_log import DeltaLog, TableShape, Transaction
 from stateflow.spark.internals.gateway import failure_classes
-from stateflow.spark.sinks.base import DeliveryMode, decide_undecided, disagreement
+from stateflow.spark.sinks.base import DeliveryMode
 from stateflow.spark.sinks.log_stores import check_log_store
 from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.spark.sources.catalog_tables import located
@@ -118,11 +119,10 @@ def _is_there(spark: SparkSession, table: DeltaTable) -> bool:
     return bool(located(spark, table, f"the sink into {table}").path)
 
 
-def refuse_disagreement(txn: Transaction, at: SinkSlot, target: str, prev: int | None) -> None:
-    """Before the decision: a disagreement that shows only afterwards would block the job."""
-    version = txn.slot_of(at.app_id)
-    if decide_undecided(version, prev, at.slot, at.late) == "disagree":
-        raise disagreement(at, target, version, prev)
+def is_committed(txn: Transaction, prepared: Prepared, at: SinkSlot, still_owner: Callable[[], None]) -> bool:
+    """Whether the table has the record already. DisagreementError when table and log disagree."""
+    target = f"Delta table {prepared.target}"
+    return at.is_in(target, txn.slot_of(at.app_id), txn.slot_of(at.mark_id), still_owner)
 
 
 def fence(log: DeltaLog, at: SinkSlot) -> list[str]:

@@ -16,7 +16,7 @@ from stateflow.spark.internals.delta_log import DeltaLog, TableShape, Transactio
 from stateflow.spark.internals.frames import cloned_session
 from stateflow.spark.internals.gateway import failure_classes
 from stateflow.spark.internals.managed_tables import managed_table
-from stateflow.spark.sinks.base import BatchFunction, Committed, DeliveryMode, is_committed
+from stateflow.spark.sinks.base import BatchFunction, Committed, DeliveryMode
 from stateflow.spark.sinks.deletion import deletion, marked
 from stateflow.spark.sinks.delta_rewind import TableSink, called, log_of
 from stateflow.spark.sinks.delta_rewrite import bytes_per_file, files_to_rewrite, is_plain, metrics, rewritten
@@ -24,8 +24,8 @@ from stateflow.spark.sinks.delta_table import (
     ATTEMPTS,
     conflicted,
     fence,
+    is_committed,
     open_table,
-    refuse_disagreement,
     stuck,
 )
 from stateflow.spark.sinks.duplicates import refuse_duplicates
@@ -100,12 +100,12 @@ class DeltaUpsert(TableSink):
             str(self.table),
         )
 
-    def prepare(self, frame: DataFrame, at: SinkSlot, prev: int | None, stager: Stager) -> Prepared:
+    def prepare(self, frame: DataFrame, at: SinkSlot, stager: Stager) -> Prepared:
         spark = frame.sparkSession
         txn = DeltaLog(spark, self.table.path, self.table.managed_as).begin()
         shape = txn.shape()
         if self.delivery == "exactly_once":
-            refuse_disagreement(txn, at, str(self.table), prev)
+            at.refuse_disagreement(str(self.table), txn.slot_of(at.app_id))
         self._check(shape, self._written(frame.schema))
         condition, operation = self._deletion(frame.schema), self.operation
         if condition is not None:
@@ -118,7 +118,7 @@ class DeltaUpsert(TableSink):
         return Prepared(
             kind=DELTA_UPSERT.name,
             target=self.table.path,
-            prev=prev,
+            prev=at.prev,
             payload={
                 "table": shape.id,
                 "schema": rows.schema.json(),

@@ -41,12 +41,12 @@ class FunctionSink(Sink):
     def open(self, spark: SparkSession, schema: StructType) -> None:
         """Does nothing: the function takes any frame."""
 
-    def prepare(self, frame: DataFrame, at: SinkSlot, prev: int | None, stager: Stager) -> Prepared:
+    def prepare(self, frame: DataFrame, at: SinkSlot, stager: Stager) -> Prepared:
         staged = stager.write(frame, at)
         return Prepared(
             kind=FUNCTION.name,
             target=getattr(self.function, "__qualname__", type(self.function).__qualname__),
-            prev=prev,
+            prev=at.prev,
             payload={"schema": frame.schema.json()},
             files=staged.files,
             rows=staged.rows,

@@ -80,11 +80,9 @@ def commit(
     return act(spark, prepared, at, still_owner, functions, stager)
 
 
-def prepare_rewind(
-    spark: SparkSession, prepared: Prepared, at: SinkSlot, prev: int | None, last_slot: int | None
-) -> Prepared:
+def prepare_rewind(spark: SparkSession, prepared: Prepared, at: SinkSlot, last_slot: int | None) -> Prepared:
     """The way back of a sink's output as a record names it; `prepared` is the newest of the sink. One that cannot be gone fails here,
     before the record is decided."""
     kind = kind_in_record(prepared.kind)
     assert kind is not None, "the plan found that the output can be taken back"
-    return class_of(kind).rewind(spark, prepared, at, prev, last_slot)
+    return class_of(kind).rewind(spark, prepared, at, last_slot)

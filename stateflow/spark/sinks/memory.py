@@ -70,7 +70,7 @@ class MemorySink(Sink):
     def open(self, spark: SparkSession, schema: StructType) -> None:
         """Does nothing: the table takes any row."""
 
-    def prepare(self, frame: DataFrame, at: SinkSlot, prev: int | None, stager: Stager) -> Prepared:
+    def prepare(self, frame: DataFrame, at: SinkSlot, stager: Stager) -> Prepared:
         import pyarrow as pa
 
         table = frame.toArrow()
@@ -84,7 +84,11 @@ class MemorySink(Sink):
             writer.write_table(table)
         rows = base64.b64encode(buffer.getvalue()).decode() if table.num_rows else ""
         return Prepared(
-            kind=MEMORY.name, target=self.table.name, prev=prev, payload={"arrow": rows}, rows=table.num_rows
+            kind=MEMORY.name,
+            target=self.table.name,
+            prev=at.prev,
+            payload={"arrow": rows},
+            rows=table.num_rows,
         )
 
     @staticmethod

@@ -1,10 +1,16 @@
-"""One slot of a job's log, for one sink: what `prepare` writes and `commit` commits."""
+"""One slot of a job's log, for one sink: what `prepare` writes and `commit` commits. The slot that its target has is judged here."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import xxhash
+
+from stateflow.errors import DisagreementError
+
+Verdict = Literal["commit", "already", "disagree"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +29,8 @@ class SinkSlot:
 
     record: str = ""
     """The `writer` of the decided record: unique to it. Empty before the decision."""
+    prev: int | None = None
+    """The slot that the log says was committed last to this sink."""
 
     @property
     def app_id(self) -> str:
@@ -39,9 +47,51 @@ class SinkSlot:
         """The slot and 31 bits of the record."""
         return self.slot << 31 | xxhash.xxh3_64_intdigest(self.record.encode()) >> 33
 
-    def is_marked_by(self, mark: int) -> bool:
-        """Whether a table's mark is of this slot."""
-        return mark >> 31 == self.slot
+    def verdict(self, slot: int | None, mark: int | None = None) -> Verdict:
+        """What to do for the record, with a target that has `slot` and the `mark` of the record that it came by; None for none.
+
+        The log says that the job committed `prev` last, or perhaps one of `late`. Any other slot means that the target lost or gained
+        commits without the log. One above this means so, too: the log decides no slot before the one below it is carried out. Only a
+        run that was fenced meets that otherwise.
+        """
+        if slot == self.slot:
+            return "already" if self._may_have_left(mark) else "disagree"
+        return "commit" if slot == self.prev or slot in self.late else "disagree"
+
+    def _may_have_left(self, mark: int | None) -> bool:
+        """A MERGE by Delta leaves no mark, or that of an earlier slot in its place."""
+        return mark is None or mark >> 31 != self.slot or mark == self.mark
+
+    def refuse_disagreement(self, target: str, slot: int | None) -> None:
+        """Before the decision: DisagreementError unless the target has a slot that the record can follow. What shows only after the decision blocks
+        the job. Nobody can have committed the slot yet, unless another copy of the log has it."""
+        if self.verdict(slot) != "commit":
+            raise self._disagreement(target, slot)
+
+    def is_in(self, target: str, slot: int | None, mark: int | None, still_owner: Callable[[], None]) -> bool:
+        """After the decision: whether the target has the record. DisagreementError if target and log disagree, unless another run owns the job."""
+        verdict = self.verdict(slot, mark)
+        if verdict == "disagree":
+            still_owner()
+            raise self._disagreement(target, slot)
+        return verdict == "already"
+
+    def _disagreement(self, target: str, slot: int | None) -> DisagreementError:
+        has = "no slot of this job" if slot is None else f"slot {slot}"
+        expected = "none" if self.prev is None else f"slot {self.prev}"
+        if slot is not None and slot > (self.prev or 0):
+            return DisagreementError(
+                f"sink and log disagree: {target} has slot {slot} of this job, and its log says that {expected} was last committed to "
+                f"sink {self.sink!r} (were the checkpoints of {self.job_name!r} put back from a copy, or does another run go on with a copy of "
+                f"them?); go on with the checkpoints that the table is of, or as a new job with a copy of the table as it was then, `stateflow "
+                f"restore NEW PIPELINE --from latest --from-job {self.job_name} --clone-sinks -p OUTPUT=ANOTHER/PATH`"
+            )
+        return DisagreementError(
+            f"sink and log disagree: {target} has {has}, and the log of job {self.job_name!r} says "
+            f"that {expected} was last committed to sink {self.sink!r} (was the table recreated, restored, or "
+            "the sink's path changed?); put the table back, give a new table a new sink uid, or, when a decided "
+            f"record is stuck on it, run `stateflow abandon {self.job_name} {self.slot}`"
+        )
 
     def __str__(self) -> str:
         return f"sink {self.sink!r} of job {self.job_name!r}"
