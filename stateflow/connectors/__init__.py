@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     )
     from stateflow.spark.sinks.base import (
         BatchFunction,
+        CommitRequest,
         Committed,
         DeliveryMode,
         Sink,
@@ -81,6 +82,7 @@ __all__ = [
     "READERS",
     "UPSERT",
     "BatchFunction",
+    "CommitRequest",
     "Committed",
     "CorruptError",
     "Declarable",
@@ -187,6 +189,7 @@ _ROOMS = {
     "stateflow.spark.sinks.base": (
         "BatchFunction",
         "Committed",
+        "CommitRequest",
         "DeliveryMode",
         "Sink",
     ),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from stateflow.format.records import Prepared
 from stateflow.pipelines.graph import SinkNode
 from stateflow.pipelines.sink_kinds import FUNCTION
-from stateflow.spark.sinks.base import BatchFunction, Committed, DeliveryMode, Sink
+from stateflow.spark.sinks.base import CommitRequest, Committed, DeliveryMode, Sink
 from stateflow.spark.sinks.kinds import class_of
 from stateflow.spark.sinks.slot import SinkSlot
 
@@ -53,12 +53,5 @@ class CapturedSink(Sink):
         )
 
     @staticmethod
-    def commit(
-        spark: SparkSession,
-        prepared: Prepared,
-        at: SinkSlot,
-        still_owner: Callable[[], None],
-        functions: Mapping[str, BatchFunction],
-        stager: Stager,
-    ) -> Committed:
+    def commit(request: CommitRequest) -> Committed:
         raise AssertionError("a replay commits nothing")

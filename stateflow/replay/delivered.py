@@ -13,8 +13,7 @@ from stateflow.errors import StateflowError
 from stateflow.format.records import FileRef, Outcome, Prepared
 from stateflow.pipelines.sink_kinds import DELTA_APPEND, MEMORY
 from stateflow.spark.internals.gateway import first_line
-from stateflow.spark.sinks.delta_rewind import log_of
-from stateflow.spark.sinks.delta_table import added
+from stateflow.spark.sinks.delta_table import added, log_of
 from stateflow.spark.sinks.staging import Stager, staged_schema
 from stateflow.storage.files import verify
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from stateflow.checkpoint.claim import StillOwner
 from stateflow.checkpoint.handle import JobHandle
 from stateflow.checkpoint.writer import CommitPermit
-from stateflow.format.records import Record
+from stateflow.format.records import Prepared, Record
 from stateflow.pipelines.flow import Flow
-from stateflow.spark.sinks.base import BatchFunction
+from stateflow.spark.sinks.base import BatchFunction, CommitRequest
 from stateflow.spark.sinks.kinds import commit
 from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.spark.sinks.staging import Stager
@@ -62,23 +62,14 @@ class Sinks:
         """Commits every sink of the record; per sink uid, what became of it."""
         record = permit.record
         return {
-            uid: commit(
-                self.spark(),
-                prepared,
-                SinkSlot(
-                    record.job,
-                    self.job,
-                    uid,
-                    record.slot,
-                    record.epoch,
-                    prepared.late,
-                    record.writer,
-                    prepared.prev,
-                ),
-                permit,
-                still_owner,
-                self.functions,
-                self.stager,
-            )
+            uid: commit(self._request(record, uid, prepared, still_owner), permit)
             for uid, prepared in record.sinks.items()
         }
+
+    def _request(
+        self, record: Record, uid: str, prepared: Prepared, still_owner: StillOwner
+    ) -> CommitRequest:
+        at = SinkSlot(
+            record.job, self.job, uid, record.slot, record.epoch, prepared.late, record.writer, prepared.prev
+        )
+        return CommitRequest(prepared, at, self.spark(), self.stager, still_owner, self.functions.get(uid))

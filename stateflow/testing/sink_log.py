@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from stateflow.checkpoint.writer import CommitPermit
 from stateflow.format.records import Owner, Prepared, Record, decode, encode
-from stateflow.spark.sinks.base import BatchFunction, Committed, Sink
+from stateflow.spark.sinks.base import BatchFunction, CommitRequest, Committed, Sink
 from stateflow.spark.sinks.kinds import commit
 from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.spark.sinks.staging import Stager
@@ -78,7 +78,9 @@ class SinkLog:
             kind="checkpoint", job=self.job, slot=at.slot, epoch=1, writer="w", owner=Owner(run="r")
         )
         permit = CommitPermit.to_carry_out(record)
-        outcome = commit(self.spark, prepared, at, permit, self.still_owner, self.functions, self.stage)
+        function = self.functions.get(at.sink)
+        request = CommitRequest(prepared, at, self.spark, self.stage, self.still_owner, function)
+        outcome = commit(request, permit)
         if outcome != "none":
             self.last = max(self.last or 0, at.slot)
         return outcome

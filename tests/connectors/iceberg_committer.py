@@ -15,7 +15,14 @@ from typing import Any, cast
 import msgspec
 import pyarrow as pa
 
-from stateflow.connectors import DisagreementError, Prepared, SinkSlot, Stager, UnavailableError
+from stateflow.connectors import (
+    CommitRequest,
+    DisagreementError,
+    Prepared,
+    SinkSlot,
+    Stager,
+    UnavailableError,
+)
 from stateflow.connectors.iceberg.catalog import loaded
 from stateflow.connectors.iceberg.sink import IcebergAppend, RecordedTable
 from stateflow.connectors.iceberg.table import IcebergTable
@@ -98,7 +105,7 @@ def main(root: str, first: int, last: int, environment: dict[str, str]) -> None:
         prepared = msgspec.json.decode(Path(root, f"{slot}.json").read_bytes(), type=Prepared)
         at = SinkSlot(JOB, "orders", "out", slot, 1, record=f"w{slot}", prev=prepared.prev)
         try:
-            SINKS[prepared.kind].commit(cast("Any", None), prepared, at, lambda: None, {}, stager)
+            SINKS[prepared.kind].commit(CommitRequest(prepared, at, cast("Any", None), stager, lambda: None))
         except (UnavailableError, DisagreementError) as error:
             # Of two runs the slower one may find the table ahead of it: in a job its fence stops it.
             os._exit(UNAVAILABLE if isinstance(error, UnavailableError) else BEHIND)

@@ -14,7 +14,7 @@ from typing import Any, cast
 import msgspec
 import pyarrow as pa
 
-from stateflow.connectors import Prepared, SinkSlot, Stager, UnavailableError
+from stateflow.connectors import CommitRequest, Prepared, SinkSlot, Stager, UnavailableError
 from stateflow.connectors.kafka.cluster import Cluster
 from stateflow.connectors.kafka.sink import KafkaAppend
 from stateflow.connectors.kafka.topic import KafkaTopic
@@ -78,7 +78,7 @@ def main(root: Path, job: str, first: int, last: int) -> None:
         prepared = msgspec.json.decode((root / f"{slot}.json").read_bytes(), type=Prepared)
         at = SinkSlot(job, "orders", "out", slot, 1, record=f"w{slot}", prev=prepared.prev)
         try:
-            KafkaAppend.commit(cast("Any", None), prepared, at, lambda: None, {}, stager)
+            KafkaAppend.commit(CommitRequest(prepared, at, cast("Any", None), stager, lambda: None))
         except UnavailableError:
             os._exit(UNAVAILABLE)
         (root / f"{slot}.done").touch()

@@ -16,7 +16,7 @@ import psycopg
 import pyarrow as pa
 
 import stateflow.connectors.tries as pauses
-from stateflow.connectors import Prepared, SinkSlot, Stager, UnavailableError
+from stateflow.connectors import CommitRequest, Prepared, SinkSlot, Stager, UnavailableError
 from stateflow.connectors.postgres.sink import PostgresAppend, PostgresUpsert
 from stateflow.spark.sinks.staging import StagedWriter, StoreTarget
 from stateflow.storage.roots import open_store
@@ -76,7 +76,7 @@ def main(root: str, first: int, last: int, url: str) -> None:
             prev=prepared.prev,
         )
         try:
-            SINKS[prepared.kind].commit(cast("Any", None), prepared, at, lambda: None, {}, stager)
+            SINKS[prepared.kind].commit(CommitRequest(prepared, at, cast("Any", None), stager, lambda: None))
         except (UnavailableError, psycopg.OperationalError):
             os._exit(UNAVAILABLE)
         Path(root, f"{slot}.done").touch()

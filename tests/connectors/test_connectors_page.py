@@ -85,8 +85,9 @@ STAGED = "        staged = stager.write(frame, at)\n"
 COMMIT = '            db.execute("COMMIT")\n'
 AT_PREPARE = """\
         payload = {"table": asdict(self.table), "width": len(frame.columns)}
+        from stateflow.connectors import CommitRequest
         early = Prepared("", "", at.prev, (), payload, staged.files)
-        SqliteAppend.commit(None, early, at, None, {}, stager)
+        SqliteAppend.commit(CommitRequest(early, at, None, stager, None))
 """
 SWALLOWED = """\
             try:
@@ -103,8 +104,8 @@ WRONG = {
         "before its record is committed the target has [",
     ),
     "ignores the record": (
-        "slot, mark, still_owner)",
-        "slot, None, still_owner)",
+        "slot, mark):",
+        "slot, None):",
         "what_a_copy_of_the_log_committed_is_not_taken_for_this_record",
         "it took a record whose slot the target has of a copy",
     ),
@@ -115,8 +116,8 @@ WRONG = {
         "it took a log that has committed slot 4",
     ),
     "never asks who owns the job": (
-        "mark, still_owner)",
-        "mark, lambda: None)",
+        "            if request.is_in(",
+        "            at.refuse_disagreement(str(table), slot)\n            if request.is_in(",
         "a_run_that_was_replaced_writes_nothing",
         "DisagreementError: sink and log disagree",
     ),

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from stateflow.connectors import (
+    CommitRequest,
     Committed,
     DisagreementError,
     FencedError,
@@ -178,7 +179,9 @@ def commit(
 ) -> Committed:
     at = SinkSlot(JOB, "orders", "out", slot, 1, record=f"{record}{slot}", prev=slot - 1 or None)
     stager = cast("Stager", FakeStager())
-    return sink.KafkaAppend.commit(cast("Any", None), prepared(slot, exactly_once), at, owner, {}, stager)
+    return sink.KafkaAppend.commit(
+        CommitRequest(prepared(slot, exactly_once), at, cast("Any", None), stager, owner)
+    )
 
 
 def slot_in() -> int | None:

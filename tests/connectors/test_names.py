@@ -15,7 +15,7 @@ from stateflow.connectors import UsageError, required
 ROOM = Path(stateflow.connectors.__file__).parent
 OWN = sorted(path for path in ROOM.glob("*/") if path.name != "__pycache__")
 FROZEN = """
-BatchFunction Committed CorruptError DELETE Declarable DeliveryMode DisagreementError FencedError Field FileRef Files GETS_CHANGED_KEYS GETS_NEW_ROWS
+BatchFunction Committed CommitRequest CorruptError DELETE Declarable DeliveryMode DisagreementError FencedError Field FileRef Files GETS_CHANGED_KEYS GETS_NEW_ROWS
 IncompatibleError Misfits NotFoundError PARTITION Position Prepared READERS Reading RecentTexts RowType Sink SinkKind SinkSlot Source Staged Stager
 StateflowError Store TaskWriter UPSERT UnavailableError UsageError arrow_type as_json as_of_today canonical check_as_json check_connection check_reader_options check_upsert columns_to_read
 create_once deletion fields_of first_duplicate for_reading former_names hidden inside_of is_secret marked names_of

@@ -115,6 +115,7 @@ def test_a_record_of_a_kind_that_cannot_be_loaded_says_which_package_and_why(
 ) -> None:
     from stateflow.checkpoint.writer import CommitPermit
     from stateflow.format.records import Owner, Record
+    from stateflow.spark.sinks.base import CommitRequest
     from stateflow.spark.sinks.kinds import commit
     from stateflow.spark.sinks.slot import SinkSlot
 
@@ -123,10 +124,8 @@ def test_a_record_of_a_kind_that_cannot_be_loaded_says_which_package_and_why(
     nothing: Any = None
 
     def carry_out() -> None:
-        commit(
-            nothing, prepared, SinkSlot("j", "orders", "out", 3, 1), CommitPermit.to_carry_out(record), lambda: None,
-            {}, nothing,
-        )  # fmt: skip
+        at = SinkSlot("j", "orders", "out", 3, 1)
+        commit(CommitRequest(prepared, at, nothing, nothing, lambda: None), CommitPermit.to_carry_out(record))
 
     with pytest.raises(
         CorruptError, match=r"unknown kind 'shelf': run the job with the version of stateflow"

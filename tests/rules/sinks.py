@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.rules.removal import Rule, rule
 
 _SINKS, _COMMIT = "spark/sinks/", "spark/test_sinks_commit.py"
+_DELTA = f"{_SINKS}delta_table.py"
 _APPEND, _UPSERT = f"{_SINKS}delta_append.py", f"{_SINKS}delta_upsert.py"
 _DRIVER, _WRITTEN = f"{_SINKS}driver_written.py", "spark/test_driver_written.py"
 _RANGES, _REWIND = f"{_SINKS}key_ranges.py", f"{_SINKS}delta_rewind.py"
@@ -47,24 +48,17 @@ RULES: tuple[Rule, ...] = (
         f"{_COMMIT}::test_a_table_of_another_slot_is_refused_before_and_after_the_decision",
     ),
     rule(
-        "an append asks the table for its slot",
-        _APPEND,
-        '            if exactly_once and is_committed(txn, prepared, at, still_owner):\n                return "already"\n',
+        "an append and an upsert ask the table for its slot",
+        _DELTA,
+        '        if exactly_once and request.is_in(target, txn.slot_of(at.app_id), txn.slot_of(at.mark_id)):\n            return "already"\n',
         "",
         f"{_COMMIT}::test_a_slot_is_committed_once_and_with_its_number",
     ),
     rule(
         "an append leaves its slot in the table",
         _APPEND,
-        "            actions += fence(log, at)\n",
-        "            pass\n",
-        f"{_COMMIT}::test_a_slot_is_committed_once_and_with_its_number",
-    ),
-    rule(
-        "an upsert asks the table for its slot",
-        _UPSERT,
-        'is_committed(txn, prepared, at, still_owner):\n                return "already"\n',
-        "False:\n                pass\n",
+        "txn.commit([*actions, *marks], at.app_id",
+        "txn.commit(actions, at.app_id",
         f"{_COMMIT}::test_a_slot_is_committed_once_and_with_its_number",
     ),
     rule(
@@ -76,15 +70,15 @@ RULES: tuple[Rule, ...] = (
     ),
     rule(
         "a run that was replaced does not commit after a conflict",
-        _APPEND,
-        "                still_owner()\n                continue\n",
-        "                continue\n",
+        _DELTA,
+        "            request.still_owner()\n            continue\n",
+        "            continue\n",
         f"{_COMMIT}::test_after_a_conflict_only_the_owner_goes_on",
     ),
     rule(
         "a run that was replaced does not call the function",
         f"{_SINKS}function.py",
-        "        still_owner()\n",
+        "        request.still_owner()\n",
         "",
         f"{_COMMIT}::test_a_function_is_called_by_the_owner_alone",
     ),
@@ -97,16 +91,9 @@ RULES: tuple[Rule, ...] = (
     ),
     # The right table and the right columns
     rule(
-        "a table that was recreated gets no rows of the one before",
-        _APPEND,
-        '    if shape.id != payload["table"]:\n',
-        "    if False:\n",
-        f"{_COMMIT}::test_a_table_that_is_another_one_now_gets_no_rows",
-    ),
-    rule(
-        "a table that was recreated gets no rows of an upsert of the one before",
-        _UPSERT,
-        '        if shape.id != payload["table"]:\n',
+        "a table that was recreated gets no rows of the one before, of an append or an upsert",
+        _DELTA,
+        '        if shape.id != prepared.payload["table"]:\n',
         "        if False:\n",
         f"{_COMMIT}::test_a_table_that_is_another_one_now_gets_no_rows",
     ),
@@ -127,8 +114,8 @@ RULES: tuple[Rule, ...] = (
     rule(
         "a column that was given another meaning gets no rows of an upsert",
         _UPSERT,
-        '        if column_marks(shape, payload["marks"]) != payload["marks"]:\n',
-        "        if False:\n",
+        "    if column_marks(shape, written) != written:\n",
+        "    if False:\n",
         f"{_COMMIT}::test_a_column_that_means_something_else_now_gets_no_rows",
     ),
     rule(

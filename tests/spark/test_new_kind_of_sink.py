@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 import stateflow as sf
-from stateflow.connectors import BatchFunction, Committed, DeliveryMode, Sink, SinkKind, SinkSlot, Stager
+from stateflow.connectors import CommitRequest, Committed, DeliveryMode, Sink, SinkKind, SinkSlot, Stager
 from stateflow.errors import UsageError
 from stateflow.format.records import Prepared
 from stateflow.jobs.job import Job
@@ -52,15 +52,9 @@ class LinesSink(Sink):
         )
 
     @staticmethod
-    def commit(
-        spark: SparkSession,
-        prepared: Prepared,
-        at: SinkSlot,
-        still_owner: Callable[[], None],
-        functions: Mapping[str, BatchFunction],
-        stager: Stager,
-    ) -> Committed:
-        file = Path(prepared.target) / f"{at.slot:04}.json"
+    def commit(request: CommitRequest) -> Committed:
+        prepared = request.prepared
+        file = Path(prepared.target) / f"{request.at.slot:04}.json"
         if file.exists():
             return "already"
         file.write_text("".join(f"{line}\n" for line in prepared.payload["lines"]))

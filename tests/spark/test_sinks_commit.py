@@ -14,7 +14,8 @@ from stateflow.errors import DisagreementError, FencedError, IncompatibleError
 from stateflow.format.records import FileRef, Prepared
 from stateflow.pipelines.inputs.tables import delta
 from stateflow.spark.internals.delta_log import LoggedFile, TableShape, _file_of
-from stateflow.spark.sinks import delta_append, delta_upsert, duplicates, function, memory
+from stateflow.spark.sinks import delta_append, delta_table, delta_upsert, duplicates, function, memory
+from stateflow.spark.sinks.base import BatchFunction, CommitRequest
 from stateflow.spark.sinks.delta_rewrite import files_to_rewrite, is_plain
 from stateflow.spark.sinks.delta_upsert import DeltaUpsert
 from stateflow.spark.sinks.fit import check_fit, column_marks
@@ -78,9 +79,17 @@ class Transaction:
 @pytest.fixture
 def table(monkeypatch: pytest.MonkeyPatch) -> Table:
     made = Table()
-    for module in (delta_append, delta_upsert):
-        monkeypatch.setattr(module, "log_of", made.log)
+    monkeypatch.setattr(delta_table, "log_of", made.log)
     return made
+
+
+def requested(
+    prepared: Prepared,
+    at: SinkSlot = AT,
+    still_owner: Callable[[], None] = lambda: None,
+    function: BatchFunction | None = None,
+) -> CommitRequest:
+    return CommitRequest(prepared, at, None, Files(), still_owner, function)  # type: ignore[arg-type]
 
 
 def appended(table: Table, still_owner: Callable[[], None] = lambda: None) -> str:
@@ -89,7 +98,7 @@ def appended(table: Table, still_owner: Callable[[], None] = lambda: None) -> st
         "marks": column_marks(SHAPE, ["id", "v"]), "exactly_once": True,
     }  # fmt: skip
     prepared = Prepared(kind="delta_append", target="/out", prev=6, payload=payload, rows=2)
-    return delta_append.DeltaAppend.commit(None, prepared, AT, still_owner, {}, None)  # type: ignore[arg-type]
+    return delta_append.DeltaAppend.commit(requested(prepared, still_owner=still_owner))
 
 
 def merged(table: Table) -> str:
@@ -99,7 +108,7 @@ def merged(table: Table) -> str:
     }  # fmt: skip
     files = (FileRef("part.parquet", 9, "x", "part.parquet"),)
     prepared = Prepared(kind="delta_upsert", target="/out", prev=6, payload=payload, files=files, rows=2)
-    return delta_upsert.DeltaUpsert.commit(None, prepared, AT, lambda: None, {}, None)  # type: ignore[arg-type]
+    return delta_upsert.DeltaUpsert.commit(requested(prepared))
 
 
 def test_a_slot_is_committed_once_and_with_its_number(table: Table) -> None:
@@ -207,7 +216,7 @@ def test_memory_takes_a_slot_of_a_job_once(monkeypatch: pytest.MonkeyPatch) -> N
     prepared = Prepared(kind="memory", target=table.name, prev=None, payload=payload, rows=1)
 
     def commit(at: SinkSlot) -> str:
-        return memory.MemorySink.commit(None, prepared, at, lambda: None, {}, None)  # type: ignore[arg-type]
+        return memory.MemorySink.commit(requested(prepared, at))
 
     other = replace(AT, job="9d1c44aa")
     assert [commit(AT), commit(AT), commit(other)] == ["committed", "already", "committed"]
@@ -227,15 +236,17 @@ def test_a_function_is_called_by_the_owner_alone() -> None:
     prepared = Prepared(
         kind="function", target="f", prev=None, payload={"schema": COLUMNS.json()}, files=files
     )
-    functions: Any = {"totals": lambda frame, checkpoint: calls.append(checkpoint)}
+
+    def deliver(frame: Any, checkpoint: Any) -> None:
+        calls.append(checkpoint)
 
     def replaced() -> None:
         raise FencedError("epoch 3 has taken over")
 
     with pytest.raises(FencedError):
-        function.FunctionSink.commit(None, prepared, AT, replaced, functions, Files())  # type: ignore[arg-type]
+        function.FunctionSink.commit(requested(prepared, AT, replaced, deliver))
     assert calls == []
-    assert function.FunctionSink.commit(None, prepared, AT, lambda: None, functions, Files()) == "committed"  # type: ignore[arg-type]
+    assert function.FunctionSink.commit(requested(prepared, function=deliver)) == "committed"
     assert len(calls) == 1
 
 

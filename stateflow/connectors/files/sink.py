@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from stateflow.connectors import (
-    BatchFunction,
+    CommitRequest,
     Committed,
     CorruptError,
     DeliveryMode,
@@ -91,14 +91,8 @@ class FilesAppend(Sink):
         )
 
     @staticmethod
-    def commit(
-        spark: SparkSession,
-        prepared: Prepared,
-        at: SinkSlot,
-        still_owner: Callable[[], None],
-        functions: Mapping[str, BatchFunction],
-        stager: Stager,
-    ) -> Committed:
+    def commit(request: CommitRequest) -> Committed:
+        prepared, at = request.prepared, request.at
         if not prepared.files:
             return "none"
         log, format = _recorded(prepared), prepared.payload["format"]
@@ -106,13 +100,13 @@ class FilesAppend(Sink):
         def change(folder: LoggedFolder) -> dict[str, Any]:
             # The names are those of the record: whoever commits it again writes the same files once more.
             added = []
-            for number, (rows, body) in enumerate(_bodies(stager.batches(prepared.files), format)):
+            for number, (rows, body) in enumerate(_bodies(request.stager.batches(prepared.files), format)):
                 path = f"part-{at.slot:012d}-{at.mark & 0x7FFFFFFF:08x}-{_short(at)}-{number:04d}.{format}"
                 log.store.put(path, body)
                 added.append({"path": path, "rows": rows, "bytes": len(body)})
             return {"columns": prepared.payload["columns"], "added": added, "removed": []}
 
-        return _committed(log, prepared, at, still_owner, change)[0]
+        return _committed(log, request, change)[0]
 
     @classmethod
     def last_slot(cls, spark: SparkSession, prepared: Prepared, at: SinkSlot) -> int | None:
@@ -136,14 +130,8 @@ class FilesAppend(Sink):
         return Prepared(kind=APPEND.rewound_as, target=prepared.target, prev=at.prev, payload=payload)
 
     @staticmethod
-    def commit_rewind(
-        spark: SparkSession,
-        prepared: Prepared,
-        at: SinkSlot,
-        still_owner: Callable[[], None],
-        functions: Mapping[str, BatchFunction],
-        stager: Stager,
-    ) -> Committed:
+    def commit_rewind(request: CommitRequest) -> Committed:
+        prepared, at = request.prepared, request.at
         log, back_to = _recorded(prepared), prepared.payload["back_to"]
 
         def change(folder: LoggedFolder) -> dict[str, Any]:
@@ -151,7 +139,7 @@ class FilesAppend(Sink):
             gone = [file["path"] for file in own if back_to is None or file["slot"] > back_to]
             return {"columns": [list(column) for column in folder.columns], "added": [], "removed": gone}
 
-        outcome, manifest = _committed(log, prepared, at, still_owner, change)
+        outcome, manifest = _committed(log, request, change)
         # A manifest says that they are gone. Those who list the folder see it now.
         manifest = manifest or _manifest_of(log, at)
         log.store.delete(manifest["removed"])
@@ -195,22 +183,21 @@ def _short(at: SinkSlot) -> str:
 
 def _committed(
     log: Manifests,
-    prepared: Prepared,
-    at: SinkSlot,
-    still_owner: Callable[[], None],
+    request: CommitRequest,
     change: Callable[[LoggedFolder], dict[str, Any]],
 ) -> tuple[Committed, Mapping[str, Any] | None]:
     """Adds the next manifest, once: one who finds the number taken looks again. Returns it, too; None if it was there."""
+    prepared, at = request.prepared, request.at
     made: dict[str, Any] = {}
     for _ in range(_TRIES):
         folder = log.newest()
         slot, mark = folder.slot_of(at.app_id)
-        if at.is_in(_named(prepared.payload["path"]), slot, mark, still_owner):
+        if request.is_in(_named(prepared.payload["path"]), slot, mark):
             log.publish(folder)
             return "already", None
         if not made or prepared.kind == APPEND.rewound_as:
             made = change(folder)
-        still_owner()
+        request.still_owner()
         manifest = {
             "version": 1,
             "number": folder.number + 1,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from stateflow.connectors import (
-    BatchFunction,
+    CommitRequest,
     Committed,
     DeliveryMode,
     DisagreementError,
@@ -57,7 +57,7 @@ _PROPERTIES = {
 _MERGED = "commit.manifest-merge.enabled"
 """Iceberg's default is true, and PyIceberg's false: each commit would be read by all that follow."""
 
-Change = Callable[["Table", "Transaction"], None]
+Change = Callable[["CommitRequest", "Table", "Transaction"], None]
 """What a commit does to a table, beside its slot: it makes the snapshot."""
 
 
@@ -114,17 +114,10 @@ class IcebergAppend(Sink):
         return self._prepared(table, columns, at, {"files": files}, sum(file["rows"] for file in files))
 
     @staticmethod
-    def commit(
-        spark: SparkSession,
-        prepared: Prepared,
-        at: SinkSlot,
-        still_owner: Callable[[], None],
-        functions: Mapping[str, BatchFunction],
-        stager: Stager,
-    ) -> Committed:
-        if not prepared.payload["files"]:
+    def commit(request: CommitRequest) -> Committed:
+        if not request.prepared.payload["files"]:
             return "none"
-        return committed(prepared, at, still_owner, lambda table, made: _append(prepared, at, table, made))
+        return committed(request, _append)
 
     @classmethod
     def last_slot(cls, spark: SparkSession, prepared: Prepared, at: SinkSlot) -> int | None:
@@ -147,15 +140,8 @@ class IcebergAppend(Sink):
         return Prepared(kind=cls.declared.rewound_as, target=prepared.target, prev=at.prev, payload=payload)
 
     @staticmethod
-    def commit_rewind(
-        spark: SparkSession,
-        prepared: Prepared,
-        at: SinkSlot,
-        still_owner: Callable[[], None],
-        functions: Mapping[str, BatchFunction],
-        stager: Stager,
-    ) -> Committed:
-        return committed(prepared, at, still_owner, lambda table, made: _go_back(prepared, at, table, made))
+    def commit_rewind(request: CommitRequest) -> Committed:
+        return committed(request, _go_back)
 
     def _columns(self, table: Table, schema: StructType) -> Schema:
         """The columns of the data files. Refuses a table that cannot be written, or does not fit."""
@@ -213,39 +199,34 @@ def asked(table: IcebergTable, at: SinkSlot) -> Table:
     return opened
 
 
-def committed(prepared: Prepared, at: SinkSlot, still_owner: Callable[[], None], change: Change) -> Committed:
+def committed(request: CommitRequest, change: Change) -> Committed:
     """Commits a change with its slot, once: whoever finds that somebody else has committed meanwhile looks at the slot again."""
-    target = RecordedTable.of(prepared)
+    target = RecordedTable.of(request.prepared)
     for _ in range(_TRIES):
         try:
-            return trying_again(target.table, lambda: _tried(target, prepared, at, still_owner, change))
+            return trying_again(target.table, lambda: _tried(target, request, change))
         except ConflictError:
             continue
     raise UnavailableError(
-        f"{_TRIES} others wrote to {target.table} while {at} committed slot {at.slot}: run again"
+        f"{_TRIES} others wrote to {target.table} while {request.at} committed slot {request.at.slot}: run again"
     )
 
 
-def _tried(
-    target: RecordedTable, prepared: Prepared, at: SinkSlot, still_owner: Callable[[], None], change: Change
-) -> Committed:
+def _tried(target: RecordedTable, request: CommitRequest, change: Change) -> Committed:
     table = loaded(target.table)
-    slot, mark = slot_of(table.metadata, at.app_id)
-    if at.is_in(str(target.table), slot, mark, still_owner):
+    slot, mark = slot_of(table.metadata, request.at.app_id)
+    if request.is_in(str(target.table), slot, mark):
         return "already"
     if reason := _changed(table, target):
-        still_owner()
-        raise DisagreementError(
-            f"record {at.slot} of {at} is decided, and {reason}: put the table back, or give the rows up with `stateflow abandon {at.job_name} "
-            f"{at.slot}`"
-        )
+        request.still_owner()
+        raise request.stuck(f"{reason}: put the table back")
     metadata = table.metadata
     table.metadata = metadata.model_copy(update={"properties": {_MERGED: "true", **metadata.properties}})
     transaction = table.transaction()
-    transaction.set_properties(slot_property(at))
-    change(table, transaction)
+    transaction.set_properties(slot_property(request.at))
+    change(request, table, transaction)
     # The snapshot is committed only on top of the one that was current when the slot was read.
-    still_owner()
+    request.still_owner()
     transaction.commit_transaction()
     return "committed"
 
@@ -296,24 +277,22 @@ def refuse_unreadable(table: Table, what: str) -> None:
         )
 
 
-def _append(prepared: Prepared, at: SinkSlot, table: Table, transaction: Transaction) -> None:
-    spec, schema = table.spec(), table.schema()
-    gone = [
-        file["path"] for file in prepared.payload["files"] if not table.io.new_input(file["path"]).exists()
-    ]
+def _append(request: CommitRequest, table: Table, transaction: Transaction) -> None:
+    files, spec, schema = request.prepared.payload["files"], table.spec(), table.schema()
+    gone = [file["path"] for file in files if not table.io.new_input(file["path"]).exists()]
     if gone:
-        raise DisagreementError(
-            f"record {at.slot} of {at} is decided, and its data file {gone[0]} is gone (were orphan files removed, with too short a retention?): put "
-            f"it back, or give the rows up with `stateflow abandon {at.job_name} {at.slot}`"
+        raise request.stuck(
+            f"its data file {gone[0]} is gone (were orphan files removed, with too short a retention?): put it back"
         )
-    with transaction.update_snapshot(snapshot_properties=summary_of(at)).merge_append() as snapshot:
-        for file in prepared.payload["files"]:
+    with transaction.update_snapshot(snapshot_properties=summary_of(request.at)).merge_append() as snapshot:
+        for file in files:
             snapshot.append_data_file(data_file(file, spec, schema))
 
 
-def _go_back(prepared: Prepared, at: SinkSlot, table: Table, transaction: Transaction) -> None:
+def _go_back(request: CommitRequest, table: Table, transaction: Transaction) -> None:
     from pyiceberg.table.update.snapshot import ManageSnapshots
 
+    prepared, at = request.prepared, request.at
     snapshot, refused = way_back(table.metadata, at.app_id, prepared.payload["back_to"])
     if refused:
         raise DisagreementError(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from stateflow.connectors import (
-    BatchFunction,
+    CommitRequest,
     Committed,
-    DisagreementError,
     IncompatibleError,
     Prepared,
     SinkKind,
@@ -91,19 +90,10 @@ class IcebergUpsert(IcebergAppend):
         return self._prepared(table, columns, at, payload, staged.rows, staged.files)
 
     @staticmethod
-    def commit(
-        spark: SparkSession,
-        prepared: Prepared,
-        at: SinkSlot,
-        still_owner: Callable[[], None],
-        functions: Mapping[str, BatchFunction],
-        stager: Stager,
-    ) -> Committed:
-        if not prepared.files:
+    def commit(request: CommitRequest) -> Committed:
+        if not request.prepared.files:
             return "none"
-        return committed(
-            prepared, at, still_owner, lambda table, made: _merge(prepared, at, stager, table, made)
-        )
+        return committed(request, _merge)
 
     def _rows(self, schema: StructType) -> StructType:
         """The columns that the table has."""
@@ -166,17 +156,15 @@ def refuse_other_columns(table: Schema, columns: Schema, what: str) -> None:
             )
 
 
-def _merge(prepared: Prepared, at: SinkSlot, stager: Stager, table: Table, transaction: Transaction) -> None:
+def _merge(request: CommitRequest, table: Table, transaction: Transaction) -> None:
+    prepared, stager = request.prepared, request.stager
     payload, target = prepared.payload, RecordedTable.of(prepared)
     rows = without(staged_schema(prepared), payload["operation"])
     try:
         columns = written_schema(rows, table.schema(), str(target.table))
         refuse_other_columns(table.schema(), columns, str(target.table))
     except IncompatibleError as error:
-        raise DisagreementError(
-            f"record {at.slot} of {at} is decided, and {error}; put the table right and run again, or give the rows up with `stateflow abandon "
-            f"{at.job_name} {at.slot}`"
-        ) from error
+        raise request.stuck(f"{error}; put the table right and run again") from error
     newest = Newest(payload["keys"], payload["order_by"], payload["operation"])
     writer = DataFileWriter(table.io, table.metadata, table.schema(), stager.new_id())
     merge = Merge(
@@ -184,7 +172,7 @@ def _merge(prepared: Prepared, at: SinkSlot, stager: Stager, table: Table, trans
     )
     removed = merge.files_without_keys(_names(payload["keys"], columns, rows.names))
     merge.put_new_rows()
-    update = transaction.update_snapshot(snapshot_properties=summary_of(at))
+    update = transaction.update_snapshot(snapshot_properties=summary_of(request.at))
     with update.overwrite() if removed else update.merge_append() as snapshot:
         for file in removed:
             snapshot.delete_data_file(file)

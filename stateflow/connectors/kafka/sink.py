@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from stateflow.connectors import (
-    BatchFunction,
+    CommitRequest,
     Committed,
     DeliveryMode,
-    DisagreementError,
     FileRef,
     IncompatibleError,
     Prepared,
@@ -101,24 +100,14 @@ class KafkaAppend(Sink):
         )
 
     @staticmethod
-    def commit(
-        spark: SparkSession,
-        prepared: Prepared,
-        at: SinkSlot,
-        still_owner: Callable[[], None],
-        functions: Mapping[str, BatchFunction],
-        stager: Stager,
-    ) -> Committed:
-        if not prepared.files:
+    def commit(request: CommitRequest) -> Committed:
+        if not request.prepared.files:
             return "none"
         attempts = count()
         try:
-            return trying_again(lambda: _committed(prepared, at, still_owner, stager, next(attempts)))
+            return trying_again(lambda: _committed(request, next(attempts)))
         except IncompatibleError as error:
-            raise DisagreementError(
-                f"record {at.slot} of {at} is decided, and {error}; then run again, or give the rows up with `stateflow abandon {at.job_name} "
-                f"{at.slot}`"
-            ) from error
+            raise request.stuck(f"{error}; then run again") from error
 
     @classmethod
     def last_slot(cls, spark: SparkSession, prepared: Prepared, at: SinkSlot) -> int | None:
@@ -217,10 +206,9 @@ def _topic_of(prepared: Prepared) -> KafkaTopic:
     )
 
 
-def _committed(
-    prepared: Prepared, at: SinkSlot, still_owner: Callable[[], None], stager: Stager, attempt: int
-) -> Committed:
+def _committed(request: CommitRequest, attempt: int) -> Committed:
     """One try. A later one finds the slot, if this one came through after all."""
+    prepared, at = request.prepared, request.at
     cluster, name = Cluster(_topic_of(prepared)), slots.name_of(at)
     topic_id = prepared.payload["topic_id"]
     begun = (
@@ -232,13 +220,13 @@ def _committed(
     with begun as transaction:
         kept = slots.read(at, cluster.what, cluster.group_slot, cluster.topic_slot)
         slot, mark = (kept.slot, kept.mark) if kept is not None else (None, None)
-        if at.is_in(cluster.what, slot, mark, still_owner):
+        if request.is_in(cluster.what, slot, mark):
             return "already"
         slots.refuse_made_anew(topic_id, cluster.facts().id, cluster.what, at)
         # Asked after the transaction was opened: a run that replaces this one opens its own after it has claimed the job.
-        still_owner()
+        request.still_owner()
         transaction.begin()
-        transaction.produce(_pairs(stager, prepared.files), _headers(at))
+        transaction.produce(_pairs(request.stager, prepared.files), _headers(at))
         transaction.keep(slots.TopicSlot(at.slot, at.mark, topic_id).text(at.job_name))
         transaction.commit()
     return "committed"

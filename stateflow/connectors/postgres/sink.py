@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from stateflow.connectors import (
     DELETE,
-    BatchFunction,
+    CommitRequest,
     Committed,
     DeliveryMode,
     DisagreementError,
@@ -187,27 +187,19 @@ class PostgresAppend(Sink):
             ) from error
 
     @staticmethod
-    def commit(
-        spark: SparkSession,
-        prepared: Prepared,
-        at: SinkSlot,
-        still_owner: Callable[[], None],
-        functions: Mapping[str, BatchFunction],
-        stager: Stager,
-    ) -> Committed:
+    def commit(request: CommitRequest) -> Committed:
         import psycopg
 
-        if not prepared.files:
+        if not request.prepared.files:
             return "none"
-        load = Load(**prepared.payload)
+        load = Load(**request.prepared.payload)
         try:
-            return trying_again(load.what, lambda: _committed(load, prepared, at, still_owner, stager))
+            return trying_again(load.what, lambda: _committed(load, request))
         except psycopg.Error as error:
             if is_passing(error):
                 raise
-            raise DisagreementError(
-                f"record {at.slot} of {at} is decided, and {load.what} refuses its rows: {said(error)}; put the table right and run again, or "
-                f"give the rows up with `stateflow abandon {at.job_name} {at.slot}`"
+            raise request.stuck(
+                f"{load.what} refuses its rows: {said(error)}; put the table right and run again"
             ) from error
 
     @classmethod
@@ -314,15 +306,14 @@ def _tried(load: Load, batches: Iterable[pa.RecordBatch]) -> None:
         connection.rollback()
 
 
-def _committed(
-    load: Load, prepared: Prepared, at: SinkSlot, still_owner: Callable[[], None], stager: Stager
-) -> Committed:
+def _committed(load: Load, request: CommitRequest) -> Committed:
     """One try. A later one finds the slot, if this one came through after all."""
+    at = request.at
     with connected(load.connection, load.what) as connection:
         relation = Relation(connection, *names_of_table(load.name))
         relation.make_slots(load.what)
         slot, mark, recorded = relation.lock_slot(at)
-        if at.is_in(load.what, slot, mark, still_owner):
+        if request.is_in(load.what, slot, mark):
             return "already"
         oid = relation.oid()
         if (
@@ -330,16 +321,13 @@ def _committed(
             or (reason := refuse_made_anew(relation, at, load.what, oid, slot, recorded))
             or oid != load.relation
         ):
-            still_owner()
-            raise DisagreementError(
-                f"sink and log disagree: {reason}"
-                if oid is not None and reason
-                else f"record {at.slot} of {at} is decided, and {load.what} was dropped or made anew since: put the old one back, or give the rows "
-                f"up with `stateflow abandon {at.job_name} {at.slot}`"
-            )
+            request.still_owner()
+            if oid is not None and reason:
+                raise DisagreementError(f"sink and log disagree: {reason}")
+            raise request.stuck(f"{load.what} was dropped or made anew since: put the old one back")
         # Asked with the row of the slot locked: whoever replaces this run waits for it, or has been here.
-        still_owner()
-        load.copy(connection, stager.batches(prepared.files))
+        request.still_owner()
+        load.copy(connection, request.stager.batches(request.prepared.files))
         load.write(connection)
         relation.take_slot(at, oid)
         connection.commit()

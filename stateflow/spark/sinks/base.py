@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from stateflow.errors import DisagreementError, UsageError
@@ -21,6 +22,37 @@ DeliveryMode = Literal["exactly_once", "at_least_once"]
 Committed = Literal["committed", "already", "none"]
 BatchFunction = Callable[["DataFrame", Any], Any]
 """A user's sink: stateflow calls it with the rows and their `Delivery` until it returns."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRequest:
+    """One sink's part of a decided record, and what whoever commits it has at hand."""
+
+    prepared: Prepared
+    at: SinkSlot
+    spark: SparkSession
+    stager: Stager
+    """Reads the files that the record names."""
+    still_owner: Callable[[], None]
+    """Raises FencedError when a newer run owns the job."""
+    function: BatchFunction | None = None
+    """The user's own, where the pipeline is known and has one for this sink."""
+
+    def is_in(self, target: str, slot: int | None, mark: int | None) -> bool:
+        """Whether the target has the record already, by the slot and the mark that it keeps of the sink. DisagreementError if target and log
+        disagree, unless another run owns the job."""
+        verdict = self.at.verdict(slot, mark)
+        if verdict == "disagree":
+            self.still_owner()
+            raise self.at.disagreement(target, slot)
+        return verdict == "already"
+
+    def stuck(self, why: str) -> DisagreementError:
+        """The error for a record that cannot be committed; `why` ends in what to do about it."""
+        at = self.at
+        return DisagreementError(
+            f"record {at.slot} of {at} is decided, and {why}, or give the rows up with `stateflow abandon {at.job_name} {at.slot}`"
+        )
 
 
 class Sink(ABC):
@@ -73,14 +105,7 @@ class Sink(ABC):
 
     @staticmethod
     @abstractmethod
-    def commit(
-        spark: SparkSession,
-        prepared: Prepared,
-        at: SinkSlot,
-        still_owner: Callable[[], None],
-        functions: Mapping[str, BatchFunction],
-        stager: Stager,
-    ) -> Committed:
+    def commit(request: CommitRequest) -> Committed:
         """Makes visible what a decided record prepared. Any run can: it needs no object, and has the record alone."""
 
     @classmethod
@@ -101,12 +126,5 @@ class Sink(ABC):
         raise UsageError(f"the output of {at} cannot be taken back: restore without --rewind-sinks")
 
     @staticmethod
-    def commit_rewind(
-        spark: SparkSession,
-        prepared: Prepared,
-        at: SinkSlot,
-        still_owner: Callable[[], None],
-        functions: Mapping[str, BatchFunction],
-        stager: Stager,
-    ) -> Committed:
+    def commit_rewind(request: CommitRequest) -> Committed:
         raise NotImplementedError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from stateflow.errors import IncompatibleError
@@ -11,20 +11,18 @@ from stateflow.format.records import Prepared
 from stateflow.pipelines.inputs.tables import DeltaTable
 from stateflow.pipelines.rows.row_type import quoted
 from stateflow.pipelines.sink_kinds import DELTA_APPEND
-from stateflow.spark.internals.delta_log import DeltaLog, Transaction
-from stateflow.spark.internals.gateway import failure_classes
+from stateflow.spark.internals.delta_log import DeltaLog, TableShape, Transaction
 from stateflow.spark.sinks.base import (
-    BatchFunction,
+    CommitRequest,
     Committed,
     DeliveryMode,
 )
-from stateflow.spark.sinks.delta_rewind import TableSink, called, in_sql, log_of
+from stateflow.spark.sinks.delta_rewind import TableSink
 from stateflow.spark.sinks.delta_table import (
-    ATTEMPTS,
     added,
-    conflicted,
-    fence,
-    is_committed,
+    called,
+    committed,
+    in_sql,
     open_table,
     rows_of,
     stuck,
@@ -97,62 +95,41 @@ class DeltaAppend(TableSink):
         )
 
     @staticmethod
-    def commit(
-        spark: SparkSession,
-        prepared: Prepared,
-        at: SinkSlot,
-        still_owner: Callable[[], None],
-        functions: Mapping[str, BatchFunction],
-        stager: Stager,
-    ) -> Committed:
-        exactly_once = bool(prepared.payload["exactly_once"])
-        adds = added(prepared.payload["actions"])
+    def commit(request: CommitRequest) -> Committed:
+        adds = added(request.prepared.payload["actions"])
         if not adds:
             # Sound without a fence: a slow run with a lower slot finds that recovery has committed that slot.
             return "none"
-        recent = adds[0]["path"] in _unvacuumed
-        log = log_of(spark, prepared)
-        for attempt in range(ATTEMPTS):
-            txn = log.begin()
-            # Asked before anything else: it makes a racing commit of the same slot fail this transaction.
-            if exactly_once and is_committed(txn, prepared, at, still_owner):
-                return "already"
-            actions = current_actions(log, txn, prepared, at, adds, recent)
-            if exactly_once:
-                actions += fence(log, at)
-            try:
-                now_added = added(actions)
-                metrics = {
-                    "numAddedFiles": len(now_added),
-                    "numRemovedFiles": 0,
-                    "numOutputRows": sum(rows_of(add) for add in now_added),
-                    "numOutputBytes": sum(int(add["size"]) for add in now_added),
-                }
-                txn.commit(actions, at.app_id, at.slot, metrics)
-            except Exception as error:
-                # Another writer committed in between, perhaps this very slot: read the table and decide again.
-                if not conflicted(error) or attempt == ATTEMPTS - 1:
-                    raise
-                still_owner()
-                continue
+        at, recent = request.at, adds[0]["path"] in _unvacuumed
+
+        def append(log: DeltaLog, txn: Transaction, shape: TableShape, marks: list[str]) -> None:
+            actions = current_actions(log, txn, shape, request, adds, recent)
+            now_added = added(actions)
+            metrics = {
+                "numAddedFiles": len(now_added),
+                "numRemovedFiles": 0,
+                "numOutputRows": sum(rows_of(add) for add in now_added),
+                "numOutputBytes": sum(int(add["size"]) for add in now_added),
+            }
+            txn.commit([*actions, *marks], at.app_id, at.slot, metrics)
+
+        outcome = committed(request, append)
+        if outcome == "committed":
             _unvacuumed.pop(adds[0]["path"], None)
-            return "committed"
-        raise AssertionError("unreachable: the last attempt returns or raises")
+        return outcome
 
 
 def current_actions(
     log: DeltaLog,
     txn: Transaction,
-    prepared: Prepared,
-    at: SinkSlot,
+    shape: TableShape,
+    request: CommitRequest,
     adds: Sequence[dict[str, Any]],
     recent: bool,
 ) -> list[str]:
     """The recorded actions, if the table has not changed; else the same rows written again, if they still fit."""
+    prepared, at = request.prepared, request.at
     payload, target = prepared.payload, f"Delta table {prepared.target}"
-    shape = txn.shape()
-    if shape.id != payload["table"]:
-        raise stuck(at, f"{target} was recreated since the rows of record {at.slot} were prepared for it")
     if not recent and (missing := log.missing(adds)):
         raise stuck(
             at,
@@ -172,9 +149,3 @@ def current_actions(
         return txn.write(frame)
     except IncompatibleError as error:
         raise stuck(at, str(error)) from error
-    except Exception as error:
-        if any("InvariantViolation" in name for name in failure_classes(error)):
-            raise stuck(
-                at, f"rows prepared for record {at.slot} break a constraint that {target} has got since"
-            ) from error
-        raise

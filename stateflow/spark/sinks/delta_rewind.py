@@ -6,26 +6,24 @@ would lose what another writer has committed since, so the rewind is refused the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stateflow.errors import DisagreementError, NotFoundError
-from stateflow.format.records import CATALOG_NAME, MANAGED, Prepared
-from stateflow.pipelines.inputs.tables import DeltaTable, parts_of, path_in_sql, sql_name
-from stateflow.spark.internals.delta_log import DeltaLog, LoggedCommit
+from stateflow.format.records import Prepared
+from stateflow.pipelines.inputs.tables import DeltaTable
+from stateflow.spark.internals.delta_log import DeltaLog, LoggedCommit, TableShape, Transaction
 from stateflow.spark.sinks.base import (
-    BatchFunction,
+    CommitRequest,
     Committed,
     Sink,
 )
-from stateflow.spark.sinks.delta_table import ATTEMPTS, conflicted, fence, is_committed, stuck
+from stateflow.spark.sinks.delta_table import called, committed, log_of
 from stateflow.spark.sinks.slot import SinkSlot
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from stateflow.spark.sinks.staging import Stager
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,21 +91,6 @@ def plan_rewind(spark: SparkSession, prepared: Prepared, at: SinkSlot, last_slot
     return Rewind(prepared.target, last_slot, version, undone)
 
 
-def called(name: str, managed: bool) -> dict[str, Any]:
-    """For a record: the table's name in its catalog, and whether the catalog manages its commits."""
-    return {**({CATALOG_NAME: name} if name else {}), **({MANAGED: True} if managed else {})}
-
-
-def log_of(spark: SparkSession, prepared: Prepared) -> DeltaLog:
-    """The log of the table that a record names."""
-    return DeltaLog(spark, prepared.target, parts_of(prepared.name) if prepared.is_managed else ())
-
-
-def in_sql(prepared: Prepared) -> str:
-    """The table that a record names, as statements name it."""
-    return sql_name(parts_of(prepared.name)) if prepared.is_managed else path_in_sql(prepared.target)
-
-
 class TableSink(Sink):
     """A sink into a Delta table, which says what slot it has, and whose output can be taken back."""
 
@@ -150,32 +133,13 @@ class TableSink(Sink):
         )
 
     @staticmethod
-    def commit_rewind(
-        spark: SparkSession,
-        prepared: Prepared,
-        at: SinkSlot,
-        still_owner: Callable[[], None],
-        functions: Mapping[str, BatchFunction],
-        stager: Stager,
-    ) -> Committed:
-        payload = prepared.payload
-        log = log_of(spark, prepared)
-        for attempt in range(ATTEMPTS):
-            txn = log.begin()
-            if is_committed(txn, prepared, at, still_owner):
-                return "already"
-            if txn.shape().id != payload["table"]:
-                raise stuck(at, f"Delta table {prepared.target} was recreated since its rewind was decided")
+    def commit_rewind(request: CommitRequest) -> Committed:
+        prepared, at = request.prepared, request.at
+
+        def go_back(log: DeltaLog, txn: Transaction, shape: TableShape, marks: list[str]) -> None:
             # Asked again: another writer may have committed since, and the rewind would lose it.
-            to, undone = find_rewind(log.commits(), at.app_id, payload["last_slot"], prepared.target)
-            # Fences also when nothing is undone: a zombie with a lower slot must find that it came too late.
-            actions = [*(txn.going_back(to) if undone else ()), *fence(log, at)]
-            try:
-                txn.commit_restore(actions, to)
-            except Exception as error:
-                if not conflicted(error) or attempt == ATTEMPTS - 1:
-                    raise
-                still_owner()
-                continue
-            return "committed"
-        raise AssertionError("unreachable: the last attempt returns or raises")
+            to, undone = find_rewind(log.commits(), at.app_id, prepared.payload["last_slot"], prepared.target)
+            # Marks the slot also when nothing is undone: a zombie with a lower slot must find that it came too late.
+            txn.commit_restore([*(txn.going_back(to) if undone else ()), *marks], to)
+
+        return committed(request, go_back, "its rewind was decided")

@@ -9,13 +9,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from stateflow.errors import DisagreementError, IncompatibleError, UsageError
-from stateflow.format.records import Prepared
+from stateflow.format.records import CATALOG_NAME, MANAGED, Prepared
 from stateflow.format.sql_texts import text_in_quotes
-from stateflow.pipelines.inputs.tables import DeltaTable, parts_of, sql_name
+from stateflow.pipelines.inputs.tables import DeltaTable, parts_of, path_in_sql, sql_name
 from stateflow.pipelines.rows.row_type import quoted
 from stateflow.spark.internals.delta_log import DeltaLog, TableShape, Transaction
 from stateflow.spark.internals.gateway import failure_classes
-from stateflow.spark.sinks.base import DeliveryMode
+from stateflow.spark.sinks.base import CommitRequest, Committed, DeliveryMode
 from stateflow.spark.sinks.log_stores import check_log_store
 from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.spark.sources.catalog_tables import located
@@ -119,10 +119,54 @@ def _is_there(spark: SparkSession, table: DeltaTable) -> bool:
     return bool(located(spark, table, f"the sink into {table}").path)
 
 
-def is_committed(txn: Transaction, prepared: Prepared, at: SinkSlot, still_owner: Callable[[], None]) -> bool:
-    """Whether the table has the record already. DisagreementError when table and log disagree."""
-    target = f"Delta table {prepared.target}"
-    return at.is_in(target, txn.slot_of(at.app_id), txn.slot_of(at.mark_id), still_owner)
+def called(name: str, managed: bool) -> dict[str, Any]:
+    """For a record: the table's name in its catalog, and whether the catalog manages its commits."""
+    return {**({CATALOG_NAME: name} if name else {}), **({MANAGED: True} if managed else {})}
+
+
+def log_of(spark: SparkSession, prepared: Prepared) -> DeltaLog:
+    """The log of the table that a record names."""
+    return DeltaLog(spark, prepared.target, parts_of(prepared.name) if prepared.is_managed else ())
+
+
+def in_sql(prepared: Prepared) -> str:
+    """The table that a record names, as statements name it."""
+    return sql_name(parts_of(prepared.name)) if prepared.is_managed else path_in_sql(prepared.target)
+
+
+Change = Callable[[DeltaLog, Transaction, TableShape, list[str]], object]
+"""What a commit does to a table as it is now. It commits the transaction, with the actions that mark the slot."""
+
+
+def committed(request: CommitRequest, change: Change, since: str = "") -> Committed:
+    """Commits a change of the table, once. After another writer's commit, perhaps of this very slot, it reads the table and decides again.
+
+    `since` says what was decided, if it is not the rows of the record.
+    """
+    prepared, at = request.prepared, request.at
+    target, exactly_once = f"Delta table {prepared.target}", prepared.payload.get("exactly_once", True)
+    since = since or f"the rows of record {at.slot} were prepared for it"
+    log = log_of(request.spark, prepared)
+    for left in reversed(range(ATTEMPTS)):
+        txn = log.begin()
+        # Asked before anything else: it makes a racing commit of the same slot fail this transaction.
+        if exactly_once and request.is_in(target, txn.slot_of(at.app_id), txn.slot_of(at.mark_id)):
+            return "already"
+        shape = txn.shape()
+        if shape.id != prepared.payload["table"]:
+            raise stuck(at, f"{target} was recreated since {since}")
+        try:
+            change(log, txn, shape, fence(log, at) if exactly_once else [])
+        except Exception as error:
+            if any("InvariantViolation" in name for name in failure_classes(error)):
+                what = f"rows prepared for record {at.slot} break a constraint that {target} has got since"
+                raise stuck(at, what) from error
+            if not conflicted(error) or not left:
+                raise
+            request.still_owner()
+            continue
+        return "committed"
+    raise AssertionError("unreachable: the last attempt returns or raises")
 
 
 def fence(log: DeltaLog, at: SinkSlot) -> list[str]:

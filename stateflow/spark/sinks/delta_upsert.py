@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stateflow.errors import IncompatibleError, UsageError
@@ -14,17 +15,14 @@ from stateflow.pipelines.rows.row_type import quoted
 from stateflow.pipelines.sink_kinds import DELTA_UPSERT
 from stateflow.spark.internals.delta_log import DeltaLog, TableShape, Transaction
 from stateflow.spark.internals.frames import cloned_session
-from stateflow.spark.internals.gateway import failure_classes
 from stateflow.spark.internals.managed_tables import managed_table
-from stateflow.spark.sinks.base import BatchFunction, Committed, DeliveryMode
+from stateflow.spark.sinks.base import CommitRequest, Committed, DeliveryMode
 from stateflow.spark.sinks.deletion import deletion, marked
-from stateflow.spark.sinks.delta_rewind import TableSink, called, log_of
+from stateflow.spark.sinks.delta_rewind import TableSink
 from stateflow.spark.sinks.delta_rewrite import bytes_per_file, files_to_rewrite, is_plain, metrics, rewritten
 from stateflow.spark.sinks.delta_table import (
-    ATTEMPTS,
-    conflicted,
-    fence,
-    is_committed,
+    called,
+    committed,
     open_table,
     stuck,
 )
@@ -205,63 +203,31 @@ class DeltaUpsert(TableSink):
                 )
 
     @staticmethod
-    def commit(
-        spark: SparkSession,
-        prepared: Prepared,
-        at: SinkSlot,
-        still_owner: Callable[[], None],
-        functions: Mapping[str, BatchFunction],
-        stager: Stager,
-    ) -> Committed:
-        if not prepared.files:
+    def commit(request: CommitRequest) -> Committed:
+        if not request.prepared.files:
             return "none"
-        payload, target = prepared.payload, f"Delta table {prepared.target}"
-        log = log_of(spark, prepared)
-        for attempt in range(ATTEMPTS):
-            txn = log.begin()
-            if payload["exactly_once"] and is_committed(txn, prepared, at, still_owner):
-                return "already"
-            shape = txn.shape()
-            if shape.id != payload["table"]:
-                raise stuck(
-                    at, f"{target} was recreated since the rows of record {at.slot} were prepared for it"
-                )
-            if column_marks(shape, payload["marks"]) != payload["marks"]:
-                raise stuck(
-                    at, f"columns of {target} changed since the rows of record {at.slot} were prepared"
-                )
-            if shape.is_on(APPEND_ONLY):
-                raise stuck(
-                    at,
-                    f"{target} only takes appends now ({APPEND_ONLY}), and record {at.slot} has an upsert for it",
-                )
-            try:
-                if not _rewritten(spark, log, txn, shape, prepared, at, stager):
-                    _merge(spark, prepared, at, stager)
-            except Exception as error:
-                if any("InvariantViolation" in name for name in failure_classes(error)):
-                    what = (
-                        f"rows prepared for record {at.slot} break a constraint that {target} has got since"
-                    )
-                    raise stuck(at, what) from error
-                if not conflicted(error) or attempt == ATTEMPTS - 1:
-                    raise
-                still_owner()
-                continue
-            return "committed"
-        raise AssertionError("unreachable: the last attempt returns or raises")
+        return committed(request, partial(_upsert, request))
 
 
-def _rewritten(
-    spark: SparkSession,
-    log: DeltaLog,
-    txn: Transaction,
-    shape: TableShape,
-    prepared: Prepared,
-    at: SinkSlot,
-    stager: Stager,
-) -> bool:
+def _upsert(
+    request: CommitRequest, log: DeltaLog, txn: Transaction, shape: TableShape, marks: list[str]
+) -> None:
+    at, written = request.at, request.prepared.payload["marks"]
+    target = f"Delta table {request.prepared.target}"
+    if column_marks(shape, written) != written:
+        raise stuck(at, f"columns of {target} changed since the rows of record {at.slot} were prepared")
+    if shape.is_on(APPEND_ONLY):
+        raise stuck(
+            at,
+            f"{target} only takes appends now ({APPEND_ONLY}), and record {at.slot} has an upsert for it",
+        )
+    if not _rewritten(request, txn, shape, marks):
+        _merge(request)
+
+
+def _rewritten(request: CommitRequest, txn: Transaction, shape: TableShape, marks: list[str]) -> bool:
     """Merges the rows by writing anew the files that may hold their keys. False if Delta has to merge them."""
+    prepared = request.prepared
     payload, schema = prepared.payload, staged_schema(prepared)
     size = sum(ref.size for ref in prepared.files)
     if not is_plain(shape, schema.names):
@@ -272,29 +238,28 @@ def _rewritten(
     files = files_to_rewrite(present, size, ranges)
     if present is None or files is None:
         return False
-    staged = stager.read(spark, prepared.files, schema)
+    staged = request.stager.read(request.spark, prepared.files, schema)
     rows = newest(staged, payload["keys"], payload["order_by"])
     actions = rewritten(
         txn, shape, files, staged, rows, payload, size, prepared.rows, ranges, bytes_per_file(present)
     )
     numbers = metrics(files, actions, prepared.rows)
-    if payload["exactly_once"]:
-        actions += fence(log, at)
-    txn.commit_merge(actions, numbers)
+    txn.commit_merge([*actions, *marks], numbers)
     return True
 
 
-def _merge(spark: SparkSession, prepared: Prepared, at: SinkSlot, stager: Stager) -> None:
+def _merge(request: CommitRequest) -> None:
     from delta.tables import DeltaTable as Table
 
+    prepared, at = request.prepared, request.at
     payload = prepared.payload
     # In a shared session the settings would make every later statement look like this slot, and Delta would skip it.
-    session = cloned_session(spark)
+    session = cloned_session(request.spark)
     if payload["exactly_once"]:
         session.conf.set(APP_ID, at.app_id)
         session.conf.set(VERSION, str(at.slot))
     schema = staged_schema(prepared)
-    rows = newest(stager.read(session, prepared.files, schema), payload["keys"], payload["order_by"])
+    rows = newest(request.stager.read(session, prepared.files, schema), payload["keys"], payload["order_by"])
     keys = {key.lower() for key in payload["keys"]}
     operation = payload.get("operation", "")
     names = [name for name in schema.names if name != operation]

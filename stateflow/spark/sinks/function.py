@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from stateflow.errors import DisagreementError, FencedError, StateflowError, UsageError
 from stateflow.format.records import Prepared
 from stateflow.pipelines.delivery import Delivery, takes_id
 from stateflow.pipelines.sink_kinds import FUNCTION
-from stateflow.spark.sinks.base import BatchFunction, Committed, DeliveryMode, Sink
+from stateflow.spark.sinks.base import BatchFunction, CommitRequest, Committed, DeliveryMode, Sink
 from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.spark.sinks.staging import staged_schema
 
@@ -53,26 +53,19 @@ class FunctionSink(Sink):
         )
 
     @staticmethod
-    def commit(
-        spark: SparkSession,
-        prepared: Prepared,
-        at: SinkSlot,
-        still_owner: Callable[[], None],
-        functions: Mapping[str, BatchFunction],
-        stager: Stager,
-    ) -> Committed:
+    def commit(request: CommitRequest) -> Committed:
+        prepared, at, function = request.prepared, request.at, request.function
         if not prepared.files:
             return "none"
-        function = functions.get(at.sink)
         if function is None:
             raise DisagreementError(
                 f"record {at.slot} of job {at.job_name!r} has rows for the function of sink "
                 f"{at.sink!r}, which this pipeline does not have: run a pipeline with that sink once, or give "
                 f"the rows up with `stateflow abandon {at.job_name} {at.slot}`"
             )
-        frame = stager.read(spark, prepared.files, staged_schema(prepared))
+        frame = request.stager.read(request.spark, prepared.files, staged_schema(prepared))
         # Asked right before the call: a run that was paused for an hour must not deliver again what a newer run delivered.
-        still_owner()
+        request.still_owner()
         try:
             function(frame, at.slot if takes_id(function) else delivery_of(at))
         except FencedError:

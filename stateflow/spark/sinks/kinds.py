@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from stateflow.checkpoint.writer import CommitPermit
@@ -11,13 +11,11 @@ from stateflow.format.records import Prepared
 from stateflow.pipelines.offers import loaded
 from stateflow.pipelines.sink_kinds import SinkKind, kind_in_record, kind_of, why_unknown
 from stateflow.pipelines.sinks import check_sink
-from stateflow.spark.sinks.base import BatchFunction, Committed, DeliveryMode, Sink
+from stateflow.spark.sinks.base import CommitRequest, Committed, DeliveryMode, Sink
 from stateflow.spark.sinks.slot import SinkSlot
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from stateflow.spark.sinks.staging import Stager
 
 
 def make_sink(
@@ -51,21 +49,12 @@ def class_of(kind: SinkKind) -> type[Sink]:
     return found
 
 
-def commit(
-    spark: SparkSession,
-    prepared: Prepared,
-    at: SinkSlot,
-    permit: CommitPermit,
-    still_owner: Callable[[], None],
-    functions: Mapping[str, BatchFunction],
-    stager: Stager,
-) -> Committed:
+def commit(request: CommitRequest, permit: CommitPermit) -> Committed:
     """Makes visible what a decided record prepared for one sink: exactly once, however many runs call it.
 
-    Only a record in the log gets a `permit`. `still_owner` raises FencedError when a newer run owns the job.
-    `functions` are the user's own sinks by uid; `stager` reads the files that the record names. "none" means that
-    there was nothing to commit: the sink stays at its slot.
+    Only a record in the log gets a `permit`. "none" means that there was nothing to commit: the sink stays at its slot.
     """
+    prepared, at = request.prepared, request.at
     if permit.slot != at.slot:
         raise TypeError(f"the permit is for record {permit.slot}, not for {at.slot}")
     kind = kind_in_record(prepared.kind)
@@ -74,10 +63,9 @@ def commit(
             f"record {at.slot} of job {at.job_name!r} has a sink of unknown kind {prepared.kind!r}: "
             f"{why_unknown(prepared.kind) or 'run the job with the version of stateflow, and the packages, that wrote it'}"
         )
-    still_owner()
+    request.still_owner()
     sink = class_of(kind)
-    act = sink.commit_rewind if prepared.kind == kind.rewound_as else sink.commit
-    return act(spark, prepared, at, still_owner, functions, stager)
+    return sink.commit_rewind(request) if prepared.kind == kind.rewound_as else sink.commit(request)
 
 
 def prepare_rewind(spark: SparkSession, prepared: Prepared, at: SinkSlot, last_slot: int | None) -> Prepared:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from stateflow.errors import UsageError
 from stateflow.format.records import Prepared
 from stateflow.pipelines.sink_kinds import MEMORY
-from stateflow.spark.sinks.base import BatchFunction, Committed, DeliveryMode, Sink
+from stateflow.spark.sinks.base import CommitRequest, Committed, DeliveryMode, Sink
 from stateflow.spark.sinks.slot import SinkSlot
 
 if TYPE_CHECKING:
@@ -92,16 +92,10 @@ class MemorySink(Sink):
         )
 
     @staticmethod
-    def commit(
-        spark: SparkSession,
-        prepared: Prepared,
-        at: SinkSlot,
-        still_owner: Callable[[], None],
-        functions: Mapping[str, BatchFunction],
-        stager: Stager,
-    ) -> Committed:
+    def commit(request: CommitRequest) -> Committed:
         import pyarrow as pa
 
+        prepared, at = request.prepared, request.at
         if not prepared.rows:
             return "none"
         with pa.ipc.open_stream(base64.b64decode(prepared.payload["arrow"])) as reader:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -66,17 +65,10 @@ class SinkSlot:
         """Before the decision: DisagreementError unless the target has a slot that the record can follow. What shows only after the decision blocks
         the job. Nobody can have committed the slot yet, unless another copy of the log has it."""
         if self.verdict(slot) != "commit":
-            raise self._disagreement(target, slot)
+            raise self.disagreement(target, slot)
 
-    def is_in(self, target: str, slot: int | None, mark: int | None, still_owner: Callable[[], None]) -> bool:
-        """After the decision: whether the target has the record. DisagreementError if target and log disagree, unless another run owns the job."""
-        verdict = self.verdict(slot, mark)
-        if verdict == "disagree":
-            still_owner()
-            raise self._disagreement(target, slot)
-        return verdict == "already"
-
-    def _disagreement(self, target: str, slot: int | None) -> DisagreementError:
+    def disagreement(self, target: str, slot: int | None) -> DisagreementError:
+        """The error for a target that has another slot than the log says."""
         has = "no slot of this job" if slot is None else f"slot {slot}"
         expected = "none" if self.prev is None else f"slot {self.prev}"
         if slot is not None and slot > (self.prev or 0):
