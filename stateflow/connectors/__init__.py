@@ -65,11 +65,11 @@ if TYPE_CHECKING:
         DeliveryMode,
         Sink,
     )
-    from stateflow.spark.sinks.deletion import deletion, marked
-    from stateflow.spark.sinks.duplicates import first_duplicate, refuse_duplicates, refuse_null_keys
+    from stateflow.spark.sinks.duplicates import first_duplicate
     from stateflow.spark.sinks.slot import SinkSlot
     from stateflow.spark.sinks.staging import Staged, Stager, staged_schema
     from stateflow.spark.sinks.task_writer import TaskWriter
+    from stateflow.spark.sinks.upsert_options import UpsertOptions
     from stateflow.spark.task.failures import task_error
     from stateflow.storage.roots import open_store
     from stateflow.storage.store import Store, create_once
@@ -110,6 +110,7 @@ __all__ = [
     "Store",
     "TaskWriter",
     "UnavailableError",
+    "UpsertOptions",
     "UsageError",
     "arrow_type",
     "as_json",
@@ -121,7 +122,6 @@ __all__ = [
     "check_upsert",
     "columns_to_read",
     "create_once",
-    "deletion",
     "fields_of",
     "first_duplicate",
     "for_reading",
@@ -129,14 +129,11 @@ __all__ = [
     "hidden",
     "inside_of",
     "is_secret",
-    "marked",
     "names_of",
     "open_store",
     "parts_of_schema",
     "properties_of",
     "quoted",
-    "refuse_duplicates",
-    "refuse_null_keys",
     "require_columns",
     "required",
     "row_type",
@@ -193,11 +190,11 @@ _ROOMS = {
         "DeliveryMode",
         "Sink",
     ),
-    "stateflow.spark.sinks.deletion": ("deletion", "marked"),
-    "stateflow.spark.sinks.duplicates": ("first_duplicate", "refuse_duplicates", "refuse_null_keys"),
+    "stateflow.spark.sinks.duplicates": ("first_duplicate",),
     "stateflow.spark.sinks.slot": ("SinkSlot",),
     "stateflow.spark.sinks.staging": ("Staged", "Stager", "staged_schema"),
     "stateflow.spark.sinks.task_writer": ("TaskWriter",),
+    "stateflow.spark.sinks.upsert_options": ("UpsertOptions",),
     "stateflow.storage.roots": ("open_store",),
     "stateflow.storage.store": ("Store", "create_once"),
 }

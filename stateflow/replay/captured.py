@@ -41,7 +41,7 @@ class CapturedSink(Sink):
         """Does nothing: a missing table stays missing."""
 
     def prepare(self, frame: DataFrame, at: SinkSlot, stager: Stager) -> Prepared:
-        frame = self._sink.with_deletions(frame)
+        frame, _ = self._sink.upsert.marked(frame)
         staged = stager.write(frame, at)
         return Prepared(
             kind=FUNCTION.name,

@@ -17,9 +17,9 @@ OWN = sorted(path for path in ROOM.glob("*/") if path.name != "__pycache__")
 FROZEN = """
 BatchFunction Committed CommitRequest CorruptError DELETE Declarable DeliveryMode DisagreementError FencedError Field FileRef Files GETS_CHANGED_KEYS GETS_NEW_ROWS
 IncompatibleError Misfits NotFoundError PARTITION Position Prepared READERS Reading RecentTexts RowType Sink SinkKind SinkSlot Source Staged Stager
-StateflowError Store TaskWriter UPSERT UnavailableError UsageError arrow_type as_json as_of_today canonical check_as_json check_connection check_reader_options check_upsert columns_to_read
-create_once deletion fields_of first_duplicate for_reading former_names hidden inside_of is_secret marked names_of
-open_store parts_of_schema properties_of quoted refuse_duplicates refuse_null_keys require_columns required row_type staged_schema suggestion task_error text_in_sql trying_again value_as_json
+StateflowError Store TaskWriter UPSERT UnavailableError UpsertOptions UsageError arrow_type as_json as_of_today canonical check_as_json check_connection check_reader_options check_upsert columns_to_read
+create_once fields_of first_duplicate for_reading former_names hidden inside_of is_secret names_of
+open_store parts_of_schema properties_of quoted require_columns required row_type staged_schema suggestion task_error text_in_sql trying_again value_as_json
 """
 
 

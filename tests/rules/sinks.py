@@ -150,7 +150,7 @@ RULES: tuple[Rule, ...] = (
     rule(
         "a null in a key is looked for before the decision",
         _UPSERT,
-        "        needed = {key.lower() for key in self.keys}\n",
+        "        needed = {key.lower() for key in self.upsert.keys}\n",
         "        needed = set()\n",
         f"{_COMMIT}::test_a_null_in_a_key_is_looked_for_before_the_decision",
     ),

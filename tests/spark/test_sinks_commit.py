@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from stateflow.spark.sinks.delta_upsert import DeltaUpsert
 from stateflow.spark.sinks.fit import check_fit, column_marks
 from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.spark.sinks.staging import Staged
+from stateflow.spark.sinks.upsert_options import UpsertOptions
 
 AT = SinkSlot("3f2b6c1e", "orders", "totals", 7, 2, record="w7", prev=6)
 COLUMNS = StructType([StructField("id", LongType()), StructField("v", StringType())])
@@ -274,7 +276,7 @@ def test_rows_that_do_not_fit_a_table_are_refused(columns: StructType, message: 
 
 
 def test_a_null_in_a_key_is_looked_for_before_the_decision() -> None:
-    sink = DeltaUpsert(delta("/out"), ["ID"])
+    sink = DeltaUpsert.of(delta("/out"), {"keys": ["ID"]}, "exactly_once")
     assert sink._may_break(Staged((), 1, {"id": 1}), SHAPE)
     assert not sink._may_break(Staged((), 1, {"id": 0, "v": 1}), SHAPE)
     strict = StructType([COLUMNS[0], StructField("v", StringType(), nullable=False)])
@@ -285,10 +287,11 @@ def test_a_null_in_a_key_is_looked_for_before_the_decision() -> None:
 
 def test_a_key_twice_without_an_order_is_refused_before_the_decision(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(duplicates, "first_duplicate", lambda *_: ((1,), 2))
-    staged, given = Staged((), 2), (COLUMNS, SHAPE, AT, "", Files())
+    staged = Staged((FileRef("part.parquet", 9, "x", "part.parquet"),), 2)
+    given: Any = (staged, SimpleNamespace(sparkSession=None, schema=COLUMNS), AT, Files())
     with pytest.raises(IncompatibleError, match=r"2 rows of one batch .* have the key id=1"):
-        DeltaUpsert(delta("/out"), ["id"])._check_rows(None, staged, *given)  # type: ignore[arg-type]
-    DeltaUpsert(delta("/out"), ["id"], "v")._check_rows(None, staged, *given)  # type: ignore[arg-type]
+        UpsertOptions("/out", ("id",)).refuse(*given)
+    UpsertOptions("/out", ("id",), ("v",)).refuse(*given)
 
 
 def test_what_only_delta_keeps_is_left_to_its_merge() -> None:

@@ -43,7 +43,8 @@ def rows(spark: SparkSession, values: list[tuple[Any, ...]], schema: str = SCHEM
 
 def opened(spark: SparkSession, path: Path, schema: str = SCHEMA, **given: Any) -> DeltaUpsert:
     table = delta(str(path), partition_by=given.pop("partition_by", []), options=given.pop("options", {}))
-    sink = DeltaUpsert(table, ["id"], "at", delete_when="v = 'gone'", **given)
+    options = {"keys": ["id"], "order_by": "at", "delete_when": "v = 'gone'", **given}
+    sink = DeltaUpsert.of(table, options, options.pop("delivery", "exactly_once"))
     sink.open(spark, rows(spark, [], schema).schema)
     return sink
 

@@ -16,6 +16,7 @@ from stateflow.errors import CorruptError, DisagreementError, FencedError, Incom
 from stateflow.pipelines.inputs.tables import delta
 from stateflow.spark.sinks import delta_upsert, staging
 from stateflow.spark.sinks.delta_upsert import DeltaUpsert
+from stateflow.spark.sinks.kinds import make_sink
 from stateflow.spark.sinks.same_task import then_in_arrow
 from stateflow.testing.sink_log import SinkLog
 from tests.spark.pipelines import Workbench
@@ -31,9 +32,13 @@ def rows(spark: SparkSession, *values: tuple[Any, ...]) -> DataFrame:
 def opened(
     spark: SparkSession, path: Path, order_by: str | None = "at", delete_when: str | None = None
 ) -> DeltaUpsert:
-    sink = DeltaUpsert(delta(str(path)), ["id"], order_by, delete_when=delete_when)
+    sink = of(path, order_by=order_by, delete_when=delete_when)
     sink.open(spark, rows(spark).schema)
     return sink
+
+
+def of(path: Path, **options: Any) -> DeltaUpsert:
+    return DeltaUpsert.of(delta(str(path)), {"keys": ["id"], **options}, "exactly_once")
 
 
 def test_a_key_keeps_its_newest_row_and_a_second_commit_changes_nothing(
@@ -238,7 +243,7 @@ def test_a_condition_deletes_beside_what_a_stream_deletes_itself(
     spark: SparkSession, path: Path, log: SinkLog
 ) -> None:
     schema = "id long, v string, _op string"
-    sink = DeltaUpsert(delta(str(path)), ["id"], operation="_op", delete_when="v = 'gone'")
+    sink = of(path, operation="_op", delete_when="v = 'gone'")
     first = spark.createDataFrame([(n, "a", "upsert") for n in (1, 2, 3)], schema)
     sink.open(spark, first.schema)
     log.deliver(sink, first)
@@ -251,7 +256,7 @@ def test_a_column_of_the_rows_may_have_the_name_of_the_mark(
     spark: SparkSession, path: Path, log: SinkLog
 ) -> None:
     frame = spark.createDataFrame([(1, "delete"), (2, "gone")], "id long, _SF_op string")
-    sink = DeltaUpsert(delta(str(path)), ["id"], delete_when="_SF_op = 'gone'")
+    sink = of(path, delete_when="_SF_op = 'gone'")
     sink.open(spark, frame.schema)
     log.deliver(sink, frame)
     assert contents(spark, path) == [(1, "delete")]
@@ -272,6 +277,6 @@ def test_a_condition_that_does_not_fit_is_refused_when_the_run_starts(
 
 def test_columns_that_are_not_there_are_refused_when_the_run_starts(spark: SparkSession, path: Path) -> None:
     with pytest.raises(UsageError, match=r"keys of the upsert .* names \['uid'\]"):
-        DeltaUpsert(delta(str(path)), ["uid"]).open(spark, rows(spark).schema)
-    with pytest.raises(UsageError, match="needs its key columns"):
-        DeltaUpsert(delta(str(path)), [])
+        of(path, keys=["uid"]).open(spark, rows(spark).schema)
+    with pytest.raises(UsageError, match="has no key columns"):
+        make_sink("totals", "upsert", delta(str(path)), {"keys": []})

@@ -14,12 +14,8 @@ from stateflow.connectors import (
     SinkSlot,
     Staged,
     Stager,
+    UpsertOptions,
     UsageError,
-    deletion,
-    marked,
-    names_of,
-    refuse_duplicates,
-    refuse_null_keys,
     staged_schema,
 )
 from stateflow.connectors.iceberg.catalog import found, loaded, trying_again
@@ -53,39 +49,31 @@ class IcebergUpsert(IcebergAppend):
 
     def __init__(self, table: IcebergTable, options: Mapping[str, Any]) -> None:
         super().__init__(table, options)
-        self.keys = names_of(options.get("keys"))
-        self.order_by = names_of(options.get("order_by"))
-        self.operation = str(options.get("operation") or "")
-        self.delete_when: str | None = options.get("delete_when")
+        self.upsert = UpsertOptions.of(table, options)
 
     def open(self, spark: SparkSession, schema: StructType) -> None:
-        if self.delete_when is not None:
-            deletion(f"the upsert into {self.table}, delete_when", self.delete_when, schema)
+        self.upsert.deletion(schema)
         if self.table.create and found(self.table) is None:
             self.refuse_gone(str(self.table))
-            self._make(self._rows(schema), self.keys)
+            self._make(self.upsert.columns(schema), self.upsert.keys)
         self._columns(loaded(self.table), schema)
 
     def prepare(self, frame: DataFrame, at: SinkSlot, stager: Stager) -> Prepared:
-        operation, schema = self.operation, frame.schema
-        if self.delete_when is not None:
-            condition = deletion(f"the upsert into {self.table}, delete_when", self.delete_when, schema)
-            frame, operation = marked(frame, condition, operation)
+        schema = frame.schema
+        frame, upsert = self.upsert.marked(frame)
         table = trying_again(self.table, lambda: asked(self.table, at))
         columns = self._columns(table, schema)
         staged = stager.write(frame, at)
-        newest = Newest(self.keys, self.order_by, operation)
-        if staged.files:
-            refuse_null_keys(staged, self.keys, at, self.table)
-            self._refuse_nulls(columns, staged, newest, at, stager)
-            if not self.order_by:
-                refuse_duplicates(frame.sparkSession, staged, frame.schema, self.keys, stager, at, self.table)
+        upsert.refuse(staged, frame, at, stager)
+        self._refuse_nulls(
+            columns, staged, Newest(upsert.keys, upsert.order_by, upsert.operation), at, stager
+        )
         payload = {
             "files": [],
             "schema": frame.schema.json(),
-            "keys": list(self.keys),
-            "order_by": list(self.order_by),
-            "operation": operation,
+            "keys": list(upsert.keys),
+            "order_by": list(upsert.order_by),
+            "operation": upsert.operation,
         }
         return self._prepared(table, columns, at, payload, staged.rows, staged.files)
 
@@ -95,25 +83,17 @@ class IcebergUpsert(IcebergAppend):
             return "none"
         return committed(request, _merge)
 
-    def _rows(self, schema: StructType) -> StructType:
-        """The columns that the table has."""
-        if self.operation and self.operation not in schema.names:
-            raise UsageError(
-                f"the rows for {self.table} have no column {self.operation!r}, which says what is deleted: let transform() keep it"
-            )
-        return without(schema, self.operation)
-
     def _columns(self, table: Table, schema: StructType) -> Schema:
-        what, rows = str(self.table), self._rows(schema)
+        what, rows = str(self.table), self.upsert.columns(schema)
         refuse_unreadable(table, what)
         columns = super()._columns(table, rows)
         names = {name.lower(): field for name, field in zip(rows.names, columns.fields, strict=True)}
-        for column in (*self.keys, *self.order_by):
+        for column in (*self.upsert.keys, *self.upsert.order_by):
             if column.lower() not in names:
                 raise UsageError(
                     f"the upsert into {what} names {column!r}, which is not among the columns {rows.names}"
                 )
-        for key in self.keys:
+        for key in self.upsert.keys:
             kind = str(names[key.lower()].field_type)
             if kind not in _KEYS and not kind.startswith("decimal"):
                 raise IncompatibleError(

@@ -18,11 +18,9 @@ from stateflow.connectors import (
     SinkSlot,
     Staged,
     Stager,
+    UpsertOptions,
     UsageError,
-    deletion,
     first_duplicate,
-    marked,
-    names_of,
     trying_again,
 )
 from stateflow.connectors.kafka import avro_values, messages, protobuf_values, slots
@@ -46,26 +44,21 @@ class KafkaAppend(Sink):
     def __init__(self, topic: KafkaTopic, options: Mapping[str, Any], delivery: DeliveryMode) -> None:
         self.topic = topic
         self.exactly_once = delivery == "exactly_once"
-        self.keys = names_of(options.get("keys"))
-        self.order_by = names_of(options.get("order_by"))
-        self.operation = str(options.get("operation") or "")
-        self.delete_when: str | None = options.get("delete_when")
+        self.upsert = UpsertOptions.of(topic, options)
 
     @classmethod
     def of(cls, target: KafkaTopic, options: Mapping[str, Any], delivery: DeliveryMode) -> KafkaAppend:
         return cls(target, options, delivery)
 
     def open(self, spark: SparkSession, schema: StructType) -> None:
+        self.upsert.deletion(schema)
         _, values = self._columns(schema)
         self._encoder(schema, values)
         trying_again(lambda: _may_write(Cluster(self.topic)))
 
     def prepare(self, frame: DataFrame, at: SinkSlot, stager: Stager) -> Prepared:
-        spark, operation = frame.sparkSession, self.operation
         keys, values = self._columns(frame.schema)
-        if self.delete_when is not None:
-            condition = deletion(f"the upsert into {self.topic}, delete_when", self.delete_when, frame.schema)
-            frame, operation = marked(frame, condition, operation)
+        frame, upsert = self.upsert.marked(frame)
 
         def asked() -> TopicFacts:
             cluster = Cluster(self.topic)
@@ -78,11 +71,11 @@ class KafkaAppend(Sink):
 
         facts = trying_again(asked)
         encoder = self._encoder(frame.schema, values)
-        rows = messages.messages(frame, self.topic, keys, values, operation, self.order_by, encoder)
+        rows = messages.messages(frame, self.topic, keys, values, upsert.operation, upsert.order_by, encoder)
         staged = stager.write(rows, at, [messages.SIZE])
         if staged.files:
-            self._refuse(staged, facts, at, deletes=bool(operation))
-            staged = self._last_of_keys(spark, staged, rows.schema, at, stager)
+            self._refuse(staged, facts, at, deletes=upsert.deletes)
+            staged = self._last_of_keys(frame.sparkSession, staged, rows.schema, at, stager)
         return Prepared(
             kind=self.declared.name,
             target=self.topic.place,
@@ -124,14 +117,12 @@ class KafkaAppend(Sink):
 
     def _columns(self, schema: StructType) -> tuple[list[str], list[str]]:
         what = str(self.topic)
-        if self.delete_when is not None:
-            deletion(f"the upsert into {what}, delete_when", self.delete_when, schema)
-        for column in self.order_by:
+        for column in self.upsert.order_by:
             if column.lower() not in map(str.lower, schema.names):
                 raise UsageError(
                     f"the upsert into {what} names {column!r}, which is not among the columns {schema.names}"
                 )
-        return messages.check(what, self.topic, schema, self.keys, self.operation)
+        return messages.check(what, self.topic, schema, self.upsert.keys, self.upsert.operation)
 
     def _encoder(
         self, schema: StructType, values: Sequence[str]
@@ -150,9 +141,9 @@ class KafkaAppend(Sink):
             self.topic,
             "no message was written; leave such rows out where the operator puts them out",
         )
-        if self.keys and (absent := staged.nulls.get(messages.KEY)):
+        if self.upsert.keys and (absent := staged.nulls.get(messages.KEY)):
             raise IncompatibleError(
-                f"{absent} of the rows of {at} have a null in the key {', '.join(self.keys)} of {topic}: {after}"
+                f"{absent} of the rows of {at} have a null in the key {', '.join(self.upsert.keys)} of {topic}: {after}"
             )
         if not deletes and (absent := staged.nulls.get(messages.VALUE)):
             raise IncompatibleError(
@@ -182,14 +173,14 @@ class KafkaUpsert(KafkaAppend):
         duplicate = first_duplicate(spark, staged, schema, [messages.KEY], stager)
         if duplicate is None:
             return staged
-        if not self.order_by:
+        if not self.upsert.order_by:
             key = bytes(duplicate[0][0]).decode(errors="replace")
             raise IncompatibleError(
                 f"{duplicate[1]} rows of one batch of {at} have the key {key!r}, and readers of {self.topic} keep one: give upsert an order_by, of "
                 "which the highest wins, or make one row per key; no message was written"
             )
         rows = stager.read(spark, staged.files, schema)
-        return stager.write(messages.newest(rows, self.order_by), at)
+        return stager.write(messages.newest(rows, self.upsert.order_by), at)
 
 
 def _may_write(cluster: Cluster) -> None:

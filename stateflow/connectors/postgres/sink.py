@@ -19,13 +19,9 @@ from stateflow.connectors import (
     SinkKind,
     SinkSlot,
     Stager,
+    UpsertOptions,
     UsageError,
     check_as_json,
-    deletion,
-    marked,
-    names_of,
-    refuse_duplicates,
-    refuse_null_keys,
     value_as_json,
 )
 from stateflow.connectors import quoted as quoted_in_sql
@@ -112,20 +108,16 @@ class PostgresAppend(Sink):
 
     declared: ClassVar[SinkKind] = APPEND
 
-    def __init__(self, table: PostgresTable, options: Mapping[str, Any]) -> None:
+    def __init__(self, table: PostgresTable, upsert: UpsertOptions) -> None:
         self.table = table
-        self.keys = names_of(options.get("keys"))
-        self.order_by = names_of(options.get("order_by"))
-        self.operation = str(options.get("operation") or "")
-        self.delete_when: str | None = options.get("delete_when")
+        self.upsert = upsert
 
     @classmethod
     def of(cls, target: PostgresTable, options: Mapping[str, Any], delivery: DeliveryMode) -> PostgresAppend:
-        return cls(target, options)
+        return cls(target, UpsertOptions.of(target, options))
 
     def open(self, spark: SparkSession, schema: StructType) -> None:
-        if self.delete_when is not None:
-            deletion(f"the upsert into {self.table}, delete_when", self.delete_when, schema)
+        self.upsert.deletion(schema)
         rows = self._rows(schema)
         with self._relation() as relation:
             if self.table.create and relation.oid() is None:
@@ -136,15 +128,12 @@ class PostgresAppend(Sink):
             relation.slot(SinkSlot("", "", "", 0, 0))  # whether it can be read
 
     def prepare(self, frame: DataFrame, at: SinkSlot, stager: Stager) -> Prepared:
-        spark, operation = frame.sparkSession, self.operation
         rows = self._rows(frame.schema)
-        if self.delete_when is not None:
-            condition = deletion(f"the upsert into {self.table}, delete_when", self.delete_when, frame.schema)
-            frame, operation = marked(frame, condition, operation)
+        frame, upsert = self.upsert.marked(frame)
 
         def asked() -> Load:
             with self._relation() as relation:
-                load = self._load(relation, rows, operation)
+                load = self._load(relation, rows, upsert.operation)
                 slot, oid = relation.slot(at)
                 if reason := refuse_made_anew(relation, at, load.what, load.relation, slot, oid):
                     raise DisagreementError(f"sink and log disagree: {reason}")
@@ -159,10 +148,7 @@ class PostgresAppend(Sink):
                 *(f"{value_as_json(p)} as {p}" if name in nested else p for name, p in plain.items())
             )
         staged = stager.write(frame, at)
-        if staged.files:
-            refuse_null_keys(staged, self.keys, at, self.table)
-            if self.keys and not self.order_by:
-                refuse_duplicates(spark, staged, frame.schema, self.keys, stager, at, self.table)
+        upsert.refuse(staged, frame, at, stager)
         return Prepared(
             kind=self.declared.name,
             target=self.table.place,
@@ -214,11 +200,7 @@ class PostgresAppend(Sink):
 
     def _rows(self, schema: StructType) -> list[tuple[str, str]]:
         """Names and types of the columns that the table has."""
-        if self.operation and self.operation not in schema.names:
-            raise UsageError(
-                f"the rows for {self.table} have no column {self.operation!r}, which says what is deleted: let transform() keep it"
-            )
-        rows = [(f.name, f.dataType.simpleString()) for f in schema.fields if f.name != self.operation]
+        rows = [(f.name, f.dataType.simpleString()) for f in self.upsert.columns(schema)]
         check_as_json(str(self.table), rows)
         return rows
 
@@ -229,10 +211,10 @@ class PostgresAppend(Sink):
         import psycopg
 
         columns = [f"{quoted(name)} {made_type(kind)}" for name, kind in rows]
-        if self.keys:
+        if self.upsert.keys:
             made = {name.lower(): quoted(name) for name, _ in rows}
             # As for Delta's columns, capitals make no difference to who names them.
-            keys = [made.get(key.lower(), quoted(key)) for key in self.keys]
+            keys = [made.get(key.lower(), quoted(key)) for key in self.upsert.keys]
             columns.append(f"PRIMARY KEY ({', '.join(keys)})")
         try:
             relation.connection.execute(f"CREATE TABLE IF NOT EXISTS {relation.name} ({', '.join(columns)})")
@@ -245,18 +227,18 @@ class PostgresAppend(Sink):
     def _load(self, relation: Relation, rows: Sequence[tuple[str, str]], operation: str) -> Load:
         """What batches do to the table as it is now. Refuses a table that does not fit."""
         what = str(self.table)
-        rights = ["INSERT"] if not self.keys else ["INSERT", "SELECT", "UPDATE"]
-        if self.operation or self.delete_when is not None:
+        rights = ["INSERT"] if not self.upsert.keys else ["INSERT", "SELECT", "UPDATE"]
+        if self.upsert.deletes:
             rights.append("DELETE")
         oid = relation.require(what, rights)
         found = matched(rows, relation.columns(oid), what)
         named = {name.lower(): column.name for name, column in found.items()}
-        for column in (*self.keys, *self.order_by):
+        for column in (*self.upsert.keys, *self.upsert.order_by):
             if column.lower() not in named:
                 raise UsageError(
                     f"the upsert into {what} names {column!r}, which is not among the columns {[name for name, _ in rows]}"
                 )
-        keys = [named[key.lower()] for key in self.keys]
+        keys = [named[key.lower()] for key in self.upsert.keys]
         index = relation.unique_index(oid, keys) if keys else None
         if keys and index is None:
             raise IncompatibleError(
@@ -269,7 +251,7 @@ class PostgresAppend(Sink):
             relation=oid,
             columns=[[name, column.name, column.type] for name, column in found.items()],
             keys=keys,
-            order_by=[named[column.lower()] for column in self.order_by],
+            order_by=[named[column.lower()] for column in self.upsert.order_by],
             operation=operation,
             guarded=relation.is_guarded(oid, index)
             or any(c.not_null for c in found.values() if c.name not in keys),

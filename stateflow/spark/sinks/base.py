@@ -11,6 +11,7 @@ from stateflow.errors import DisagreementError, UsageError
 from stateflow.format.records import Prepared
 from stateflow.pipelines.sink_kinds import SinkKind
 from stateflow.spark.sinks.slot import SinkSlot
+from stateflow.spark.sinks.upsert_options import UpsertOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -62,6 +63,8 @@ class Sink(ABC):
     """
 
     declared: ClassVar[SinkKind]
+    upsert = UpsertOptions()
+    """Of a sink that is an upsert. A replay marks by it the rows that delete."""
     last_commit: SinkSlot | None = None
     """What the log says that the target got last. The run sets it before `open`."""
 
@@ -87,10 +90,6 @@ class Sink(ABC):
                 f"sink and log disagree: {target} is gone, and the log says that it got slot {last.slot} of {last}: put it back as it was, or "
                 "give a new table a new sink uid"
             )
-
-    def with_deletions(self, frame: DataFrame) -> DataFrame:
-        """The rows as they are staged: with what a sink adds to say which of them delete."""
-        return frame
 
     @abstractmethod
     def prepare(self, frame: DataFrame, at: SinkSlot, stager: Stager) -> Prepared:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from stateflow.errors import IncompatibleError, UsageError
 from stateflow.format.records import Prepared
 from stateflow.pipelines.changes import DELETE
-from stateflow.pipelines.conditions.expression import Expression
 from stateflow.pipelines.inputs.tables import DeltaTable, parts_of, sql_name
 from stateflow.pipelines.rows.row_type import quoted
 from stateflow.pipelines.sink_kinds import DELTA_UPSERT
@@ -17,7 +16,6 @@ from stateflow.spark.internals.delta_log import DeltaLog, TableShape, Transactio
 from stateflow.spark.internals.frames import cloned_session
 from stateflow.spark.internals.managed_tables import managed_table
 from stateflow.spark.sinks.base import CommitRequest, Committed, DeliveryMode
-from stateflow.spark.sinks.deletion import deletion, marked
 from stateflow.spark.sinks.delta_rewind import TableSink
 from stateflow.spark.sinks.delta_rewrite import bytes_per_file, files_to_rewrite, is_plain, metrics, rewritten
 from stateflow.spark.sinks.delta_table import (
@@ -26,11 +24,11 @@ from stateflow.spark.sinks.delta_table import (
     open_table,
     stuck,
 )
-from stateflow.spark.sinks.duplicates import refuse_duplicates
 from stateflow.spark.sinks.fit import cast_to, check_fit, column_marks
 from stateflow.spark.sinks.key_ranges import key_ranges
 from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.spark.sinks.staging import staged_schema
+from stateflow.spark.sinks.upsert_options import UpsertOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -48,48 +46,25 @@ class DeltaUpsert(TableSink):
 
     declared = DELTA_UPSERT
 
-    def __init__(
-        self,
-        table: DeltaTable,
-        keys: Sequence[str],
-        order_by: str | Sequence[str] | None = None,
-        delivery: DeliveryMode = "exactly_once",
-        operation: str = "",
-        delete_when: str | None = None,
-    ) -> None:
-        """`operation` is the column that says whether a row is an upsert or a delete; the table does not have it. `delete_when`
-        is a condition in SQL over the table's columns: a row that fulfils it is a delete, too.
-        """
-        if isinstance(keys, str) or not keys:
-            raise UsageError(f"upsert into {table} needs its key columns as a list: keys=['id']")
+    def __init__(self, table: DeltaTable, upsert: UpsertOptions, delivery: DeliveryMode) -> None:
         self.table = table
-        self.keys = tuple(keys)
-        self.order_by = (order_by,) if isinstance(order_by, str) else tuple(order_by or ())
+        self.upsert = upsert
         self.delivery: DeliveryMode = delivery
-        self.operation = operation
-        self.delete_when = delete_when
 
     @classmethod
     def of(cls, target: DeltaTable, options: Mapping[str, Any], delivery: DeliveryMode) -> DeltaUpsert:
-        return cls(
-            target,
-            options["keys"],
-            options.get("order_by"),
-            delivery,
-            options.get("operation") or "",
-            options.get("delete_when"),
-        )
+        return cls(target, UpsertOptions.of(target, options), delivery)
 
     def open(self, spark: SparkSession, schema: StructType) -> None:
         names = {field.name.lower() for field in schema.fields}
-        for what, columns in (("keys", self.keys), ("order_by", self.order_by)):
+        for what, columns in (("keys", self.upsert.keys), ("order_by", self.upsert.order_by)):
             unknown = [column for column in columns if column.lower() not in names]
             if unknown:
                 raise UsageError(
                     f"{what} of the upsert into {self.table} names {unknown}, not among {schema.names}"
                 )
-        self._deletion(schema)
-        schema = self._written(schema)
+        self.upsert.deletion(schema)
+        schema = self.upsert.columns(schema)
         self.table, shape = open_table(spark, self.table, schema, self.delivery, self.refuse_gone)
         self._check(shape, schema)
         _violations(
@@ -104,15 +79,14 @@ class DeltaUpsert(TableSink):
         shape = txn.shape()
         if self.delivery == "exactly_once":
             at.refuse_disagreement(str(self.table), txn.slot_of(at.app_id))
-        self._check(shape, self._written(frame.schema))
-        condition, operation = self._deletion(frame.schema), self.operation
-        if condition is not None:
-            # Staged with the rows, so that whoever commits them needs neither the condition nor the code of this release.
-            frame, operation = marked(frame, condition, operation)
+        self._check(shape, self.upsert.columns(frame.schema))
+        frame, upsert = self.upsert.marked(frame)
         rows = cast_to(frame, shape)
-        staged = stager.write(rows, at, bounds_of=self.keys)
-        if staged.files:
-            self._check_rows(spark, staged, rows.schema, shape, at, operation, stager)
+        staged = stager.write(rows, at, bounds_of=upsert.keys)
+        if staged.files and self._may_break(staged, shape):
+            # They would fail every commit once the record is decided.
+            self._check_values(stager.read(spark, staged.files, rows.schema), shape, at, upsert.operation)
+        upsert.refuse(staged, rows, at, stager)
         return Prepared(
             kind=DELTA_UPSERT.name,
             target=self.table.path,
@@ -121,9 +95,9 @@ class DeltaUpsert(TableSink):
                 "table": shape.id,
                 "schema": rows.schema.json(),
                 "marks": column_marks(shape, rows.columns),
-                "keys": list(self.keys),
-                "order_by": list(self.order_by),
-                **({"operation": operation} if operation else {}),
+                "keys": list(upsert.keys),
+                "order_by": list(upsert.order_by),
+                **({"operation": upsert.operation} if upsert.operation else {}),
                 **({"bounds": staged.bounds} if staged.bounds else {}),
                 **called(self.table.name, self.table.managed),
                 "exactly_once": self.delivery == "exactly_once",
@@ -132,25 +106,6 @@ class DeltaUpsert(TableSink):
             rows=staged.rows,
         )
 
-    def with_deletions(self, frame: DataFrame) -> DataFrame:
-        condition = self._deletion(frame.schema)
-        return frame if condition is None else marked(frame, condition, self.operation)[0]
-
-    def _written(self, schema: StructType) -> StructType:
-        """The columns that the table has."""
-        from pyspark.sql.types import StructType
-
-        if self.operation and self.operation not in schema.names:
-            raise UsageError(
-                f"the rows for {self.table} have no column {self.operation!r}, which says what is deleted: let transform() keep it"
-            )
-        return StructType([field for field in schema.fields if field.name != self.operation])
-
-    def _deletion(self, schema: StructType) -> Expression | None:
-        if self.delete_when is None:
-            return None
-        return deletion(f"the upsert into {self.table}, delete_when", self.delete_when, schema)
-
     def _check(self, shape: TableShape, schema: StructType) -> None:
         check_fit(schema, shape, str(self.table), self.table.in_sql)
         if shape.is_on(APPEND_ONLY):
@@ -158,26 +113,10 @@ class DeltaUpsert(TableSink):
                 f"{self.table} only takes appends ({APPEND_ONLY}): use append, or unset it"
             )
 
-    def _check_rows(
-        self,
-        spark: SparkSession,
-        staged: Staged,
-        schema: StructType,
-        shape: TableShape,
-        at: SinkSlot,
-        operation: str,
-        stager: Stager,
-    ) -> None:
-        """Refuses rows that would fail every commit once the record is decided."""
-        if self._may_break(staged, shape):
-            self._check_values(stager.read(spark, staged.files, schema), shape, at, operation)
-        if not self.order_by:
-            refuse_duplicates(spark, staged, schema, self.keys, stager, at, self.table)
-
     def _may_break(self, staged: Staged, shape: TableShape) -> bool:
         """True if somebody has to look at the rows. The tasks that staged them have counted the nulls, and mostly there are
         none."""
-        needed = {key.lower() for key in self.keys}
+        needed = {key.lower() for key in self.upsert.keys}
         needed |= {column.name.lower() for column in shape.schema.fields if not column.nullable}
         return bool(shape.constraints) or any(
             count and name.lower() in needed for name, count in staged.nulls.items()
@@ -186,7 +125,9 @@ class DeltaUpsert(TableSink):
     def _check_values(self, rows: DataFrame, shape: TableShape, at: SinkSlot, operation: str) -> None:
         from pyspark.sql import functions as F
 
-        absent = {f"a null in the key column {key!r}": F.col(quoted(key)).isNull() for key in self.keys}
+        absent = {
+            f"a null in the key column {key!r}": F.col(quoted(key)).isNull() for key in self.upsert.keys
+        }
         violations = _violations(rows, shape, str(self.table))
         if operation:
             # A row that goes breaks nothing.

@@ -1,0 +1,81 @@
+"""What an upsert is told, whatever its target: the columns of the key, which of several rows counts, and which rows delete."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from stateflow.errors import UsageError
+from stateflow.pipelines.sink_kinds import names_of
+from stateflow.spark.sinks.duplicates import refuse_duplicates, refuse_null_keys
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+    from stateflow.pipelines.conditions.expression import Expression
+    from stateflow.spark.sinks.slot import SinkSlot
+    from stateflow.spark.sinks.staging import Staged, Stager
+
+
+@dataclass(frozen=True, slots=True)
+class UpsertOptions:
+    """The options that all upserts share. An append has the target alone."""
+
+    target: object = ""
+    keys: tuple[str, ...] = ()
+    order_by: tuple[str, ...] = ()
+    operation: str = ""
+    """The column of the rows that says whether a row is an upsert or a delete; the target does not have it."""
+    delete_when: str | None = None
+    """A condition in SQL over the columns: a row that fulfils it is a delete, too."""
+
+    @classmethod
+    def of(cls, target: object, options: Mapping[str, Any]) -> UpsertOptions:
+        return cls(
+            target,
+            names_of(options.get("keys")),
+            names_of(options.get("order_by")),
+            str(options.get("operation") or ""),
+            options.get("delete_when"),
+        )
+
+    @property
+    def deletes(self) -> bool:
+        return bool(self.operation) or self.delete_when is not None
+
+    def columns(self, schema: StructType) -> StructType:
+        """The columns that the target has."""
+        if self.operation and self.operation not in schema.names:
+            raise UsageError(
+                f"the rows for {self.target} have no column {self.operation!r}, which says what is deleted: let transform() keep it"
+            )
+        return type(schema)([field for field in schema.fields if field.name != self.operation])
+
+    def deletion(self, schema: StructType) -> Expression | None:
+        """The condition of rows that delete, checked against the rows."""
+        if self.delete_when is None:
+            return None
+        from stateflow.spark.sinks.deletion import deletion
+
+        return deletion(f"the upsert into {self.target}, delete_when", self.delete_when, schema)
+
+    def marked(self, frame: DataFrame) -> tuple[DataFrame, UpsertOptions]:
+        """The rows as they are staged, with a column that says which of them delete; `operation` names it from then on. So whoever commits needs
+        neither the condition nor the code of this release."""
+        condition = self.deletion(frame.schema)
+        if condition is None:
+            return frame, self
+        from stateflow.spark.sinks.deletion import marked
+
+        rows, operation = marked(frame, condition, self.operation)
+        return rows, replace(self, operation=operation)
+
+    def refuse(self, staged: Staged, frame: DataFrame, at: SinkSlot, stager: Stager) -> None:
+        """Refuses staged rows without a key, and several of one key if no `order_by` picks one: IncompatibleError."""
+        if not staged.files:
+            return
+        refuse_null_keys(staged, self.keys, at, self.target)
+        if self.keys and not self.order_by:
+            refuse_duplicates(frame.sparkSession, staged, frame.schema, self.keys, stager, at, self.target)
