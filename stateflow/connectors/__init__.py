@@ -50,13 +50,13 @@ if TYPE_CHECKING:
     )
     from stateflow.pipelines.rows.type_text import fields_of, inside_of
     from stateflow.pipelines.sink_kinds import (
-        GETS_CHANGED_KEYS,
         GETS_NEW_ROWS,
         SinkKind,
         check_upsert,
         for_reading,
         names_of,
         require_columns,
+        upsert_kind,
     )
     from stateflow.spark.sinks.base import (
         BatchFunction,
@@ -76,7 +76,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DELETE",
-    "GETS_CHANGED_KEYS",
     "GETS_NEW_ROWS",
     "PARTITION",
     "READERS",
@@ -142,6 +141,7 @@ __all__ = [
     "task_error",
     "text_in_sql",
     "trying_again",
+    "upsert_kind",
     "value_as_json",
 ]
 
@@ -175,13 +175,13 @@ _ROOMS = {
     "stateflow.operators.arrow_types": ("arrow_type",),
     "stateflow.spark.task.failures": ("task_error",),
     "stateflow.pipelines.sink_kinds": (
-        "GETS_CHANGED_KEYS",
         "GETS_NEW_ROWS",
         "SinkKind",
         "check_upsert",
         "for_reading",
         "names_of",
         "require_columns",
+        "upsert_kind",
     ),
     "stateflow.spark.sinks.base": (
         "BatchFunction",

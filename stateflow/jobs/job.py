@@ -681,7 +681,7 @@ class Job(JobHandle):
         return load(cli={"checkpoint_dir": self.root}, folder=Path.cwd())
 
     def _probe(self, conf: Mapping[str, str]) -> Probe:
-        from stateflow.spark.sinks.delivered import delivered, needs_spark
+        from stateflow.spark.sinks.kinds import delivered, needs_spark
 
         def probe(record: Record) -> Mapping[str, bool]:
             if not needs_spark(record):

@@ -7,7 +7,7 @@ point of another package. Whoever needs a fact about a kind reads it here, and a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any, Literal
 
@@ -239,6 +239,18 @@ def check_upsert(where: str, target: Any, options: Mapping[str, Any], rows: RowT
         condition_of(f"{where}, delete_when", condition, rows)
 
 
+def upsert_kind(append: SinkKind, name: str, implementation: str, **other: Any) -> SinkKind:
+    """The kind that upserts into the targets of an append; `other` has what else is different."""
+    upsert: dict[str, Any] = {
+        "mode": "upsert",
+        "options": frozenset({"keys", "order_by", "delete_when"}),
+        "check": check_upsert,
+        "changes": "replace",
+        "starts": GETS_CHANGED_KEYS,
+    }
+    return replace(append, name=name, implementation=implementation, **{**upsert, **other})
+
+
 def for_reading(where: str, what: str, target: Any, instead: str = "") -> UsageError:
     """The error for what a sink was given of its target, and only a source heeds."""
     more = f"; {instead}" if instead else ""
@@ -296,23 +308,12 @@ DELTA_APPEND = SinkKind(
     cloned=True,
     starts=GETS_NEW_ROWS,
 )
-DELTA_UPSERT = SinkKind(
-    name="delta_upsert",
-    mode="upsert",
-    takes="delta(path)",
-    accepts=_is_delta_table,
-    implementation="stateflow.spark.sinks.delta_upsert:DeltaUpsert",
-    place=_place_of_table,
-    shown=_name_of_table,
-    dataset="delta",
-    tells_slot=True,
-    made_by="delta",
-    options=frozenset({"keys", "order_by", "delete_when"}),
+DELTA_UPSERT = upsert_kind(
+    DELTA_APPEND,
+    "delta_upsert",
+    "stateflow.spark.sinks.delta_upsert:DeltaUpsert",
     check=_check_delta_upsert,
-    changes="replace",
-    table=True,
-    rewound_as="delta_rewind",
-    cloned=True,
+    written_by_spark=False,
     starts=f"{GETS_CHANGED_KEYS}: the others never arrive, unless the table is a copy that holds them",
 )
 FUNCTION = SinkKind(

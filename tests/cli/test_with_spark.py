@@ -15,7 +15,7 @@ from stateflow.errors import NotFoundError, StateflowError
 from stateflow.format.records import Prepared
 from stateflow.jobs.job import Job
 from stateflow.spark.doctor import examine_spark, findings
-from stateflow.spark.sinks.delivered import delivered, needs_spark
+from stateflow.spark.sinks.kinds import delivered, needs_spark
 from stateflow.spark.state_tables.parquet import parquet_frame
 from tests.cli.conftest import Command, Said
 from tests.jobs.made import ORDERS, REPOSITORY, made_job

@@ -25,8 +25,7 @@ from stateflow.connectors import (
     tries,
 )
 from stateflow.connectors.postgres import sink as sink_module
-from stateflow.spark.sinks.delivered import delivered
-from stateflow.spark.sinks.kinds import make_sink
+from stateflow.spark.sinks.kinds import delivered, make_sink
 from stateflow.testing.sink_log import SinkLog
 from tests.connectors.fed import FedJob
 from tests.connectors.postgres_server import Server, variable

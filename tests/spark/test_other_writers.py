@@ -11,9 +11,9 @@ from pyspark.sql import SparkSession
 
 import stateflow as sf
 from stateflow.config.options import load
+from stateflow.spark.inputs.foreign_changes import other_writers
 from stateflow.spark.internals.delta_log import DeltaLog
 from stateflow.spark.runner import RunReport, RunRequest, run
-from stateflow.spark.sinks.other_writers import other_writers
 from tests.connectors.iceberg_catalog import NAME, sql_catalog
 
 

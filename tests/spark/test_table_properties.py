@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from pyspark.sql.types import LongType, StructType
 
+from stateflow.spark.inputs.foreign_changes import sentence_on_properties, unlike_properties
 from stateflow.spark.internals.delta_log import TableShape
 from stateflow.spark.sinks.delta_rewrite import NEEDS_MERGE, is_plain
-from stateflow.spark.sinks.unlike_properties import sentence, unlike_properties
 
 
 def shaped(**properties: str) -> TableShape:
@@ -42,10 +42,10 @@ def test_properties_that_a_table_does_not_have_are_told_with_the_statement_that_
     assert unlike_properties({"DELTA.enableChangeDataFeed": "true"}, there) == {}
     unlike = unlike_properties({"delta.checkpointInterval": "100", "delta.appendOnly": "true"}, there)
     assert unlike == {"delta.checkpointInterval": "100", "delta.appendOnly": "true"}
-    assert sentence("out", "Delta table /t", "delta.`/t`", unlike).startswith(
+    assert sentence_on_properties("out", "Delta table /t", "delta.`/t`", unlike).startswith(
         "sink 'out' gives Delta table /t properties that it does not have (delta.checkpointInterval, delta.appendOnly): they count when"
     )
     assert (
         "ALTER TABLE delta.`/t` SET TBLPROPERTIES ('delta.checkpointInterval' = '100', 'delta.appendOnly' = 'true')"
-        in sentence("out", "Delta table /t", "delta.`/t`", unlike)
+        in sentence_on_properties("out", "Delta table /t", "delta.`/t`", unlike)
     )

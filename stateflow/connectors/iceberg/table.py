@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from stateflow.connectors import (
-    GETS_CHANGED_KEYS,
     GETS_NEW_ROWS,
     Declarable,
     SinkKind,
@@ -18,6 +17,7 @@ from stateflow.connectors import (
     for_reading,
     names_of,
     require_columns,
+    upsert_kind,
 )
 
 if TYPE_CHECKING:
@@ -165,14 +165,10 @@ APPEND = SinkKind(
     rewound_as="iceberg_append_rewind",
     starts=GETS_NEW_ROWS,
 )
-UPSERT = replace(
+UPSERT = upsert_kind(
     APPEND,
-    name="iceberg_upsert",
-    mode="upsert",
-    implementation="stateflow.connectors.iceberg.upsert:IcebergUpsert",
-    options=frozenset({"keys", "order_by", "delete_when"}),
+    "iceberg_upsert",
+    "stateflow.connectors.iceberg.upsert:IcebergUpsert",
     check=_check_upsert,
-    changes="replace",
     rewound_as="iceberg_upsert_rewind",
-    starts=GETS_CHANGED_KEYS,
 )

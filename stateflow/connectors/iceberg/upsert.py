@@ -15,7 +15,6 @@ from stateflow.connectors import (
     Staged,
     Stager,
     UpsertOptions,
-    UsageError,
     staged_schema,
 )
 from stateflow.connectors.iceberg.catalog import found, loaded, trying_again
@@ -88,11 +87,7 @@ class IcebergUpsert(IcebergAppend):
         refuse_unreadable(table, what)
         columns = super()._columns(table, rows)
         names = {name.lower(): field for name, field in zip(rows.names, columns.fields, strict=True)}
-        for column in (*self.upsert.keys, *self.upsert.order_by):
-            if column.lower() not in names:
-                raise UsageError(
-                    f"the upsert into {what} names {column!r}, which is not among the columns {rows.names}"
-                )
+        self.upsert.refuse_unknown(rows.names)
         for key in self.upsert.keys:
             kind = str(names[key.lower()].field_type)
             if kind not in _KEYS and not kind.startswith("decimal"):

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from stateflow.connectors import (
-    GETS_CHANGED_KEYS,
     GETS_NEW_ROWS,
     RowType,
     SinkKind,
@@ -17,6 +15,7 @@ from stateflow.connectors import (
     names_of,
     require_columns,
     required,
+    upsert_kind,
 )
 from stateflow.connectors.kafka.settings import settings_of
 from stateflow.connectors.kafka.topic import KafkaTopic, is_kafka
@@ -113,13 +112,6 @@ APPEND = SinkKind(
     changes="refused",
     starts=GETS_NEW_ROWS,
 )
-UPSERT = replace(
-    APPEND,
-    name="kafka_upsert",
-    mode="upsert",
-    implementation="stateflow.connectors.kafka.sink:KafkaUpsert",
-    options=frozenset({"keys", "order_by", "delete_when"}),
-    check=_check_upsert,
-    changes="replace",
-    starts=GETS_CHANGED_KEYS,
+UPSERT = upsert_kind(
+    APPEND, "kafka_upsert", "stateflow.connectors.kafka.sink:KafkaUpsert", check=_check_upsert
 )

@@ -20,7 +20,6 @@ from stateflow.connectors import (
     SinkSlot,
     Stager,
     UpsertOptions,
-    UsageError,
     check_as_json,
     value_as_json,
 )
@@ -233,11 +232,7 @@ class PostgresAppend(Sink):
         oid = relation.require(what, rights)
         found = matched(rows, relation.columns(oid), what)
         named = {name.lower(): column.name for name, column in found.items()}
-        for column in (*self.upsert.keys, *self.upsert.order_by):
-            if column.lower() not in named:
-                raise UsageError(
-                    f"the upsert into {what} names {column!r}, which is not among the columns {[name for name, _ in rows]}"
-                )
+        self.upsert.refuse_unknown([name for name, _ in rows])
         keys = [named[key.lower()] for key in self.upsert.keys]
         index = relation.unique_index(oid, keys) if keys else None
         if keys and index is None:

@@ -6,18 +6,11 @@ import os
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from stateflow.connectors import (
-    GETS_CHANGED_KEYS,
-    GETS_NEW_ROWS,
-    SinkKind,
-    UsageError,
-    check_upsert,
-    required,
-)
+from stateflow.connectors import GETS_NEW_ROWS, SinkKind, UsageError, required, upsert_kind
 
 _PART = r'("(?:[^"]|"")+"|[^\W\d][\w$]*)'
 _NAME = re.compile(rf"{_PART}\.{_PART}")
@@ -158,13 +151,4 @@ APPEND = SinkKind(
     changes="refused",
     starts=GETS_NEW_ROWS,
 )
-UPSERT = replace(
-    APPEND,
-    name="postgres_upsert",
-    mode="upsert",
-    implementation="stateflow.connectors.postgres.sink:PostgresUpsert",
-    options=frozenset({"keys", "order_by", "delete_when"}),
-    check=check_upsert,
-    changes="replace",
-    starts=GETS_CHANGED_KEYS,
-)
+UPSERT = upsert_kind(APPEND, "postgres_upsert", "stateflow.connectors.postgres.sink:PostgresUpsert")

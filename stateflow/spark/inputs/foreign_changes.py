@@ -18,8 +18,8 @@ from stateflow.spark.inputs.open_inputs import OpenInputs
 from stateflow.spark.internals.delta_log import DeltaLog
 from stateflow.spark.internals.file_systems import times_of_files
 from stateflow.spark.internals.scratch_folder import log_folder, newest_files
-from stateflow.spark.sinks import other_writers, unlike_properties
 from stateflow.spark.sinks.base import Sink
+from stateflow.spark.sinks.fit import altered
 from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.spark.sources import rewritten, subfolders
 from stateflow.spark.sources.delta_log import local_log
@@ -33,6 +33,7 @@ MOST_COMMITS = 1000
 MOST_COMMITS_ELSEWHERE = 50
 """The same for a table that is not on this machine's disk: reading a commit takes two milliseconds and two calls of the
 store."""
+_PREFIX = "stateflow/"
 
 
 def tell_of_outputs(
@@ -51,19 +52,21 @@ def tell_of_outputs(
     """
     for node in flow.sinks:
         begins = node.uid not in last_commits
-        if begins and (others := other_writers.other_writers(sinks[node.uid].writers(spark), job.job)):
-            warn(f"other writers of {node.uid}", other_writers.sentence(str(node.target), others))
+        if begins and (others := other_writers(sinks[node.uid].writers(spark), job.job)):
+            warn(
+                f"other writers of {node.uid}",
+                f"{node.target} has rows of another job ({', '.join(others)}), and this job adds its own: if both read the same input, rows are there "
+                "twice or take turns; give this job another output, or carry the other one on with its name and checkpoint root",
+            )
         if not isinstance(node.target, DeltaTable):
             continue
         log, table = DeltaLog(spark, node.target.path, node.target.managed_as), str(node.target)
         if node.target.properties and (
-            unlike := unlike_properties.unlike_properties(
-                node.target.properties, log.begin().shape().configuration
-            )
+            unlike := unlike_properties(node.target.properties, log.begin().shape().configuration)
         ):
             warn(
                 f"properties of {node.uid}",
-                unlike_properties.sentence(node.uid, table, node.target.in_sql, unlike),
+                sentence_on_properties(node.uid, table, node.target.in_sql, unlike),
             )
         if not begins:
             app_id = SinkSlot(job.job, job.job_name, node.uid, job.slot, job.epoch).app_id
@@ -128,3 +131,33 @@ def passed_sentences(
             f"before this run (`stateflow show {job}` lists them), or let that stand"
         )
         yield f"source {uid}: read across {version}", sentence
+
+
+def other_writers(writers: Mapping[str, str], job: str) -> list[str]:
+    """The sinks of other jobs among `Sink.writers`, in words; none once `job`, an id, has written there, too. What is no name of a
+    sink's is left out: a Delta table tells all applications that have written to it."""
+    written = {
+        (parts[0], parts[1]): job_name
+        for name, job_name in writers.items()
+        if len(parts := name.removeprefix(_PREFIX).split("/", 1)) == 2 and name.startswith(_PREFIX)
+    }
+    if any(other == job for other, _ in written):
+        return []
+    return [
+        f"sink {sink!r} of the job {f'{name!r} ' if name else ''}with id {other}"
+        for (other, sink), name in sorted(written.items())
+    ]
+
+
+def unlike_properties(wanted: Mapping[str, str], there: Mapping[str, str]) -> dict[str, str]:
+    """The wanted properties that have another value in the table, or none. Delta takes names and booleans in any case."""
+    values = {name.lower(): value.lower() for name, value in there.items()}
+    return {name: value for name, value in wanted.items() if values.get(name.lower()) != value.lower()}
+
+
+def sentence_on_properties(sink: str, table: str, in_sql: str, unlike: Mapping[str, str]) -> str:
+    names = ", ".join(unlike)
+    return (
+        f"sink {sink!r} gives {table} properties that it does not have ({names}): they count when a sink makes the table, and this one "
+        f"was there; set them with {altered(in_sql, unlike)}, or leave them out of options="
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -26,6 +26,14 @@ class ReadLimit:
 
     unit: Literal["rows", "bytes", "files"]
     most: int
+
+
+Limited = Callable[[], ReadLimit | None]
+"""How much of a stream the next batch may take; asked anew for each batch."""
+
+
+def unlimited() -> ReadLimit | None:
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from stateflow.checkpoint.writer import CommitPermit
 from stateflow.errors import CorruptError, UsageError
-from stateflow.format.records import Prepared
+from stateflow.format.records import Prepared, Record
 from stateflow.pipelines.offers import loaded
 from stateflow.pipelines.sink_kinds import SinkKind, kind_in_record, kind_of, why_unknown
 from stateflow.pipelines.sinks import check_sink
@@ -74,3 +74,28 @@ def prepare_rewind(spark: SparkSession, prepared: Prepared, at: SinkSlot, last_s
     kind = kind_in_record(prepared.kind)
     assert kind is not None, "the plan found that the output can be taken back"
     return class_of(kind).rewind(spark, prepared, at, last_slot)
+
+
+def tells_slot(prepared: Prepared) -> bool:
+    """Whether the sink's target says which slot it has. A user's function cannot be asked."""
+    kind = kind_in_record(prepared.kind)
+    return kind is not None and kind.tells_slot and prepared.kind == kind.name
+
+
+def needs_spark(record: Record) -> bool:
+    return any(tells_slot(prepared) for prepared in record.sinks.values())
+
+
+def delivered(spark: SparkSession | None, record: Record, job: str) -> Mapping[str, bool]:
+    """Per sink uid, whether it has the record's output: `Job.abandon` asks before it gives the record up. `spark` may be None when no sink
+    can be asked."""
+    has_output = dict.fromkeys(record.sinks, False)
+    for uid, prepared in record.sinks.items():
+        if tells_slot(prepared):
+            assert spark is not None
+            kind = kind_in_record(prepared.kind)
+            assert kind is not None
+            at = SinkSlot(record.job, job, uid, record.slot, record.epoch)
+            slot = class_of(kind).last_slot(spark, prepared, at)
+            has_output[uid] = slot is not None and slot >= record.slot
+    return has_output

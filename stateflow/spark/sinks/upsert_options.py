@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +52,15 @@ class UpsertOptions:
                 f"the rows for {self.target} have no column {self.operation!r}, which says what is deleted: let transform() keep it"
             )
         return type(schema)([field for field in schema.fields if field.name != self.operation])
+
+    def refuse_unknown(self, columns: Sequence[str]) -> None:
+        """UsageError for a key or an order that is not among the columns, in whatever letters."""
+        known = {name.lower() for name in columns}
+        for column in (*self.keys, *self.order_by):
+            if column.lower() not in known:
+                raise UsageError(
+                    f"the upsert into {self.target} names {column!r}, which is not among the columns {[*columns]}"
+                )
 
     def deletion(self, schema: StructType) -> Expression | None:
         """The condition of rows that delete, checked against the rows."""

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from stateflow.errors import DisagreementError, UsageError
+from stateflow.spark.internals.read_limits import Limited, unlimited
 from stateflow.spark.internals.sources import DeltaSource, PlanRefused
 from stateflow.spark.sources.delta_log import local_log
 from stateflow.spark.sources.delta_offset import BEGINNING, DeltaOffset
-from stateflow.spark.sources.limits import Limited, unlimited
 
 
 def start_offset(source: DeltaSource, until: int | datetime | None = None) -> DeltaOffset | None:

@@ -10,8 +10,8 @@ from pyspark.sql import DataFrame
 
 from stateflow.format.source_offsets import NOTHING
 from stateflow.spark.internals.file_systems import times_of_files
+from stateflow.spark.internals.read_limits import Limited, unlimited
 from stateflow.spark.internals.sources import FileSource
-from stateflow.spark.sources.limits import Limited, unlimited
 
 
 def end_lines_until(

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 
 from stateflow.errors import DisagreementError, UsageError
+from stateflow.spark.internals.read_limits import Limited, unlimited
 from stateflow.spark.internals.sources import MicroBatchStream
-from stateflow.spark.sources.limits import Limited, unlimited
 
 Partitions = Mapping[tuple[str, int], int]
 """Offsets by topic and partition."""

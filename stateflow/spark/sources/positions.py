@@ -13,13 +13,14 @@ from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from pyspark.sql import SparkSession
 
 from stateflow.errors import UsageError
 from stateflow.format.records import SourceState
 from stateflow.format.source_offsets import NOTHING, SourceLeaves, joined_lines, kinds_of
-from stateflow.spark.internals.read_limits import ReadLimit
+from stateflow.spark.internals.read_limits import Limited, ReadLimit, unlimited
 from stateflow.spark.internals.scratch_folder import files_between, log_folder
 from stateflow.spark.internals.sources import DeltaSource, MicroBatchStream, PlanRefused
 from stateflow.spark.sources import delta, kafka
@@ -28,9 +29,9 @@ from stateflow.spark.sources.delta_offset import DeltaOffset
 from stateflow.spark.sources.files import end_lines_until
 from stateflow.spark.sources.kafka import end_lines_of
 from stateflow.spark.sources.leaves import LeafDescription, leaves_of, topic_ids_of
-from stateflow.spark.sources.limits import Limited, unlimited
 from stateflow.storage.file_urls import hadoop_path
 
+Opened = TypeVar("Opened", DeltaSource, MicroBatchStream)
 Bound = int | datetime
 """A version of a Delta table, or a time. The run reads it, too."""
 
@@ -263,24 +264,26 @@ def bound_of(uid: str, until: Bound | Mapping[str, Bound] | None) -> Bound | Non
     return until.get(uid) if isinstance(until, Mapping) else until
 
 
-@contextmanager
-def delta_source(spark: SparkSession, leaf: LeafDescription, folder: Path) -> Iterator[DeltaSource]:
+def delta_source(
+    spark: SparkSession, leaf: LeafDescription, folder: Path
+) -> AbstractContextManager[DeltaSource]:
     """Delta's own source of the stream, on a folder of its own."""
-    source = leaf.relation.delta(spark, _folder(folder))
-    try:
-        yield source
-    finally:
-        source.stop()
+    return _stopped(leaf.relation.delta(spark, _folder(folder)))
+
+
+def open_stream(
+    spark: SparkSession, leaf: LeafDescription, folder: Path
+) -> AbstractContextManager[MicroBatchStream]:
+    """The reader of a stream of the newer kind, on a folder of its own."""
+    return _stopped(leaf.relation.stream(spark, _folder(folder)))
 
 
 @contextmanager
-def open_stream(spark: SparkSession, leaf: LeafDescription, folder: Path) -> Iterator[MicroBatchStream]:
-    """The reader of a stream of the newer kind, on a folder of its own."""
-    stream = leaf.relation.stream(spark, _folder(folder))
+def _stopped(opened: Opened) -> Iterator[Opened]:
     try:
-        yield stream
+        yield opened
     finally:
-        stream.stop()
+        opened.stop()
 
 
 def _folder(folder: Path) -> str:
