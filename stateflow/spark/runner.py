@@ -376,7 +376,7 @@ class _Run:
             except IncompatibleError as error:
                 misfits.append(str(error))
             if isinstance(sink, TableSink):
-                put_table(node, sink.table)
+                put_table(node, sink.target)
             sinks[node.uid] = sink
         if misfits:
             # All at once: every attempt costs a start of Spark.

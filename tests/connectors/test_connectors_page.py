@@ -84,7 +84,7 @@ SLOT = '            db.execute("REPLACE INTO slots VALUES (?, ?, ?)", mine)\n'
 STAGED = "        staged = stager.write(frame, at)\n"
 COMMIT = '            db.execute("COMMIT")\n'
 AT_PREPARE = """\
-        payload = {"table": asdict(self.table), "width": len(frame.columns)}
+        payload = {"table": asdict(self.target), "width": len(frame.columns)}
         from stateflow.connectors import CommitRequest
         early = Prepared("", "", at.prev, (), payload, staged.files)
         SqliteAppend.commit(CommitRequest(early, at, None, stager, None))
@@ -110,7 +110,7 @@ WRONG = {
         "it took a record whose slot the target has of a copy",
     ),
     "refuses only what is decided": (
-        "        at.refuse_disagreement(str(self.table), slot)\n",
+        "        at.refuse_disagreement(str(self.target), slot)\n",
         "",
         "a_target_that_lost_slots_is_refused",
         "it took a log that has committed slot 4",

@@ -95,7 +95,7 @@ def test_an_upsert_that_deletes_nothing_needs_no_column_for_it(
     spark: SparkSession, path: Path, log: SinkLog
 ) -> None:
     opened(spark, path, options=FED)
-    sink = DeltaUpsert.of(opened(spark, path).table, {"keys": ["id"]}, "exactly_once")
+    sink = DeltaUpsert(opened(spark, path).target, {"keys": ["id"]})
     sink.open(spark, rows(spark, []).schema)
     log.deliver(sink, rows(spark, FIRST[:2]))
     log.deliver(sink, rows(spark, [(2, 2, "new"), (3, 1, "c")]))

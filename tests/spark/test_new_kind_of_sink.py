@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 import stateflow as sf
-from stateflow.connectors import CommitRequest, Committed, DeliveryMode, Sink, SinkKind, SinkSlot, Stager
+from stateflow.connectors import CommitRequest, Committed, Sink, SinkKind, SinkSlot, Stager
 from stateflow.errors import UsageError
 from stateflow.format.records import Prepared
 from stateflow.jobs.job import Job
@@ -34,21 +33,15 @@ class LinesSink(Sink):
     """A file of JSON lines for each slot."""
 
     declared = LINES
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    @classmethod
-    def of(cls, target: Path, options: Mapping[str, Any], delivery: DeliveryMode) -> LinesSink:
-        return cls(target)
+    target: Path
 
     def open(self, spark: SparkSession, schema: StructType) -> None:
-        self._folder.mkdir(exist_ok=True)
+        self.target.mkdir(exist_ok=True)
 
     def prepare(self, frame: DataFrame, at: SinkSlot, stager: Stager) -> Prepared:
         lines = sorted(frame.toJSON().collect())
         return Prepared(
-            kind=LINES.name, target=str(self._folder), prev=at.prev, payload={"lines": lines}, rows=len(lines)
+            kind=LINES.name, target=str(self.target), prev=at.prev, payload={"lines": lines}, rows=len(lines)
         )
 
     @staticmethod

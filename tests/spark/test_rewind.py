@@ -66,7 +66,7 @@ def test_a_slot_that_the_log_has_forgotten_is_refused() -> None:
 def test_a_table_whose_files_of_then_are_gone_is_not_taken_back_but_to_a_later_slot(
     spark: SparkSession, path: Path, log: SinkLog
 ) -> None:
-    sink = DeltaUpsert.of(delta(str(path)), {"keys": ["id"]}, "exactly_once")
+    sink = DeltaUpsert(delta(str(path)), {"keys": ["id"]})
     schema = "id long, v string"
     sink.open(spark, spark.createDataFrame([], schema).schema)
     files: list[set[Path]] = []

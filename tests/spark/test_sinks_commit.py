@@ -276,7 +276,7 @@ def test_rows_that_do_not_fit_a_table_are_refused(columns: StructType, message: 
 
 
 def test_a_null_in_a_key_is_looked_for_before_the_decision() -> None:
-    sink = DeltaUpsert.of(delta("/out"), {"keys": ["ID"]}, "exactly_once")
+    sink = DeltaUpsert(delta("/out"), {"keys": ["ID"]})
     assert sink._may_break(Staged((), 1, {"id": 1}), SHAPE)
     assert not sink._may_break(Staged((), 1, {"id": 0, "v": 1}), SHAPE)
     strict = StructType([COLUMNS[0], StructField("v", StringType(), nullable=False)])

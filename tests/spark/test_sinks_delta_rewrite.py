@@ -44,7 +44,7 @@ def rows(spark: SparkSession, values: list[tuple[Any, ...]], schema: str = SCHEM
 def opened(spark: SparkSession, path: Path, schema: str = SCHEMA, **given: Any) -> DeltaUpsert:
     table = delta(str(path), partition_by=given.pop("partition_by", []), options=given.pop("options", {}))
     options = {"keys": ["id"], "order_by": "at", "delete_when": "v = 'gone'", **given}
-    sink = DeltaUpsert.of(table, options, options.pop("delivery", "exactly_once"))
+    sink = DeltaUpsert(table, options, options.pop("delivery", "exactly_once"))
     sink.open(spark, rows(spark, [], schema).schema)
     return sink
 

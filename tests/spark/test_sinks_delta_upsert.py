@@ -38,7 +38,7 @@ def opened(
 
 
 def of(path: Path, **options: Any) -> DeltaUpsert:
-    return DeltaUpsert.of(delta(str(path)), {"keys": ["id"], **options}, "exactly_once")
+    return DeltaUpsert(delta(str(path)), {"keys": ["id"], **options})
 
 
 def test_a_key_keeps_its_newest_row_and_a_second_commit_changes_nothing(

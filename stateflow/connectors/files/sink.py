@@ -12,7 +12,7 @@ from stateflow.connectors import (
     CommitRequest,
     Committed,
     CorruptError,
-    DeliveryMode,
+    Files,
     IncompatibleError,
     Prepared,
     Sink,
@@ -43,47 +43,39 @@ class FilesAppend(Sink):
     """The sink `stream.append(uid, files(path, format))`."""
 
     declared: ClassVar[SinkKind] = APPEND
-
-    def __init__(self, path: str, format: str, connection: str) -> None:
-        self.path = path
-        self.format = format
-        self.connection = connection
-
-    @classmethod
-    def of(cls, target: Any, options: Mapping[str, Any], delivery: DeliveryMode) -> FilesAppend:
-        return cls(target.path, target.format, target.connection)
+    target: Files
 
     def open(self, spark: SparkSession, schema: StructType) -> None:
-        if self.format == "csv":
+        if self.target.format == "csv":
             for field in schema:
                 kind = field.dataType.simpleString()
                 if kind == "binary" or kind.startswith(_NESTED):
                     raise IncompatibleError(
-                        f"column {field.name!r} is {kind}, which CSV in {self.path} cannot hold: write json or parquet, or make a text of it in transform()"
+                        f"column {field.name!r} is {kind}, which CSV in {self.target.path} cannot hold: write json or parquet, or make a text of it in transform()"
                     )
-        if self.format == "json":
-            check_as_json(self.path, _columns(schema))
-        self._refuse_other(_log(self.path, self.connection).newest(), schema)
+        if self.target.format == "json":
+            check_as_json(self.target.path, _columns(schema))
+        self._refuse_other(_log(self.target.path, self.target.connection).newest(), schema)
 
     def prepare(self, frame: DataFrame, at: SinkSlot, stager: Stager) -> Prepared:
-        folder = _log(self.path, self.connection).newest()
+        folder = _log(self.target.path, self.target.connection).newest()
         self._refuse_other(folder, frame.schema)
         slot, _ = folder.slot_of(at.app_id)
-        at.refuse_disagreement(_named(self.path), slot)
+        at.refuse_disagreement(_named(self.target.path), slot)
         columns = _columns(frame.schema)
-        if self.format == "json":
+        if self.target.format == "json":
             frame = frame.selectExpr(f"{as_json(frame.columns)} as line")
         staged = stager.write(frame, at)
         payload = {
-            "path": self.path,
-            "connection": self.connection,
-            "format": self.format,
+            "path": self.target.path,
+            "connection": self.target.connection,
+            "format": self.target.format,
             "columns": columns,
             "exactly_once": True,
         }
         return Prepared(
             kind=APPEND.name,
-            target=canonical(self.path),
+            target=canonical(self.target.path),
             prev=at.prev,
             payload=payload,
             files=staged.files,
@@ -113,7 +105,7 @@ class FilesAppend(Sink):
         return _recorded(prepared).newest().slot_of(at.app_id)[0]
 
     def writers(self, spark: SparkSession) -> Mapping[str, str]:
-        return {file["sink"]: "" for file in _log(self.path, self.connection).newest().files}
+        return {file["sink"]: "" for file in _log(self.target.path, self.target.connection).newest().files}
 
     @classmethod
     def rewind(cls, spark: SparkSession, prepared: Prepared, at: SinkSlot, last_slot: int | None) -> Prepared:
@@ -156,7 +148,7 @@ class FilesAppend(Sink):
             if ours.get(name) != known.get(name)
         ]
         raise IncompatibleError(
-            f"the files in {self.path} have other columns: {'; '.join(wrong)}; write into a new folder, or put out the columns that are there"
+            f"the files in {self.target.path} have other columns: {'; '.join(wrong)}; write into a new folder, or put out the columns that are there"
         )
 
 

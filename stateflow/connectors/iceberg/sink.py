@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from stateflow.connectors import (
     CommitRequest,
     Committed,
-    DeliveryMode,
     DisagreementError,
     FileRef,
     IncompatibleError,
@@ -90,24 +89,17 @@ class IcebergAppend(Sink):
     """The sink `stream.append(uid, iceberg(table))`."""
 
     declared: ClassVar[SinkKind] = APPEND
-
-    def __init__(self, table: IcebergTable, options: Mapping[str, Any]) -> None:
-        self.table = table
-        self.options = options
-
-    @classmethod
-    def of(cls, target: IcebergTable, options: Mapping[str, Any], delivery: DeliveryMode) -> IcebergAppend:
-        return cls(target, options)
+    target: IcebergTable
 
     def open(self, spark: SparkSession, schema: StructType) -> None:
-        if self.table.create and found(self.table) is None:
-            self.refuse_gone(str(self.table))
+        if self.target.create and found(self.target) is None:
+            self.refuse_gone(str(self.target))
             self._make(schema)
-        table = loaded(self.table)
+        table = loaded(self.target)
         self._columns(table, schema)
 
     def prepare(self, frame: DataFrame, at: SinkSlot, stager: Stager) -> Prepared:
-        table = trying_again(self.table, lambda: asked(self.table, at))
+        table = trying_again(self.target, lambda: asked(self.target, at))
         columns = self._columns(table, frame.schema)
         written = stager.write_with(frame, TaskWriters(table.io, table.metadata, columns))
         files = [json.loads(file) for file in written]
@@ -124,7 +116,7 @@ class IcebergAppend(Sink):
         return slot_of(loaded(RecordedTable.of(prepared).table).metadata, at.app_id)[0]
 
     def writers(self, spark: SparkSession) -> Mapping[str, str]:
-        return writers(loaded(self.table).metadata)
+        return writers(loaded(self.target).metadata)
 
     @classmethod
     def rewind(cls, spark: SparkSession, prepared: Prepared, at: SinkSlot, last_slot: int | None) -> Prepared:
@@ -145,7 +137,7 @@ class IcebergAppend(Sink):
 
     def _columns(self, table: Table, schema: StructType) -> Schema:
         """The columns of the data files. Refuses a table that cannot be written, or does not fit."""
-        what = str(self.table)
+        what = str(self.target)
         refuse_unwritable(table, what)
         return written_schema(schema, table.schema(), what)
 
@@ -161,11 +153,11 @@ class IcebergAppend(Sink):
         metadata = table.metadata
         written = [[field.field_id, field.name] for field in columns.fields]
         target = RecordedTable(
-            self.table.catalog, self.table.name, str(metadata.table_uuid), metadata.default_spec_id, written
+            self.target.catalog, self.target.name, str(metadata.table_uuid), metadata.default_spec_id, written
         )
         return Prepared(
             kind=self.declared.name,
-            target=self.table.place,
+            target=self.target.place,
             prev=at.prev,
             payload={**target.payload(), **payload},
             files=files,
@@ -175,13 +167,13 @@ class IcebergAppend(Sink):
     def _make(self, schema: StructType, keys: Sequence[str] = ()) -> None:
         from pyiceberg.exceptions import TableAlreadyExistsError
 
-        what = str(self.table)
+        what = str(self.target)
         columns = made_schema(schema, keys, what)
-        spec = made_partitions(columns, self.table.partitions, what)
-        catalog = catalog_of(self.table)
-        with told(self.table):
+        spec = made_partitions(columns, self.target.partitions, what)
+        catalog = catalog_of(self.target)
+        with told(self.target):
             try:
-                catalog.create_table(self.table.name, columns, partition_spec=spec, properties=_PROPERTIES)
+                catalog.create_table(self.target.name, columns, partition_spec=spec, properties=_PROPERTIES)
             except TableAlreadyExistsError:
                 return  # somebody else has made it in this very moment
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
 
 from stateflow.connectors import (
     CommitRequest,
@@ -14,7 +14,6 @@ from stateflow.connectors import (
     SinkSlot,
     Staged,
     Stager,
-    UpsertOptions,
     staged_schema,
 )
 from stateflow.connectors.iceberg.catalog import found, loaded, trying_again
@@ -28,7 +27,7 @@ from stateflow.connectors.iceberg.sink import (
     refuse_unreadable,
 )
 from stateflow.connectors.iceberg.slots import summary_of
-from stateflow.connectors.iceberg.table import UPSERT, IcebergTable
+from stateflow.connectors.iceberg.table import UPSERT
 from stateflow.connectors.iceberg.writer import DataFileWriter
 
 if TYPE_CHECKING:
@@ -46,21 +45,17 @@ class IcebergUpsert(IcebergAppend):
 
     declared: ClassVar[SinkKind] = UPSERT
 
-    def __init__(self, table: IcebergTable, options: Mapping[str, Any]) -> None:
-        super().__init__(table, options)
-        self.upsert = UpsertOptions.of(table, options)
-
     def open(self, spark: SparkSession, schema: StructType) -> None:
         self.upsert.deletion(schema)
-        if self.table.create and found(self.table) is None:
-            self.refuse_gone(str(self.table))
+        if self.target.create and found(self.target) is None:
+            self.refuse_gone(str(self.target))
             self._make(self.upsert.columns(schema), self.upsert.keys)
-        self._columns(loaded(self.table), schema)
+        self._columns(loaded(self.target), schema)
 
     def prepare(self, frame: DataFrame, at: SinkSlot, stager: Stager) -> Prepared:
         schema = frame.schema
         frame, upsert = self.upsert.marked(frame)
-        table = trying_again(self.table, lambda: asked(self.table, at))
+        table = trying_again(self.target, lambda: asked(self.target, at))
         columns = self._columns(table, schema)
         staged = stager.write(frame, at)
         upsert.refuse(staged, frame, at, stager)
@@ -83,7 +78,7 @@ class IcebergUpsert(IcebergAppend):
         return committed(request, _merge)
 
     def _columns(self, table: Table, schema: StructType) -> Schema:
-        what, rows = str(self.table), self.upsert.columns(schema)
+        what, rows = str(self.target), self.upsert.columns(schema)
         refuse_unreadable(table, what)
         columns = super()._columns(table, rows)
         names = {name.lower(): field for name, field in zip(rows.names, columns.fields, strict=True)}
@@ -107,7 +102,7 @@ class IcebergUpsert(IcebergAppend):
             for name in required:
                 if newest.lacks(batch, name):
                     raise IncompatibleError(
-                        f"rows of {at} have a null in column {name!r} of {self.table}, which is required: no row was written; leave such rows out "
+                        f"rows of {at} have a null in column {name!r} of {self.target}, which is required: no row was written; leave such rows out "
                         "where the operator puts them out"
                     )
 

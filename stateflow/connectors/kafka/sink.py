@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from stateflow.connectors import (
     CommitRequest,
     Committed,
-    DeliveryMode,
     FileRef,
     IncompatibleError,
     Prepared,
@@ -18,7 +17,6 @@ from stateflow.connectors import (
     SinkSlot,
     Staged,
     Stager,
-    UpsertOptions,
     UsageError,
     first_duplicate,
     trying_again,
@@ -40,28 +38,20 @@ class KafkaAppend(Sink):
     """The sink `stream.append(uid, kafka(topic))`."""
 
     declared: ClassVar[SinkKind] = APPEND
-
-    def __init__(self, topic: KafkaTopic, options: Mapping[str, Any], delivery: DeliveryMode) -> None:
-        self.topic = topic
-        self.exactly_once = delivery == "exactly_once"
-        self.upsert = UpsertOptions.of(topic, options)
-
-    @classmethod
-    def of(cls, target: KafkaTopic, options: Mapping[str, Any], delivery: DeliveryMode) -> KafkaAppend:
-        return cls(target, options, delivery)
+    target: KafkaTopic
 
     def open(self, spark: SparkSession, schema: StructType) -> None:
         self.upsert.deletion(schema)
         _, values = self._columns(schema)
         self._encoder(schema, values)
-        trying_again(lambda: _may_write(Cluster(self.topic)))
+        trying_again(lambda: _may_write(Cluster(self.target)))
 
     def prepare(self, frame: DataFrame, at: SinkSlot, stager: Stager) -> Prepared:
         keys, values = self._columns(frame.schema)
         frame, upsert = self.upsert.marked(frame)
 
         def asked() -> TopicFacts:
-            cluster = Cluster(self.topic)
+            cluster = Cluster(self.target)
             facts = cluster.facts()
             kept = slots.read(at, cluster.what, cluster.group_slot, cluster.topic_slot)
             if kept is not None:
@@ -71,22 +61,22 @@ class KafkaAppend(Sink):
 
         facts = trying_again(asked)
         encoder = self._encoder(frame.schema, values)
-        rows = messages.messages(frame, self.topic, keys, values, upsert.operation, upsert.order_by, encoder)
+        rows = messages.messages(frame, self.target, keys, values, upsert.operation, upsert.order_by, encoder)
         staged = stager.write(rows, at, [messages.SIZE])
         if staged.files:
             self._refuse(staged, facts, at, deletes=upsert.deletes)
             staged = self._last_of_keys(frame.sparkSession, staged, rows.schema, at, stager)
         return Prepared(
             kind=self.declared.name,
-            target=self.topic.place,
+            target=self.target.place,
             prev=at.prev,
             payload={
-                "topic": self.topic.topic,
-                "bootstrap": self.topic.bootstrap,
-                "connection": self.topic.connection,
-                "options": dict(self.topic.options),
+                "topic": self.target.topic,
+                "bootstrap": self.target.bootstrap,
+                "connection": self.target.connection,
+                "options": dict(self.target.options),
                 "topic_id": facts.id,
-                "exactly_once": self.exactly_once,
+                "exactly_once": self.delivery == "exactly_once",
             },
             files=staged.files,
             rows=staged.rows,
@@ -110,35 +100,35 @@ class KafkaAppend(Sink):
 
     def writers(self, spark: SparkSession) -> Mapping[str, str]:
         def asked() -> Mapping[str, str]:
-            cluster = Cluster(self.topic)
+            cluster = Cluster(self.target)
             return slots.writers(cluster.topic_slots(_NOBODY), cluster.facts().id)
 
         return trying_again(asked)
 
     def _columns(self, schema: StructType) -> tuple[list[str], list[str]]:
-        what = str(self.topic)
+        what = str(self.target)
         for column in self.upsert.order_by:
             if column.lower() not in map(str.lower, schema.names):
                 raise UsageError(
                     f"the upsert into {what} names {column!r}, which is not among the columns {schema.names}"
                 )
-        return messages.check(what, self.topic, schema, self.upsert.keys, self.upsert.operation)
+        return messages.check(what, self.target, schema, self.upsert.keys, self.upsert.operation)
 
     def _encoder(
         self, schema: StructType, values: Sequence[str]
     ) -> avro_values.AvroValues | protobuf_values.ProtobufValues | None:
         """What makes the values that Spark cannot make. The registry has their schema from then on; it is asked once by each process."""
         columns = [(name, schema[name].dataType.simpleString()) for name in values]
-        if self.topic.value == "avro":
-            return avro_values.registered(self.topic, columns)
-        if self.topic.value == "protobuf":
-            return protobuf_values.registered(self.topic, columns)
+        if self.target.value == "avro":
+            return avro_values.registered(self.target, columns)
+        if self.target.value == "protobuf":
+            return protobuf_values.registered(self.target, columns)
         return None
 
     def _refuse(self, staged: Staged, facts: TopicFacts, at: SinkSlot, deletes: bool) -> None:
         """IncompatibleError for messages that the topic would not take, or that would mean something else."""
         topic, after = (
-            self.topic,
+            self.target,
             "no message was written; leave such rows out where the operator puts them out",
         )
         if self.upsert.keys and (absent := staged.nulls.get(messages.KEY)):
@@ -176,7 +166,7 @@ class KafkaUpsert(KafkaAppend):
         if not self.upsert.order_by:
             key = bytes(duplicate[0][0]).decode(errors="replace")
             raise IncompatibleError(
-                f"{duplicate[1]} rows of one batch of {at} have the key {key!r}, and readers of {self.topic} keep one: give upsert an order_by, of "
+                f"{duplicate[1]} rows of one batch of {at} have the key {key!r}, and readers of {self.target} keep one: give upsert an order_by, of "
                 "which the highest wins, or make one row per key; no message was written"
             )
         rows = stager.read(spark, staged.files, schema)

@@ -11,7 +11,6 @@ from stateflow.connectors import (
     DELETE,
     CommitRequest,
     Committed,
-    DeliveryMode,
     DisagreementError,
     IncompatibleError,
     Prepared,
@@ -19,7 +18,6 @@ from stateflow.connectors import (
     SinkKind,
     SinkSlot,
     Stager,
-    UpsertOptions,
     check_as_json,
     value_as_json,
 )
@@ -106,24 +104,17 @@ class PostgresAppend(Sink):
     """The sink `stream.append(uid, postgres(table))`."""
 
     declared: ClassVar[SinkKind] = APPEND
-
-    def __init__(self, table: PostgresTable, upsert: UpsertOptions) -> None:
-        self.table = table
-        self.upsert = upsert
-
-    @classmethod
-    def of(cls, target: PostgresTable, options: Mapping[str, Any], delivery: DeliveryMode) -> PostgresAppend:
-        return cls(target, UpsertOptions.of(target, options))
+    target: PostgresTable
 
     def open(self, spark: SparkSession, schema: StructType) -> None:
         self.upsert.deletion(schema)
         rows = self._rows(schema)
         with self._relation() as relation:
-            if self.table.create and relation.oid() is None:
-                self.refuse_gone(str(self.table))
+            if self.target.create and relation.oid() is None:
+                self.refuse_gone(str(self.target))
                 self._make(relation, rows)
             self._load(relation, rows, "")
-            relation.make_slots(str(self.table))
+            relation.make_slots(str(self.target))
             relation.slot(SinkSlot("", "", "", 0, 0))  # whether it can be read
 
     def prepare(self, frame: DataFrame, at: SinkSlot, stager: Stager) -> Prepared:
@@ -139,7 +130,7 @@ class PostgresAppend(Sink):
             at.refuse_disagreement(load.what, slot)
             return load
 
-        load = trying_again(str(self.table), asked)
+        load = trying_again(str(self.target), asked)
         nested = set(json_columns(rows))
         if nested:
             plain = {name: quoted_in_sql(name) for name in frame.columns}
@@ -150,7 +141,7 @@ class PostgresAppend(Sink):
         upsert.refuse(staged, frame, at, stager)
         return Prepared(
             kind=self.declared.name,
-            target=self.table.place,
+            target=self.target.place,
             prev=at.prev,
             payload={name: getattr(load, name) for name in Load.__dataclass_fields__},
             files=staged.files,
@@ -200,11 +191,11 @@ class PostgresAppend(Sink):
     def _rows(self, schema: StructType) -> list[tuple[str, str]]:
         """Names and types of the columns that the table has."""
         rows = [(f.name, f.dataType.simpleString()) for f in self.upsert.columns(schema)]
-        check_as_json(str(self.table), rows)
+        check_as_json(str(self.target), rows)
         return rows
 
     def _relation(self) -> _Opened:
-        return _Opened(self.table)
+        return _Opened(self.target)
 
     def _make(self, relation: Relation, rows: Sequence[tuple[str, str]]) -> None:
         import psycopg
@@ -221,11 +212,11 @@ class PostgresAppend(Sink):
         except (psycopg.errors.UniqueViolation, psycopg.errors.DuplicateTable):
             relation.connection.rollback()  # somebody else has made it in this very moment
         except (psycopg.errors.InvalidSchemaName, psycopg.errors.InsufficientPrivilege) as error:
-            raise missing_schema(error, str(self.table), relation.schema) from error
+            raise missing_schema(error, str(self.target), relation.schema) from error
 
     def _load(self, relation: Relation, rows: Sequence[tuple[str, str]], operation: str) -> Load:
         """What batches do to the table as it is now. Refuses a table that does not fit."""
-        what = str(self.table)
+        what = str(self.target)
         rights = ["INSERT"] if not self.upsert.keys else ["INSERT", "SELECT", "UPDATE"]
         if self.upsert.deletes:
             rights.append("DELETE")
@@ -241,8 +232,8 @@ class PostgresAppend(Sink):
                 f"({', '.join(map(quoted, keys))})"
             )
         return Load(
-            connection=self.table.connection,
-            name=self.table.name,
+            connection=self.target.connection,
+            name=self.target.name,
             relation=oid,
             columns=[[name, column.name, column.type] for name, column in found.items()],
             keys=keys,

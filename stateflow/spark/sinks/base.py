@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from stateflow.errors import DisagreementError, UsageError
@@ -23,6 +24,7 @@ DeliveryMode = Literal["exactly_once", "at_least_once"]
 Committed = Literal["committed", "already", "none"]
 BatchFunction = Callable[["DataFrame", Any], Any]
 """A user's sink: stateflow calls it with the rows and their `Delivery` until it returns."""
+_NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,20 +65,21 @@ class Sink(ABC):
     """
 
     declared: ClassVar[SinkKind]
-    upsert = UpsertOptions()
-    """Of a sink that is an upsert. A replay marks by it the rows that delete."""
     last_commit: SinkSlot | None = None
     """What the log says that the target got last. The run sets it before `open`."""
+
+    def __init__(
+        self, target: Any, options: Mapping[str, Any] = _NONE, delivery: DeliveryMode = "exactly_once"
+    ) -> None:
+        """The sink that a flow declares, with a target and options that fit. Touches nothing."""
+        self.target = target
+        self.upsert = UpsertOptions.of(target, options)
+        self.delivery = delivery
 
     @property
     def kind(self) -> str:
         """The name that a record keeps; whoever commits finds the class by it."""
         return self.declared.name
-
-    @classmethod
-    @abstractmethod
-    def of(cls, target: Any, options: Mapping[str, Any], delivery: DeliveryMode) -> Sink:
-        """The sink that a flow declares, with a target and options that fit."""
 
     @abstractmethod
     def open(self, spark: SparkSession, schema: StructType) -> None:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from stateflow.errors import IncompatibleError
 from stateflow.format.records import Prepared
-from stateflow.pipelines.inputs.tables import DeltaTable
 from stateflow.pipelines.rows.row_type import quoted
 from stateflow.pipelines.sink_kinds import DELTA_APPEND
 from stateflow.spark.internals.delta_log import DeltaLog, TableShape, Transaction
 from stateflow.spark.sinks.base import (
     CommitRequest,
     Committed,
-    DeliveryMode,
 )
 from stateflow.spark.sinks.delta_rewind import TableSink
 from stateflow.spark.sinks.delta_table import (
@@ -48,25 +46,17 @@ class DeltaAppend(TableSink):
 
     declared = DELTA_APPEND
 
-    def __init__(self, table: DeltaTable, delivery: DeliveryMode = "exactly_once") -> None:
-        self.table = table
-        self.delivery: DeliveryMode = delivery
-
-    @classmethod
-    def of(cls, target: DeltaTable, options: Mapping[str, Any], delivery: DeliveryMode) -> DeltaAppend:
-        return cls(target, delivery)
-
     def open(self, spark: SparkSession, schema: StructType) -> None:
-        self.table, shape = open_table(spark, self.table, schema, self.delivery, self.refuse_gone)
-        check_fit(schema, shape, str(self.table), self.table.in_sql)
+        self.target, shape = open_table(spark, self.target, schema, self.delivery, self.refuse_gone)
+        check_fit(schema, shape, str(self.target), self.target.in_sql)
 
     def prepare(self, frame: DataFrame, at: SinkSlot, stager: Stager) -> Prepared:
-        txn = DeltaLog(frame.sparkSession, self.table.path, self.table.managed_as).begin()
+        txn = DeltaLog(frame.sparkSession, self.target.path, self.target.managed_as).begin()
         shape = txn.shape()
         exactly_once = self.delivery == "exactly_once"
         if exactly_once:
-            at.refuse_disagreement(str(self.table), txn.slot_of(at.app_id))
-        check_fit(frame.schema, shape, str(self.table), self.table.in_sql)
+            at.refuse_disagreement(str(self.target), txn.slot_of(at.app_id))
+        check_fit(frame.schema, shape, str(self.target), self.target.in_sql)
         actions, files = None, files_of(frame)
         if files is not None:
             actions = written_by_driver(txn, shape, frame.schema, files, stager)
@@ -79,7 +69,7 @@ class DeltaAppend(TableSink):
                 _unvacuumed.popitem(last=False)
         return Prepared(
             kind=DELTA_APPEND.name,
-            target=self.table.path,
+            target=self.target.path,
             prev=at.prev,
             payload={
                 "actions": actions,
@@ -88,7 +78,7 @@ class DeltaAppend(TableSink):
                 "partition_by": list(shape.partition_by),
                 "columns": frame.columns,
                 "marks": column_marks(shape, frame.columns),
-                **called(self.table.name, self.table.managed),
+                **called(self.target.name, self.target.managed),
                 "exactly_once": exactly_once,
             },
             rows=sum(rows_of(add) for add in adds),

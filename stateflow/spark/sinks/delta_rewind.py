@@ -94,10 +94,10 @@ def plan_rewind(spark: SparkSession, prepared: Prepared, at: SinkSlot, last_slot
 class TableSink(Sink):
     """A sink into a Delta table, which says what slot it has, and whose output can be taken back."""
 
-    table: DeltaTable
+    target: DeltaTable
 
     def writers(self, spark: SparkSession) -> Mapping[str, str]:
-        return dict.fromkeys(DeltaLog(spark, self.table.path, self.table.managed_as).begin().app_ids(), "")
+        return dict.fromkeys(DeltaLog(spark, self.target.path, self.target.managed_as).begin().app_ids(), "")
 
     @classmethod
     def last_slot(cls, spark: SparkSession, prepared: Prepared, at: SinkSlot) -> int | None:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stateflow.errors import IncompatibleError, UsageError
 from stateflow.format.records import Prepared
 from stateflow.pipelines.changes import DELETE
-from stateflow.pipelines.inputs.tables import DeltaTable, parts_of, sql_name
+from stateflow.pipelines.inputs.tables import parts_of, sql_name
 from stateflow.pipelines.rows.row_type import quoted
 from stateflow.pipelines.sink_kinds import DELTA_UPSERT
 from stateflow.spark.internals.delta_log import DeltaLog, TableShape, Transaction
 from stateflow.spark.internals.frames import cloned_session
 from stateflow.spark.internals.managed_tables import managed_table
-from stateflow.spark.sinks.base import CommitRequest, Committed, DeliveryMode
+from stateflow.spark.sinks.base import CommitRequest, Committed
 from stateflow.spark.sinks.delta_rewind import TableSink
 from stateflow.spark.sinks.delta_rewrite import bytes_per_file, files_to_rewrite, is_plain, metrics, rewritten
 from stateflow.spark.sinks.delta_table import (
@@ -28,7 +28,6 @@ from stateflow.spark.sinks.fit import cast_to, check_fit, column_marks
 from stateflow.spark.sinks.key_ranges import key_ranges
 from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.spark.sinks.staging import staged_schema
-from stateflow.spark.sinks.upsert_options import UpsertOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -46,39 +45,30 @@ class DeltaUpsert(TableSink):
 
     declared = DELTA_UPSERT
 
-    def __init__(self, table: DeltaTable, upsert: UpsertOptions, delivery: DeliveryMode) -> None:
-        self.table = table
-        self.upsert = upsert
-        self.delivery: DeliveryMode = delivery
-
-    @classmethod
-    def of(cls, target: DeltaTable, options: Mapping[str, Any], delivery: DeliveryMode) -> DeltaUpsert:
-        return cls(target, UpsertOptions.of(target, options), delivery)
-
     def open(self, spark: SparkSession, schema: StructType) -> None:
         names = {field.name.lower() for field in schema.fields}
         for what, columns in (("keys", self.upsert.keys), ("order_by", self.upsert.order_by)):
             unknown = [column for column in columns if column.lower() not in names]
             if unknown:
                 raise UsageError(
-                    f"{what} of the upsert into {self.table} names {unknown}, not among {schema.names}"
+                    f"{what} of the upsert into {self.target} names {unknown}, not among {schema.names}"
                 )
         self.upsert.deletion(schema)
         schema = self.upsert.columns(schema)
-        self.table, shape = open_table(spark, self.table, schema, self.delivery, self.refuse_gone)
+        self.target, shape = open_table(spark, self.target, schema, self.delivery, self.refuse_gone)
         self._check(shape, schema)
         _violations(
             spark.createDataFrame([], schema),
-            DeltaLog(spark, self.table.path, self.table.managed_as).begin().shape(),
-            str(self.table),
+            DeltaLog(spark, self.target.path, self.target.managed_as).begin().shape(),
+            str(self.target),
         )
 
     def prepare(self, frame: DataFrame, at: SinkSlot, stager: Stager) -> Prepared:
         spark = frame.sparkSession
-        txn = DeltaLog(spark, self.table.path, self.table.managed_as).begin()
+        txn = DeltaLog(spark, self.target.path, self.target.managed_as).begin()
         shape = txn.shape()
         if self.delivery == "exactly_once":
-            at.refuse_disagreement(str(self.table), txn.slot_of(at.app_id))
+            at.refuse_disagreement(str(self.target), txn.slot_of(at.app_id))
         self._check(shape, self.upsert.columns(frame.schema))
         frame, upsert = self.upsert.marked(frame)
         rows = cast_to(frame, shape)
@@ -89,7 +79,7 @@ class DeltaUpsert(TableSink):
         upsert.refuse(staged, rows, at, stager)
         return Prepared(
             kind=DELTA_UPSERT.name,
-            target=self.table.path,
+            target=self.target.path,
             prev=at.prev,
             payload={
                 "table": shape.id,
@@ -99,7 +89,7 @@ class DeltaUpsert(TableSink):
                 "order_by": list(upsert.order_by),
                 **({"operation": upsert.operation} if upsert.operation else {}),
                 **({"bounds": staged.bounds} if staged.bounds else {}),
-                **called(self.table.name, self.table.managed),
+                **called(self.target.name, self.target.managed),
                 "exactly_once": self.delivery == "exactly_once",
             },
             files=staged.files,
@@ -107,10 +97,10 @@ class DeltaUpsert(TableSink):
         )
 
     def _check(self, shape: TableShape, schema: StructType) -> None:
-        check_fit(schema, shape, str(self.table), self.table.in_sql)
+        check_fit(schema, shape, str(self.target), self.target.in_sql)
         if shape.is_on(APPEND_ONLY):
             raise IncompatibleError(
-                f"{self.table} only takes appends ({APPEND_ONLY}): use append, or unset it"
+                f"{self.target} only takes appends ({APPEND_ONLY}): use append, or unset it"
             )
 
     def _may_break(self, staged: Staged, shape: TableShape) -> bool:
@@ -128,7 +118,7 @@ class DeltaUpsert(TableSink):
         absent = {
             f"a null in the key column {key!r}": F.col(quoted(key)).isNull() for key in self.upsert.keys
         }
-        violations = _violations(rows, shape, str(self.table))
+        violations = _violations(rows, shape, str(self.target))
         if operation:
             # A row that goes breaks nothing.
             stays = F.col(quoted(operation)) != DELETE
@@ -139,7 +129,7 @@ class DeltaUpsert(TableSink):
         for count, what in zip(row or (), conditions, strict=False):
             if count:
                 raise IncompatibleError(
-                    f"{count} of the rows of {at} have {what} and cannot be merged into {self.table}: "
+                    f"{count} of the rows of {at} have {what} and cannot be merged into {self.target}: "
                     "no row was written; leave such rows out where the operator puts them out"
                 )
 

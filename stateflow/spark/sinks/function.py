@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from stateflow.errors import DisagreementError, FencedError, StateflowError, UsageError
+from stateflow.errors import DisagreementError, FencedError, StateflowError
 from stateflow.format.records import Prepared
 from stateflow.pipelines.delivery import Delivery, takes_id
 from stateflow.pipelines.sink_kinds import FUNCTION
-from stateflow.spark.sinks.base import BatchFunction, CommitRequest, Committed, DeliveryMode, Sink
+from stateflow.spark.sinks.base import BatchFunction, CommitRequest, Committed, Sink
 from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.spark.sinks.staging import staged_schema
 
@@ -28,15 +27,7 @@ class FunctionSink(Sink):
     """
 
     declared = FUNCTION
-
-    def __init__(self, function: BatchFunction) -> None:
-        if not callable(function):
-            raise UsageError(f"for_each_batch needs a function of (frame, delivery), not {function!r}")
-        self.function = function
-
-    @classmethod
-    def of(cls, target: BatchFunction, options: Mapping[str, Any], delivery: DeliveryMode) -> FunctionSink:
-        return cls(target)
+    target: BatchFunction
 
     def open(self, spark: SparkSession, schema: StructType) -> None:
         """Does nothing: the function takes any frame."""
@@ -45,7 +36,7 @@ class FunctionSink(Sink):
         staged = stager.write(frame, at)
         return Prepared(
             kind=FUNCTION.name,
-            target=getattr(self.function, "__qualname__", type(self.function).__qualname__),
+            target=getattr(self.target, "__qualname__", type(self.target).__qualname__),
             prev=at.prev,
             payload={"schema": frame.schema.json()},
             files=staged.files,

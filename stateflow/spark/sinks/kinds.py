@@ -29,7 +29,7 @@ def make_sink(
     given = options or {}
     kind = kind_of(mode, target, f"sink {uid!r} ({mode})")
     check_sink(uid, kind, target, given)
-    return class_of(kind).of(target, given, delivery)
+    return class_of(kind)(target, given, delivery)
 
 
 def class_of(kind: SinkKind) -> type[Sink]:

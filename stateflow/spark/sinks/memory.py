@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
 from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from stateflow.errors import UsageError
 from stateflow.format.records import Prepared
 from stateflow.pipelines.sink_kinds import MEMORY
-from stateflow.spark.sinks.base import CommitRequest, Committed, DeliveryMode, Sink
+from stateflow.spark.sinks.base import CommitRequest, Committed, Sink
 from stateflow.spark.sinks.slot import SinkSlot
 
 if TYPE_CHECKING:
@@ -59,13 +58,7 @@ class MemorySink(Sink):
     """The sink `stream.collect(uid, memory(name))`."""
 
     declared = MEMORY
-
-    def __init__(self, table: MemoryTable) -> None:
-        self.table = table
-
-    @classmethod
-    def of(cls, target: MemoryTable, options: Mapping[str, Any], delivery: DeliveryMode) -> MemorySink:
-        return cls(target)
+    target: MemoryTable
 
     def open(self, spark: SparkSession, schema: StructType) -> None:
         """Does nothing: the table takes any row."""
@@ -76,7 +69,7 @@ class MemorySink(Sink):
         table = frame.toArrow()
         if table.nbytes > LIMIT:
             raise UsageError(
-                f"{table.nbytes} bytes of one batch are too many for the in-memory table {self.table.name!r} "
+                f"{table.nbytes} bytes of one batch are too many for the in-memory table {self.target.name!r} "
                 f"({LIMIT} at most): it is for tests, use append"
             )
         buffer = pa.BufferOutputStream()
@@ -85,7 +78,7 @@ class MemorySink(Sink):
         rows = base64.b64encode(buffer.getvalue()).decode() if table.num_rows else ""
         return Prepared(
             kind=MEMORY.name,
-            target=self.table.name,
+            target=self.target.name,
             prev=at.prev,
             payload={"arrow": rows},
             rows=table.num_rows,
