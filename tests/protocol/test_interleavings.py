@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 
 import pytest
@@ -13,6 +13,7 @@ from stateflow.errors import FencedError, NotFoundError, StateflowError, UsageEr
 from stateflow.format.records import Pin
 from stateflow.storage.memory import MemoryStore
 from tests.protocol.scenario import World, check, drain, settle
+from tests.protocol.test_crash_everywhere import left_to_next
 from tests.protocol.turns import Actor, Choose, Played, Turns, every_schedule, some_schedules
 
 
@@ -164,6 +165,10 @@ def player(cast: Cast) -> Callable[[Choose], Played]:
     return play
 
 
+SOUND: set[Hashable] = set()
+"""The states that schedules have left, with the tags that were made, from which all ended as it must. One in seven is another."""
+
+
 def judge(stage: Stage, result: Played) -> None:
     dead = {name.removeprefix("!") for name in result.schedule if name.startswith("!")}
     for name, error in result.errors.items():
@@ -171,6 +176,9 @@ def judge(stage: Stage, result: Played) -> None:
     runs = {name for name in result.schedule if name in ("A", "B", "C")}
     if runs and not dead and "operator" not in result.schedule:
         assert runs - set(result.errors), "every run was fenced: nobody carries on"
+    state = left_to_next(stage.world), tuple(tag.slot for tag in stage.tags), "R" in result.schedule
+    if state in SOUND:
+        return
     check(stage.world, settled=False)
     for tag in stage.tags:
         stage.world.log().record(tag.slot)
@@ -183,9 +191,10 @@ def judge(stage: Stage, result: Played) -> None:
     if "R" in result.schedule:
         # The sinks were left as they were, so only what the log says of itself can be judged.
         assert [f.text for f in verify(stage.world.store, stage.world.layout) if f.severity == "error"] == []
-        return
-    settle(stage.world, retained=1)
-    check(stage.world, settled=True, abandoned=lost)
+    else:
+        settle(stage.world, retained=1)
+        check(stage.world, settled=True, abandoned=lost)
+    SOUND.add(state)
 
 
 def allowed(name: str) -> tuple[type[StateflowError], ...]:
