@@ -146,7 +146,7 @@ AT_ARRIVAL = [
 def test_what_is_diverted_is_as_if_it_had_never_come(kind: str, function: str) -> None:
     distinct = kind not in ("session", "count", "hopping", "cumulative")
     diverted = 0
-    for seed in range(6):
+    for seed in range(4):
         driven = Driven(declared(kind, function, "dead_letter", distinct=distinct), 2)
         for rows, watermark in batches(seed):
             driven.batch(rows, watermark, 1)
