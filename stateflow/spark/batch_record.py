@@ -13,7 +13,8 @@ from stateflow.distribution import installed_version
 from stateflow.format.records import Prepared, SourceState
 from stateflow.pipelines.parameters import as_texts
 from stateflow.spark.batches.batch import Batch
-from stateflow.spark.inputs.open_inputs import Holder, Observation
+from stateflow.spark.inputs.observations import Observation
+from stateflow.spark.inputs.watermark import Holder
 
 
 @dataclass(frozen=True)
@@ -72,15 +73,12 @@ def record_of(
             "sink_rows": {uid: sink.rows for uid, sink in prepared.items()},
             **own,
             **notes,
-            "checkpointed_size": _size(own["metrics"]),
+            "checkpointed_size": int(
+                own["metrics"].get("uploaded_bytes", 0) + own["metrics"].get("inlined_bytes", 0)
+            ),
         },
         final=final,
     )
-
-
-def _size(metrics: Mapping[str, float]) -> int:
-    """The bytes that the batch's own tasks have stored."""
-    return int(metrics.get("uploaded_bytes", 0) + metrics.get("inlined_bytes", 0))
 
 
 def held_by(holder: Holder | None) -> dict[str, Any]:

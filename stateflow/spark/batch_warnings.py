@@ -14,7 +14,8 @@ from stateflow.pipelines.partly_late_rows import partly_late_rows, partly_late_w
 from stateflow.spark.batches.batch import Batch
 from stateflow.spark.inputs.absent_columns import AbsentColumns
 from stateflow.spark.inputs.foreign_changes import passed_sentences
-from stateflow.spark.inputs.open_inputs import Observation, OpenInputs, early_times, times_to_come
+from stateflow.spark.inputs.observations import Observation, early_times, times_to_come
+from stateflow.spark.inputs.open_inputs import OpenInputs
 from stateflow.spark.run_warnings import RunWarnings
 
 

@@ -179,11 +179,10 @@ class Queries:
         """Prepares a folder for the next query; returns the id of its first batch."""
         self._unread = ()
         self.loop.location = self._folder("query")
-        cache = self.loop.storage_of(0)
 
         def fetch(ref: Any) -> Path:
             target = self.scratch / f"source-{uuid.uuid4().hex}"
-            cache.download(ref, target)
+            self.loop.storage.download(ref, target)
             return target
 
         sources = self._sources()
@@ -304,7 +303,7 @@ class Queries:
                     if loop.failure is not None and not isinstance(loop.failure, InterruptedError):
                         raise loop.failure from None
                     return
-                loop.look_at_delivery()
+                loop.deliveries.look()
                 if endless and loop.sources.due():
                     loop.input_free()
                 elif endless and query.status["message"] in _IDLE:

@@ -51,8 +51,9 @@ from stateflow.spark.carry_out import Sinks, functions_of
 from stateflow.spark.inputs.absent_inputs import absent_inputs
 from stateflow.spark.inputs.foreign_changes import tell_of_outputs
 from stateflow.spark.inputs.lineage import traced
-from stateflow.spark.inputs.open_inputs import Holder, OpenInputs, locate, open_inputs
+from stateflow.spark.inputs.open_inputs import OpenInputs, locate, open_inputs
 from stateflow.spark.inputs.schemas import Outline
+from stateflow.spark.inputs.watermark import Holder
 from stateflow.spark.loop import MOST_INPUT_FREE, BatchLoop, BatchReport
 from stateflow.spark.queries import Queries
 from stateflow.spark.run_warnings import RunWarnings, unsaid
@@ -68,7 +69,7 @@ from stateflow.spark.sources.positions import (
     Bound,
 )
 from stateflow.spark.task.failures import translated
-from stateflow.spark.task.storage import TaskStorage, large_files_of_run, task_storage
+from stateflow.spark.task.storage import large_files_of_run, task_storage
 from stateflow.state.backends.choice import open_backend_of_run
 from stateflow.storage.roots import open_store
 from stateflow.storage.scratch import new_scratch, remove_scratch, sweep_scratch
@@ -321,7 +322,7 @@ class _Run:
                     stopped = JOB_DRAINED
                 elif self.request.drain and (not drained or loop.sources.due()):
                     stopped = INTERRUPTED  # its timers have not fired, so the next try does that
-                loop.settle()
+                loop.deliveries.settle()
             report = RunReport(
                 job=self.job,
                 epoch=writer.epoch,
@@ -411,17 +412,15 @@ class _Run:
             user_paths=tuple(self.request.user_paths),
         )
 
-        def storage_of(slot: int) -> TaskStorage:
-            made = task_storage(options, options.checkpoint_dir, self.job, writer.epoch, slot)
-            return replace(made, large_files=large_files_of_run(options))
-
+        storage = task_storage(options, options.checkpoint_dir, self.job, writer.epoch, 0)
+        storage = replace(storage, large_files=large_files_of_run(options))
         return BatchLoop(
             spark=spark,
             settings=settings,
             inputs=inputs,
             writer=writer,
             options=options,
-            storage_of=storage_of,
+            storage=storage,
             sinks=sinks,
             listener=self._reporting(),
             clock=_micros,

@@ -14,7 +14,7 @@ from stateflow.cli.output import ConsoleOutput
 from stateflow.cli.progress import WIDTH, batch_line, full_line, run_document, run_line
 from stateflow.format.records import END_OF_TIME
 from stateflow.pipelines.lost_rows import LostRows
-from stateflow.spark.inputs.open_inputs import Holder
+from stateflow.spark.inputs.watermark import Holder
 from stateflow.spark.runner import RunReport
 
 SINCE = 1_767_225_600_000_000

@@ -12,7 +12,7 @@ import stateflow as sf
 from stateflow.checkpoint.retention import Retention, roots
 from stateflow.config.options import Options, load
 from stateflow.format.records import FileRef, Shard, SourceState
-from stateflow.spark.inputs.open_inputs import watermark_of
+from stateflow.spark.inputs.watermark import watermark_of
 from stateflow.spark.runner import RunRequest, _Run
 from stateflow.spark.task.shards import TaskShards
 from stateflow.spark.task.storage import task_storage

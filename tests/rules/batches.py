@@ -127,14 +127,14 @@ RULES: tuple[Rule, ...] = (
     ),
     rule(
         "of a topic each partition is silent by itself",
-        "spark/inputs/open_inputs.py",
+        "spark/inputs/watermark.py",
         "read_through={_named(partition) for partition in unmoved},",
         "read_through={_named(partition) for partition in ends},",
         f"{_SILENT}::test_of_a_topic_each_partition_is_silent_by_itself",
     ),
     rule(
         "the source that had rows last is not idle",
-        "spark/inputs/open_inputs.py",
+        "spark/inputs/watermark.py",
         "        if had_rows_last or not is_idle(",
         "        if not is_idle(",
         "spark/test_watermark.py",
@@ -148,8 +148,8 @@ RULES: tuple[Rule, ...] = (
                 Patch(_LOOP, "        batch.check(prepared)\n", ""),
                 Patch(
                     _LOOP,
-                    "        self.settle()\n        waited = time",
-                    "        batch.check(prepared)\n        self.settle()\n        waited = time",
+                    "        self.deliveries.settle()\n        waited = time",
+                    "        batch.check(prepared)\n        self.deliveries.settle()\n        waited = time",
                 ),
             ),
         ),
@@ -158,7 +158,7 @@ RULES: tuple[Rule, ...] = (
     rule(
         "no batch is tried again behind a delivery that failed",
         "spark/loop.py",
-        "                decided = self._in_flight.failed or",
+        "                decided = self.deliveries.failed or",
         "                decided =",
         "spark/test_in_flight.py::test_a_delivery_that_fails_ends_the_run_and_the_next_one_delivers_it_once",
     ),

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 import stateflow as sf
 from stateflow.spark import runner
 from stateflow.spark.batches.batch import Batch
-from stateflow.spark.inputs.open_inputs import Holder
+from stateflow.spark.inputs.watermark import Holder
 from stateflow.spark.loop import BatchLoop
 from stateflow.spark.queries import Queries
 from tests.spark.pipelines import LATE, ORDER, TOLD, Order, Remembering, Timed, Workbench, at

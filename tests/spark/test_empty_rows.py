@@ -16,7 +16,7 @@ from stateflow.spark.shuffle.exchange import KeyedInput, exchanged, spread
 
 def without_rows(spark: SparkSession) -> DataFrame:
     frame = spark.sql("select 1L id, map('k', array(2.5)) m, timestamp'2026-01-01' t")
-    return OpenInputs((), {"rows": frame}, frame, (), ()).empty(spark)["rows"]
+    return OpenInputs((), {"rows": frame}, frame, (), (), ()).empty(spark)["rows"]
 
 
 def test_no_rows_have_their_columns_and_begin_no_python(spark: SparkSession) -> None:

@@ -19,9 +19,9 @@ from stateflow.checkpoint.writer import CommitPermit, Writer
 from stateflow.errors import FencedError, IncompatibleError, StateflowError, UnavailableError
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import Prepared
+from stateflow.spark.deliveries import Deliveries as RunDeliveries
 from stateflow.spark.in_flight import InFlight, Passage
 from stateflow.spark.inputs.open_inputs import OpenInputs
-from stateflow.spark.loop import BatchLoop
 from stateflow.spark.sinks.function import FunctionSink
 from stateflow.spark.sinks.slot import SinkSlot
 from tests.spark.pipelines import VISIT, Visit, Workbench, at
@@ -407,11 +407,11 @@ def test_a_last_delivery_that_hangs_ends_a_run_that_has_nothing_more_to_read(
     bench, deliveries, answers = Workbench(spark, tmp_path), Deliveries(), threading.Event()
     for minute in range(2):
         bench.rows("visits", [Visit(1, "home", 1.0, at(minute))])
-    time_left = BatchLoop._time_left
+    time_left = RunDeliveries._time_left
 
     deliveries.at_second = lambda: comes_too_late(answers)
     monkeypatch.setattr(
-        BatchLoop, "_time_left", lambda loop: 0.0 if len(deliveries.began) == 2 else time_left(loop)
+        RunDeliveries, "_time_left", lambda own: 0.0 if len(deliveries.began) == 2 else time_left(own)
     )
     with pytest.raises(
         UnavailableError, match="is decided, and its sinks have not taken it within batch_deadline"

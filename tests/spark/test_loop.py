@@ -13,7 +13,8 @@ from pyspark.sql.streaming import StreamingQuery
 import stateflow as sf
 from stateflow.checkpoint.control import INTERRUPTED
 from stateflow.errors import FencedError, StateflowError, UnavailableError
-from stateflow.spark.loop import BatchLoop, cause
+from stateflow.spark.deliveries import cause
+from stateflow.spark.loop import BatchLoop
 from tests.jobs.made import MadeJob
 from tests.spark.pipelines import VISIT, Visit, Workbench, at
 

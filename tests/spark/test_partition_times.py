@@ -15,9 +15,10 @@ import stateflow as sf
 from stateflow.errors import UsageError
 from stateflow.format.records import PartitionTime, SourceState
 from stateflow.pipelines.flow import Flow
-from stateflow.spark.inputs.open_inputs import Holder, Observation, advanced, holder_of, watermark_of
+from stateflow.spark.inputs.observations import Observation
 from stateflow.spark.inputs.partition_times import advanced_partitions, kept_awake, lowest_partition
 from stateflow.spark.inputs.silence import found_nothing, is_idle
+from stateflow.spark.inputs.watermark import Holder, advanced, holder_of, watermark_of
 
 SECOND = 1_000_000
 HOUR = 3600 * SECOND

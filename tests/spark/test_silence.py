@@ -19,8 +19,9 @@ from stateflow.format.records import Owner, PartitionTime, Record, SourceState
 from stateflow.jobs.job import Job
 from stateflow.spark import runner
 from stateflow.spark.batches.batch import Batch
-from stateflow.spark.inputs.open_inputs import Observation, advanced
+from stateflow.spark.inputs.observations import Observation
 from stateflow.spark.inputs.silence import Looking, is_read_through, looked_into, recorded_sources
+from stateflow.spark.inputs.watermark import advanced
 from stateflow.spark.queries import Queries
 from stateflow.spark.runner import RunReport
 from tests.spark.pipelines import ORDER, Order, Workbench, at

@@ -10,8 +10,9 @@ from typing import Any
 import stateflow as sf
 from stateflow.format.records import SourceState
 from stateflow.pipelines.flow import Flow
-from stateflow.spark.inputs.open_inputs import Observation, advanced, holder_of, watermark_of
+from stateflow.spark.inputs.observations import Observation
 from stateflow.spark.inputs.silence import found_nothing
+from stateflow.spark.inputs.watermark import advanced, holder_of, watermark_of
 
 SECOND = 1_000_000
 HOUR = 3600 * SECOND

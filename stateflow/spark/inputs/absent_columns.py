@@ -32,7 +32,8 @@ from stateflow.spark.internals.scratch_folder import files_between, log_folder
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from stateflow.spark.inputs.open_inputs import Observation, OpenInputs
+    from stateflow.spark.inputs.observations import Observation
+    from stateflow.spark.inputs.open_inputs import OpenInputs
 
 MOST_FILES = 1_000
 """Files of a batch in which a column is looked for."""

@@ -108,7 +108,7 @@ def _due(
     flow: Flow, head: Record, now: int, idle_after: int, until: Bound | Mapping[str, Bound] | None
 ) -> bool:
     """Whether the run would fire a timer if it found nothing to read."""
-    from stateflow.spark.inputs.open_inputs import watermark_of
+    from stateflow.spark.inputs.watermark import watermark_of
 
     looked = looked_into(head.sources, now, until)
     sources = found_nothing(recorded_sources(head), looked)

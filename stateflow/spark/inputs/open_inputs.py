@@ -6,41 +6,31 @@ barrier.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import cached_property
-from types import MappingProxyType
-from typing import Any, NamedTuple
 
-import msgspec
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from stateflow.errors import IncompatibleError, NotFoundError, StateflowError, UsageError
-from stateflow.format.records import PartitionTime, SourceState
-from stateflow.format.source_offsets import NOTHING, SourceLeaves
+from stateflow.format.source_offsets import SourceLeaves
 from stateflow.operators.lateness import is_late
-from stateflow.pipelines.absent import Watched, is_watched, may_have_nulls, watched
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.graph import SinkNode, SourceNode, put_table
 from stateflow.pipelines.inputs.files import Files
 from stateflow.pipelines.inputs.input import PARTITION
 from stateflow.pipelines.inputs.tables import DeltaTable
-from stateflow.pipelines.rows.row_type import quoted
-from stateflow.spark.inputs.partition_times import advanced_partitions, kept_awake, lowest_partition
-from stateflow.spark.inputs.silence import gained_by, is_idle, is_read_through, quiet_until
+from stateflow.spark.inputs.observations import ObservedSource
 from stateflow.spark.internals.delta_log import CHANGE_FEED, DeltaLog
 from stateflow.spark.internals.file_systems import missing
 from stateflow.spark.internals.gateway import JAVA_ERRORS, first_line
 from stateflow.spark.internals.managed_tables import managed_stream, refuse_path
 from stateflow.spark.internals.plans import parts_of_union
-from stateflow.spark.internals.queries import observed_metrics
-from stateflow.spark.internals.sketches import can_measure_highest, highest_by_key, values_by_key
+from stateflow.spark.internals.sketches import can_measure_highest
 from stateflow.spark.shuffle.exchange import LATE
 from stateflow.spark.sources.catalog_tables import located
-from stateflow.spark.sources.kafka import parse
 from stateflow.spark.sources.kafka_topics import ids_of_topics
 from stateflow.spark.sources.leaves import LeafDescription, check_frame, leaves_of, topic_ids_of
 
@@ -48,18 +38,6 @@ _ABSENT = ("DELTA_SCHEMA_NOT_SET", "DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT
 """Error conditions of Spark and Delta for a source that points to nothing."""
 
 TAG = "_sf_source"
-_OBSERVED = "stateflow-source-"
-_PRESENT = "present"
-_WHOLE = "whole"
-_EARLY = "early"
-_PARTITIONS = "partitions"
-_EARLY_1970 = "between timestamp'1970-01-01 00:00:00Z' and timestamp'1970-04-26 00:00:00Z'"
-"""Seconds since 1970 that are numbers below ten million."""
-_BITS = 62
-_SOON = 86_400_000_000
-"""Of an event time that is still to come, how far it may be ahead of the clock: clocks differ, and days end later elsewhere."""
-_LAST_MOMENT = 253_402_300_799_999_999
-"""The end of the year 9999, in microseconds since 1970. Python has no later one."""
 
 
 class SourceFrames(dict[str, DataFrame]):
@@ -85,6 +63,8 @@ class OpenInputs:
     """What the query reads."""
     layout: tuple[SourceLeaves, ...]
     leaves: tuple[LeafDescription, ...]
+    observed: tuple[ObservedSource, ...]
+    """What Spark observes of each source."""
 
     @cached_property
     def topic_ids(self) -> dict[str, dict[str, str]]:
@@ -96,7 +76,7 @@ class OpenInputs:
         """By source, for its record, what it says of where it begins."""
         return {node.uid: node.factory.since for node in self.nodes}
 
-    @property
+    @cached_property
     def cutting(self) -> frozenset[str]:
         """The connectors' sources that may end a batch where more follows."""
         return frozenset(node.uid for node in self.nodes if node.factory.cuts_batches)
@@ -148,12 +128,13 @@ def open_inputs(spark: SparkSession, flow: Flow, *, exactly_once: bool) -> OpenI
         frames[node.uid] = frame
         opened += leaves
     nodes = tuple(flow.sources)
-    stream = _unioned([(node, _observed(node, frames[node.uid])) for node in nodes])
+    observed = tuple(map(ObservedSource.of, nodes))
+    stream = _unioned([(each.node, each.of_frame(frames[each.node.uid])) for each in observed])
     frames |= {node.uid: frames[node.uid].drop(PARTITION) for node in nodes if node.per_partition}
     # The streams of the union are other objects, in the same order.
     streams = zip(check_frame(stream, exactly_once), opened, strict=True)
     leaves_read = tuple(replace(leaf, topic_ids=own.topic_ids, target=own.target) for leaf, own in streams)
-    return OpenInputs(nodes, frames, stream, tuple(layout), leaves_read)
+    return OpenInputs(nodes, frames, stream, tuple(layout), leaves_read, observed)
 
 
 def locate(spark: SparkSession, node: SourceNode | SinkNode) -> None:
@@ -256,64 +237,6 @@ def _not_there(node: SourceNode, condition: str, error: Exception) -> str:
     return f"source {node.uid!r} opens what is not there: {first_line(error)}"
 
 
-def _observed(node: SourceNode, frame: DataFrame) -> DataFrame:
-    measures = [F.count(F.lit(1)).alias("rows")]
-    if node.event_time is not None:
-        micros = f"unix_micros(cast(`{node.event_time}` as timestamp))"
-        measures.append(F.max(F.expr(micros)).alias("event_time"))
-        if node.per_partition:
-            measures.append(highest_by_key(PARTITION, micros).alias(_PARTITIONS))
-    if is_watched(node):
-        measures += [
-            F.bit_or(F.expr(_bits([each.present for each in some]))).alias(f"{_PRESENT}{k}")
-            for k, some in enumerate(_in_words(_watched(node)))
-        ]
-    # Of the rows without a value nothing is counted here: that costs as much as a tenth of Spark's reading.
-    measures += [
-        F.bit_and(F.expr(_bits([_unless_broken(node) + each.whole for each in some]))).alias(f"{_WHOLE}{k}")
-        for k, some in enumerate(_in_words(_never_null(node)))
-    ]
-    if times := _parsed_times(node):
-        measures.append(
-            F.bit_or(F.expr(_bits([f"{quoted(each)} {_EARLY_1970}" for each in times]))).alias(_EARLY)
-        )
-    observed = frame.observe(_OBSERVED + node.uid, *measures)
-    return observed.drop(PARTITION) if node.per_partition else observed
-
-
-def _watched(node: SourceNode) -> list[Watched]:
-    return watched(node.rows) if node.rows is not None else []
-
-
-def _never_null(node: SourceNode) -> list[Watched]:
-    """The fields in which every row should have a value."""
-    return [each for each in _watched(node) if each.may_not_be_null] if may_have_nulls(node) else []
-
-
-def _parsed_times(node: SourceNode) -> list[str]:
-    """Timestamp fields: the JSON reader takes a number there for seconds since 1970."""
-    if node.rows is None or not isinstance(node.factory, Files) or node.factory.format != "json":
-        return []
-    return [field.name for field in node.rows.fields if field.type in ("timestamp", "timestamp_ltz")][:_BITS]
-
-
-def _unless_broken(node: SourceNode) -> str:
-    """The beginning of a condition that leaves out rows which Spark could not read. Such a row has only its own column."""
-    broken = node.factory.column_of_broken_rows
-    return f"{quoted(broken)} is not null or " if broken else ""
-
-
-def _in_words(some: Sequence[Watched]) -> list[Sequence[Watched]]:
-    """The fields in groups, each with as many fields as a number has bits."""
-    return [some[k : k + _BITS] for k in range(0, len(some), _BITS)]
-
-
-def _bits(conditions: Sequence[str]) -> str:
-    """SQL for a number with a bit for each condition that holds in a row. A count per column would cost a visible part of a
-    batch."""
-    return " | ".join(f"cast(({condition}) as bigint) * {1 << k}L" for k, condition in enumerate(conditions))
-
-
 def _unioned(sources: Sequence[tuple[SourceNode, DataFrame]]) -> DataFrame:
     if len(sources) == 1:
         return sources[0][1]
@@ -343,120 +266,6 @@ def _checked(frame: DataFrame, index: int) -> DataFrame:
     return frame.where(own).selectExpr(f"{_column(index)}.*")
 
 
-@dataclass(frozen=True)
-class Observation:
-    """What a batch held from one source."""
-
-    rows: int
-    event_time: int | None
-    absent: tuple[str, ...] = ()
-    """Fields that no row has a value in."""
-    null: tuple[str, ...] = ()
-    """Fields that some row has no value in, though its class says that it always has one."""
-    early: tuple[str, ...] = ()
-    """Fields with times in early 1970: a sign of numbers in another unit."""
-    partitions: Mapping[str, int | None] | None = None
-    """Of a source whose watermark is held per partition: the highest event time of each partition that had rows."""
-
-
-def observations(
-    spark: SparkSession,
-    nodes: Sequence[SourceNode],
-    positions: Mapping[str, SourceState] = MappingProxyType({}),
-) -> dict[str, Observation]:
-    """Rows and highest event time per source, as the running batch observed them; call after its jobs. Without `positions`, the batch's
-    end, nothing is said of partitions.
-
-    A transform that reads its frame twice counts its rows twice; the highest event time is right all the same. Failed
-    tries of the batch count too: see `less`.
-    """
-    by_uid = {node.uid: node for node in nodes}
-    by_source: dict[str, Observation] = {}
-    for name, values in observed_metrics(spark).items():
-        if name.startswith(_OBSERVED):
-            uid = name.removeprefix(_OBSERVED)
-            node = by_uid[uid]
-            present, whole = (
-                [mask for each, mask in values.items() if each.startswith(kind)]
-                for kind in (_PRESENT, _WHOLE)
-            )
-            by_source[uid] = Observation(
-                int(values["rows"]),
-                values.get("event_time"),
-                _without(_watched(node), present),
-                _without(_never_null(node), whole),
-                tuple(
-                    name for k, name in enumerate(_parsed_times(node)) if (values.get(_EARLY) or 0) >> k & 1
-                ),
-                _of_partitions(spark, node, positions.get(uid), values),
-            )
-    return by_source
-
-
-def _of_partitions(
-    spark: SparkSession, node: SourceNode, position: SourceState | None, values: Mapping[str, Any]
-) -> dict[str, int | None] | None:
-    if not node.per_partition or position is None:
-        return None
-    names = node.factory.partitions(position.lines[0])
-    sketch = values.get(_PARTITIONS)
-    return {names[key]: time for key, time in values_by_key(spark, sketch, names).items()} if sketch else {}
-
-
-def check_times(observed: Mapping[str, Observation]) -> None:
-    """Refuses a batch with an event time that no clock shows: the watermark would go there, and every later row would be late."""
-    for uid, seen in observed.items():
-        if seen.event_time is not None and seen.event_time > _LAST_MOMENT:
-            seconds = seen.event_time // 1_000_000
-            raise IncompatibleError(
-                f"source {uid!r}: a row of the batch has an event time beyond the year 9999, {seconds} seconds since 1970, after which every "
-                "row would be late: if those are milliseconds or microseconds, make seconds of them where the time is made, as "
-                "timestamp_millis(column) does, or leave such rows out; no row was written"
-            )
-
-
-def early_times(observed: Mapping[str, Observation]) -> Iterator[tuple[str, str]]:
-    """Warnings, each with its matter, of times that are hardly any."""
-    for uid, seen in observed.items():
-        for name in seen.early:
-            sentence = (
-                f"source {uid!r}: rows have a time of early 1970 in {name!r}, as a small number has, since Spark takes numbers of "
-                "JSON for seconds since 1970: if they are numbers, declare the field as int"
-            )
-            yield f"source {uid}: early times in {name}", sentence
-
-
-def times_to_come(observed: Mapping[str, Observation], now: int, job: str) -> Iterator[tuple[str, str]]:
-    """Warnings, each with its matter, of event times that the clock is far from: the watermark goes there, and what comes until then is late."""
-    for uid, seen in observed.items():
-        if seen.event_time is not None and seen.event_time > now + _SOON:
-            time = datetime.fromtimestamp(seen.event_time // 1_000_000, UTC)
-            sentence = (
-                f"source {uid!r}: a row has the event time {time:%Y-%m-%d %H:%M}, which is still to come, and the watermark goes by it: rows with "
-                "true times will be late; correct the time where it is made, then take the watermark back with "
-                f"`stateflow restore {job} FILE --from latest --reset-watermark`"
-            )
-            yield f"source {uid}: times to come", sentence
-
-
-def _without(fields: Sequence[Watched], masks: Sequence[int | None]) -> tuple[str, ...]:
-    """The fields whose bit is not set."""
-    return tuple(
-        each.path
-        for some, mask in zip(_in_words(fields), masks, strict=False)
-        for k, each in enumerate(some)
-        if not (mask or 0) >> k & 1
-    )
-
-
-def less(observed: Mapping[str, Observation], counted: Mapping[str, Observation]) -> dict[str, Observation]:
-    """Spark's observations since `counted`. The highest event time is the same in every try of a batch."""
-    return {
-        uid: replace(of, rows=of.rows - counted[uid].rows) if uid in counted else of
-        for uid, of in observed.items()
-    }
-
-
 def with_lateness(node: SourceNode, frame: DataFrame, watermark: int | None) -> DataFrame:
     """Marks every row as it enters: is it at or behind the watermark?"""
     if node.event_time is None:
@@ -466,155 +275,6 @@ def with_lateness(node: SourceNode, frame: DataFrame, watermark: int | None) -> 
     at = F.expr(f"unix_micros(cast(`{node.event_time}` as timestamp))")
     # Without a time a row is not late.
     return frame.withColumn(LATE, F.coalesce(is_late(at, F.lit(watermark)), F.lit(False)))
-
-
-def watermark_of(
-    flow: Flow, sources: Mapping[str, SourceState], before: int | None, idle_after: int
-) -> int | None:
-    """The watermark of the next batch: the lowest among the sources that are not idle. It never goes back. The source that had rows last is
-    never idle.
-    """
-    marks = _marks(flow, sources, idle_after)
-    if not marks or None in marks.values():
-        return before
-    lowest = min(mark for mark in marks.values() if mark is not None)
-    return lowest if before is None else max(before, lowest)
-
-
-class Holder(NamedTuple):
-    """What holds the watermark back."""
-
-    source: str
-    since: int
-    """When it last had rows."""
-    partition: str = ""
-    """The partition of the source, if it is only that."""
-
-
-def holder_of(flow: Flow, sources: Mapping[str, SourceState], idle_after: int) -> Holder | None:
-    """What holds the watermark back: the lowest of the sources that are not idle, while another one had rows since and is ahead; or,
-    whenever it last had rows, its lowest partition, if the rows there would be late by the newest row of the source. A source whose
-    rows had no time yet holds it with every batch."""
-    marks = _marks(flow, sources, idle_after)
-    if not marks:
-        return None
-    uid = min(marks, key=lambda uid: (marks[uid] is not None, marks[uid] or 0))
-    lowest = marks[uid]
-    if uid not in sources or (active := sources[uid].active) is None:
-        return None
-    if held := _lowest_of_its_source(flow, uid, sources[uid], idle_after):
-        return held
-    passed = [
-        other
-        for other, mark in marks.items()
-        if mark is not None
-        and (lowest is None or mark > lowest)
-        and (sources[other].active or 0) > (active - 1 if lowest is None else active)
-    ]
-    return Holder(uid, active) if passed else None
-
-
-def _lowest_of_its_source(flow: Flow, uid: str, state: SourceState, idle_after: int) -> Holder | None:
-    node = next(node for node in flow.sources if node.uid == uid)
-    if not node.per_partition or state.event_time is None or node.watermark is None:
-        return None
-    name = lowest_partition(state.partitions, idle_after)
-    if name is None:
-        return None
-    own = state.partitions[name]
-    if own.event_time is None or own.active is None or own.event_time >= state.event_time - node.watermark:
-        return None
-    return Holder(uid, own.active, name)
-
-
-def _marks(flow: Flow, sources: Mapping[str, SourceState], idle_after: int) -> dict[str, int | None]:
-    """How far event time is in each source that is not idle; None for one that had no rows yet."""
-    marks: dict[str, int | None] = {}
-    timed = [node for node in flow.sources if node.event_time is not None]
-    last = max(
-        (
-            s.active
-            for node in timed
-            if (s := sources.get(node.uid)) and s.event_time is not None and s.active
-        ),
-        default=None,
-    )
-    for node in timed:
-        state = sources.get(node.uid)
-        if state is None or node.watermark is None:
-            marks[node.uid] = None
-            continue
-        had_rows_last = state.event_time is not None and state.active == last
-        if had_rows_last or not is_idle(state.silent, idle_after):
-            reached = _reached(node, state, idle_after)
-            marks[node.uid] = None if reached is None else reached - node.watermark
-    return marks
-
-
-def _reached(node: SourceNode, state: SourceState, idle_after: int) -> int | None:
-    """How far event time is in a source. Of a record from before the pipeline said `per_partition` no partition is known."""
-    name = lowest_partition(state.partitions, idle_after) if node.per_partition else None
-    return state.event_time if name is None else state.partitions[name].event_time
-
-
-def advanced(
-    sources: Mapping[str, SourceState],
-    observed: Mapping[str, Observation],
-    now: int,
-    waiting: Collection[str] = (),
-    *,
-    before: Mapping[str, SourceState] = MappingProxyType({}),
-    looked: Mapping[str, int] = MappingProxyType({}),
-    cutting: Collection[str] = (),
-) -> dict[str, SourceState]:
-    """Source states with the event times, the activity and the silence of this batch. `waiting`: sources of which it was to take nothing: they
-    are not idle. If they were, the watermark could pass the rows that wait. `before`: the sources before the batch. `looked`: until when
-    it has looked into each source that it has read. `cutting`: sources that may end a batch where more follows.
-    """
-    out: dict[str, SourceState] = {}
-    for uid, state in sources.items():
-        observation, until = observed.get(uid), looked.get(uid)
-        if observation is not None and observation.rows:
-            times = [t for t in (state.event_time, observation.event_time) if t is not None]
-            out[uid] = msgspec.structs.replace(
-                state,
-                event_time=max(times, default=None),
-                active=now,
-                partitions=_partitions_after(state, before.get(uid), observation, now, until),
-                looked=max((at for at in (state.looked, until) if at is not None), default=None),
-                silent=0,
-            )
-        elif uid in waiting:
-            awake = kept_awake(state.partitions, now)
-            out[uid] = msgspec.structs.replace(state, active=now, partitions=awake, silent=0)
-        elif until is not None and is_read_through(state, before.get(uid), cuts_batches=uid in cutting):
-            out[uid] = quiet_until(state, until)
-        else:
-            out[uid] = state
-    return out
-
-
-def _partitions_after(
-    state: SourceState, before: SourceState | None, observation: Observation, now: int, until: int | None
-) -> dict[str, PartitionTime]:
-    if observation.partitions is None:
-        return {}
-    ends = parse(state.lines[0])
-    begins = parse(before.lines[0]) if before is not None and before.lines[0] != NOTHING else {}
-    unmoved = {partition for partition, end in ends.items() if begins.get(partition) == end}
-    return advanced_partitions(
-        state.partitions,
-        observation.partitions,
-        {_named(partition) for partition in ends},
-        now,
-        read_through={_named(partition) for partition in unmoved},
-        gained=gained_by(state, until),
-    )
-
-
-def _named(partition: tuple[str, int]) -> str:
-    topic, number = partition
-    return f"{topic}/{number}"
 
 
 def unioned(frames: Sequence[DataFrame]) -> DataFrame:
