@@ -112,9 +112,10 @@ class TestWhatIsInIt:
         root, target = MemoryStore("root"), MemoryStore("target")
         known = {"orders/0": PartitionTime(900, 7), "orders/1": PartitionTime(None, 5)}
         record = checkpoint(root)
-        events = msgspec.structs.replace(record.sources["events"], partitions=known)
+        events = msgspec.structs.replace(record.sources["events"], partitions=known, looked=90, silent=7)
         native(root, msgspec.structs.replace(record, sources={"events": events}), target, tmp_path)
-        assert read_savepoint(target).record.sources["events"].partitions == known
+        copied = read_savepoint(target).record.sources["events"]
+        assert (copied.partitions, copied.looked, copied.silent) == (known, 90, 7)
 
     def test_a_record_without_files_is_a_savepoint_too(self, tmp_path: Path) -> None:
         root, target = MemoryStore("root"), MemoryStore("target")
