@@ -8,9 +8,9 @@ from pathlib import Path
 
 import xxhash
 
-from stateflow.errors import CorruptError, NotFoundError
+from stateflow.errors import CorruptError
 from stateflow.format.records import FileRef
-from stateflow.storage.store import PIECE, Store
+from stateflow.storage.store import PIECE, Store, nothing_to_upload
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def checksum(local: Path) -> tuple[int, str]:
 def upload_file(store: Store, path: str, local: Path, name: str) -> FileRef:
     """Uploads `local` under the unique `path` and describes it. The file must never be written to again."""
     if not local.is_file():
-        raise NotFoundError(f"{local} does not exist: it cannot be uploaded to {path} in {store.url}")
+        raise nothing_to_upload(local, path, store.url)
     computed = digests(local)
     store.upload(local, path)
     return FileRef(name=name, size=computed.size, xxh3=computed.xxh3, path=path, sha256=computed.sha256)

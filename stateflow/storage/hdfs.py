@@ -33,6 +33,8 @@ from stateflow.storage.store import (
     checked_folder,
     checked_path,
     checked_prefix,
+    not_saved,
+    nothing_to_upload,
 )
 from stateflow.storage.webhdfs import HdfsAnswerError, UnheardError, WebHdfs
 
@@ -164,7 +166,7 @@ class HdfsStore:
     def upload(self, source: Path, path: str) -> None:
         self._at(path)
         if not source.is_file():
-            raise NotFoundError(f"{source} does not exist: it cannot be uploaded to {path} in {self.url}")
+            raise nothing_to_upload(source, path, self.url)
 
         def send() -> None:
             with source.open("rb") as file:
@@ -180,7 +182,10 @@ class HdfsStore:
                     size = 0
                     for piece in self._pieces(path, status, 0, status.length):
                         size += len(piece)
-                        self._save(file, piece, path, target)
+                        try:
+                            file.write(piece)
+                        except OSError as error:
+                            raise not_saved(path, target, error) from error
                 if errors.gone:
                     raise self._missing(path)
                 if size != status.length:
@@ -361,14 +366,6 @@ class HdfsStore:
 
     def _bytes(self, path: str, status: _Status, start: int, length: int) -> bytes:
         return b"".join(self._pieces(path, status, start, length))
-
-    def _save(self, file: BinaryIO, piece: bytes, path: str, target: Path) -> None:
-        try:
-            file.write(piece)
-        except OSError as error:
-            raise UnavailableError(
-                f"{path} could not be saved to {target.parent} ({error.strerror}): free space there"
-            ) from error
 
     def _delete(self, path: str) -> None:
         with self._errors("delete", path):

@@ -39,6 +39,7 @@ from stateflow.storage.store import (
     checked_folder,
     checked_path,
     checked_prefix,
+    nothing_to_upload,
 )
 
 _TRIES = 100
@@ -124,10 +125,10 @@ class LocalStore:
             try:
                 descriptor = os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             except (FileNotFoundError, NotADirectoryError):
-                raise _no_upload(source, path, self.url) from None
+                raise nothing_to_upload(source, path, self.url) from None
             with FileIO(descriptor, "rb") as file:
                 if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                    raise _no_upload(source, path, self.url)
+                    raise nothing_to_upload(source, path, self.url)
 
                 def link(name: str, folder: int) -> None:
                     if source.is_symlink():
@@ -533,10 +534,6 @@ def link_file(source: Path, target: Path) -> None:
 
 def _names(folder: str) -> list[str]:
     return [name for name in folder.split("/") if name]
-
-
-def _no_upload(source: Path, path: str, url: str) -> NotFoundError:
-    return NotFoundError(f"{source} does not exist: it cannot be uploaded to {path} in {url}")
 
 
 def _walk(descriptor: int, folder: str, stem: str, unfinished: bool) -> Iterator[Entry]:

@@ -16,7 +16,14 @@ from pathlib import Path
 from typing import Literal
 
 from stateflow.errors import NotFoundError
-from stateflow.storage.store import Entry, ExistsError, checked_folder, checked_path, checked_prefix
+from stateflow.storage.store import (
+    Entry,
+    ExistsError,
+    checked_folder,
+    checked_path,
+    checked_prefix,
+    nothing_to_upload,
+)
 
 Verb = Literal["read", "range", "create", "put", "upload", "download", "copy", "list", "delete"]
 
@@ -105,7 +112,7 @@ class MemoryStore:
 
     def upload(self, source: Path, path: str) -> None:
         if not source.is_file():
-            raise NotFoundError(f"{source} does not exist: it cannot be uploaded to {path} in {self.url}")
+            raise nothing_to_upload(source, path, self.url)
         self._store("upload", path, source.read_bytes())
 
     def download(self, path: str, target: Path) -> None:

@@ -8,8 +8,10 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial, wraps
 from pathlib import Path
@@ -31,6 +33,8 @@ from stateflow.storage.store import (
     checked_folder,
     checked_path,
     checked_prefix,
+    not_saved,
+    nothing_to_upload,
 )
 
 _log = logging.getLogger(__name__)
@@ -151,64 +155,47 @@ class ObjectStore:
     @_without_panics
     def read(self, path: str) -> bytes:
         key = self._key(path)
-        try:
+        with self._errors("read", path, missing=True):
             return obstore.get(self._store, key).bytes().to_bytes()
-        except FileNotFoundError as error:
-            raise self._missing(path, error) from None
-        except BaseError as error:
-            raise self._failed("read", path, error) from None
 
     @_without_panics
     def create(self, path: str, body: bytes) -> None:
         key = self._key(path)
-        try:
-            obstore.put(self._store, key, body, mode="create", use_multipart=False)
-        except AlreadyExistsError:
-            raise ExistsError(path) from None
-        except (FileNotFoundError, BaseError) as error:
-            raise self._failed("create", path, error) from None
+        with self._errors("create", path):
+            try:
+                obstore.put(self._store, key, body, mode="create", use_multipart=False)
+            except AlreadyExistsError:
+                raise ExistsError(path) from None
 
     @_without_panics
     def put(self, path: str, body: bytes) -> None:
         key = self._key(path)
-        try:
+        with self._errors("write", path):
             obstore.put(self._store, key, body, use_multipart=False)
-        except (FileNotFoundError, BaseError) as error:
-            raise self._failed("write", path, error) from None
 
     @_without_panics
     def upload(self, source: Path, path: str) -> None:
         key = self._key(path)
         if not source.is_file():
-            raise NotFoundError(f"{source} does not exist: it cannot be uploaded to {path} in {self.url}")
-        try:
+            raise nothing_to_upload(source, path, self.url)
+        with self._errors("upload", path):
             obstore.put(self._store, key, source, chunk_size=_PART)
-        except (FileNotFoundError, BaseError) as error:
-            raise self._failed("upload", path, error) from None
 
     @_without_panics
     def download(self, path: str, target: Path) -> None:
         key = self._key(path)
-        try:
+        with self._errors("download", path, missing=True):
             chunks = obstore.get(self._store, key).stream(min_chunk_size=1 << 20)
-        except FileNotFoundError as error:
-            raise self._missing(path, error) from None
-        except BaseError as error:
-            raise self._failed("download", path, error) from None
         with target.open("xb") as file:
             try:
                 for chunk in chunks:
                     file.write(chunk)
-            except BaseError as error:
+            except BaseException as error:
                 target.unlink(missing_ok=True)
-                raise self._failed("download", path, error) from None
-            except OSError as error:
-                target.unlink(missing_ok=True)
-                raise UnavailableError(
-                    f"{path} could not be saved to {target.parent} ({error.strerror}): free space there"
-                ) from error
-            except BaseException:
-                target.unlink(missing_ok=True)
+                if isinstance(error, BaseError):
+                    raise self._failed("download", path, error) from None
+                if isinstance(error, OSError):
+                    raise not_saved(path, target, error) from error
                 raise
 
     @_without_panics
@@ -216,10 +203,8 @@ class ObjectStore:
         folder = checked_folder(prefix)
         self._check_process()
         base = f"{self._folder}{folder}"
-        try:
+        with self._errors("list", prefix):
             prefixes = obstore.list_with_delimiter(self._store, base or None)["common_prefixes"]
-        except (FileNotFoundError, BaseError) as error:
-            raise self._failed("list", prefix, error) from None
         return sorted(name[len(base) :].strip("/") for name in prefixes)
 
     @_without_panics
@@ -234,7 +219,7 @@ class ObjectStore:
         # Offsets are exclusive (inclusive on Azure), so the offset is the first name without its last letter.
         offset = start[:-1] if len(stem) > 1 and not self._unordered else None
         entries: list[Entry] = []
-        try:
+        with self._errors("list", prefix):
             for page in obstore.list(self._store, base or None, offset=offset, chunk_size=_PAGE):
                 last = ""
                 for item in page:
@@ -243,8 +228,6 @@ class ObjectStore:
                         entries.append(Entry(last[len(self._folder) :], item["size"]))
                 if stem and not self._unordered and last > start and not last.startswith(start):
                     break
-        except (FileNotFoundError, BaseError) as error:
-            raise self._failed("list", prefix, error) from None
         entries.sort(key=lambda entry: entry.path)
         return entries
 
@@ -297,30 +280,21 @@ class ObjectStore:
         keys = [self._key(path) for path in paths]
         for start in range(0, len(keys), _PAGE):
             some = keys[start : start + _PAGE]
-            try:
-                obstore.delete(self._store, some)
-            except FileNotFoundError:
-                # S3 and Azure ignore a missing key. Google stops at it and leaves the rest.
-                for key in some:
-                    self._delete(key)
-            except BaseError as error:
-                raise self._failed("delete", some[0], error) from None
-
-    def _delete(self, key: str) -> None:
-        try:
-            obstore.delete(self._store, key)
-        except FileNotFoundError:
-            pass
-        except BaseError as error:
-            raise self._failed("delete", key, error) from None
+            with self._errors("delete", some[0]):
+                try:
+                    obstore.delete(self._store, some)
+                    continue
+                except FileNotFoundError:
+                    pass
+            # S3 and Azure ignore a missing key. Google stops at it and leaves the rest.
+            for key in some:
+                with self._errors("delete", key), suppress(FileNotFoundError):
+                    obstore.delete(self._store, key)
 
     def _size(self, key: str) -> int:
-        try:
+        with self._errors("read", key), suppress(FileNotFoundError):
             return obstore.head(self._store, key)["size"]
-        except FileNotFoundError:
-            return 0
-        except BaseError as error:
-            raise self._failed("read", key, error) from None
+        return 0
 
     def _await_copy(self, source: str, target: str) -> None:
         """Waits for a copy. Azure may answer before it is done, and until then the target is empty."""
@@ -377,12 +351,9 @@ class ObjectStore:
             chunks = (await obstore.get_async(self._store, source)).stream(min_chunk_size=_PART)
             await obstore.put_async(self._store, target, chunks, chunk_size=_PART)
 
-        try:
-            # A new thread has no event loop yet, so `asyncio.run` can start one.
-            with ThreadPoolExecutor(1) as pool:
-                pool.submit(lambda: asyncio.run(stream())).result()
-        except (FileNotFoundError, BaseError) as error:
-            raise self._failed("copy to", path, error) from None
+        # A new thread has no event loop yet, so `asyncio.run` can start one.
+        with self._errors("copy to", path), ThreadPoolExecutor(1) as pool:
+            pool.submit(lambda: asyncio.run(stream())).result()
 
     def _key(self, path: str) -> str:
         self._check_process()
@@ -397,6 +368,16 @@ class ObjectStore:
                 f"{self._url} cannot be used in this process: it was forked from one that had already "
                 "used an object store; start it with the multiprocessing method 'spawn'"
             )
+
+    @contextmanager
+    def _errors(self, verb: str, path: str, *, missing: bool = False) -> Iterator[None]:
+        """The client's errors as those of a store. `missing`: one for a missing object says that it is missing."""
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise (self._missing(path, error) if missing else self._failed(verb, path, error)) from None
+        except BaseError as error:
+            raise self._failed(verb, path, error) from None
 
     def _missing(self, path: str, error: Exception) -> StateflowError:
         # A missing bucket must not look like a missing job.
@@ -462,15 +443,13 @@ class _Redacted:
         return f"{first}: {code[1]}" if code else first
 
 
+@dataclass(frozen=True, slots=True)
 class _BucketRoot:
-    __slots__ = ("account", "bucket", "folder", "scheme", "url")
-
-    def __init__(self, url: str, scheme: str, bucket: str, folder: str, account: str = "") -> None:
-        self.url = url
-        self.scheme = scheme
-        self.bucket = bucket
-        self.folder = folder
-        self.account = account
+    url: str
+    scheme: str
+    bucket: str
+    folder: str
+    account: str
 
 
 def _parsed(url: str) -> _BucketRoot:

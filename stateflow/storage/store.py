@@ -31,6 +31,16 @@ class Entry:
     size: int
 
 
+def nothing_to_upload(source: Path, path: str, url: str) -> NotFoundError:
+    return NotFoundError(f"{source} does not exist: it cannot be uploaded to {path} in {url}")
+
+
+def not_saved(path: str, target: Path, error: OSError) -> UnavailableError:
+    return UnavailableError(
+        f"{path} could not be saved to {target.parent} ({error.strerror}): free space there"
+    )
+
+
 class ExistsError(Exception):
     """The store says that the path is taken. The caller has to read what is there, if anything."""
 
