@@ -360,9 +360,8 @@ class KeyedStream(GroupedRows, Steps, called="a keyed stream", comes="after .key
         """
         check_same_key(f"join {uid!r}", self, right)
         order = ordering_time(uid, right.stream, right.order_by)
-        expiry = None if ttl is None else ttl_of(ttl)
         declared = latest_join(
-            self._rows(uid), right._rows(uid), output, order=order, ttl=expiry, how=how, where=where
+            self._rows(uid), right._rows(uid), output, order=order, ttl=ttl_of(ttl), how=how, where=where
         )
         return _after(ready_node(queryable_as(declared, queryable), (self, right)))
 

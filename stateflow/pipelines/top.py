@@ -18,6 +18,7 @@ from stateflow.pipelines.ready.operators import (
     former_columns,
     stored_columns,
 )
+from stateflow.pipelines.ready.windows import at_least_one
 from stateflow.pipelines.rows.row_type import row_type
 from stateflow.state.columns.layout import ColumnLayout
 from stateflow.state.expiry.ttl import Ttl, ttl_of
@@ -30,6 +31,7 @@ class Top(ReadyOperator):
     """The first `n` rows of each key by the columns `by`."""
 
     kind: ClassVar[str] = "top"
+    operation: ClassVar[str] = OPERATION
 
     n: int = 0
     by: tuple[str, ...] = ()
@@ -46,10 +48,6 @@ class Top(ReadyOperator):
     def fixed(self) -> Mapping[str, str]:
         last = {"order_by of the key": listed(self.last_by)} if self.per else {}
         return {"n": str(self.n), "by": listed(self.by), "per": listed(self.per), **last}
-
-    @property
-    def operation(self) -> str:
-        return OPERATION
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -74,8 +72,7 @@ def top(
 ) -> Top:
     uid, rows = keyed.uid, keyed.known()
     where = f"operator {uid!r}"
-    if not isinstance(n, int) or isinstance(n, bool) or n < 1:
-        raise UsageError(f"{where}: the first {n!r} rows: give it a whole number of at least 1")
+    at_least_one(f"{where}: the first {n!r} rows", n)
     order, alike = _names(by), _names(per)
     if not order:
         raise UsageError(f"{where}: say what the list is ordered by, such as by='-revenue'")
@@ -92,8 +89,7 @@ def top(
             raise UsageError(f"{where}: {rows.name} has a column {name!r} already: {step}")
     kept = tuple(name for name in rows.names if name not in keyed.columns)
     state = {ROW_THERE: bool, **stored_columns(uid, rows, kept)}
-    expiry = None if ttl is None else ttl_of(ttl)
-    layout = ColumnLayout(state, by={PLACE: int}, ttl=expiry, renamed=former_columns(rows, kept))
+    layout = ColumnLayout(state, by={PLACE: int}, ttl=ttl_of(ttl), renamed=former_columns(rows, kept))
     output = row_type(f"{rows.ddl}, `{rank}` bigint, `{OPERATION}` string")
     changes = (*keyed.columns, *(alike or (rank,)))
     return Top(

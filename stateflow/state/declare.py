@@ -54,7 +54,7 @@ class Declaration:
         migrate: Migrate | None = None,
     ) -> None:
         """`namespace` is the type of the namespaces. A key has the state once per namespace: see `.at(namespace)`."""
-        self.expiry = ttl_of(ttl) if ttl is not None else None
+        self.expiry = ttl_of(ttl)
         self.ttl = self.expiry.micros if self.expiry is not None else None
         self.namespace = namespace
         self.queryable = queryable

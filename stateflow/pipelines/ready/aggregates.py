@@ -17,6 +17,7 @@ from stateflow.format.scalars import BY_TYPE, COLUMN_TYPES, FLOATS, INTEGERS
 from stateflow.names import OPTIONS, suggestion, with_options
 from stateflow.pipelines.code.signatures import takes
 from stateflow.pipelines.conditions.expression import Expression, condition_of, is_name
+from stateflow.pipelines.ready.windows import at_least_one
 from stateflow.pipelines.rows.row_type import Field, RowType, spark_type
 from stateflow.pipelines.rows.type_text import size_of
 from stateflow.state.values.serializers import serializer_for
@@ -155,19 +156,15 @@ def quantile(column: str, share: float, *, accuracy: float = 0.01, where: str = 
 def top_values(column: str, n: int, *, counts: bool = False, where: str = "") -> Aggregate:
     """The `n` most frequent values, the most frequent first; of those that are as frequent, the smallest. With `counts=True` each
     is a struct of `value` and `count`. All different values are kept."""
-    return Aggregate("top_values", column, where, limit=_at_least_one("top_values", n), counts=counts)
+    return Aggregate(
+        "top_values", column, where, limit=at_least_one(f"top_values: {n!r} values", n), counts=counts
+    )
 
 
 @with_options
 def collect(column: str, limit: int, *, where: str = "") -> Aggregate:
     """The first `limit` values by the key's `order_by`, as a list."""
-    return Aggregate("collect", column, where, limit=_at_least_one("collect", limit))
-
-
-def _at_least_one(aggregate: str, given: int) -> int:
-    if not isinstance(given, int) or isinstance(given, bool) or given < 1:
-        raise UsageError(f"{aggregate}: {given!r} values: give it a whole number of at least 1")
-    return given
+    return Aggregate("collect", column, where, limit=at_least_one(f"collect: {limit!r} values", limit))
 
 
 @with_options

@@ -104,7 +104,7 @@ def enrich(
         states={
             ANSWERS: ColumnLayout(
                 columns,
-                ttl=None if ttl is None else ttl_of(ttl),
+                ttl=ttl_of(ttl),
                 renamed={stored_answer(f.name): tuple(map(stored_answer, f.aliases)) for f in answered},
             )
         },

@@ -65,14 +65,15 @@ class Side:
 
     @property
     def needed(self) -> RowType:
-        kept = {*self.key, self.time, self.order, *(field.name for field in self.kept)}
-        fields = tuple(field for field in self.rows.fields if field.name in kept)
-        return RowType(self.rows.name, fields, self.rows.make, self.rows.typed)
+        return self.rows.only({*self.key, self.time, self.order, *(field.name for field in self.kept)})
 
 
 @dataclass(frozen=True)
 class JoinOperator(ReadyOperator):
     """The base of every join. `rows` is the type of the left input's rows."""
+
+    holds_back: ClassVar[str] = "rows"
+    waits_for_watermark: ClassVar[bool] = True
 
     left: Side
     right: Side
@@ -122,14 +123,6 @@ class JoinOperator(ReadyOperator):
             self.left.rows if LATE_LEFT in read else self.left.needed,
             self.right.rows if LATE_RIGHT in read else self.right.needed,
         )
-
-    @property
-    def holds_back(self) -> str:
-        return "rows"
-
-    @property
-    def waits_for_watermark(self) -> bool:
-        return True
 
     @property
     def puts_out_left(self) -> bool:
@@ -202,7 +195,7 @@ class AsofJoin(JoinOperator):
     """Whether a left row waits until the watermark has settled its right row."""
 
     @property
-    def waits_for_watermark(self) -> bool:
+    def waits_for_watermark(self) -> bool:  # type: ignore[override]
         return self.wait
 
     @property
@@ -216,6 +209,8 @@ class LatestJoin(JoinOperator):
     """Joins each left row with the newest right row that has come."""
 
     kind: ClassVar[str] = "latest-version join"
+    holds_back: ClassVar[str] = ""
+    waits_for_watermark: ClassVar[bool] = False
 
     @property
     def fixed(self) -> Mapping[str, str]:
@@ -225,14 +220,6 @@ class LatestJoin(JoinOperator):
     @property
     def sides(self) -> Mapping[str, RowType]:
         return {}
-
-    @property
-    def holds_back(self) -> str:
-        return ""
-
-    @property
-    def waits_for_watermark(self) -> bool:
-        return False
 
 
 @dataclass(frozen=True)

@@ -54,8 +54,7 @@ def latest(keyed: KeyedRows, *, time: str, queryable: str, ttl: str | timedelta 
         )
     name = checked_name("state", queryable) if queryable else NEWEST
     kept = tuple(column for column in rows.names if column not in keyed.columns)
-    expiry = None if ttl is None else ttl_of(ttl)
     columns = {ROW_THERE: bool, **stored_columns(uid, rows, kept)}
     former = former_columns(rows, kept)
-    layout = ColumnLayout(columns, ttl=expiry, queryable=bool(queryable), renamed=former)
+    layout = ColumnLayout(columns, ttl=ttl_of(ttl), queryable=bool(queryable), renamed=former)
     return Latest(uid, keyed.key(), rows, rows, {name: layout}, rows.names, keyed.columns, order, kept)

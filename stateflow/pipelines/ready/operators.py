@@ -58,6 +58,12 @@ class ReadyOperator(ColumnarOperator):
 
     kind: ClassVar[str] = ""
     """Its name in records and messages. It stays when the class gets another name."""
+    operation: ClassVar[str] = ""
+    """The output column that says whether a change is an upsert or a delete; empty when none is a delete."""
+    holds_back: ClassVar[str] = ""
+    """The rows that come out only when the watermark has passed their time, and without the time of their source; empty: none."""
+    waits_for_watermark: ClassVar[bool] = False
+    """Whether rows come out in the very batch whose watermark releases them."""
 
     uid: str
     key: tuple[tuple[str, str], ...]
@@ -87,11 +93,6 @@ class ReadyOperator(ColumnarOperator):
     def letters_have_all_columns(self) -> bool:
         """Whether its dead letters also have the columns that the operator itself does not need."""
         return False
-
-    @property
-    def operation(self) -> str:
-        """The output column that says whether a change is an upsert or a delete; empty when none is a delete."""
-        return ""
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -126,23 +127,11 @@ class ReadyOperator(ColumnarOperator):
         """The input columns that it needs; `read` are its outputs that have a reader."""
         if LATE in read or (DEAD_LETTERS in read and self.letters_have_all_columns):
             return self.rows
-        fields = tuple(field for field in self.rows.fields if field.name in self.reads)
-        return RowType(self.rows.name, fields, self.rows.make, self.rows.typed)
+        return self.rows.only(self.reads)
 
     def needed_of_each(self, read: Set[str]) -> tuple[RowType, ...]:
         """The same for each of its inputs."""
         return (self.needed(read),)
-
-    @property
-    def holds_back(self) -> str:
-        """The rows that come out only when the watermark has passed their time, and without the time of their source; empty:
-        none."""
-        return ""
-
-    @property
-    def waits_for_watermark(self) -> bool:
-        """Whether rows come out in the very batch whose watermark releases them."""
-        return False
 
 
 class Diverting(ReadyOperator):
@@ -182,6 +171,8 @@ class WindowAggregate(Diverting):
     """Aggregates per key and window of event time."""
 
     kind: ClassVar[str] = "window aggregate"
+    holds_back: ClassVar[str] = "windows"
+    waits_for_watermark: ClassVar[bool] = True
 
     aggregates: tuple[Aggregated, ...] = ()
     time: str = ""
@@ -208,14 +199,6 @@ class WindowAggregate(Diverting):
 
     def reads_as(self, option: str, before: str) -> bool:
         return waits_no_longer(option, before, self.lateness)
-
-    @property
-    def holds_back(self) -> str:
-        return "windows"
-
-    @property
-    def waits_for_watermark(self) -> bool:
-        return True
 
     @property
     def sides(self) -> Mapping[str, RowType]:
@@ -245,21 +228,17 @@ class Deduplicate(ReadyOperator):
         return option == "within" and before != NONE and self.within is not None
 
     @property
-    def holds_back(self) -> str:
+    def holds_back(self) -> str:  # type: ignore[override]
         # The last row of a group comes out when the group is over, long after its time.
-        return "rows" if self._waits and self.keep == "last" else ""
+        return "rows" if self.waits_for_watermark and self.keep == "last" else ""
 
     @property
-    def waits_for_watermark(self) -> bool:
-        return self._waits
-
-    @property
-    def _waits(self) -> bool:
+    def waits_for_watermark(self) -> bool:  # type: ignore[override]
         return "waiting" in self.states
 
     @property
     def sides(self) -> Mapping[str, RowType]:
-        return {LATE: self.rows} if self._waits else {}
+        return {LATE: self.rows} if self.waits_for_watermark else {}
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -311,14 +290,13 @@ def running_aggregate(
     check_on_error(uid, on_error)
     declared = _aggregated(keyed, aggregates)
     _check_output(keyed, out, declared, {})
-    expiry = None if ttl is None else _forgetting(uid, ttl, declared)
     return RunningAggregate(
         uid,
         keyed.key(),
         rows,
         out,
         {
-            "aggregates": ColumnLayout(_partials(uid, declared), ttl=expiry),
+            "aggregates": ColumnLayout(_partials(uid, declared), ttl=_forgetting(uid, ttl, declared)),
             **_distinct_states(declared, timed=False),
         },
         _reads(keyed, declared),
@@ -328,12 +306,12 @@ def running_aggregate(
     )
 
 
-def _forgetting(uid: str, given: Any, aggregates: tuple[Aggregated, ...]) -> Ttl:
+def _forgetting(uid: str, given: Any, aggregates: tuple[Aggregated, ...]) -> Ttl | None:
     if isinstance(given, Aggregate):
         raise UsageError(
             f"operator {uid!r}: ttl= is how long a key is known: give the aggregate another name"
         )
-    for each in aggregates:
+    for each in aggregates if given is not None else ():
         # Each value would be forgotten on its own, so long after it came first, and then count again.
         if each.value is not None:
             raise UsageError(

@@ -57,6 +57,8 @@ class WindowCode(Diverting):
     """A window operator that keeps rows and hands them to code."""
 
     kind: ClassVar[str] = "window code"
+    holds_back: ClassVar[str] = "windows"
+    waits_for_watermark: ClassVar[bool] = True
 
     inner: WindowAggregate | None = None
     """Keeps the rows of each window, encoded, as an aggregate would be kept."""
@@ -94,14 +96,6 @@ class WindowCode(Diverting):
 
     def reads_as(self, option: str, before: str) -> bool:
         return self.inner is not None and waits_no_longer(option, before, self.inner.lateness)
-
-    @property
-    def holds_back(self) -> str:
-        return "windows"
-
-    @property
-    def waits_for_watermark(self) -> bool:
-        return True
 
     @property
     def sides(self) -> Mapping[str, RowType]:

@@ -112,9 +112,13 @@ def session(gap: Duration) -> Window:
 @with_options
 def count_window(n: int) -> Window:
     """Windows of `n` rows of a key, in the order of event time; the next one begins behind them."""
+    return Counted(at_least_one(f"count_window({n!r})", n))
+
+
+def at_least_one(said: str, n: Any) -> int:
     if not isinstance(n, int) or isinstance(n, bool) or n < 1:
-        raise UsageError(f"count_window({n!r}): give it a whole number of at least 1")
-    return Counted(n)
+        raise UsageError(f"{said}: give it a whole number of at least 1")
+    return n
 
 
 def window_of(given: Any) -> Window:

@@ -66,6 +66,11 @@ class RowType:
         """By field: the value that stands for a null, without the fields that are left out."""
         return {f.name: f.default for f in self.fields if f.default is not None and f.name not in left_out}
 
+    def only(self, names: Collection[str]) -> RowType:
+        """The rows with these columns alone."""
+        fields = tuple(field for field in self.fields if field.name in names)
+        return RowType(self.name, fields, self.make, self.typed)
+
     def field(self, name: str) -> Field | None:
         return next((f for f in self.fields if f.name == name), None)
 

@@ -114,5 +114,4 @@ def columns(
 ) -> ColumnLayout:
     """A state of `process_arrow`: `sf.columns({"total": float}, by={"product": str}, ttl="7 days")`. With `queryable=True`
     `stateflow serve` answers from it."""
-    expiry = ttl_of(ttl) if ttl is not None else None
-    return ColumnLayout(dict(values or {}), dict(by or {}), timed, tuple(aliases), expiry, queryable)
+    return ColumnLayout(dict(values or {}), dict(by or {}), timed, tuple(aliases), ttl_of(ttl), queryable)

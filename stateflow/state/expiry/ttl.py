@@ -58,9 +58,9 @@ def ttl(
     return Ttl(length, renew, time, existing == "from now")
 
 
-def ttl_of(given: str | timedelta | Ttl) -> Ttl:
+def ttl_of(given: str | timedelta | Ttl | None) -> Ttl | None:
     """What a declaration's `ttl=` means."""
-    return given if isinstance(given, Ttl) else ttl(given)
+    return given if given is None or isinstance(given, Ttl) else ttl(given)
 
 
 def ttl_fields(ttl: Ttl | None) -> dict[str, Any]:
