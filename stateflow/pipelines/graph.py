@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from stateflow.errors import UsageError
 from stateflow.format.layout import checked_name
@@ -25,6 +25,9 @@ from stateflow.pipelines.sink_kinds import DELTA_APPEND, SinkKind
 class Node:
     """A step of the graph; inputs are outputs of earlier nodes."""
 
+    kind: ClassVar[str] = ""
+    """source, operator, sink; empty for a step that has no uid of the user's."""
+
     uid: str
     inputs: tuple[NodeRows, ...] = ()
 
@@ -33,14 +36,11 @@ class Node:
         """For messages: steps of several kinds may have one uid."""
         return f"{self.kind} {self.uid!r}" if self.kind else self.uid
 
-    @property
-    def kind(self) -> str:
-        """source, operator, sink; empty for a step that has no uid of the user's."""
-        return ""
-
 
 @dataclass(frozen=True, eq=False)
 class SourceNode(Node):
+    kind: ClassVar[str] = "source"
+
     factory: Input = field(kw_only=True)
     rows: RowType | None = None
     event_time: str | None = None
@@ -49,10 +49,6 @@ class SourceNode(Node):
     per_partition: bool = False
     """Whether the newest event time is that of the partition that is furthest behind."""
     late: Output[Any] | None = None
-
-    @property
-    def kind(self) -> str:
-        return "source"
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +73,8 @@ class StateFeed:
 class KeyedNode(Node):
     """An operator; `keyed` repeats how each input is keyed, by no column at all in `process_partition`."""
 
+    kind: ClassVar[str] = "operator"
+
     keyed: tuple[GroupedRows, ...] = ()
     process: Callable[[], Process[Any]] | None = None
     process_type: type[Process[Any]] | None = None
@@ -98,10 +96,6 @@ class KeyedNode(Node):
     """The feeds of its states, by the name of the output that each is."""
 
     @property
-    def kind(self) -> str:
-        return "operator"
-
-    @property
     def outputs(self) -> dict[str, RowType | None]:
         """The rows of all outputs: the main one, those to the side, and the feeds."""
         return {MAIN: self.output, **self.sides, **{name: feed.rows for name, feed in self.feeds.items()}}
@@ -113,13 +107,11 @@ class KeyedNode(Node):
 
 @dataclass(frozen=True, eq=False)
 class SinkNode(Node):
+    kind: ClassVar[str] = "sink"
+
     target: Any = None
     sink_kind: SinkKind = DELTA_APPEND
     options: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def kind(self) -> str:
-        return "sink"
 
     @property
     def mode(self) -> str:

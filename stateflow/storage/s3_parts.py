@@ -138,12 +138,12 @@ def signed(
     address = urlsplit(f"{keys.url}/{quote(key, safe='/~')}")
     digest = hashlib.sha256(body).hexdigest()
     stamp = now.strftime("%Y%m%dT%H%M%SZ")
-    told = {**headers, "host": address.netloc, "x-amz-content-sha256": digest, "x-amz-date": stamp}
+    signed_headers = {**headers, "host": address.netloc, "x-amz-content-sha256": digest, "x-amz-date": stamp}
     if keys.token:
-        told["x-amz-security-token"] = keys.token
-    names = ";".join(sorted(told))
+        signed_headers["x-amz-security-token"] = keys.token
+    names = ";".join(sorted(signed_headers))
     asked = "&".join(f"{quote(name, safe='~')}={quote(query[name], safe='~')}" for name in sorted(query))
-    lines = "".join(f"{name}:{told[name]}\n" for name in sorted(told))
+    lines = "".join(f"{name}:{signed_headers[name]}\n" for name in sorted(signed_headers))
     request = "\n".join((method, address.path, asked, lines, names, digest))
     scope = f"{stamp[:8]}/{keys.region}/s3/aws4_request"
     text = "\n".join(("AWS4-HMAC-SHA256", stamp, scope, hashlib.sha256(request.encode()).hexdigest()))
@@ -151,10 +151,10 @@ def signed(
     for word in scope.split("/"):
         secret = hmac.digest(secret, word.encode(), "sha256")
     signature = hmac.new(secret, text.encode(), "sha256").hexdigest()
-    told["authorization"] = (
+    signed_headers["authorization"] = (
         f"AWS4-HMAC-SHA256 Credential={keys.access}/{scope}, SignedHeaders={names}, Signature={signature}"
     )
-    return f"{address.scheme}://{address.netloc}{address.path}?{asked}", told
+    return f"{address.scheme}://{address.netloc}{address.path}?{asked}", signed_headers
 
 
 def _sent(
@@ -168,11 +168,14 @@ def _sent(
     """The answer. Each of these requests may be sent again."""
     said = ""
     for _ in range(_TRIES):
-        url, told = signed(
+        url, signed_headers = signed(
             keys, method, key, query, headers or {}, body, datetime.fromtimestamp(keys.clock(), UTC)
         )
         request = urllib.request.Request(
-            url, data=body or None, method=method, headers={**told, "content-type": "application/xml"}
+            url,
+            data=body or None,
+            method=method,
+            headers={**signed_headers, "content-type": "application/xml"},
         )
         try:
             with urllib.request.urlopen(request, timeout=_PATIENCE) as answer:

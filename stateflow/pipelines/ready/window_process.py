@@ -63,7 +63,7 @@ class WindowCode(Diverting):
     inner: WindowAggregate | None = None
     """Keeps the rows of each window, encoded, as an aggregate would be kept."""
     code: type[WindowProcess[Any, Any, Any]] = WindowProcess
-    given: RowType | None = None
+    code_rows: RowType | None = None
     """The rows that the code gets."""
     order: tuple[str, ...] = ()
     on_error: str = "fail"
@@ -82,7 +82,7 @@ class WindowCode(Diverting):
     @property
     def renamed(self) -> Mapping[str, tuple[str, ...]]:
         # The class of the source's rows may say it, or the class that the code gets.
-        given = {field.name: field.aliases for field in self.given.fields} if self.given else {}
+        given = {field.name: field.aliases for field in self.code_rows.fields} if self.code_rows else {}
         return {field.name: (*field.aliases, *given.get(field.name, ())) for field in self.kept}
 
     @property

@@ -157,9 +157,11 @@ class _OneSide:
         for entry in self._files.sst(ref).entries(self._begin, self._end):
             yield entry.key, number, self._files.ingested(live, entry), entry.value
 
-    def latest(self, key: bytes, told: Sequence[tuple[int, bytes | None]]) -> tuple[int, bytes | None] | None:
+    def latest(
+        self, key: bytes, entries: Sequence[tuple[int, bytes | None]]
+    ) -> tuple[int, bytes | None] | None:
         """The latest of what its own files say of a key, ranges included."""
-        best = max(told, key=itemgetter(0), default=None)
+        best = max(entries, key=itemgetter(0), default=None)
         for range_ in self.deleted:
             if range_.begin <= key < range_.end and (best is None or range_.sequence > best[0]):
                 best = range_.sequence, None
@@ -186,9 +188,9 @@ class _OneSide:
 
 def _merged(before: _OneSide, after: _OneSide, every: bool) -> Iterator[Difference]:
     both = heapq.merge(before.entries(_BEFORE), after.entries(_AFTER), key=itemgetter(0))
-    for key, told in groupby(both, key=itemgetter(0)):
+    for key, entries in groupby(both, key=itemgetter(0)):
         by_side: tuple[list[tuple[int, bytes | None]], list[tuple[int, bytes | None]]] = ([], [])
-        for _, number, sequence, value in told:
+        for _, number, sequence, value in entries:
             by_side[number].append((sequence, value))
         one, other = before.latest(key, by_side[_BEFORE]), after.latest(key, by_side[_AFTER])
         if not every and one is not None and other is not None and one[1] == other[1]:

@@ -27,7 +27,7 @@ _MAPPED = 1 << 20
 """A file from this size on is mapped, which takes a descriptor; a smaller one is read."""
 
 Identity = tuple[object, ...]
-Told = Callable[[FileRef, bytes, bytes], tuple[Iterable[FileEntry], Sequence[DeletedRange]]]
+Contents = Callable[[FileRef, bytes, bytes], tuple[Iterable[FileEntry], Sequence[DeletedRange]]]
 """What a file says of the keys from one to another, exclusive."""
 
 
@@ -44,7 +44,7 @@ class StateFiles:
     def __init__(self, store_of: Callable[[str], Store], cache: FileCache) -> None:
         """`store_of` opens the store of a `FileRef.base`."""
         self.store_of, self.cache = store_of, cache
-        self._told: dict[tuple[Identity, bytes, bytes], tuple[FileEntry, ...]] = {}
+        self._entries: dict[tuple[Identity, bytes, bytes], tuple[FileEntry, ...]] = {}
         self._ranges: dict[Identity, tuple[DeletedRange, ...]] = {}
         self._manifests: dict[Identity, list[LiveFile]] = {}
         self._memory: dict[Identity, MemoryBackend] = {}
@@ -99,22 +99,24 @@ class StateFiles:
                 f"a shard lacks its file {error.args[0]}: run `stateflow verify` and restore an intact checkpoint"
             ) from None
 
-    def told(
+    def contents(
         self, ref: FileRef, begin: bytes, end: bytes
     ) -> tuple[Sequence[FileEntry], Sequence[DeletedRange]]:
         """What a file says of the keys from `begin` to `end`, exclusive."""
         own = identity(ref)
         with self._lock:
-            entries, ranges = self._told.get((own, begin, end)), self._ranges.get(own)
+            entries, ranges = self._entries.get((own, begin, end)), self._ranges.get(own)
         if entries is None or ranges is None:
             file = self.sst(ref)
             ranges = tuple(file.deleted_ranges())
             entries = tuple(file.entries(begin, end))
             with self._lock:
-                self._told[own, begin, end], self._ranges[own] = entries, ranges
+                self._entries[own, begin, end], self._ranges[own] = entries, ranges
         return entries, ranges
 
-    def entries(self, shard: Shard, begin: bytes, end: bytes, told: Told) -> Iterator[tuple[bytes, bytes]]:
+    def entries(
+        self, shard: Shard, begin: bytes, end: bytes, contents: Contents
+    ) -> Iterator[tuple[bytes, bytes]]:
         """What a shard holds from `begin` to `end`, exclusive, in key order: of each key the newest entry that no later deletion hides."""
         if shard.backend == "memory":
             yield from self.memory(shard).scan(begin, end)
@@ -128,7 +130,7 @@ class StateFiles:
         for ref, live in self.live(shard):
             if not live.spans(begin, end):
                 continue
-            entries, ranges = told(ref, begin, end)
+            entries, ranges = contents(ref, begin, end)
             deleted += ranges
             for entry in entries:
                 sequence = self.ingested(live, entry)
@@ -186,7 +188,7 @@ class ShardFiles:
 
     def scan(self, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """In key order, from `begin` to `end`, exclusive."""
-        return self.files.entries(self.shard, begin, end, self.files.told)
+        return self.files.entries(self.shard, begin, end, self.files.contents)
 
     def close(self) -> None:
         """Nothing is open."""

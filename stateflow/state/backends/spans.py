@@ -44,13 +44,13 @@ class Held:
 
 def coalesced(spans: Iterable[Span], gap: int) -> list[Span]:
     """The spans in order, those with at most `gap` bytes between them as one."""
-    united: list[Span] = []
+    joined: list[Span] = []
     for begin, end in sorted(spans):
-        if united and begin <= united[-1][1] + gap:
-            united[-1] = (united[-1][0], max(end, united[-1][1]))
+        if joined and begin <= joined[-1][1] + gap:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
         else:
-            united.append((begin, end))
-    return united
+            joined.append((begin, end))
+    return joined
 
 
 def pieces(span: Span, size: int) -> list[Span]:

@@ -23,7 +23,7 @@ class Shares:
     def __init__(self, state_id: int, known: Iterable[ExpiryShare] = ()) -> None:
         self._state_id = state_id
         self.ranges = sorted((s for s in known if s.state == state_id), key=lambda s: s.first)
-        """In the order of time, and apart from each other."""
+        """In the order of time, and separate from each other."""
 
     def add(self, due: int, entries: int, size: int) -> None:
         """Counts entries that are named by blocks of this due time, and their bytes."""
@@ -55,15 +55,15 @@ class Shares:
 
     def join(self, other: ExpiryShare) -> None:
         """Takes up a range of another shard, together with those that it overlaps."""
-        apart = [s for s in self.ranges if s.last < other.first or s.first > other.last]
-        together = [other, *(s for s in self.ranges if s not in apart)]
-        self.ranges = sorted([*apart, _together(together)], key=lambda s: s.first)
+        separate = [s for s in self.ranges if s.last < other.first or s.first > other.last]
+        together = [other, *(s for s in self.ranges if s not in separate)]
+        self.ranges = sorted([*separate, _together(together)], key=lambda s: s.first)
         self._shorten()
 
     def _shorten(self) -> None:
         """Puts the two neighbours together that have the fewest entries, if there are too many ranges."""
         while len(self.ranges) > RANGES:
-            # Entries whose time has not begun stay apart.
+            # Entries whose time has not begun stay separate.
             ends = len(self.ranges) - (self.ranges[-1].last >= END_OF_TIME)
             at = min(range(ends - 1), key=lambda i: self.ranges[i].entries + self.ranges[i + 1].entries)
             self.ranges[at : at + 2] = [_together(self.ranges[at : at + 2])]

@@ -38,15 +38,15 @@ class CodePerWindow(ColumnarOperator):
     """Hands the windows that `inner` puts out to user code."""
 
     def __init__(self, declared: WindowCode, inner: ColumnarOperator) -> None:
-        assert declared.given is not None
+        assert declared.code_rows is not None
         self.states = inner.states
         self.waits = inner.waits
         self._inner = inner
         self._declared = declared
         self._diverts = declared.diverts
         self._code = declared.code()
-        self._fields = declared.given.fields
-        self._make = declared.given.make
+        self._fields = declared.code_rows.fields
+        self._make = declared.code_rows.make
         self._order = [(by.removeprefix("-"), by.startswith("-")) for by in declared.order]
         self._kept = declared.kept
         self._renamed = declared.renamed
