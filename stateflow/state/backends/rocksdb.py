@@ -35,9 +35,8 @@ from stateflow.state.backends.corruption import translated
 from stateflow.state.backends.disk_reads import DiskReads
 from stateflow.state.backends.key_index import KeyIndex
 from stateflow.state.backends.partial_tables import PartialTables
-from stateflow.state.backends.prefixes import under
 from stateflow.state.backends.rocksdb_options import RocksOptions, database_options
-from stateflow.state.backends.rocksdb_scans import FEW, Repair, merged, swept
+from stateflow.state.backends.rocksdb_scans import FEW, Repair, merged, swept, under
 
 NAME: Final = "rocksdb"
 

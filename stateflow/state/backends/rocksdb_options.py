@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from rocksdict import (
     BlockBasedIndexType,
     BlockBasedOptions,
+    Cache,
     ChecksumType,
     DBCompactionStyle,
     DBCompressionType,
@@ -16,7 +18,6 @@ from rocksdict import (
 )
 
 from stateflow.errors import UsageError
-from stateflow.state.backends.block_cache import block_cache
 
 MIB = 1 << 20
 _LARGE = 1 << 30
@@ -156,3 +157,22 @@ def _universal(options: RocksOptions, stored_bytes: int) -> UniversalCompactOpti
     affordable = stored_bytes <= options.compaction_budget
     made.max_size_amplification_percent = 50 if affordable and options.preset != "write-heavy" else 100
     return made
+
+
+_lock = threading.Lock()
+_cache: Cache | None = None
+_capacity = 0
+
+
+def block_cache(capacity: int) -> Cache:
+    """The process's cache, made at least `capacity` bytes large. A shard is opened anew for every batch. Its blocks stay here between
+    openings, because RocksDB names them by the identity of the file, not of the opening."""
+    global _cache, _capacity
+    with _lock:
+        if _cache is None:
+            _cache = Cache(capacity)
+            _capacity = capacity
+        elif capacity > _capacity:
+            _cache.set_capacity(capacity)
+            _capacity = capacity
+        return _cache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from operator import itemgetter
 from typing import Any
@@ -107,3 +107,21 @@ def merged(
         if change[1] is not None:
             yield change  # type: ignore[misc]
         change = next(changed, None)
+
+
+def under(at: Any, begins: Sequence[bytes]) -> Iterator[list[tuple[bytes, bytes]]]:
+    """The entries under each prefix, by one iterator of RocksDB's, `at`; the prefixes are sorted, and none begins another."""
+    step, key_of, value_of, seek = at.next, at.key, at.value, at.seek
+    current: bytes | None = b""
+    for begin in begins:
+        if current is not None and current < begin:
+            seek(begin)
+            current = key_of()
+        entries = []
+        while current is not None and current.startswith(begin):
+            entries.append((current, value_of()))
+            step()
+            current = key_of()
+        yield entries
+    # An iterator ends silently at a damaged block; its status reports it.
+    at.status()

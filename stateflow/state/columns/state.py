@@ -17,11 +17,10 @@ from stateflow.errors import CorruptError, StateTypeError, UsageError
 from stateflow.format.encoding import GROUP_WIDTH, split, split_timer, state_range, timer_range
 from stateflow.format.records import StateSchema
 from stateflow.state.backends.base import Backend
-from stateflow.state.columns.evolved import EvolvedColumnBytes
 from stateflow.state.columns.keys import EntryKeys, Key, SharedKeys, micros
 from stateflow.state.columns.order import inverse, taken
 from stateflow.state.expiry.index import Expiry
-from stateflow.state.values.arrow.column_values import ColumnBytes
+from stateflow.state.values.arrow.column_values import ColumnBytes, EvolvedColumnBytes
 from stateflow.state.values.expiries import expires, has_expired, live, plain, plain_value, stamped
 
 BLOCK = 100_000

@@ -15,11 +15,10 @@ from stateflow.errors import CorruptError, StateflowError, UnavailableError, Usa
 from stateflow.format.encoding import group_range, prefix
 from stateflow.format.records import Shard
 from stateflow.state.backends import rocksdb, rocksdb_options
-from stateflow.state.backends.block_cache import block_cache
 from stateflow.state.backends.choice import open_backend
 from stateflow.state.backends.corruption import translated
 from stateflow.state.backends.rocksdb import rocksdb_backend, rocksdb_reader
-from stateflow.state.backends.rocksdb_options import MIB, Preset, RocksOptions, reads_in_parts
+from stateflow.state.backends.rocksdb_options import MIB, Preset, RocksOptions, block_cache, reads_in_parts
 from stateflow.storage.files import inline
 
 Make = Callable[..., Any]

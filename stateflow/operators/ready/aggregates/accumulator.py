@@ -17,13 +17,12 @@ from stateflow.operators.ready.aggregates.combined_partials import given_parts
 from stateflow.operators.ready.aggregates.decimals import DecimalMean, DecimalSum
 from stateflow.operators.ready.aggregates.distinct import Seen, counted_before, counted_in
 from stateflow.operators.ready.aggregates.distinct_sketch import DistinctSketch
-from stateflow.operators.ready.aggregates.encoded_rows import EncodedRows
 from stateflow.operators.ready.aggregates.inputs import Inputs
 from stateflow.operators.ready.aggregates.kept_columns import restored
 from stateflow.operators.ready.aggregates.own import Own
 from stateflow.operators.ready.aggregates.partials import CountedRows, Kernel, kernel_of
 from stateflow.operators.ready.aggregates.quantiles import Quantile
-from stateflow.operators.ready.aggregates.row_frames import heading
+from stateflow.operators.ready.aggregates.row_frames import EncodedRows, heading
 from stateflow.operators.ready.grouping.failed_groups import FailedCode, FailedGroups, Failure, OverflowedSum
 from stateflow.operators.ready.grouping.groups import Groups, whole
 from stateflow.operators.ready.grouping.keys import columns_of

@@ -10,8 +10,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from stateflow.operators.ready.aggregates.partials import CountedRows, Parts
+from stateflow.operators.ready.grouping.groups import Groups
+from stateflow.operators.ready.grouping.packed import bytes_of, of_bytes
 
 Names = tuple[str, ...]
 _decode = msgspec.msgpack.Decoder(str).decode
@@ -68,3 +73,24 @@ def runs_of_rows(blobs: Sequence[bytes], today: Names) -> tuple[list[tuple[Names
 
 def _is_text(first: int) -> bool:
     return 0xA0 <= first <= 0xBF or 0xD9 <= first <= 0xDB
+
+
+class EncodedRows:
+    """Whole rows as the partial of an aggregate: the frames of a group, one after the other, behind those of their columns."""
+
+    def __init__(self, columns: bytes) -> None:
+        self._columns = pa.scalar(columns, pa.binary())
+
+    def create(self, values: CountedRows, groups: Groups) -> Parts:
+        order = np.argsort(values.ids, kind="stable")
+        lengths, raw = bytes_of(values.column.take(pa.array(order)))
+        sums = np.zeros(groups.size, dtype=np.int64)
+        np.add.at(sums, values.ids[order], lengths)
+        rows = of_bytes(raw, sums, groups.counts(values.ids) > 0)
+        return [pc.binary_join_element_wise(self._columns, rows, b"")]
+
+    def merge(self, one: Parts, other: Parts) -> Parts:
+        return [pc.binary_join_element_wise(one[0], other[0], b"", null_handling="skip")]
+
+    def result(self, parts: Parts) -> Any:
+        return parts[0]

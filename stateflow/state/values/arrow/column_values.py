@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stateflow.errors import UsageError
+from stateflow.format.records import StateSchema
 from stateflow.format.scalars import BY_NAME, FIXED_COLUMNS, SHORT_MASK
 from stateflow.state.keys.arrow_types import ARROW
 from stateflow.state.values.arrow.headers import BadEntryError, split
@@ -29,6 +30,7 @@ from stateflow.state.values.arrow.packed_rows import packed_rows
 from stateflow.state.values.arrow.shapes import OpaqueShape
 from stateflow.state.values.arrow.structured_values import StructuredValues
 from stateflow.state.values.arrow.typed import ByteValues, ValueColumn, Values
+from stateflow.state.values.evolution.versions import marked, todays_form
 from stateflow.state.values.schema_text import FieldText, OptionalText, ScalarText, StructText, read_columns
 from stateflow.state.values.serializers import EXPIRES, RAW_CODE, damaged
 
@@ -90,6 +92,25 @@ class ColumnBytes:
         if self._fixed is not None:
             return self._fixed.write(columns, count)
         return packed_rows(self._head, columns, count)
+
+
+class EvolvedColumnBytes(ColumnBytes):
+    """Of a state whose columns have changed since some of its values were written. Reads values of every schema that the record has,
+    and marks the values that it writes."""
+
+    def __init__(self, schema: StateSchema) -> None:
+        super().__init__(schema.value)
+        today = todays_form(schema)
+        assert today is not None
+        self._today, self._number = today, schema.version
+
+    def read(self, values: Sequence[bytes | None]) -> pa.Table:
+        today = self._today
+        return super().read([None if raw is None else today(raw) for raw in values])
+
+    def write(self, columns: Sequence[Any], count: int) -> list[bytes]:
+        number = self._number
+        return [marked(raw, number) for raw in super().write(columns, count)]
 
 
 class FixedLayout:
