@@ -460,7 +460,7 @@ def test_every_option_of_every_operator_is_in_the_table() -> None:
         "WindowAggregate": {"aggregates", "time", "window", "lateness", "emit", "on_error", "late"},
         "Deduplicate": {"time", "within", "keep", "kept"},
         "Top": {"n", "by", "per", "last_by", "rank", "kept"},
-        "Latest": {"order", "kept", "state"},
+        "Latest": {"order", "kept"},
         "IntervalJoin": {"left", "right", "filled", "function", "how", "condition", "least", "most"},
         "AsofJoin": {"left", "right", "filled", "function", "how", "condition", "keep", "wait"},
         "LatestJoin": {"left", "right", "filled", "function", "how", "condition"},
@@ -476,7 +476,7 @@ def test_every_option_of_every_operator_is_in_the_table() -> None:
             "late",
         },
         "Enrich": {"asking", "answered", "on_error"},
-        "WindowCode": {"inner", "code", "given", "order", "on_error", "kept"},
+        "WindowCode": {"inner", "code", "code_rows", "order", "on_error", "kept"},
     }
     assert {each.__name__: {f.name for f in fields(each)} - common for each in operators} == decided
 
