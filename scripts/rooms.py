@@ -90,7 +90,7 @@ ROOMS: Mapping[str, Room] = {
     ),
     "state/columns": Room(
         "state of columnar operators: many entries at once, as Arrow tables",
-        "format state/backends state/expiry state/keys state/values state/values/arrow state/values/evolution",
+        "format state/backends state/expiry state/keys state/values state/values/arrow",
         "state.py",
     ),
     "state": Room(
