@@ -106,7 +106,7 @@ def _watch_everything() -> None:
     _watch(claim, "claim_epoch", after="claimed")
     _watch(claim, "place_fence", after="fenced")
     _watch_sinks(carry_out)
-    _watch(batch.Batch, "_ended", before="ran", after="acked")
+    _watch(batch.Batch, "_take_acks", before="ran", after="acked")
     _watch(writer.Writer, "decide", before="prepared", after="decided")
     _watch(writer.Writer, "complete", before="delivered", after="completed")
     _watch(writer, "collect", before="collecting", after="collected")
