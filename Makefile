@@ -8,6 +8,7 @@ SEED ?=
 INPUTS ?=
 MINUTES ?=
 EACH ?=
+SERVERS := azurite hdfs iceberg browser postgres mysql
 AIRFLOW ?=
 SPARK ?=
 PART ?=
@@ -18,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(RUN) -m pytest -q --durations=15 -n 3 --dist loadfile --no-loadscope-reorder $(if $(SEED),--random-order-seed=$(SEED))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup release demo demo-check demo-spark test test-system test-airflow test-oldest-spark test-other-airflow lint format types bench bench-quick kill-long fuzz mistakes rules azurite hdfs iceberg browser postgres mysql screenshots compose-check docker-env lock sbom docs audit clean
+.PHONY: help setup release demo demo-check demo-spark test test-system test-all test-airflow test-oldest-spark test-other-airflow lint format types bench bench-quick kill-long fuzz mistakes rules azurite hdfs iceberg browser postgres mysql screenshots compose-check docker-env lock sbom docs audit clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -39,8 +40,11 @@ demo-spark: setup ## without Airflow, in a minute: a run, kill -9 and recovery o
 test: setup ## what anybody can run, in less than half an hour; TESTS=tests/state for a part, SEED=7 for a random order, SPARK=4.0 for an older Spark
 	@$(if $(SPARK),$(RUN) -m scripts.other_spark $(SPARK) $(TESTS),$(PYTEST) -m "not system" $(TESTS))
 
-test-system: setup azurite hdfs iceberg browser postgres mysql ## the rest: real Airflow, Kafka, clusters, Azure, HDFS, a browser, kills; TESTS, SEED
+test-system: setup $(SERVERS) ## the rest: real Airflow, Kafka, clusters, Azure, HDFS, a browser, kills; TESTS, SEED
 	@$(PYTEST) -m system $(TESTS)
+
+test-all: setup $(SERVERS) ## both of them in one run, as CI does: while some tests wait for servers, others compute; TESTS, SEED
+	@$(PYTEST) $(TESTS)
 
 test-airflow: setup ## all tests of Airflow, with the long ones that the others skip, about ten minutes
 	@STATEFLOW_LONG=1 $(RUN) -m pytest -q --durations=15 tests/airflow

@@ -65,37 +65,36 @@ case "$1" in
     test) echo "12 passed, 1 skipped, 3 deselected in 1.00s" ;;
     test-oldest-spark) echo "4 passed in 1.00s" ;;
     test-other-airflow) echo "2 passed in 1.00s" ;;
-    test-system) echo "$SYSTEM"; echo "make: that was it"; exit "$CODE" ;;
+    test-all) echo "$ALL"; echo "make: that was it"; exit "$CODE" ;;
 esac
 """
 
 
 @pytest.mark.parametrize(
-    ("system", "code", "last"),
+    ("everything", "code", "last"),
     [
-        ("5 passed in 9.00s", 0, "21 passed, 0 failed, 1 skipped"),
-        ("1 failed, 5 passed in 9.00s", 2, "21 passed, 1 failed, 1 skipped"),
-        ("5 passed in 9.00s", 3, "21 passed, 0 failed, 1 skipped"),
-        ("azurite: npm could not install it", 2, "16 passed, 1 failed, 1 skipped"),
+        ("17 passed, 1 skipped in 9.00s", 0, "21 passed, 0 failed, 1 skipped"),
+        ("1 failed, 17 passed, 1 skipped in 9.00s", 2, "21 passed, 1 failed, 1 skipped"),
+        ("17 passed, 1 skipped in 9.00s", 3, "21 passed, 0 failed, 1 skipped"),
+        ("azurite: npm could not install it", 2, "4 passed, 1 failed, 0 skipped"),
     ],
 )
-def test_ci_runs_both_in_one_random_order_and_its_last_line_sums_them(
-    system: str, code: int, last: str, tmp_path: Path
+def test_ci_runs_everything_in_one_random_order_and_its_last_line_sums_all_runs(
+    everything: str, code: int, last: str, tmp_path: Path
 ) -> None:
-    done, made = ci(tmp_path, SYSTEM=system, CODE=str(code))
+    done, made = ci(tmp_path, ALL=everything, CODE=str(code))
     assert bool(done.returncode) == bool(code), done.stderr
     assert done.stdout.splitlines()[-1] == last
-    *checks, quick, long, oldest = made
+    *checks, all_tests, oldest = made
     assert checks == ["lint", "types", "docs"]
-    seed = re.fullmatch(r"test SEED=(\d+)", quick)
+    seed = re.fullmatch(r"test-all SEED=(\d+)", all_tests)
     assert seed
-    assert long == f"test-system SEED={seed[1]}"
     assert oldest == f"test-oldest-spark SEED={seed[1]}"
     assert f"SEED={seed[1]}" in done.stdout
 
 
 def test_the_long_form_of_ci_tries_another_airflow_and_every_spark(tmp_path: Path) -> None:
-    done, made = ci(tmp_path, SYSTEM="5 passed in 9.00s", CODE="0", STATEFLOW_LONG="1")
+    done, made = ci(tmp_path, ALL="17 passed, 1 skipped in 9.00s", CODE="0", STATEFLOW_LONG="1")
     last = [target.rpartition(" SEED=")[0] for target in made[-3:]]
     assert last == ["test-other-airflow", "test SPARK=4.0", "test SPARK=4.1"]
     assert done.stdout.splitlines()[-1] == "47 passed, 0 failed, 3 skipped"
