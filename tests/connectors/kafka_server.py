@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+
+MARKERS_WITHIN = 5.0
+"""Seconds. A commit returns when the broker has decided it; that the partitions show it takes a moment more."""
 
 
 @dataclass(frozen=True)
@@ -56,15 +67,17 @@ class Topics:
                 TopicPartition(name, number, OFFSET_BEGINNING)
                 for number in consumer.list_topics(name, 10).topics[name].partitions
             ]
+            if isolation == "read_committed":
+                self._await_markers(places)
             consumer.assign(places)
-            ended = 0
-            while ended < len(places):
+            ended: set[int] = set()
+            while len(ended) < len(places):
                 message = consumer.poll(20)
                 assert message is not None, "the topic has an end that no reader comes to"
                 if message.error() is not None:
                     if message.error().code() != KafkaError._PARTITION_EOF:
                         raise KafkaException(message.error())
-                    ended += 1
+                    ended.add(message.partition())
                     continue
                 headers = {key: value.decode() for key, value in message.headers() or []}
                 one = Message(_text(message.key()), _text(message.value()), headers)
@@ -72,6 +85,22 @@ class Topics:
         finally:
             consumer.close()
         return [message for _, messages in sorted(found.items()) for message in messages]
+
+    def _await_markers(self, places: list[TopicPartition]) -> None:
+        """Until readers see the ends of all partitions; a transaction that stays open is waited for as long as a marker may take."""
+        until = time.monotonic() + MARKERS_WITHIN
+        while self._ends(places, IsolationLevel.READ_COMMITTED) != self._ends(
+            places, IsolationLevel.READ_UNCOMMITTED
+        ):
+            if time.monotonic() > until:
+                return
+            time.sleep(0.05)
+
+    def _ends(self, places: list[TopicPartition], isolation: IsolationLevel) -> list[int]:
+        wanted = {TopicPartition(place.topic, place.partition): OffsetSpec.latest() for place in places}
+        admin = self._admin
+        answers = admin.list_offsets(wanted, isolation_level=isolation, request_timeout=10)
+        return [answer.result(20).offset for answer in answers.values()]
 
     @property
     def _admin(self) -> AdminClient:
