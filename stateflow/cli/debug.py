@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TestArguments(Arguments):
+class WrittenTestArguments(Arguments):
     """The test that is to be written, if any."""
 
     test: Annotated[
@@ -82,7 +82,7 @@ def debug(
     at: Annotated[
         str, flag("--at", metavar="N|tag:NAME|TIME|latest", help="The checkpoint that the batch made.")
     ],
-    wanted: TestArguments,
+    wanted: WrittenTestArguments,
     spark: SparkArguments,
     job: PipelinesJob = None,
     no_stop: Annotated[

@@ -80,8 +80,8 @@ class HostedRun:
     since: float
     client: Connection
     pid: int = 0
-    stopped: bool = False
-    """Whether its client has told it to end."""
+    told_to_end: bool = False
+    """By its client."""
 
 
 class Application:
@@ -366,7 +366,7 @@ class Application:
                     if not done.is_set():
                         self._tell_zygote({"do": "end", "place": run.place})
                     return
-                run.stopped = True
+                run.told_to_end = True
                 self._signal(run, message["signal"])
 
         threading.Thread(target=listen, daemon=True).start()
@@ -386,7 +386,7 @@ class Application:
         """A run that was killed has a signal's number; a shell adds 128 to it."""
         if code == 0 and (self.folder / f"place-{run.place}" / BEGUN).exists():
             return {"exit": FAILED, "says": f"the run of {run.job} {ENDED_ITSELF}"}
-        if self._moving and not run.stopped and code in (0, -signal.SIGTERM):
+        if self._moving and not run.told_to_end and code in (0, -signal.SIGTERM):
             return {"again": True}
         if code == UNSERVED:
             why = self.folder / f"place-{run.place}" / "unserved"

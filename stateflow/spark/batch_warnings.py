@@ -32,14 +32,14 @@ class BatchWarnings:
     def __post_init__(self) -> None:
         self._absent = AbsentColumns(self.spark, self.inputs, self.warnings.add)
 
-    def look(
+    def warn_or_refuse(
         self,
         batch: Batch,
         observed: Mapping[str, Observation],
         positions: Mapping[str, SourceState],
         location: Path,
     ) -> None:
-        """Warns of what the batch showed. A misspelt field is an error before the batch is decided."""
+        """Warns of what the batch showed. IncompatibleError for a misspelt field, before the batch is decided."""
         attempt = batch.attempt
         self._absent.check(observed, positions, location)
         for about, sentence in batch.warnings.items():

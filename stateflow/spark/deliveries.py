@@ -48,17 +48,23 @@ class Deliveries:
         return self._in_flight.failed
 
     def send(
-        self, slot: int, record: Draft, evaluated: tuple[float, float], waited: float, completed: Completed
+        self,
+        slot: int,
+        record: Draft,
+        began: float,
+        evaluating: float,
+        waited: float,
+        completed: Completed,
     ) -> None:
         """Begins the way of a record, and returns when it is decided; where records do not overlap, when it is complete.
 
-        `evaluated`: when the evaluation began and ended. `waited`: how much of that was for the record before.
+        `began`: when the batch did. Since then it was evaluated for `evaluating` seconds, and has `waited` for the record before.
         """
-        self._latest_end = evaluated[0] + waited + self.options.batch_deadline.total_seconds()
+        self._latest_end = began + waited + self.options.batch_deadline.total_seconds()
         self._in_flight.send(
             slot,
             lambda passage: self._explained(
-                passage, lambda: self._deliver(passage, record, evaluated, completed)
+                passage, lambda: self._deliver(passage, record, began, evaluating, completed)
             ),
             self._time_left(),
         )
@@ -84,29 +90,29 @@ class Deliveries:
         return {uid: (*known.get(uid, ()), slot) for uid in self.uids}
 
     def _deliver(
-        self, passage: Passage, draft: Draft, evaluated: tuple[float, float], completed: Completed
+        self, passage: Passage, draft: Draft, began: float, evaluating: float, completed: Completed
     ) -> None:
         writer = self.writer
         # 1. The decision.
-        times = [*evaluated, time.perf_counter()]
+        deciding = time.perf_counter()
         permit = writer.decide(draft)
-        times.append(time.perf_counter())
+        committing = time.perf_counter()
         passage.decided()
         # 2. The sinks make their rows visible.
         outcomes = self.sinks.carry_out(permit, writer.still_owner)
-        times.append(time.perf_counter())
+        committed = time.perf_counter()
         # 3. The checkpoint is complete.
         phases = {
-            "evaluate_ms": round((times[1] - times[0]) * 1000),
-            "decide_ms": round((times[3] - times[2]) * 1000),
-            "commit_ms": round((times[4] - times[3]) * 1000),
+            "evaluate_ms": round(evaluating * 1000),
+            "decide_ms": round((committing - deciding) * 1000),
+            "commit_ms": round((committed - committing) * 1000),
         }
         if self.options.max_concurrent_checkpoints > 1:
-            phases["waited_ms"] = round((times[2] - times[1]) * 1000)
+            phases["waited_ms"] = round((deciding - began - evaluating) * 1000)
         writer.complete(permit, outcomes, phases)
         self.ended = time.perf_counter()
         # 4. Others hear of it.
-        completed(permit.record, phases, self.ended - times[0])
+        completed(permit.record, phases, self.ended - began)
 
     def _explained(self, passage: Passage, steps: Callable[[], None]) -> None:
         """Goes the way of a record. What fails behind the decision is raised with its real reason: who waits for the record, or looks at

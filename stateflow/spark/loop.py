@@ -247,7 +247,7 @@ class BatchLoop:
                 prepared = batch.run()
         finally:
             self._routes = batch.routes
-        evaluated = time.perf_counter()
+        evaluating = time.perf_counter() - began
         # 3. What was read: positions, event times, and what the user should hear of.
         read = sources()
         observed = {} if input_free else less(observations(self.spark, self.inputs.observed, read), counted)
@@ -261,7 +261,7 @@ class BatchLoop:
             looked={} if input_free else self.sources.looking.of_batch(self._planned),
             cutting=self.inputs.cutting,
         )
-        self._batch_warnings.look(batch, observed, positions, self.location)
+        self._batch_warnings.warn_or_refuse(batch, observed, positions, self.location)
         # 4. The record before is delivered and complete: none is decided earlier.
         waited = time.perf_counter()
         self.deliveries.settle()
@@ -270,19 +270,21 @@ class BatchLoop:
         checked = time.perf_counter()
         prepared = self._continuing(prepared)
         batch.check(prepared)
-        evaluated += time.perf_counter() - checked
+        evaluating += time.perf_counter() - checked
         # 6. The record that says all this.
         record = self._record(batch, prepared, observed, positions)
         # 7. From the decision on the batch has happened. Then it is delivered, with several in flight while the next one is evaluated.
         self.deliveries.send(
             batch.attempt.moment.slot,
             record,
-            (began, evaluated),
+            began,
+            evaluating,
             waited,
             lambda record, phases, duration: self._completed(
                 batch, record, rows_of(observed), phases, duration
             ),
         )
+        # 8. What the next batch goes by: what this one cost, and until when its sources were looked into.
         self._cost = (rows_of(observed), time.perf_counter() - began)
         self.sources.looking.ended_batch(self.clock())
 

@@ -204,7 +204,7 @@ def test_a_full_or_draining_host_says_what_to_do(application: Application) -> No
 
 
 @pytest.mark.parametrize(
-    ("moving", "stopped", "code", "answer"),
+    ("moving", "told_to_end", "code", "answer"),
     [
         (False, False, 0, {"exit": 0}),
         (True, False, 0, {"again": True}),
@@ -215,8 +215,8 @@ def test_a_full_or_draining_host_says_what_to_do(application: Application) -> No
     ],
 )
 def test_only_a_run_that_moves_and_that_nobody_else_has_ended_begins_again(
-    application: Application, moving: bool, stopped: bool, code: int, answer: dict[str, Any]
+    application: Application, moving: bool, told_to_end: bool, code: int, answer: dict[str, Any]
 ) -> None:
     ours, _ = map(Connection, socket.socketpair())
     application._moving = moving
-    assert application._said(code, HostedRun("orders", 1, 0.0, ours, stopped=stopped)) == answer
+    assert application._said(code, HostedRun("orders", 1, 0.0, ours, told_to_end=told_to_end)) == answer

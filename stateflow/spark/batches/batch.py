@@ -69,9 +69,10 @@ class Batch:
             for node in flow.operators:
                 if self.routes[node.uid].own_job:
                     self._run_in_own_job(node)
-            # 2. The others are planned, if there are steps before their sinks. What steps take into another stage runs now.
+            # 2. The others are planned in their sinks' jobs, if there are steps between. What steps take into another stage gets
+            # another route, and runs now.
             for node in flow.operators:
-                if self.routes[node.uid].steps and not self._is_in_one_stage(node):
+                if self.routes[node.uid].steps and not self._plan_in_sink(node):
                     self._run_in_own_job(node)
             # 3. The sinks prepare. Those that run an operator come first: others may read its side outputs.
             runs = {
@@ -148,17 +149,20 @@ class Batch:
                 frame.write.format("noop").mode("overwrite").save()
             self._take_acks(node, staged)
 
-    def _is_in_one_stage(self, node: KeyedNode) -> bool:
-        """Plans an operator that is to run in its sink's job. If the steps between cause a second stage, or have already run the operator,
-        the plan is dropped, and from now on the operator has another route."""
+    def _plan_in_sink(self, node: KeyedNode) -> bool:
+        """Plans an operator in its sink's job. True if it stays there. If the steps between cause a second stage, or have already run the
+        operator, the plan is dropped, and from now on the operator has another route."""
         route = self.routes[node.uid]
         assert route.in_sink is not None
         with self._timed(f"prepare {route.in_sink.uid}"):
+            # 1. The operator's task, and the steps behind it. Steps with code of the user's call it here.
             frame = self._planned(node, route)
             self.rows.put(node, MAIN, frame)
             behind = self.rows.without_flags(route.in_sink.inputs[0])
+            # 2. The plan shows whether all that is one stage.
             if not self._running[node.uid].has_run and in_one_stage(behind, frame):
                 return True
+        # 3. It is not: nothing of the plan is kept.
         self.rows.forget((node, *route.steps))
         self.routes = {
             **self.routes,
@@ -170,11 +174,14 @@ class Batch:
         """The sink's rows, written where no reader sees them yet. `operator`: runs in the sink's job."""
         attempt, settings = self.attempt, self.attempt.settings
         with self._timed(f"prepare {sink.uid}"):
+            # 1. The operator of the sink's job is planned, if step 2 of `run` had no reason to.
             if operator is not None and operator.uid not in self._running:
                 self.rows.put(operator, MAIN, self._planned(operator, self.routes[operator.uid]))
+            # 2. The sink's job runs.
             frame = self.rows.without_flags(sink.inputs[0])
             with unmeasured(frame, operator is not None and self._stays_small(operator, sink, frame)):
                 prepared = settings.sinks[sink.uid].prepare(frame, attempt.slot_of(sink), settings.stager)
+            # 3. What the operator's tasks have reported in it.
             if operator is not None:
                 self._take_acks(operator, self.routes[operator.uid].staged)
         return prepared
