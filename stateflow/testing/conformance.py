@@ -17,7 +17,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from stateflow.connectors import FencedError, Prepared, Sink, SinkKind, StateflowError
+from stateflow.connectors import DisagreementError, FencedError, Prepared, Sink, SinkKind, StateflowError
 from stateflow.format.records import encode
 from stateflow.pipelines.sink_kinds import kind_of
 from stateflow.spark.sinks.kinds import make_sink, prepare_rewind
@@ -109,6 +109,8 @@ class SinkConformance:
     knows_records: bool = True
     """Whether the target keeps which record took its last slot. Without it rows are doubled or lost when checkpoints are put back from a
     copy, and nobody hears of it."""
+    makes_target: bool = True
+    """Whether `open` makes a target that is missing."""
     lag: float = 0.0
     """Seconds after which readers see at the latest what `commit` has put in. Only for targets that answer before: Kafka shows a
     transaction to readers a moment after it has said that it is committed."""
@@ -326,6 +328,19 @@ class SinkConformance:
         life.refused("a log that has committed slot 4, with slot 1 in the target", life.prepare)
 
     @promise
+    def test_a_target_that_is_gone_is_not_made_anew(self, tmp_path: Path) -> None:
+        """A target that is missing, and had rows by the log, was dropped or moved. An empty one in its place would look to readers as if there
+        had been no rows: let open() call `refuse_gone` before it makes one."""
+        self._skip_unless(self.makes_target, "its sink makes no target (makes_target)")
+        life = _Life(self, tmp_path)
+        life.target = self.target(tmp_path, "gone")
+        sink = life.declared(life.columns)
+        sink.last_commit = life.log.at(1)
+        with suppress(DisagreementError):
+            life.opened(sink, life.columns)
+            raise AssertionError("open() took a missing target that had slot 1 by the log")
+
+    @promise
     def test_an_abandoned_slot_may_have_arrived_or_not(self, tmp_path: Path) -> None:
         """After `stateflow abandon` a run that was slow may deliver the abandoned slot all the same: slots in `at.late` are as right as
         `prev`, and none of them has to be there."""
@@ -513,12 +528,17 @@ class _Life:
 
     def made(self, columns: Sequence[str], **options: Any) -> Sink:
         """A sink as a flow declares it, and open for rows of these columns."""
+        return self.opened(self.declared(columns, **options), columns)
+
+    def declared(self, columns: Sequence[str], **options: Any) -> Sink:
         known = {"keys": ("id",)}
         if "op string" in columns:
             known |= {"order_by": "at", "delete_when": "op = 'd'"}  # type: ignore[dict-item]
         known = {name: value for name, value in known.items() if name in self.kind.options}
         given = {**known, **self.kit.options, **options}
-        sink = make_sink("totals", self.kit.mode, self.target, given)
+        return make_sink("totals", self.kit.mode, self.target, given)
+
+    def opened(self, sink: Sink, columns: Sequence[str]) -> Sink:
         sink.open(self.log.spark, self.log.spark.createDataFrame([], ", ".join(columns)).schema)
         return sink
 

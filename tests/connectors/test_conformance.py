@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("spark")
 class TestMemory(SinkConformance):
     mode = "collect"
     ordered = any_columns = True
-    knows_records = False
+    knows_records = makes_target = False
 
     def target(self, folder: Path, name: str) -> MemoryTable:
         return sf.memory(f"conformance {name}")
@@ -73,6 +73,7 @@ class Deliver:
 class TestFunction(SinkConformance):
     mode = "function"
     any_columns = ordered = True
+    makes_target = False
     # The function above has one table of its own.
     test_every_value_comes_back_as_it_was = None
 

@@ -115,6 +115,12 @@ WRONG = {
         "a_target_that_lost_slots_is_refused",
         "it took a log that has committed slot 4",
     ),
+    "makes anew what is gone": (
+        "                    self.refuse_gone(str(self.target))\n",
+        "                    pass\n",
+        "a_target_that_is_gone_is_not_made_anew",
+        "open() took a missing target",
+    ),
     "never asks who owns the job": (
         "            if request.is_in(",
         "            at.refuse_disagreement(str(table), slot)\n            if request.is_in(",
