@@ -41,10 +41,10 @@ class CommitRequest:
     function: BatchFunction | None = None
     """The user's own, where the pipeline is known and has one for this sink."""
 
-    def is_in(self, target: str, slot: int | None, mark: int | None) -> bool:
+    def is_in(self, target: str, slot: int | None, mark: int | None, *, mark_may_lack: bool = False) -> bool:
         """Whether the target has the record already, by the slot and the mark that it keeps of the sink. DisagreementError if target and log
-        disagree, unless another run owns the job."""
-        verdict = self.at.verdict(slot, mark)
+        disagree, unless another run owns the job. `mark_may_lack`: something may set the slot without the mark."""
+        verdict = self.at.verdict(slot, mark, mark_may_lack=mark_may_lack)
         if verdict == "disagree":
             self.still_owner()
             raise self.at.disagreement(target, slot)
@@ -73,7 +73,8 @@ class Sink(ABC):
     ) -> None:
         """The sink that a flow declares, with a target and options that fit. Touches nothing."""
         self.target = target
-        self.upsert = UpsertOptions.of(target, options)
+        self.options = options
+        self.upsert = UpsertOptions.of(target, options if self.declared.mode == "upsert" else {})
         self.delivery = delivery
 
     @property

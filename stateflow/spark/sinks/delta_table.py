@@ -149,8 +149,9 @@ def committed(request: CommitRequest, change: Change, since: str = "") -> Commit
     log = log_of(request.spark, prepared)
     for left in reversed(range(ATTEMPTS)):
         txn = log.begin()
-        # Asked before anything else: it makes a racing commit of the same slot fail this transaction.
-        if exactly_once and request.is_in(target, txn.slot_of(at.app_id), txn.slot_of(at.mark_id)):
+        # Asked before anything else: it makes a racing commit of the same slot fail this transaction. A MERGE by Delta sets the slot alone.
+        slot, mark = txn.slot_of(at.app_id), txn.slot_of(at.mark_id)
+        if exactly_once and request.is_in(target, slot, mark, mark_may_lack=True):
             return "already"
         shape = txn.shape()
         if shape.id != prepared.payload["table"]:

@@ -46,25 +46,22 @@ class SinkSlot:
         """The slot and 31 bits of the record."""
         return self.slot << 31 | xxhash.xxh3_64_intdigest(self.record.encode()) >> 33
 
-    def verdict(self, slot: int | None, mark: int | None = None) -> Verdict:
+    def verdict(self, slot: int | None, mark: int | None, *, mark_may_lack: bool = False) -> Verdict:
         """What to do for the record, with a target that has `slot` and the `mark` of the record that it came by; None for none.
 
         The log says that the job committed `prev` last, or perhaps one of `late`. Any other slot means that the target lost or gained
         commits without the log. One above this means so, too: the log decides no slot before the one below it is carried out. Only a
-        run that was fenced meets that otherwise.
+        run that was fenced meets that otherwise. `mark_may_lack`: the target can have the slot without its mark, or with that of an earlier one.
         """
         if slot == self.slot:
-            return "already" if self._may_have_left(mark) else "disagree"
+            lacks = mark_may_lack and (mark is None or mark >> 31 != self.slot)
+            return "already" if lacks or mark == self.mark else "disagree"
         return "commit" if slot == self.prev or slot in self.late else "disagree"
-
-    def _may_have_left(self, mark: int | None) -> bool:
-        """A MERGE by Delta leaves no mark, or that of an earlier slot in its place."""
-        return mark is None or mark >> 31 != self.slot or mark == self.mark
 
     def refuse_disagreement(self, target: str, slot: int | None) -> None:
         """Before the decision: DisagreementError unless the target has a slot that the record can follow. What shows only after the decision blocks
         the job. Nobody can have committed the slot yet, unless another copy of the log has it."""
-        if self.verdict(slot) != "commit":
+        if self.verdict(slot, None) != "commit":
             raise self.disagreement(target, slot)
 
     def disagreement(self, target: str, slot: int | None) -> DisagreementError:
