@@ -7,6 +7,7 @@ The functions are in the rooms `internals` (`spark/internals/`, `serve/internals
 from __future__ import annotations
 
 import functools
+import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -62,9 +63,12 @@ class Internal:
         text = " ".join(f"{error}".splitlines()[:3])
         if sign is None or not re.search(sign, text):
             return ""
-        return next((name for name in self.names if member_of(name) in text), "")
+        return next((name for name in self.names if member_of(name) in text or _lacks_class(name, text)), "")
 
 
+_log = logging.getLogger(__name__)
+_noted: set[str] = set()
+"""Functions whose other way was logged."""
 ENTRIES: dict[str, Internal] = {}
 """By function: the entries of the modules that are imported."""
 
@@ -97,6 +101,14 @@ def internal(
                     raise
                 if otherwise is None:
                     raise IncompatibleError(entry.refusal(name)) from error
+                if at not in _noted:
+                    _noted.add(at)
+                    _log.info(
+                        "%s has no %s in the version that is installed: %s",
+                        owner_of(name),
+                        name,
+                        where_missing,
+                    )
                 return otherwise()
 
         return cast(F, guarded)
@@ -111,6 +123,16 @@ def owner_of(name: str) -> str:
 def member_of(name: str) -> str:
     """The last part, such as `ofRows` of `org.apache.spark.sql.classic.Dataset.ofRows(SparkSession, LogicalPlan)`."""
     return spellings(name)[0].partition("(")[0].rpartition(".")[2]
+
+
+def _lacks_class(name: str, text: str) -> bool:
+    """Whether Java says that it has not even the class, such as one that moved to another package."""
+    classes = [spelling.partition("(")[0].rpartition(".")[0] for spelling in spellings(name)]
+    return any(
+        said in text
+        for each in classes
+        for said in (f"{each} does not exist", f"ClassNotFoundException: {each}")
+    )
 
 
 def spellings(name: str) -> list[str]:

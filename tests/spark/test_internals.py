@@ -172,6 +172,28 @@ def test_an_error_of_java_is_no_missing_name(spark: SparkSession) -> None:
     assert not entry.missing(IncompatibleError("forName does not exist"))
 
 
+def test_a_class_that_has_moved_takes_the_other_way_and_a_line_of_the_log(
+    spark: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    @internal(
+        "org.apache.spark.sql.moved.LogicalRDD$.fromDataset(RDD)",
+        where_missing="it is kept in memory",
+        otherwise=lambda: "another way",
+    )
+    def reaches() -> object:
+        """For a test."""
+        return getattr(java_names(spark).org.apache.spark.sql.moved, "LogicalRDD$").fromDataset()
+
+    caplog.set_level("INFO", "stateflow.internals")
+    try:
+        assert [reaches(), reaches()] == ["another way"] * 2
+    finally:
+        del ENTRIES_OF_ALL[f"{__name__}.{reaches.__qualname__}"]
+    assert caplog.messages == [
+        "Spark has no org.apache.spark.sql.moved.LogicalRDD$.fromDataset(RDD) in the version that is installed: it is kept in memory"
+    ]
+
+
 def test_a_plan_is_walked_from_the_top(spark: SparkSession) -> None:
     left, right = spark.range(3), spark.range(5).where("id > 1")
     kinds = [
