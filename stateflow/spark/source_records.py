@@ -13,7 +13,7 @@ from stateflow.checkpoint.writer import Writer
 from stateflow.format.records import FileRef, SourceState
 from stateflow.spark.batch_record import MadeBy
 from stateflow.spark.inputs.open_inputs import OpenInputs
-from stateflow.spark.inputs.reread import POSITIONS
+from stateflow.spark.inputs.reread import BEFORE_FIRST_BATCH, POSITIONS, is_before_first_batch
 from stateflow.spark.inputs.seeding import capture
 from stateflow.spark.inputs.silence import recorded_sources
 from stateflow.spark.run_warnings import RunWarnings
@@ -69,6 +69,8 @@ class SourceRecords:
 
     def _write(self, sources: dict[str, SourceState], noted: Mapping[str, Any]) -> None:
         now = self.clock()
+        if is_before_first_batch(self.writer.parent, self.writer.epoch):
+            noted = {**noted, BEFORE_FIRST_BATCH: True}
         record = Draft.continuing(
             "checkpoint",
             self.writer.parent,

@@ -13,7 +13,7 @@ from stateflow.operators.context import Moment
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.graph import KeyedNode, SinkNode
 from stateflow.spark.batches.routes import Routes
-from stateflow.spark.inputs.reread import POSITIONS
+from stateflow.spark.inputs.reread import is_before_first_batch
 from stateflow.spark.shuffle.placement import Placement
 from stateflow.spark.sinks.base import Sink
 from stateflow.spark.sinks.slot import SinkSlot
@@ -72,12 +72,8 @@ class BatchAttempt:
 
     @property
     def begins(self) -> bool:
-        """True for a run's first batch: it goes on from the record of another run, or of an edit. A record in which the run has only noted
-        where sources begin, or go on, is none of a batch."""
-        parent = self.parent
-        while parent is not None and parent.epoch == self.storage.epoch and POSITIONS in parent.statistics:
-            parent = self.record_at(parent.slot - 1)
-        return parent is None or parent.kind != "checkpoint" or parent.epoch != self.storage.epoch
+        """True for a run's first batch."""
+        return is_before_first_batch(self.parent, self.storage.epoch)
 
     def before(self, node: KeyedNode) -> OperatorState | None:
         """The operator's state as the newest record has it."""

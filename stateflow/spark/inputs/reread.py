@@ -26,7 +26,17 @@ from stateflow.storage.file_urls import hadoop_path
 T = TypeVar("T")
 POSITIONS = "positions"
 """In the statistics of a checkpoint that puts sources somewhere and reads nothing."""
+BEFORE_FIRST_BATCH = "before_first_batch"
+"""In those of such a checkpoint whose run has had no batch yet. What the run began from may be deleted when somebody asks."""
 _SHUFFLE = "spark.sql.shuffle.partitions"
+
+
+def is_before_first_batch(parent: Record | None, epoch: int) -> bool:
+    """Whether the batch behind a record is the first of the run of an epoch: the record is another run's, an edit's, or one of positions that the
+    run wrote before it had a batch."""
+    if parent is None or parent.kind != "checkpoint" or parent.epoch != epoch:
+        return True
+    return parent.statistics.get(BEFORE_FIRST_BATCH, False) is True
 
 
 @dataclass(frozen=True, slots=True)
