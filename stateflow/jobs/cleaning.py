@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -51,10 +51,13 @@ def clean_up(
     *,
     delete: bool,
     savepoints: bool = True,
+    collected: Callable[[CollectionReport], object] = lambda report: None,
 ) -> CleanUp:
-    """Safe beside runs, and each deletion can be repeated."""
+    """Safe beside runs, and each deletion can be repeated. `collected` hears of the checkpoints before savepoints go, which may fail."""
     plan = job.garbage(retained, age, rule)
     done = job.collect(retained, age, rule) if delete else None
+    if done is not None:
+        collected(done)
     if not savepoints:
         return CleanUp(plan, done, (), (), {})
     if not delete:

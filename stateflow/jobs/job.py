@@ -376,8 +376,8 @@ class Job(JobHandle):
     ) -> RestoreTogether:
         """Plans a restore that rewinds the outputs, together with the jobs of the root that have read what it undoes.
 
-        `readers` has their pipelines by name. `request` takes what `restore` takes; it holds for every job, apart from what says
-        where this one begins. With `approved`, the digest of all of it, `apply` does exactly that or nothing; after a crash it does
+        `readers` has their pipelines by name. `request` takes what `restore` takes: of it `takeover`, `conf`, `owner` and `count` hold for
+        every job, and the rest for this one. So state of the readers is left behind only by a restore of their own. With `approved`, the digest of all of it, `apply` does exactly that or nothing; after a crash it does
         what is left of it.
         """
         from stateflow.restore.together import plan_together

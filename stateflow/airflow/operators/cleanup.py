@@ -13,7 +13,7 @@ from stateflow.quantities import several, size_text, written_duration
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from stateflow.checkpoint.collection import CollectionPlan
+    from stateflow.checkpoint.collection import CollectionPlan, CollectionReport
 
 
 class StateflowCleanupOperator(StateflowOperator):
@@ -95,12 +95,21 @@ class StateflowCleanupOperator(StateflowOperator):
             self.log.info(
                 "%s: let go of checkpoint %d: %s of a process that is gone", name, pin.slot, pin.kind
             )
+
+        def warn(report: CollectionReport) -> None:
+            for url, why in report.undisposed.items():
+                self.log.warning("%s stays, and so do the records that name it: %s", url, why)
+
         cleaned = clean_up(
-            job, retained, age, rule, delete=not dry, savepoints=self.given("expired_savepoints")
+            job,
+            retained,
+            age,
+            rule,
+            delete=not dry,
+            savepoints=self.given("expired_savepoints"),
+            collected=warn,
         )
         plan, records = cleaned.plan, cleaned.records
-        for url, why in (cleaned.done.undisposed if cleaned.done else {}).items():
-            self.log.warning("%s stays, and so do the records that name it: %s", url, why)
         freed = Counter(cleaned.bytes_by_reason)
         savepoints: dict[str, str] = {}
         for reason, urls in (
