@@ -13,6 +13,7 @@ from stateflow.errors import DisagreementError
 from stateflow.pipelines.inputs.tables import delta
 from stateflow.spark.internals.delta_log import DeltaLog, LoggedFile
 from stateflow.spark.sinks import delta_rewrite, delta_upsert
+from stateflow.spark.sinks.base import CommitRequest
 from stateflow.spark.sinks.delta_upsert import DeltaUpsert
 from stateflow.testing.sink_log import SinkLog
 from tests.spark.sink_places import contents, versions, while_writing
@@ -140,10 +141,10 @@ def left_to_delta(monkeypatch: pytest.MonkeyPatch, *, merges: bool) -> list[int]
     monkeypatch.setattr(delta_upsert, "rewritten", lambda *_: pytest.fail("the files were written anew"))
     merge, asked = delta_upsert._merge, []
 
-    def asks(spark: SparkSession, prepared: Any, at: Any, stager: Any) -> None:
-        asked.append(at.slot)
+    def asks(request: CommitRequest) -> None:
+        asked.append(request.at.slot)
         if merges:
-            merge(spark, prepared, at, stager)
+            merge(request)
 
     monkeypatch.setattr(delta_upsert, "_merge", asks)
     return asked
