@@ -410,6 +410,9 @@ class _Run:
             dead_letter_threshold=options.dead_letter_threshold,
             dead_letter_limit=options.dead_letter_limit,
             user_paths=tuple(self.request.user_paths),
+            # Spark alone commits to Delta tables.
+            python_beside=options.max_concurrent_checkpoints > 1
+            and not all(sink.sink_kind.table for sink in self.flow.sinks),
         )
 
         storage = task_storage(options, options.checkpoint_dir, self.job, writer.epoch, 0)

@@ -222,3 +222,23 @@ def test_a_batch_that_failed_is_measured(bench: Workbench, monkeypatch: pytest.M
         bench.rows("in", [{"user": 1, "text": "a"}])
     bench.run(texts(bench), tolerable_failed_batches=1, failure_backoff="10 ms")
     assert seen == [False, True, False]
+
+
+def test_no_limit_is_lifted_while_a_function_of_the_batch_before_may_run(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It runs in the same session, and its rows may be wide."""
+
+    @sf.pipeline("beside")
+    def beside(flow: sf.Flow) -> None:
+        source = flow.source("in", bench.source("in", "user long"))
+        counted = source.key_by("user").process("counted", Count, output="n long")
+        counted.append("table", sf.delta(str(bench.folder / "table")))
+        source.for_each_batch("given", lambda frame, delivery: None)
+
+    seen = watched(monkeypatch)
+    for in_flight in (1, 2):
+        bench.rows("in", [{"user": 1}])
+        bench.run(beside, max_concurrent_checkpoints=in_flight)
+        assert seen == [in_flight == 1, False]
+        seen.clear()

@@ -42,6 +42,8 @@ class BatchSettings:
     dead_letter_threshold: int
     dead_letter_limit: int
     user_paths: tuple[str, ...] = ()
+    python_beside: bool = False
+    """True if Python of a sink may get Arrow batches in the same session while a batch runs."""
 
 
 def no_record(slot: int) -> None:

@@ -99,7 +99,7 @@ class RunningOperator:
             frame = spread(node.uid, self.inputs[0], len(self.assignment))
         if attempt.parent is not None and not attempt.again and not attempt.begins:
             self.widest = widest_of(attempt.parent.statistics, node.uid)
-        self.small = stays_small(frame, self.widest)
+        self.small = not attempt.settings.python_beside and stays_small(frame, self.widest)
         frame = attempt.settings.placement.pin(frame, before.hosts if before else ())
         assert node.output is not None
         return map_in_arrow(
