@@ -80,9 +80,9 @@ def around_commits(monkeypatch: pytest.MonkeyPatch, then: Callable[[str], Any]) 
     """Calls `then` after each sink's commit."""
     commit = carry_out.commit
 
-    def watched(spark: Any, prepared: Any, at: Any, *rest: Any) -> Any:
-        came = commit(spark, prepared, at, *rest)
-        then(at.sink)
+    def watched(request: Any, permit: Any) -> Any:
+        came = commit(request, permit)
+        then(request.at.sink)
         return came
 
     monkeypatch.setattr(carry_out, "commit", watched)
