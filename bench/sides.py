@@ -32,6 +32,7 @@ from stateflow.spark.loop import BatchReport
 from stateflow.spark.runner import RunReport, RunRequest, run
 from stateflow.spark.session.build import build_session
 from stateflow.spark.shuffle.exchange import PLACE, KeyedInput, carried_by, exchanged
+from stateflow.spark.task.key_columns import KeyColumns
 from stateflow.spark.task.sorted_rows import SortedRows
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -178,7 +179,6 @@ def limit_unsorted(spark: SparkSession, data: Dataset, work: Path) -> Outcome:
 
 def _limit(spark: SparkSession, data: Dataset, work: Path, *, ordered: bool) -> Outcome:
     rows, keys, _ = data.checks[-1]
-    through = first_of_each_key if ordered else share_of_rows(keys / rows)
     write = appended(work)
 
     def body(frame: DataFrame, batch_id: int) -> None:
@@ -187,21 +187,23 @@ def _limit(spark: SparkSession, data: Dataset, work: Path, *, ordered: bool) -> 
         rows_moved = exchanged(
             "limit", [arguments], ("int",), 128, default_assignment(2, 128), ordered=ordered, carry=carry
         )
+        key = KeyColumns("limit", ("user",), [rows_moved.columns.index("user")])
+        through = first_of_each_key(key) if ordered else share_of_rows(keys / rows)
         write(rows_moved.mapInArrow(through, OUTPUT), batch_id)
 
     return peer(spark, source(spark, data), work, body, mode="append")
 
 
-def first_of_each_key(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    last = None
-    for batch in SortedRows(lambda: Path(mkdtemp())).of(batches):
-        if not batch.num_rows:
-            continue
-        users = batch["user"].to_numpy()
-        first = [0] if last is None or users[0] != last else []
-        cuts = pa.array([*first, *((users[1:] != users[:-1]).nonzero()[0] + 1).tolist()], pa.int64())
-        last = users[-1]
-        yield _passed(batch.take(cuts))
+def first_of_each_key(key: KeyColumns) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def through(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        last = None
+        for batch, starts in SortedRows(key, lambda: Path(mkdtemp())).of(batches):
+            (users,) = key.of(batch)
+            goes_on = users[0] == last
+            last = users[-1]
+            yield _passed(batch.take(starts[1:] if goes_on else starts))
+
+    return through
 
 
 def share_of_rows(share: float) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
