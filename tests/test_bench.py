@@ -117,6 +117,20 @@ def test_the_per_key_side_keeps_right_totals_and_times_every_batch(
 
 @BEFORE_A_RELEASE
 @pytest.mark.system
+@pytest.mark.parametrize("side", ["limit_sorted", "limit_unsorted"])
+def test_the_limits_pass_a_row_of_each_key_through(spark: SparkSession, tmp_path: Path, side: str) -> None:
+    from bench import sides
+
+    data = dataset([BatchSpec(4_000, 100)] * 2, folder=tmp_path / "data")
+    getattr(sides, side)(spark, data, tmp_path)
+    passed = spark.read.format("delta").load(str(tmp_path / "output"))
+    assert passed.count() == 200
+    if side == "limit_sorted":
+        assert passed.select("user").distinct().count() == 100
+
+
+@BEFORE_A_RELEASE
+@pytest.mark.system
 def test_windows_by_hand_and_sparks_own_put_out_the_same(spark: SparkSession, tmp_path: Path) -> None:
     specs = [BatchSpec(15_000, 2_000), BatchSpec(12_000, 2_000)]
     data = dataset(specs, folder=tmp_path / "data", with_time=True)
