@@ -105,7 +105,7 @@ WRONG = {
     ),
     "ignores the record": (
         "slot, mark):",
-        "slot, None):",
+        "slot, at.mark):",
         "what_a_copy_of_the_log_committed_is_not_taken_for_this_record",
         "it took a record whose slot the target has of a copy",
     ),

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from stateflow.errors import UsageError
+from stateflow.pipelines.code.parsing import parsed
 
 _NEVER = frozenset(("__pycache__", ".git", ".mypy_cache", ".ruff_cache", ".pytest_cache"))
 
@@ -85,7 +86,7 @@ def _imports(path: Path, broken: bool) -> Iterator[tuple[str, int, bool]]:
     if broken and not path.is_file():  # a pipe would be waited for
         return
     try:
-        tree = ast.parse(path.read_bytes(), filename=str(path))
+        tree = parsed(path.read_bytes(), str(path))
     except (SyntaxError, ValueError, RecursionError, OSError) as error:
         if broken:
             return

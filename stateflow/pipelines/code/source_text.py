@@ -7,6 +7,8 @@ import linecache
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from stateflow.pipelines.code.parsing import parsed
+
 _AGGREGATES = {
     **dict.fromkeys(("groupBy", "groupby", "rollup", "cube", "agg"), "an aggregation"),
     **dict.fromkeys(("distinct", "dropDuplicates", "drop_duplicates"), "distinct or dropDuplicates"),
@@ -51,7 +53,7 @@ def _functions(file: str) -> tuple[_Function, ...]:
         file
     )  # a long-lived process, such as Airflow's, loads a file anew when it was edited
     try:
-        tree = ast.parse("".join(linecache.getlines(file)))
+        tree = parsed("".join(linecache.getlines(file)), file)
     except (SyntaxError, ValueError):
         return ()
     return tuple(node for node in ast.walk(tree) if isinstance(node, _Function))
