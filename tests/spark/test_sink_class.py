@@ -27,8 +27,8 @@ class _Zipped(Sink):
     def commit(request: CommitRequest) -> Any: ...
 
 
-@pytest.mark.parametrize("options", [{}, {"level": 9}, {"keys": 3}])
+@pytest.mark.parametrize("options", [{}, {"level": 9}, {"keys": "user"}])
 def test_options_of_a_kind_of_its_own_come_to_its_class_as_they_were_given(options: dict[str, Any]) -> None:
     sink = _Zipped("out", options, "at_least_once")
     assert (sink.target, sink.options, sink.delivery) == ("out", options, "at_least_once")
-    assert sink.upsert.keys == ()
+    assert sink.upsert.keys == (("user",) if "keys" in options else ())

@@ -74,7 +74,7 @@ class Sink(ABC):
         """The sink that a flow declares, with a target and options that fit. Touches nothing."""
         self.target = target
         self.options = options
-        self.upsert = UpsertOptions.of(target, options if self.declared.mode == "upsert" else {})
+        self.upsert = UpsertOptions.of(target, options)
         self.delivery = delivery
 
     @property
