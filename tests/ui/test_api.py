@@ -27,7 +27,9 @@ JOB = "/stateflow/api/jobs/stateflow_default/orders"
 def jobs(airflow_app: AirflowApp) -> None:
     root = airflow_app.root
     make_job(root, Made("orders", standing=12, collected=300, dag_run=RUN), NOW)
-    make_job(root, Made("clicks", running=True), NOW + 3600 * MICROS)  # a run that is never called lost here
+    make_job(
+        root, Made("clicks", running=True), NOW + 48 * 3600 * MICROS
+    )  # a run that is never called lost here, however late these tests come
     put(root, JobLayout("broken").identity, b"no record\n")
     job = Job(str(root), "orders")
     job.tag("before-prices", "checkpoint:305", note="new prices")
