@@ -99,6 +99,12 @@ class CollectionReport:
     lost: tuple[int, ...] = ()
     """Checkpoints that the retention keeps, and that somebody has deleted."""
 
+    @property
+    def warnings(self) -> list[str]:
+        return [
+            f"{url} stays, and so do the records that name it: {why}" for url, why in self.undisposed.items()
+        ]
+
 
 def candidates(log: Log, pins: Iterable[Pin], retained: Retention | int) -> dict[int, str]:
     """Slots whose records may be deleted, ascending, with the reason."""

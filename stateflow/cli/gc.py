@@ -14,6 +14,7 @@ from stateflow.cli.text import several, size
 from stateflow.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
+    from stateflow.checkpoint.collection import CollectionReport
     from stateflow.config.options import Options
     from stateflow.jobs.cleaning import CleanUp
     from stateflow.jobs.job import Job
@@ -83,7 +84,12 @@ def gc(
         return
     _let_go(call, found, release_pin or (), yes=yes)
     asked = (options.retained_checkpoints, options.retained_age, options.retention)
-    _report(call, job, clean_up(found, *asked, delete=yes))
+
+    def say(report: CollectionReport) -> None:
+        for sentence in report.warnings:
+            call.output.log(sentence)
+
+    _report(call, job, clean_up(found, *asked, delete=yes, collected=say))
 
 
 def _let_go(call: Invocation, job: Job, pins: Sequence[str], *, yes: bool) -> None:
@@ -107,8 +113,6 @@ def _let_go(call: Invocation, job: Job, pins: Sequence[str], *, yes: bool) -> No
 
 def _report(call: Invocation, job: str, cleaned: CleanUp) -> None:
     plan, done = cleaned.plan, cleaned.done
-    for url, why in (done.undisposed if done else {}).items():
-        call.output.log(f"{url} stays, and so do the records that name it: {why}")
     body = {
         "job": job,
         "deleted": done is not None,

@@ -39,7 +39,7 @@ class SourceProgress:
 
     def recorded(self) -> dict[str, SourceState]:
         """The sources as the newest record has them."""
-        return recorded_sources(self.writer.parent) if self.writer.parent else {}
+        return recorded_sources(self.writer.parent)
 
     def known(self, now: int) -> dict[str, SourceState]:
         """The sources as far as they are known: what the record says, and what the run has seen since by looking."""

@@ -36,7 +36,7 @@ class SourceRecords:
             location,
             batch_id,
             self.inputs.layout,
-            recorded_sources(self.writer.parent) if self.writer.parent else {},
+            recorded_sources(self.writer.parent),
             self._save_log_entry,
             self.inputs.topic_ids,
             self.inputs.since,
@@ -57,7 +57,7 @@ class SourceRecords:
             )
             for uid, s in sources.items()
         }
-        recorded = recorded_sources(self.writer.parent) if self.writer.parent else {}
+        recorded = recorded_sources(self.writer.parent)
         # Nobody has looked for rows of the others: they are silent for no longer than before.
         self._write({**recorded, **beginnings}, {POSITIONS: sorted(sources)})
 

@@ -51,8 +51,8 @@ class Tidying:
             )
             retention = Retention.of(self.options, self.clock())
             report = writer.collect(retention, orphans=orphans, dispose=dispose)
-            for url, why in report.undisposed.items():
-                _log.warning("%s stays, and so do the records that name it: %s", url, why)
+            for sentence in report.warnings:
+                _log.warning("%s", sentence)
         except Exception as error:
             # Old checkpoints do no harm; the next collection tries again.
             _log.warning("checkpoints were not tidied up: %s", error)

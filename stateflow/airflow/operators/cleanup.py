@@ -97,8 +97,8 @@ class StateflowCleanupOperator(StateflowOperator):
             )
 
         def warn(report: CollectionReport) -> None:
-            for url, why in report.undisposed.items():
-                self.log.warning("%s stays, and so do the records that name it: %s", url, why)
+            for sentence in report.warnings:
+                self.log.warning("%s", sentence)
 
         cleaned = clean_up(
             job,

@@ -25,8 +25,11 @@ _READ_IN_PARTS = frozenset({"delta", "file", "kafka"})
 """Streams of which a batch may take a part that has no rows, such as an empty file, while rows wait behind it."""
 
 
-def recorded_sources(record: Record) -> dict[str, SourceState]:
-    """The sources of a record. One from before records said so has looked into each source until its `now`."""
+def recorded_sources(record: Record | None) -> dict[str, SourceState]:
+    """The sources of a job's newest record; none of a job without one. A record from before records said so has looked into each source until
+    its `now`."""
+    if record is None:
+        return {}
     return {uid: _recorded(state, record.now) for uid, state in record.sources.items()}
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class UpsertOptions:
-    """The options that all upserts share. An append has the target alone."""
+    """The options that all upserts share. An append has the target, and to Kafka the keys of its messages."""
 
     target: object = ""
     keys: tuple[str, ...] = ()
