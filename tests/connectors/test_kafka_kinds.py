@@ -33,39 +33,6 @@ def declared(mode: str, target: Any, *others: Any, **options: Any) -> Any:
     return sf.pipeline("shop")(shop).build()
 
 
-@pytest.mark.parametrize(
-    ("mode", "target", "options", "why"),
-    [
-        ("append", sf.kafka("a", "b", bootstrap="b:1"), {}, "Kafka topics a, b are several, and a sink writes to one topic"),
-        ("append", sf.kafka("a", bootstrap="b:1", since="latest"), {}, "since of Kafka topic a is for reading it and would do nothing"),
-        ("append", sf.kafka("a", bootstrap="b:1", per_batch=5), {}, "per_batch of Kafka topic a is for reading it"),
-        ("append", sf.kafka("a", bootstrap="b:1", options={"failOnDataLoss": "false"}), {}, "option 'failOnDataLoss' of Kafka topic a is for reading"),
-        ("append", sf.kafka("a", bootstrap="b:1", key="avro", registry="http://r:1"), {"keys": "user"}, "Kafka topic a gets no key of Avro yet: say key='json'"),
-        ("append", sf.kafka("a", bootstrap="b:1", key="string"), {}, "nothing says of which columns: say keys='user'"),
-        ("append", sf.kafka("a", bootstrap="b:1", value="string"), {}, "one column of the type string, and here it is user string, amount double"),
-        ("append", sf.kafka("a", bootstrap="b:1", value="string"), {"keys": "user"}, "a value of string .* here it is amount double: say value='json'"),
-        ("upsert", sf.kafka("a", bootstrap="b:1", key="bytes"), {"keys": "user"}, "a key of bytes is one column of the type binary, and here it is user"),
-        ("append", OUT, {"keys": "nobody"}, "Order has no column 'nobody' for keys"),
-        ("append", OUT, {"order_by": "amount"}, "does not take order_by"),
-        ("upsert", OUT, {}, "has no key columns: say keys="),
-        ("upsert", OUT, {"keys": "user", "delete_when": "gone"}, "gone"),
-    ],
-)  # fmt: skip
-def test_a_target_that_cannot_be_written_is_refused_where_it_is_declared(
-    mode: str, target: Any, options: dict[str, Any], why: str
-) -> None:
-    with pytest.raises(UsageError, match=why):
-        declared(mode, target, **options)
-
-
-def test_two_sinks_cannot_write_to_one_topic_however_its_brokers_are_written() -> None:
-    one, other = (sf.kafka("out", bootstrap=brokers) for brokers in ("b:9092,a:9092", "A:9092, b:9092"))
-    with pytest.raises(
-        UsageError, match="sinks 'out' and 'other-0' write to one place, Kafka topic out: give each"
-    ):
-        declared("append", one, other)
-
-
 def test_a_dry_run_writes_into_a_folder_and_to_no_topic(tmp_path: Path) -> None:
     from stateflow.pipelines.redirected import RedirectedPipeline
 

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-import pytest
-
 import stateflow as sf
 from stateflow.pipelines.inputs.files import Files
 
@@ -35,28 +33,7 @@ def test_the_row_class_gives_the_columns() -> None:
     assert rows.ddl == "`user` bigint, `amount` double, `ts` timestamp"
 
 
-def test_files_without_a_row_type_are_refused() -> None:
-    with pytest.raises(
-        sf.UsageError, match="'in': the columns of json files in /in are those of a row class"
-    ):
-        source_of(sf.files("/in", "json"))
-
-
 def test_lines_of_text_have_one_column() -> None:
     rows = source_of(sf.files("/in", "text")).rows
     assert rows is not None
     assert rows.names == ("value",)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("", "json"), "needs a folder"),
-        (("/in", "xls"), "cannot read the format 'xls': say one of avro, csv, json"),
-        (("/in", "json", 0), "per_batch=0 files is none: say 1 or more"),
-        (("/in", "json", "100"), "per_batch is a number of files, not '100'"),
-    ],
-)
-def test_what_cannot_be_read_is_refused(arguments: tuple[Any, ...], message: str) -> None:
-    with pytest.raises(sf.UsageError, match=message):
-        sf.files(*arguments[:2], per_batch=arguments[2] if len(arguments) > 2 else None)
