@@ -57,7 +57,9 @@ def test_a_killed_part_takes_its_runs_along_and_the_next_application_carries_on(
     assert "2.0" in lasting.stateflow("query", victim, "total", "total", "a3").stdout
 
 
-def test_a_killed_keeper_takes_all_along_and_the_name_is_free(tmp_path: Path) -> None:
+def test_a_killed_keeper_takes_all_along_and_the_name_is_free_for_a_host_that_ends_each_run_after_its_batch(
+    tmp_path: Path,
+) -> None:
     with host(tmp_path) as made:
         processes = made.shown()["processes"]
         os.kill(made.keeper(), signal.SIGKILL)
@@ -65,20 +67,45 @@ def test_a_killed_keeper_takes_all_along_and_the_name_is_free(tmp_path: Path) ->
         assert "ended" in made.stateflow("host", "list").stdout
         again = made.stateflow("host", "start", "tests", "--master", "local[2]", "--cold", timeout=200)
         assert again.returncode == 0, again.stderr
-        assert made.run(made.project("after")).returncode == 0
+
+        project, begun, go = slow(made, "stopped")
+        client = made.started("run", "pipeline.py", "--host", "tests", "--trigger", "1 second", cwd=project)
+        eventually(begun.exists, "the batch runs")
+        go.touch()
+        assert made.stateflow("host", "stop", "tests", timeout=90).returncode == 0
+        said, _ = client.communicate(timeout=60)
+        assert client.returncode == 0, said
+        assert made.stateflow("host", "show", "tests").stdout.startswith("tests: ended")
 
 
-def test_after_so_many_runs_another_application_takes_the_name_and_no_run_notices(tmp_path: Path) -> None:
+def test_after_so_many_runs_another_application_takes_the_name_and_is_drained(tmp_path: Path) -> None:
     with host(tmp_path, "--recycle-runs", "3", "--cold") as made:
         first = made.shown()
         project = made.project("many")
-        for _ in range(5):
+        for _ in range(4):
             ran = made.run(project)
-            assert ran.returncode == 0, ran.stderr
+            assert ran.returncode == 0, "no run notices: " + ran.stderr
             give(project)
         replaced(made, first["number"])
         eventually(lambda: not alive(first["pid"]), "the first application has ended")
         assert "is replaced: it has carried out 3 runs" in made.log()
+
+        # Drained, it takes no run, and ends with its last one.
+        project, begun, go = slow(made, "last")
+        client = made.started("run", "pipeline.py", "--host", "tests", "--host-only", cwd=project)
+        eventually(begun.exists, "the batch runs")
+        drained = made.stateflow("host", "drain", "tests")
+        assert drained.returncode == 0
+        assert re.search(
+            r"  pipeline.py, since .*: ends with its input, or after its batch in 10 minutes", drained.stderr
+        )
+        eventually(lambda: made.shown().get("draining"), "it drains")
+        refused = made.run(made.project("late"))
+        assert (refused.returncode, "it is draining" in refused.stderr) == (8, True), refused.stderr
+        go.touch()
+        said, _ = client.communicate(timeout=60)
+        assert client.returncode == 0, said
+        eventually(lambda: "ended" in made.stateflow("host", "list").stdout, "it has ended")
 
 
 def test_a_changed_package_replaces_the_application(lasting: Host) -> None:
@@ -97,37 +124,6 @@ def test_a_changed_package_replaces_the_application(lasting: Host) -> None:
     assert (refused.returncode, "its replacement is not ready" in refused.stderr) == (8, True)
     # Other tests find an application that takes runs.
     assert lasting.run(project, "--host-wait", "2 minutes").returncode == 0
-
-
-def test_a_drained_host_takes_no_run_and_ends_with_its_last_one(tmp_path: Path) -> None:
-    with host(tmp_path) as made:
-        project, begun, go = slow(made, "last")
-        client = made.started("run", "pipeline.py", "--host", "tests", "--host-only", cwd=project)
-        eventually(begun.exists, "the batch runs")
-        drained = made.stateflow("host", "drain", "tests")
-        assert drained.returncode == 0
-        assert re.search(
-            r"  pipeline.py, since .*: ends with its input, or after its batch in 10 minutes", drained.stderr
-        )
-        eventually(lambda: made.shown().get("draining"), "it drains")
-        refused = made.run(made.project("late"))
-        assert (refused.returncode, "it is draining" in refused.stderr) == (8, True), refused.stderr
-        go.touch()
-        said, _ = client.communicate(timeout=60)
-        assert client.returncode == 0, said
-        eventually(lambda: "ended" in made.stateflow("host", "list").stdout, "it has ended")
-
-
-def test_a_stopped_host_ends_each_run_after_its_batch(tmp_path: Path) -> None:
-    with host(tmp_path) as made:
-        project, begun, go = slow(made, "stopped")
-        client = made.started("run", "pipeline.py", "--host", "tests", "--trigger", "1 second", cwd=project)
-        eventually(begun.exists, "the batch runs")
-        go.touch()
-        assert made.stateflow("host", "stop", "tests", timeout=90).returncode == 0
-        said, _ = client.communicate(timeout=60)
-        assert client.returncode == 0, said
-        assert made.stateflow("host", "show", "tests").stdout.startswith("tests: ended")
 
 
 def test_what_starts_a_host_wrongly_is_one_sentence(tmp_path: Path) -> None:
