@@ -20,6 +20,7 @@ from tests.spark.murder_points import arm, jump, tell
 QUICK = {
     # A run lives for seconds: what the JVM's second compiler and generated code would gain never comes back.
     "spark.driver.extraJavaOptions": QUICK_JAVA,
+    "spark.executor.extraJavaOptions": QUICK_JAVA,
     "spark.driver.memory": "1g",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.shuffle.partitions": "2",

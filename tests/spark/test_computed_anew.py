@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.quick_java import QUICK_JAVA
 from tests.spark.murder import ROOT
 from tests.spark.murder_evidence import delta_rows
 
@@ -75,6 +76,7 @@ CONF = {
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
     "spark.executorEnv.PYTHONPATH": str(ROOT),
+    "spark.executor.extraJavaOptions": QUICK_JAVA,
 }
 
 
