@@ -15,7 +15,6 @@ import pytest
 from airflow.sdk.api.datamodels._generated import TaskInstanceState
 
 from stateflow.airflow.triggers.idle import StateflowIdleTrigger
-from stateflow.checkpoint.control import Heartbeat, beat
 from stateflow.errors import BusyError
 from stateflow.format.records import Owner
 from tests.airflow.conftest import Connect
@@ -35,21 +34,17 @@ def method(tmp_path: Path, connect: Connect) -> Method:
 @contextmanager
 def other_run(method: Method, seconds: float = 60, over: Event | None = None) -> Iterator[MadeJob]:
     """A run of somebody else that beats until the block ends, until it is said to be over, or for so long."""
-    job = MadeJob(str(method.root), "orders", run="other")
+    job = MadeJob(method.root, "orders", run="other")
     over, end = over or Event(), time.monotonic() + seconds
 
     def live() -> None:
         counter = 0
         while not over.wait(0.05) and time.monotonic() < end:
             counter += 1
-            beat(job.store, job.layout, Heartbeat(epoch=job.writer.epoch, counter=counter, owner=OTHER))
-        beat(
-            job.store,
-            job.layout,
-            Heartbeat(epoch=job.writer.epoch, counter=counter + 1, owner=OTHER, ended=True),
-        )
+            job.beat(counter, owner=OTHER)
+        job.beat(counter + 1, owner=OTHER, ended=True)
 
-    beat(job.store, job.layout, Heartbeat(epoch=job.writer.epoch, counter=0, owner=OTHER))
+    job.beat(0, owner=OTHER)
     thread = Thread(target=live)
     thread.start()
     try:
@@ -151,7 +146,7 @@ def test_the_triggerer_waits_no_longer_than_the_limit(method: Method) -> None:
 def test_the_triggerer_takes_a_run_without_a_heartbeat_for_dead(method: Method) -> None:
     with other_run(method) as job:
         fields = deferral(method)
-    beat(job.store, job.layout, Heartbeat(epoch=job.writer.epoch, counter=99, owner=OTHER))
+    job.beat(99, owner=OTHER)
     began = time.monotonic()
     fired(fields)
     assert 1 <= time.monotonic() - began < 10

@@ -27,7 +27,7 @@ def cleanup(attempt: Try | None = None, **arguments: Any) -> Any:
 
 def used(root: Path, *, batches: int = 6) -> MadeJob:
     """A job with subsumed checkpoints, an orphan, an expired savepoint and one that was never finished."""
-    job = MadeJob(str(root), retained=1)
+    job = MadeJob(root, retained=1)
     for _ in range(batches):
         job.batch()
     job.beat(ended=True)
@@ -96,7 +96,7 @@ def test_what_the_job_s_own_retention_keeps_is_told_with_the_setting(
     tmp_path: Path, connect: Connect
 ) -> None:
     connect(tmp_path)
-    job = MadeJob(str(tmp_path), retained=10)
+    job = MadeJob(tmp_path, retained=10)
     for _ in range(12):
         job.batch()
     job.beat(ended=True)
@@ -128,7 +128,7 @@ def test_what_the_job_s_own_retention_keeps_is_told_with_the_setting(
 def test_the_retention_rule_of_a_job_and_of_a_clean_up(tmp_path: Path, connect: Connect) -> None:
     rule = "hourly for 3000 weeks"
     connect(tmp_path)
-    job = MadeJob(str(tmp_path))
+    job = MadeJob(tmp_path)
     job.tick = 5 * 60_000_000
     for _ in range(9):
         job.batch()
@@ -201,7 +201,7 @@ def test_all_jobs_of_the_root_are_cleaned_and_a_broken_one_keeps_no_other_from_i
 ) -> None:
     connect(tmp_path)
     for name in ("a-broken", "fraud"):
-        made = MadeJob(str(tmp_path), name, retained=1)
+        made = MadeJob(tmp_path, name, retained=1)
         for _ in range(4):
             made.batch()
     newest = max((tmp_path / "a-broken").glob("chk-*/_pending"))

@@ -17,7 +17,7 @@ from airflow.sdk.api.datamodels._generated import TaskInstanceState
 from stateflow.airflow import checkpoint_asset
 from stateflow.airflow.operators.assets import table_asset
 from stateflow.checkpoint import scheduled
-from stateflow.checkpoint.control import BOUND_BEHIND, INPUT_DRAINED, Heartbeat, RunOutcome, beat
+from stateflow.checkpoint.control import BOUND_BEHIND, INPUT_DRAINED, RunOutcome
 from stateflow.checkpoint.draft import Draft
 from stateflow.errors import UnavailableError
 from stateflow.format.records import Owner, Record
@@ -62,18 +62,14 @@ def table(tmp_path: Path) -> Table:
 @pytest.fixture
 def read_all(method: Method, table: Table) -> MadeJob:
     """A job that has read versions 0, 1 and 2, at checkpoint 3; they are all there is."""
-    job = MadeJob(str(method.root), "orders", run="earlier")
+    job = MadeJob(method.root, "orders", run="earlier")
     for _ in range(2):
         job.batch()
     assert job.batch() == 4
     for _ in range(4):
         table.commit()
     ended = RunOutcome(batches=3, stopped="the input was drained")
-    beat(
-        job.store,
-        job.layout,
-        Heartbeat(epoch=job.writer.epoch, counter=9, owner=EARLIER, at=1, ended=True, outcome=ended),
-    )
+    job.beat(9, owner=EARLIER, at=1, ended=True, outcome=ended)
     return job
 
 
@@ -158,7 +154,7 @@ def pending(job: MadeJob) -> None:
 
 
 def lost(job: MadeJob) -> None:
-    beat(job.store, job.layout, Heartbeat(epoch=job.writer.epoch, counter=10, owner=EARLIER))
+    job.beat(10, owner=EARLIER)
 
 
 def timer(job: MadeJob) -> None:
@@ -213,11 +209,10 @@ class Ending(Method):
 
     def launch(self, spec: Any) -> Any:
         self.specs.append(spec)
-        job = MadeJob(str(self.root), spec.job, run=f"again-{len(self.specs)}")
+        job = MadeJob(self.root, spec.job, run=f"again-{len(self.specs)}")
         owner = Owner("r", dag_run=spec.dag_run, task=spec.task)
         ended = RunOutcome(stopped=self.stopped)
-        sign = Heartbeat(epoch=job.writer.epoch, counter=9, owner=owner, ended=True, outcome=ended)
-        beat(job.store, job.layout, sign)
+        job.beat(9, owner=owner, ended=True, outcome=ended)
         return Done()
 
 
@@ -304,7 +299,7 @@ def test_a_retry_whose_earlier_try_has_read_the_interval_is_well(
     """Another run has gone on since, so that the interval lies behind; it was read, and nobody has been told."""
     scheduled.begin(read_all.store, read_all.layout, MINE.dag_run, "run", 4, read_all.clock)
     OfTask(str(method.root), "orders").batch()
-    MadeJob(str(method.root), "orders", run="other").batch()
+    MadeJob(method.root, "orders", run="other").batch()
     head = job_head(method)
     for _ in range(head - 4):
         table.commit()
@@ -408,7 +403,7 @@ def test_a_run_that_only_delivers_what_an_earlier_one_has_decided_is_not_empty(
     monkeypatch.setattr(MadeJob, "carry_out", carry_out)
     totals = Table(tmp_path / "totals")
     totals.commit()
-    made = MadeJob(str(method.root), "orders", run="earlier")
+    made = MadeJob(method.root, "orders", run="earlier")
     made.batch(target=str(totals.folder))
     slot = made.batch(target=str(totals.folder), carried_out=False)
     made.beat(2, ended=True)
@@ -449,7 +444,7 @@ def test_an_outlet_that_is_a_table_gets_an_event_for_each_partition_of_the_run(
 ) -> None:
     totals = Table(tmp_path / "totals")
     totals.commit()
-    made = MadeJob(str(method.root), "orders", run="earlier")
+    made = MadeJob(method.root, "orders", run="earlier")
     made.batch(target=str(totals.folder))
     written(totals, Job(str(method.root), "orders"), 2, "2026-01-01")
     table.commit()

@@ -21,7 +21,7 @@ from stateflow.airflow.launchers.kubernetes import FOLDER
 from stateflow.airflow.launchers.pod_status import process_status, waits_for
 from stateflow.airflow.triggers import run as run_trigger
 from stateflow.airflow.triggers.run import StateflowRunTrigger
-from stateflow.checkpoint.control import Heartbeat, RunOutcome, beat
+from stateflow.checkpoint.control import RunOutcome
 from stateflow.driver.processes import DriverFolder, DriverProcess, ProcessStatus
 from stateflow.driver.run_spec import RunSpec
 from stateflow.driver.supervision import Supervision
@@ -319,7 +319,7 @@ def test_why_a_pod_waits(status: dict[str, Any], why: str) -> None:
 def test_a_task_whose_worker_died_goes_on_with_the_pod_and_tells_how_it_was_killed(
     cluster: Cluster, submission: Submission, tmp_path: Path
 ) -> None:
-    made = MadeJob(str(tmp_path / "root"), "orders")
+    made = MadeJob(tmp_path / "root", "orders")
     made.batch()
     job, owner = Job(str(tmp_path / "root"), "orders"), Owner("r", dag_run="dag/1", task="run")
     spec = RunSpec("/opt/orders.py:orders", "orders", "dag/1", "run")
@@ -344,9 +344,8 @@ def test_a_task_whose_worker_died_goes_on_with_the_pod_and_tells_how_it_was_kill
     third.begin()
     assert not third.reattached
     cluster.driver(submission.labels(), "second")
-    epoch = MadeJob(str(tmp_path / "root"), "orders", run="r2").writer.epoch
     done = RunOutcome(batches=1, rows=5, checkpoint=2, stopped="drained")
-    beat(job.store, job.layout, Heartbeat(epoch=epoch, counter=9, owner=owner, ended=True, outcome=done))
+    MadeJob(tmp_path / "root", run="r2").beat(9, owner=owner, ended=True, outcome=done)
     cluster.ends("second")
     assert third.result(third.look()).rows == 5
 
@@ -465,9 +464,9 @@ def test_after_its_first_heartbeat_no_pod_is_asked_for(
     cluster: Cluster, making: Making, tmp_path: Path
 ) -> None:
     _, fields = deferred(tmp_path / "root")
-    job = MadeJob(str(tmp_path / "root"), "orders")
+    job = MadeJob(tmp_path / "root", "orders")
     owner = Owner("r", dag_run=fields["dag_run"], task=fields["task"])
-    beat(job.store, job.layout, Heartbeat(epoch=job.writer.epoch, counter=1, owner=owner))
+    job.beat(1, owner=owner)
     asked = len(cluster.asked)
     with pytest.raises(TimeoutError):
         fired(fields, patience=1)

@@ -161,7 +161,7 @@ def test_a_run_tells_what_it_read_and_wrote_with_schemas_rows_and_versions(
 @pytest.fixture
 def job(tmp_path: Path, connect: Connect) -> MadeJob:
     connect(tmp_path / "root")
-    return MadeJob(str(tmp_path / "root"), run="r")
+    return MadeJob(tmp_path / "root", run="r")
 
 
 def report(job: MadeJob, *inputs: Endpoint, owner: Owner = OWNER) -> None:

@@ -90,6 +90,6 @@ def test_bad_input_is_told_in_a_sentence_and_changes_nothing(
 
 def test_a_job_without_a_checkpoint_is_not_rescaled(tmp_path: Path, connect: Connect) -> None:
     connect(tmp_path)
-    MadeJob(str(tmp_path)).beat(ended=True)
+    MadeJob(tmp_path).beat(ended=True)
     with pytest.raises(AirflowFailException, match="job 'orders' has no checkpoint yet"):
         rescale()

@@ -10,7 +10,6 @@ import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from stateflow.airflow import StateflowRestoreOperator
-from stateflow.checkpoint.control import Heartbeat, beat
 from stateflow.checkpoint.log import read_log
 from stateflow.checkpoint.pins import list_pins
 from stateflow.format.records import Record
@@ -319,10 +318,7 @@ def test_a_live_run_is_in_the_way_until_it_is_taken_over(
     counter = itertools.count(2)
 
     def live(seconds: float) -> None:
-        beat(
-            job.store, job.layout,
-            Heartbeat(epoch=job.writer.epoch, counter=next(counter), owner=job.writer.owner, at=job.clock()),
-        )  # fmt: skip
+        job.beat(next(counter))
 
     made = Job.__init__
 

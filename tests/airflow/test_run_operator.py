@@ -89,14 +89,13 @@ class Method:
         self.specs.append(spec)
         if self.fails:
             return self.fails
-        job = MadeJob(str(self.root), spec.job, run=f"run-{len(self.specs)}")
+        job = MadeJob(self.root, spec.job, run=f"run-{len(self.specs)}")
         before = job.writer.parent.slot if job.writer.parent else None
         self.work(job)
         head = job.writer.parent.slot if job.writer.parent else None
         owner = Owner("r", dag_run=spec.dag_run, task=spec.task)
         outcome = RunOutcome(batches=self.batches, rows=5, checkpoint=head, stopped=f"from {before}")
-        sign = Heartbeat(epoch=job.writer.epoch, counter=9, owner=owner, ended=True, outcome=outcome)
-        beat(job.store, job.layout, sign)
+        job.beat(9, owner=owner, ended=True, outcome=outcome)
         return Done()
 
 
@@ -321,7 +320,7 @@ def test_killing_the_task_asks_the_driver_to_end_and_ends_the_task(method: Metho
             store, layout = open_store(str(method.root)), JobLayout("orders")
             owner = Owner("r", dag_run="orders_dag/scheduled__2026-01-01", task="run")
             beat(store, layout, Heartbeat(epoch=1, counter=1, owner=owner))
-            MadeJob(str(method.root), "orders", run="slow") if not list(store.list(layout.epochs)) else None
+            MadeJob(method.root, "orders", run="slow") if not list(store.list(layout.epochs)) else None
             killed.on_kill()
             raise AssertionError("on_kill has to end the task")
 
@@ -377,10 +376,10 @@ class Gone(Method):
 
     def launch(self, spec: RunSpec) -> Any:
         self.specs.append(spec)
-        job = MadeJob(str(self.root), spec.job, run="gone")
+        job = MadeJob(self.root, spec.job, run="gone")
         job.batch()
         owner = Owner("r", host="elsewhere", dag_run=spec.dag_run, task=spec.task)
-        beat(job.store, job.layout, Heartbeat(epoch=job.writer.epoch, counter=9, owner=owner))
+        job.beat(9, owner=owner)
 
 
 def test_a_deferred_run_whose_driver_is_lost_fails_and_is_not_deferred_for_ever(method: Method) -> None:

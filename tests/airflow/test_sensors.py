@@ -22,9 +22,9 @@ from stateflow.airflow.triggers.job import CheckpointFreshnessTrigger, Watermark
 from stateflow.errors import CorruptError, UnavailableError
 from stateflow.jobs.job import Job
 from tests.airflow.conftest import Connect
-from tests.airflow.looking import HOUR, FakeTask, aged_job, context
-from tests.jobs.fake import T0
-from tests.jobs.made import made_job
+from tests.airflow.looking import HOUR, FakeTask, context
+from tests.jobs.builder import T0
+from tests.jobs.made import JUST_NOW, made_job
 
 
 def fresh(**arguments: Any) -> CheckpointFreshnessSensor:
@@ -38,7 +38,7 @@ def passed(**arguments: Any) -> WatermarkSensor:
 
 
 def with_watermark(root: Path, watermark: int | None) -> None:
-    aged_job(root, batches=1, watermark=watermark)
+    made_job(root, batches=1, watermark=watermark, ago=JUST_NOW)
 
 
 def store_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,7 +53,7 @@ def store_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_young_checkpoint_is_fresh_and_the_result_says_which(tmp_path: Path, connect: Connect) -> None:
     connect(tmp_path)
-    aged_job(tmp_path)
+    made_job(tmp_path, ago=JUST_NOW, batches=2)
     task = FakeTask()
     result = fresh().execute(context(task))
     assert {name: result[name] for name in ("job", "conn_id", "checkpoint", "watermark")} == {
@@ -70,7 +70,7 @@ def test_an_old_checkpoint_is_not(
     tmp_path: Path, connect: Connect, capsys: pytest.CaptureFixture[str]
 ) -> None:
     connect(tmp_path)
-    aged_job(tmp_path, ago=3 * HOUR)
+    made_job(tmp_path, ago=3 * HOUR, batches=2)
     assert not fresh().poke(context())
     log = capsys.readouterr().out
     assert "not younger than 1 hour yet: job 'orders' is stale: its newest checkpoint is 3 hours old" in log
@@ -78,7 +78,7 @@ def test_an_old_checkpoint_is_not(
 
 def test_a_job_without_input_is_fresh_when_its_run_ended_well(tmp_path: Path, connect: Connect) -> None:
     connect(tmp_path)
-    job = aged_job(tmp_path, ago=3 * HOUR)
+    job = made_job(tmp_path, ago=3 * HOUR, batches=2)
     job.drained(ago=timedelta(minutes=5))
     assert fresh().poke(context())
     job.drained(ago=2 * HOUR)
@@ -87,19 +87,19 @@ def test_a_job_without_input_is_fresh_when_its_run_ended_well(tmp_path: Path, co
 
 def test_a_lost_run_makes_a_young_checkpoint_no_older(tmp_path: Path, connect: Connect) -> None:
     connect(tmp_path)
-    aged_job(tmp_path, ago=timedelta(minutes=5), ended=False)
+    made_job(tmp_path, ago=timedelta(minutes=5), ended=False, batches=2)
     assert fresh().poke(context())
 
 
 def test_a_job_that_was_drained_for_good_needs_not_be_fresher(tmp_path: Path, connect: Connect) -> None:
     connect(tmp_path)
-    aged_job(tmp_path, ago=900 * HOUR, final=True)
+    made_job(tmp_path, ago=900 * HOUR, final=True, batches=2)
     assert fresh().poke(context())
 
 
 def test_the_age_may_be_a_text(tmp_path: Path, connect: Connect) -> None:
     connect(tmp_path)
-    aged_job(tmp_path, ago=3 * HOUR)
+    made_job(tmp_path, ago=3 * HOUR, batches=2)
     assert not fresh(max_age="2 hours").poke(context())
     assert fresh(max_age="4 hours").poke(context())
 
@@ -170,7 +170,7 @@ def test_a_job_that_does_not_exist_yet_is_waited_for(
     log = capsys.readouterr().out
     assert "waiting for a first run: there is no job 'orders'" in log
     assert "clicks" in log
-    aged_job(tmp_path)
+    made_job(tmp_path, ago=JUST_NOW, batches=2)
     assert sensor.poke(context())
 
 
@@ -199,13 +199,13 @@ def test_a_connection_that_does_not_exist_fails_in_any_case(missing: str) -> Non
 
 def test_already_fresh_nobody_is_deferred(tmp_path: Path, connect: Connect) -> None:
     connect(tmp_path)
-    aged_job(tmp_path)
+    made_job(tmp_path, ago=JUST_NOW, batches=2)
     assert fresh(deferrable=True).execute(context())["checkpoint"] == 3
 
 
 def test_otherwise_the_triggerer_asks_the_same_question(tmp_path: Path, connect: Connect) -> None:
     connect(tmp_path)
-    aged_job(tmp_path, ago=3 * HOUR)
+    made_job(tmp_path, ago=3 * HOUR, batches=2)
     with pytest.raises(TaskDeferred) as deferred:
         fresh(deferrable=True, poke_interval=7, timeout=1234, missing="fail").execute(context())
     trigger = deferred.value.trigger
@@ -279,7 +279,7 @@ def test_deferring_is_the_default_where_airflow_says_so(monkeypatch: pytest.Monk
 
 def test_a_rescheduled_sensor_gives_its_slot_back(tmp_path: Path, connect: Connect) -> None:
     connect(tmp_path)
-    aged_job(tmp_path, ago=3 * HOUR)
+    made_job(tmp_path, ago=3 * HOUR, batches=2)
 
     class Rescheduled(FakeTask):
         def get_first_reschedule_date(self, context: Any) -> None:
@@ -293,10 +293,10 @@ def test_a_sensor_that_pokes_looks_again_until_its_time_is_up(
     tmp_path: Path, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connect(tmp_path)
-    job = aged_job(tmp_path, ago=3 * HOUR)
+    job = made_job(tmp_path, ago=3 * HOUR, batches=2)
     monkeypatch.setattr("airflow.sdk.bases.sensor.time.sleep", lambda seconds: job.drained())
     assert fresh().execute(context())["age"] < 600
-    aged_job(tmp_path, "clicks", ago=3 * HOUR)
+    made_job(tmp_path, "clicks", ago=3 * HOUR, batches=2)
     with pytest.raises(AirflowSensorTimeout):
         fresh(job="clicks", timeout=0).execute(context())
 
@@ -308,7 +308,7 @@ def test_a_store_that_is_away_is_borne_for_a_while(
     tmp_path: Path, connect: Connect, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     connect(tmp_path)
-    aged_job(tmp_path)
+    made_job(tmp_path, ago=JUST_NOW, batches=2)
     ticks = iter((0.0, 100.0, 599.0, 600.0))
     monkeypatch.setattr("stateflow.airflow.sensors.time.monotonic", lambda: next(ticks))
     store_is_away(monkeypatch)
@@ -325,7 +325,7 @@ def test_time_away_is_counted_anew_after_it_was_there(
     tmp_path: Path, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connect(tmp_path)
-    aged_job(tmp_path, ago=3 * HOUR)
+    made_job(tmp_path, ago=3 * HOUR, batches=2)
     ticks = iter((0.0, 1000.0))
     monkeypatch.setattr("stateflow.airflow.sensors.time.monotonic", lambda: next(ticks))
     sensor = fresh()
@@ -421,7 +421,7 @@ def test_a_dag_with_them_goes_through_airflows_database() -> None:
 
 def test_a_heartbeat_says_nothing_of_freshness(tmp_path: Path, connect: Connect) -> None:
     connect(tmp_path)
-    job = aged_job(tmp_path, ago=3 * HOUR)
+    job = made_job(tmp_path, ago=3 * HOUR, batches=2)
     job.ago = timedelta(0)
     job.beat(50)
     assert not fresh().poke(context())

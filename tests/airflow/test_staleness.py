@@ -23,7 +23,8 @@ from stateflow.airflow.staleness import stale_jobs
 from stateflow.errors import NotFoundError, UnavailableError
 from stateflow.jobs.job import Job
 from tests.airflow.conftest import Connect
-from tests.airflow.looking import HOUR, aged_job
+from tests.airflow.looking import HOUR
+from tests.jobs.made import JUST_NOW, made_job
 
 SENT: list[str] = []
 SEND = f"{__name__}.remember"
@@ -43,11 +44,11 @@ def nothing_sent() -> None:
 def root(tmp_path: Path, connect: Connect) -> Path:
     """Five jobs: one is well, one was drained, and three need somebody."""
     connect(tmp_path)
-    aged_job(tmp_path, "orders")
-    aged_job(tmp_path, "quiet", ago=5 * HOUR).drained()
-    aged_job(tmp_path, "clicks", ago=5 * HOUR)
-    aged_job(tmp_path, "payments", ended=False, ago=timedelta(minutes=10))
-    blocked = aged_job(tmp_path, "refunds")
+    made_job(tmp_path, "orders", ago=JUST_NOW, batches=2)
+    made_job(tmp_path, "quiet", ago=5 * HOUR, batches=2).drained()
+    made_job(tmp_path, "clicks", ago=5 * HOUR, batches=2)
+    made_job(tmp_path, "payments", ended=False, ago=timedelta(minutes=10), batches=2)
+    blocked = made_job(tmp_path, "refunds", ago=JUST_NOW, batches=2)
     blocked.batch(carried_out=False)
     blocked.beat(5, ended=True)
     return tmp_path

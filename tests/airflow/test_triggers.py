@@ -27,16 +27,15 @@ from stateflow.airflow.triggers.job import (
     in_thread,
 )
 from stateflow.airflow.triggers.run import StateflowRunTrigger
-from stateflow.checkpoint.control import Heartbeat, beat
 from stateflow.driver.run_state import RunState
 from stateflow.driver.supervision import Supervision
 from stateflow.errors import BusyError, CorruptError, NotFoundError, StateflowError, UnavailableError
 from stateflow.format.records import Owner
 from stateflow.jobs.job import Job
 from tests.airflow.conftest import Connect
-from tests.airflow.looking import HOUR, aged_job
-from tests.jobs.fake import T0
-from tests.jobs.made import MadeJob, made_job
+from tests.airflow.looking import HOUR
+from tests.jobs.builder import T0
+from tests.jobs.made import JUST_NOW, MadeJob, made_job
 
 AWAY = UnavailableError("the store is away")
 
@@ -153,7 +152,7 @@ def test_other_errors_end_it_at_once(error: StateflowError, retry: bool) -> None
 
 def test_a_fresh_job_fires_one_event(tmp_path: Path, connect: Connect) -> None:
     connect(tmp_path)
-    aged_job(tmp_path)
+    made_job(tmp_path, ago=JUST_NOW, batches=2)
     (event,) = events(fresh())
     assert event["checkpoint"] == 3
     assert event["done"].startswith("job 'orders' has a checkpoint of ")
@@ -164,7 +163,7 @@ def test_a_stale_one_fires_when_it_has_become_fresh(
     tmp_path: Path, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connect(tmp_path)
-    job = aged_job(tmp_path, ago=3 * HOUR)
+    job = made_job(tmp_path, ago=3 * HOUR, batches=2)
     looks: list[int] = []
 
     def later() -> None:
@@ -205,7 +204,7 @@ def test_a_job_that_is_missing_is_waited_for_or_not(
     (event,) = events(fresh(missing="fail"))
     assert event["failed"].startswith("there is no job 'orders'")
     assert event["retry"] is False
-    no_pause(monkeypatch, lambda: aged_job(tmp_path))
+    no_pause(monkeypatch, lambda: made_job(tmp_path, ago=JUST_NOW, batches=2))
     (event,) = events(fresh())
     assert event["checkpoint"] == 3
 
@@ -220,7 +219,7 @@ def test_a_store_that_came_back_is_asked_with_the_connection_as_it_is_then(
     tmp_path: Path, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connect(tmp_path / "old")
-    aged_job(tmp_path / "new")
+    made_job(tmp_path / "new", ago=JUST_NOW, batches=2)
     with pytest.MonkeyPatch.context() as away:
 
         def glance(job: Job) -> Any:
@@ -242,7 +241,7 @@ def test_no_other_trigger_waits_for_a_slow_store(
     tmp_path: Path, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connect(tmp_path)
-    aged_job(tmp_path)
+    made_job(tmp_path, ago=JUST_NOW, batches=2)
     asked, answered = threading.Event(), threading.Event()
     glance = Job.glance
 
@@ -280,7 +279,7 @@ def test_slow_stores_do_not_take_the_threads_of_others() -> None:
 
 def test_a_trigger_that_is_called_off_ends(tmp_path: Path, connect: Connect) -> None:
     connect(tmp_path)
-    aged_job(tmp_path, ago=3 * HOUR)
+    made_job(tmp_path, ago=3 * HOUR, batches=2)
 
     async def called_off() -> None:
         task = asyncio.ensure_future(anext(fresh().run()))
@@ -311,7 +310,7 @@ def test_they_come_back_as_they_went(trigger: JobTrigger) -> None:
 
 def test_what_is_stored_holds_no_credentials(tmp_path: Path, connect: Connect) -> None:
     connect(tmp_path, storage_options={"secret_access_key": "hush"})
-    aged_job(tmp_path)
+    made_job(tmp_path, ago=JUST_NOW, batches=2)
     trigger = fresh()
     (event,) = events(trigger)
     assert "hush" not in json.dumps([trigger.serialize(), event])
@@ -329,9 +328,9 @@ def deferred_runs(root: Path, count: int) -> list[BaseTrigger]:
     """Of a run each, which shows signs of life."""
     triggers: list[BaseTrigger] = []
     for number in range(count):
-        job = MadeJob(str(root), f"job-{number}")
+        job = MadeJob(root, f"job-{number}")
         owner = Owner("r", dag_run=f"dag/{number}", task="run")
-        beat(job.store, job.layout, Heartbeat(epoch=job.writer.epoch, counter=1, owner=owner))
+        job.beat(1, owner=owner)
         triggers.append(
             StateflowRunTrigger(
                 job=job.name, stateflow_conn_id="stateflow_default", checkpoint_dir=str(root),

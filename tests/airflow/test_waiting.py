@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.airflow.looking import HOUR, aged_job
+from tests.airflow.looking import HOUR
 from tests.airflow.server import PROJECT, AirflowServer, airflow, connection
 from tests.airflow.stage import until
-from tests.jobs.fake import T0
+from tests.jobs.builder import T0
+from tests.jobs.made import made_job
 
 pytestmark = [
     pytest.mark.system,
@@ -53,7 +54,7 @@ def test_tasks_wait_in_the_triggerer_and_go_on_when_the_job_is_there(
     server: AirflowServer, folder: Path
 ) -> None:
     client = server.client()
-    job = aged_job(folder / "checkpoints", "seen", ago=3 * HOUR)
+    job = made_job(folder / "checkpoints", "seen", ago=3 * HOUR, batches=2)
     run = client.trigger("waiting", {"job": "seen", "until": "2026-01-01T00:00:00+00:00"})
     client.await_task(run, "fresh", states=("deferred",))
     client.await_task(run, "reached", states=("deferred",))

@@ -10,7 +10,7 @@ from stateflow.checkpoint.handle import JobHandle
 from stateflow.checkpoint.names import Elsewhere, LatestCheckpoint, Name, Slot, Tag, Time, parse, slot_of
 from stateflow.errors import NotFoundError, StateflowError, UsageError
 from stateflow.jobs.job import Job
-from tests.jobs.fake import T0, ClaimedJob
+from tests.jobs.builder import T0, JobBuilder
 from tests.jobs.made import made_job
 
 NAMES: list[tuple[str, Name, str]] = [
@@ -118,13 +118,13 @@ def test_a_job_that_has_not_run_has_no_latest_checkpoint(tmp_path: Path) -> None
         slot_of(LatestCheckpoint(), job, job.log())
 
 
-def slot_then(made: ClaimedJob, micros: int) -> int:
+def slot_then(made: JobBuilder, micros: int) -> int:
     job = JobHandle(made.store, made.layout, clock=made.clock)
     return slot_of(Time(micros), job, job.log())
 
 
 def test_a_time_is_the_checkpoint_that_was_the_newest_then(tmp_path: Path) -> None:
-    made = ClaimedJob(str(tmp_path))
+    made = JobBuilder(str(tmp_path))
     records = [made.decide() for _ in range(3)]
     for record in records:
         assert slot_then(made, record.at) == record.slot
@@ -142,7 +142,7 @@ def test_a_time_is_the_checkpoint_that_was_the_newest_then(tmp_path: Path) -> No
 def test_the_state_of_a_time_whose_checkpoint_was_collected_is_not_that_of_an_older_one(
     tmp_path: Path,
 ) -> None:
-    made = ClaimedJob(str(tmp_path), retained=2)
+    made = JobBuilder(str(tmp_path), retained=2)
     records = [made.decide()]
     made.tag(records[0].slot, "kept")
     records += [made.decide() for _ in range(5)]

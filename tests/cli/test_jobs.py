@@ -13,14 +13,14 @@ import msgspec
 import pytest
 
 import stateflow as sf
-from stateflow.checkpoint.control import Heartbeat, RunOutcome, beat
+from stateflow.checkpoint.control import RunOutcome
 from stateflow.checkpoint.process import this_process
 from stateflow.checkpoint.processes import identity_of_this_process, process_start
 from stateflow.format.records import END_OF_TIME, ExpiryShare, SchemaVersion
 from tests.cli.conftest import Command
 from tests.jobs.made import OFFSET, MadeJob, made_job
+from tests.jobs.operators import operator_of
 from tests.jobs.queried import QueriedJob, entries_of, filled
-from tests.jobs.state import operator_of
 
 
 def test_jobs_lists_every_job_with_its_state(command: Command, root: Path) -> None:
@@ -61,11 +61,7 @@ def test_jobs_lists_every_job_with_its_state(command: Command, root: Path) -> No
 def test_a_job_whose_last_run_failed_is_not_well(command: Command, root: Path) -> None:
     job = made_job(root, "orders", batches=1)
     failure = RunOutcome(exit_code=7, error="the table is gone")
-    beat(
-        job.store,
-        job.layout,
-        Heartbeat(epoch=1, counter=9, owner=this_process(), at=1, ended=True, outcome=failure),
-    )
+    job.beat(9, owner=this_process(), at=1, ended=True, outcome=failure)
     sentence = "job 'orders' failed in its last run (the table is gone): start it again when that is settled"
     [listed] = command("jobs", "--checkpoint-dir", root, "-o", "json").json["jobs"]
     assert (listed["health"], listed["reason"]) == ("failed", sentence)
@@ -80,9 +76,7 @@ def test_show_names_the_warm_host_of_the_newest_run(command: Command, root: Path
     job = made_job(root, "orders", batches=1)
     assert "warm host" not in command("show", "orders", "--checkpoint-dir", root).out
     owner = msgspec.structs.replace(this_process(), host="worker-1")
-    beat(
-        job.store, job.layout, Heartbeat(epoch=1, counter=9, owner=owner, at=1, ended=True, warm_host="team")
-    )
+    job.beat(9, owner=owner, at=1, ended=True, warm_host="team")
     text = " ".join(command("show", "orders", "--checkpoint-dir", root).out.split())
     assert "on worker-1, on its warm host team" in text
     shown = command("show", "orders", "--checkpoint-dir", root, "-o", "json").json
@@ -90,7 +84,7 @@ def test_show_names_the_warm_host_of_the_newest_run(command: Command, root: Path
 
 
 def test_show_lists_the_types_under_which_values_may_be_stored(command: Command, root: Path) -> None:
-    job = MadeJob(str(root))
+    job = MadeJob(root)
     job.batch()
     before = job.head()
     operator = before.operators["balance"]
@@ -171,12 +165,12 @@ def test_show_counts_the_bytes_of_every_state(command: Command, root: Path) -> N
 def test_show_names_the_source_that_holds_the_watermark(command: Command, root: Path) -> None:
     since = 1_767_225_600_000_000
     noted = {"watermark_held_by": "clicks", "watermark_held_since": since}
-    MadeJob(str(root), watermark=since, noted=noted).batch()
+    MadeJob(root, watermark=since, noted=noted).batch()
     shown = command("show", "orders", "--checkpoint-dir", root)
     assert "held back by source clicks, without rows since 2026-01-01 00:00:00" in " ".join(shown.out.split())
     document = command("show", "orders", "--checkpoint-dir", root, "-o", "json").json
     assert document["watermark_held"] == {"source": "clicks", "since": since}
-    MadeJob(str(root), name="free").batch()
+    MadeJob(root, name="free").batch()
     assert "held back" not in command("show", "free", "--checkpoint-dir", root).out
     assert command("show", "free", "--checkpoint-dir", root, "-o", "json").json["watermark_held"] == {}
 
@@ -188,7 +182,7 @@ def test_show_names_the_partition_that_holds_the_watermark(command: Command, roo
         "watermark_held_since": since,
         "watermark_held_partition": "clicks/7",
     }
-    MadeJob(str(root), watermark=since, noted=noted).batch()
+    MadeJob(root, watermark=since, noted=noted).batch()
     shown = " ".join(command("show", "orders", "--checkpoint-dir", root).out.split())
     assert (
         "held back by partition clicks/7 of source clicks, whose last rows came at 2026-01-01 00:00:00"
@@ -206,7 +200,7 @@ def test_show_tells_the_size_of_batches_who_waits_and_of_hot_keys(command: Comma
         "waited": {"clicks": "orders"},
         "operators": {"balance": {"hot_key": {"share": 0.52, "subtask": 0}}},
     }
-    MadeJob(str(root), noted=noted).batch(rows=700)
+    MadeJob(root, noted=noted).batch(rows=700)
     document = command("show", "orders", "--checkpoint-dir", root, "-o", "json").json
     took = document["batch_size"].pop("duration_ms")
     assert took == document["checkpoints"]["lastCheckpointDuration"]
@@ -220,14 +214,14 @@ def test_show_tells_the_size_of_batches_who_waits_and_of_hot_keys(command: Comma
     assert "waits clicks for orders" in text
     said = "operator balance: one key has about 52% of the newest batch's rows, in subtask 0 of 1; the run's log names it"
     assert f"hot key {said}" in text
-    MadeJob(str(root), name="free").batch()
+    MadeJob(root, name="free").batch()
     free = command("show", "free", "--checkpoint-dir", root)
     assert not any(name in free.out for name in ("batch size", "waits", "hot key"))
 
 
 def test_the_size_of_batches_is_that_of_one_with_input(command: Command, root: Path) -> None:
     sizes = {"target_ms": 30_000, "streams": [{"source": "orders", "unit": "rows", "most": 10_000}]}
-    job = MadeJob(str(root), noted={"batch_size": sizes})
+    job = MadeJob(root, noted={"batch_size": sizes})
     job.batch(rows=700)
     job.noted = {**job.noted, "input_free": True}
     job.batch(rows=0)
@@ -261,10 +255,7 @@ def test_a_run_whose_process_was_killed_here_is_lost_at_once(command: Command, r
     process = msgspec.structs.replace(own, pid=child.pid, started=started)
 
     def shown() -> tuple[str, str]:
-        beat(
-            job.store, job.layout,
-            Heartbeat(epoch=job.writer.epoch, counter=9, owner=owner, process=process, at=time.time_ns() // 1000),
-        )  # fmt: skip
+        job.beat(9, owner=owner, process=process, at=time.time_ns() // 1000)
         text = command("show", "orders", "--checkpoint-dir", root).out
         line = next(line for line in text.splitlines() if line.startswith("status"))
         return " ".join(line.split()), command("show", "orders", "--checkpoint-dir", root, "-o", "json").json[

@@ -14,10 +14,9 @@ from stateflow.cli.progress import taken_document, taken_line
 from stateflow.cli.run import AnnouncedStop
 from stateflow.errors import UsageError
 from stateflow.pipelines.bounds import parse_bounds
-from stateflow.pipelines.loading import load_pipeline
 from stateflow.spark.runner import RunReport
 from tests.cli.conftest import Command
-from tests.jobs.made import ORDERS, REPOSITORY, made_job
+from tests.jobs.made import ORDERS, made_job, orders_pipeline
 from tests.jobs.made import PARAMETERS as GIVEN
 
 PARAMETERS = ("-p", "input=a", "-p", "output=b")
@@ -203,7 +202,7 @@ def test_key_groups_that_a_job_does_not_take_are_said(
     from stateflow.spark.runner import RunRequest, _Run
 
     made_job(root)
-    pipeline = load_pipeline(str(ORDERS), REPOSITORY).pipeline
+    pipeline = orders_pipeline()
 
     def warned(**given: str) -> str:
         caplog.clear()

@@ -67,7 +67,7 @@ def test_neighbouring_shards_are_joined_up_to_the_limit(limit: str, shards: int,
 
 
 def test_checkpoints_younger_than_the_retained_age_are_kept_too(tmp_path: Path) -> None:
-    job = MadeJob(str(tmp_path))
+    job = MadeJob(tmp_path)
     for _ in range(5):
         job.batch()
     records = job.writer.log.checkpoints
@@ -78,7 +78,7 @@ def test_checkpoints_younger_than_the_retained_age_are_kept_too(tmp_path: Path) 
 
 
 def test_the_last_checkpoint_of_each_hour_stays_by_the_retention_rule(tmp_path: Path) -> None:
-    job = MadeJob(str(tmp_path))
+    job = MadeJob(tmp_path)
     job.tick = 5 * MINUTE
     for _ in range(9):
         job.batch()

@@ -23,10 +23,11 @@ from stateflow.jobs.job import Job
 from stateflow.storage.local import LocalStore
 from stateflow.storage.memory import MemoryStore, _named, named_store
 from stateflow.storage.store import Store
-from tests.jobs.fake import T0
+from tests.jobs.builder import T0
 from tests.jobs.files import stored
+from tests.jobs.operators import operator_of
 from tests.jobs.queried import QueriedJob, entries_of
-from tests.jobs.state import operator_of, shard_of
+from tests.jobs.state import shard_of
 
 PARAMETERS = {"input": "/data/orders", "output": "/data/totals"}
 OFFSET = '{"sourceVersion":1,"reservoirId":"r","reservoirVersion":%d,"index":-1,"isStartingVersion":false}'

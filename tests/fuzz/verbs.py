@@ -29,7 +29,7 @@ from stateflow_ui.catalog import Catalog
 from stateflow_ui.root import Root
 from stateflow_ui.stale_after import StaleAfter
 from tests.fuzz.scene import KEYS, PARAMETERS, Scene, base, orders
-from tests.jobs.fake import T0
+from tests.jobs.builder import T0
 from tests.ui.catalogs import Clock
 
 Verb = Callable[[Scene, int], object]

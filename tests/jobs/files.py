@@ -1,13 +1,12 @@
-"""Files in a store, and operators whose state is in them."""
+"""Files in a store."""
 
 from __future__ import annotations
 
 import hashlib
-from typing import Any
 
 import xxhash
 
-from stateflow.format.records import FileRef, OperatorState, Shard
+from stateflow.format.records import FileRef
 from stateflow.storage.store import Store
 
 
@@ -30,23 +29,3 @@ def stored(store: Store, path: str, content: bytes, *, name: str = "", base: str
 
 def objects(store: Store) -> dict[str, int]:
     return {entry.path: entry.size for entry in store.list("")}
-
-
-def one_shard(
-    *files: FileRef,
-    key: tuple[str, str] = ("k", "long"),
-    groups: int = 1,
-    backend: str = "fake",
-    entries: int = 0,
-    times: int = 1,
-    **fields: Any,
-) -> OperatorState:
-    """An operator whose one subtask has all key groups, in one shard of these files; or in so many handles of it."""
-    shard = Shard(first=0, last=groups - 1, backend=backend, files=files, entries=entries)
-    return OperatorState(
-        key=(key,),
-        max_parallelism=groups,
-        assignment=((0, groups - 1),),
-        shards=((shard,) * times,),
-        **fields,
-    )

@@ -1,10 +1,12 @@
-"""Logs written down by hand, for tables."""
+"""Records and logs as values, in no store."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from stateflow.checkpoint.log import Log, SlotContent, assemble
-from stateflow.format.records import FileRef, JobIdentity, Kind, Link, Outcome, Owner, Pin, Prepared, Record
-from tests.jobs.files import one_shard
+from stateflow.format.records import FileRef, JobIdentity, Link, Outcome, Owner, Pin, Prepared, Record
+from tests.jobs.operators import one_shard
 
 JOB = "orders"
 UUID = "11111111-1111-1111-1111-111111111111"
@@ -16,40 +18,29 @@ def file(path: str, size: int = 10, base: str = "") -> FileRef:
 
 
 def record(
-    slot: int,
+    slot: int = 7,
     *,
-    kind: Kind = "checkpoint",
-    epoch: int = 1,
-    floor: int = 1,
     writer: str | None = None,
     below: str | None = None,
     files: tuple[FileRef, ...] = (),
     staged: tuple[FileRef, ...] = (),
-    job: str = UUID,
-    based_on: int | None = None,
-    at: int = 0,
-    kept: tuple[int, ...] = (),
+    **fields: Any,
 ) -> Record:
-    """Linked to `w<slot - 1>` unless told otherwise."""
-    return Record(
-        kind=kind,
-        job=job,
-        slot=slot,
-        epoch=epoch,
-        writer=writer or f"w{slot}",
-        previous=Link(slot - 1, below or f"w{slot - 1}") if slot > 1 else None,
-        based_on=based_on,
-        floor=floor,
-        at=at,
-        kept=kept,
-        owner=SOMEBODY,
-        operators={"op": one_shard(*files)} if files else {},
-        sinks={"out": Prepared(kind="fake", target="t", prev=None, files=staged)} if staged else {},
-    )
+    """A checkpoint, or what the `fields` say; linked to `w<slot - 1>` unless told otherwise."""
+    made = {
+        "kind": "checkpoint",
+        "job": UUID,
+        "epoch": 1,
+        "previous": Link(slot - 1, below or f"w{slot - 1}") if slot > 1 else None,
+        "owner": SOMEBODY,
+        "operators": {"op": one_shard(*files)} if files else {},
+        "sinks": {"out": Prepared(kind="fake", target="t", prev=None, files=staged)} if staged else {},
+    }
+    return Record(slot=slot, writer=writer or f"w{slot}", **{**made, **fields})  # type: ignore[arg-type]
 
 
-def outcome(of: Record, **fields: object) -> Outcome:
-    return Outcome(slot=of.slot, record=of.writer, writer=f"o{of.slot}", epoch=of.epoch, **fields)  # type: ignore[arg-type]
+def outcome(of: Record, **fields: Any) -> Outcome:
+    return Outcome(slot=of.slot, record=of.writer, epoch=of.epoch, **{"writer": f"o{of.slot}", **fields})
 
 
 def complete(of: Record, *marks: str) -> SlotContent:

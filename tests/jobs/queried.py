@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,11 @@ from stateflow.compatibility.states import with_index
 from stateflow.format.records import Record, Shard, StateSchema
 from stateflow.operators.binding import TIMER_IDS, schemas
 from stateflow.reading.query import StateReader
-from stateflow.reading.snapshots import ReaderContext
 from stateflow.state.backends.base import OpenShard
-from stateflow.state.backends.choice import ShardReaders
 from stateflow.state.backends.openings import OpenShards
-from stateflow.state.backends.rocksdb_options import MIB, RocksOptions
-from stateflow.storage.cache import FileCache
-from tests.jobs.fake import T0, ClaimedJob
-from tests.jobs.state import Key, operator_of, shard_of
+from tests.jobs.builder import T0, JobBuilder, opener
+from tests.jobs.operators import USER, Key, operator_of
+from tests.jobs.state import shard_of
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 Entries = Mapping[bytes, bytes]
@@ -125,28 +122,25 @@ class Counted:
         return open_shard
 
 
-opener = ShardReaders(RocksOptions(write_buffer=MIB, inline_threshold=0))
-
-
-class QueriedJob(ClaimedJob):
+class QueriedJob(JobBuilder):
     """A job whose checkpoints hold what it is given."""
 
     def __init__(
         self,
-        root: Path | str,
+        place: Path | str,
         name: str = "orders",
         *,
         process: Any = Balance,
-        key: Key = (("user", "int"),),
+        key: Key = USER,
         operator: str = "balance",
         backend: str = "rocksdb",
-        retained: int | None = None,
+        **claimed: Any,
     ) -> None:
         self.operator, self.backend, self.key = operator, backend, key
         self.states = states_of(process)
-        self.options: dict[str, str] = {}
-        self.clock = Clock()  # type: ignore[method-assign]
-        super().__init__(str(root), name, retained=retained)
+        self.fixed: dict[str, str] = {}
+        """Options of the operator that its state holds fast."""
+        super().__init__(place, name, clock=Clock(), **claimed)
 
     def checkpoint(
         self, entries: Entries, shards: Sequence[tuple[int, int]] = Halves, *, complete: bool = True
@@ -156,23 +150,12 @@ class QueriedJob(ClaimedJob):
 
     def record(self, shards: Sequence[Shard], *, complete: bool = True) -> int:
         operator = operator_of(
-            shards, key=self.key, states=self.states, next_state_id=100, options=self.options
+            shards, key=self.key, states=self.states, next_state_id=100, options=self.fixed
         )
         return self.decide(operators={self.operator: operator}, pending=not complete).slot
 
     def shard(self, entries: Entries, first: int, last: int) -> Shard:
-        folder = Path(self.root).parent
-        return shard_of(self.writer, entries.items(), first, last, folder=folder, backend=self.backend)
-
-    def place(self, folder: Path, counted: Callable[[str], OpenShard] | None = None) -> ReaderContext:
-        """A host that has fetched nothing yet."""
-        return ReaderContext(
-            root=self.root,
-            cache=FileCache(folder / "cache", 1 << 30),
-            scratch=folder / "scratch",
-            open_shard=counted or opener,
-            clock=self.clock,
-        )
+        return shard_of(self.writer, entries.items(), first, last, folder=self.folder, backend=self.backend)
 
     def reader(
         self,

@@ -20,10 +20,11 @@ from stateflow.savepoints.native import create_native
 from stateflow.savepoints.publish import SavepointFacts
 from stateflow.storage.files import inline
 from stateflow.storage.store import Store
-from tests.jobs.files import body, one_shard, stored
+from tests.jobs.files import body, stored
+from tests.jobs.log import record
+from tests.jobs.operators import one_shard
 
 LAYOUT = JobLayout("orders")
-UUID = "11111111-1111-1111-1111-111111111111"
 JOB, OTHER = "22222222-orders", "33333333-fraud"
 """Jobs that claim savepoints."""
 SOMEBODY = Owner(run="somebody", user="ann")
@@ -49,12 +50,9 @@ def checkpoint(store: Store, sizes: Sequence[int] = (300, 20, 7), extra: Sequenc
         *files, *extra, inline("CURRENT", b"MANIFEST-7"), key=("user", "long"), groups=4, times=2, hosts=("host-1",)
     )  # fmt: skip
     staged = stored(store, "orders/staged/e1-c3-rows.parquet", b"rows")
-    return Record(
-        kind="checkpoint",
-        job=UUID,
-        slot=3,
-        epoch=1,
-        writer="w3",
+    return record(
+        3,
+        previous=None,
         owner=SOMEBODY,
         sources={"events": SourceState(lines=('{"at": 7}',), files=(log,), kind="file")},
         operators={"balance": operator},

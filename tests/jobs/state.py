@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,9 @@ from stateflow.state.backends.rocksdb_options import MIB, RocksOptions
 from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.values.serializers import serializer_for
 from stateflow.storage.files import inline, upload_file
+from tests.jobs.operators import Key, operator_of
 from tests.state.stored_keys import timer_key
 
-Key = Sequence[tuple[str, str]]
 Entry = tuple[bytes, bytes]
 
 
@@ -146,18 +146,5 @@ def held_operator(
         for first, last in default_assignment(parallelism, max_parallelism)
     ]
     return operator_of(
-        shards, key=key, states=schemas, next_state_id=next_id, max_parallelism=max_parallelism, **fields
-    )
-
-
-def operator_of(
-    shards: Sequence[Shard], *, key: Key, max_parallelism: int = 128, **fields: Any
-) -> OperatorState:
-    """A subtask for each of these shards."""
-    return OperatorState(
-        key=tuple(key),
-        max_parallelism=max_parallelism,
-        assignment=tuple((shard.first, shard.last) for shard in shards),
-        shards=tuple((shard,) for shard in shards),
-        **fields,
+        shards, key=key, states=schemas, next_state_id=next_id, groups=max_parallelism, **fields
     )

@@ -15,11 +15,10 @@ from stateflow.config.options import load
 from stateflow.errors import StateflowError, UnavailableError
 from stateflow.jobs.job import Job
 from stateflow.jobs.savepoints import dispose_unfinished, unfinished_savepoints
-from stateflow.pipelines.loading import load_pipeline
 from stateflow.savepoints.format import verify_savepoint
 from stateflow.storage.memory import Call, MemoryStore, named_store
 from stateflow.storage.roots import open_store
-from tests.jobs.made import ORDERS, PARAMETERS, MadeJob, made_job
+from tests.jobs.made import PARAMETERS, MadeJob, made_job, orders_pipeline
 from tests.servers import ObjectServer
 
 ELSEWHERE = {**PARAMETERS, "output": "/data/copies"}
@@ -184,7 +183,7 @@ def test_a_restore_that_copies_and_is_denied_leaves_the_job_as_it_was_or_restore
     failures = 0
 
     def restored() -> None:
-        pipeline = load_pipeline(str(ORDERS), tmp_path).pipeline
+        pipeline = orders_pipeline()
         copy.restore(pipeline=pipeline, parameters=ELSEWHERE, options=options, **what).apply()
 
     for after in itertools.count():

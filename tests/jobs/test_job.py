@@ -15,14 +15,13 @@ from stateflow.checkpoint.processes import identity_of_this_process
 from stateflow.compatibility.flows import compare
 from stateflow.errors import IncompatibleError
 from stateflow.format.records import Owner
-from stateflow.pipelines.loading import load_pipeline
 from stateflow.pipelines.parameters import known_parameters, required_parameters
-from tests.jobs.fake import T0
-from tests.jobs.made import ORDERS, PARAMETERS, REPOSITORY, MadeJob, made_job
+from tests.jobs.builder import T0
+from tests.jobs.made import PARAMETERS, MadeJob, made_job, orders_pipeline
 
 
 def orders() -> sf.Pipeline:
-    return load_pipeline(str(ORDERS), REPOSITORY).pipeline
+    return orders_pipeline()
 
 
 def test_a_job_tells_its_checkpoints_and_their_history(tmp_path: Path) -> None:
@@ -162,7 +161,7 @@ def test_another_table_or_topic_under_an_old_uid_is_refused_before_spark(
     tmp_path: Path, kind: str, wrote: str, same: Any, other: Any
 ) -> None:
     root = tmp_path / "root"
-    made = MadeJob(str(root))
+    made = MadeJob(root)
     made.batch(kind=kind, target=wrote)
     made.beat(ended=True)
     job = sf.Job(str(root), "orders")
@@ -280,7 +279,7 @@ def test_a_run_takes_root_and_credentials_of_its_job_and_the_rest_from_where_it_
     monkeypatch.chdir(tmp_path)
     (tmp_path / "stateflow.toml").write_text('checkpoint_dir = "/elsewhere"\nupload_threads = 7\n')
     job = sf.Job(str(tmp_path / "root"), "mine", storage_options={"region": "x"})
-    job.run(load_pipeline(str(ORDERS), REPOSITORY).pipeline, PARAMETERS, options={"trigger": "drain"})
+    job.run(orders_pipeline(), PARAMETERS, options={"trigger": "drain"})
     request = asked[0]
     assert (request.job, request.options.checkpoint_dir) == ("mine", str(tmp_path / "root"))
     assert dict(request.options.storage_options) == {"region": "x"}

@@ -17,12 +17,11 @@ from stateflow.format.records import Owner
 from stateflow.format.references import bases
 from stateflow.jobs import savepoints as savepointing
 from stateflow.jobs.job import Job
-from stateflow.pipelines.loading import load_pipeline
 from stateflow.savepoints.dispose import dispose_savepoint
 from stateflow.savepoints.format import read_savepoint, read_savepoint_claim, verify_savepoint
 from stateflow.storage.memory import named_store
 from stateflow.storage.roots import open_store
-from tests.jobs.made import ORDERS, PARAMETERS, MadeJob
+from tests.jobs.made import PARAMETERS, MadeJob, orders_pipeline
 
 OWNER = Owner(run="nightly savepoint")
 
@@ -44,7 +43,7 @@ def save(job: Job, scratch: Path, **request: Any) -> savepointing.MadeSavepoint:
 
 
 def take_over(job: Job, url: str, scratch: Path) -> None:
-    pipeline = load_pipeline(str(ORDERS), scratch).pipeline
+    pipeline = orders_pipeline()
     job.restore(url, pipeline, PARAMETERS, options=options(job, scratch), claim_mode="claim").apply()
 
 
@@ -156,7 +155,7 @@ class TestCopiedRoots:
 
     def collected(self, root: Path) -> tuple[str, ...]:
         """Goes on there until no checkpoint needs the savepoint."""
-        run = MadeJob(str(root), run="another run", retained=1)
+        run = MadeJob(root, run="another run", retained=1)
         for _ in range(3):
             run.batch()
         run.beat(ended=True)
@@ -252,7 +251,7 @@ def test_what_a_failed_restore_had_claimed_can_be_disposed_of_when_its_job_is_de
         raise RuntimeError("killed after the claim")
 
     new = Job(job.root, "trial")
-    pipeline = load_pipeline(str(ORDERS), tmp_path).pipeline
+    pipeline = orders_pipeline()
     parameters = {**PARAMETERS, "output": "/data/trial"}
     plan = new.restore(url, pipeline, parameters, options=options(job, tmp_path), claim_mode="claim")
     monkeypatch.setattr("stateflow.restore.apply.Draft", killed)

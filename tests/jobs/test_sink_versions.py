@@ -22,7 +22,7 @@ from stateflow.spark.sinks.sink_versions import lacking
 from stateflow.spark.sources.delta_log import SourceLog, log_of
 from stateflow.storage.memory import MemoryStore
 from tests.cli.conftest import Command, command, root  # noqa: F401
-from tests.jobs.fake import ClaimedJob
+from tests.jobs.builder import JobBuilder
 
 APP = "stateflow/uuid/out"
 
@@ -92,7 +92,7 @@ class Lake:
     """A job with three sinks, and the tables that they write: their commits are files here."""
 
     folder: Path
-    job: ClaimedJob
+    job: JobBuilder
     names: tuple[str, ...] = ("bills", "log", "totals")
     versions: dict[str, int] = field(default_factory=dict)
 
@@ -145,7 +145,7 @@ class Lake:
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
-    made = Lake(tmp_path, ClaimedJob(str(tmp_path / "root")))
+    made = Lake(tmp_path, JobBuilder(str(tmp_path / "root")))
     for name in made.names:
         made.delta(name)
     return made

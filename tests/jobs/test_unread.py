@@ -58,7 +58,7 @@ def table(tmp_path: Path) -> Path:
 @pytest.fixture
 def job(tmp_path: Path, table: Path) -> MadeJob:
     """It has read versions 0 to 4."""
-    made = MadeJob(str(tmp_path / "root"))
+    made = MadeJob(tmp_path / "root")
     while made.batch() < 5:
         pass
     made.beat(ended=True)
@@ -129,7 +129,7 @@ def test_a_job_that_is_not_there_is_named_with_what_to_do(tmp_path: Path) -> Non
 
 
 def test_a_place_that_no_run_has_noted_has_to_be_said(tmp_path: Path, table: Path) -> None:
-    made = MadeJob(str(tmp_path / "root"))
+    made = MadeJob(tmp_path / "root")
     made.batch()
     with pytest.raises(UsageError, match=r"run its DAG once, or say places=\{'events': '/data/\.\.\.'\}"):
         looks(made).look()

@@ -25,7 +25,7 @@ TASK = Owner("r", dag_run="dag/1", task="run")
 def test_a_driver_whose_task_was_killed_before_it_claimed_the_job_ends_as_soon_as_it_has(
     tmp_path: Path, *, recalled: bool
 ) -> None:
-    job = MadeJob(str(tmp_path))
+    job = MadeJob(tmp_path)
     scheduled.begin(job.store, job.layout, TASK.dag_run, TASK.task, None, lambda: 1)
     if recalled:
         scheduled.recall(job.store, job.layout, TASK.dag_run, TASK.task)
@@ -39,7 +39,7 @@ def test_a_driver_whose_task_was_killed_before_it_claimed_the_job_ends_as_soon_a
 def test_a_recall_is_heard_also_when_the_store_was_away_at_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = MadeJob(str(tmp_path))
+    job = MadeJob(tmp_path)
     scheduled.begin(job.store, job.layout, TASK.dag_run, TASK.task, None, lambda: 1)
     scheduled.recall(job.store, job.layout, TASK.dag_run, TASK.task)
     failures = [2]
@@ -60,7 +60,7 @@ def test_a_recall_is_heard_also_when_the_store_was_away_at_first(
 
 
 def test_the_last_beat_is_tried_more_than_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = MadeJob(str(tmp_path))
+    job = MadeJob(tmp_path)
     failures = [2]
 
     def sometimes(store: Any, layout: Any, sign: Heartbeat) -> None:
@@ -81,7 +81,7 @@ def test_a_stop_is_heard_when_nobody_can_be_told_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A closed pipe, or a full disk behind the log."""
-    job = MadeJob(str(tmp_path))
+    job = MadeJob(tmp_path)
     stop = AnnouncedStop()
     with open("/dev/full", "w") as full:  # noqa: PTH123
         monkeypatch.setattr("stateflow.cli.output._console", lambda stream, **_: Console(file=full))
@@ -100,7 +100,7 @@ def test_a_stop_is_heard_when_nobody_can_be_told_of_it(
 
 
 def test_a_run_that_has_nothing_to_decide_learns_all_the_same_that_it_was_taken_over(tmp_path: Path) -> None:
-    job = MadeJob(str(tmp_path))
+    job = MadeJob(tmp_path)
     stop = threading.Event()
     with Heart(job.store, job.layout, TASK, 0.05, stop) as heart:
         heart.begin(job.writer.epoch)

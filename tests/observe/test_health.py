@@ -14,16 +14,14 @@ from stateflow.checkpoint.control import (
     BOUND_REACHED,
     INPUT_DRAINED,
     JOB_DRAINED,
-    Heartbeat,
     RunOutcome,
-    beat,
     read_heartbeat,
 )
 from stateflow.liveness.heart import Heart
 from stateflow.observe.health import Health, health_of
 from stateflow.observe.status import JobStatus
 from stateflow.quantities import age_text
-from tests.jobs.fake import T0
+from tests.jobs.builder import T0
 from tests.jobs.made import MadeJob, made_job
 
 HOUR = 3_600_000_000
@@ -238,7 +236,7 @@ def test_an_edit_makes_no_job_fresher(tmp_path: Path) -> None:
 
 
 def test_a_glance_says_the_same_without_reading_what_was_collected(tmp_path: Path) -> None:
-    made = MadeJob(str(tmp_path), retained=2)
+    made = MadeJob(tmp_path, retained=2)
     for _ in range(5):
         made.batch()
         made.writer.collect(2, orphans=False)
@@ -265,13 +263,7 @@ def test_a_run_that_found_nothing_new_is_a_sign_of_freshness_one_that_was_cut_of
     tmp_path: Path, outcome: RunOutcome | None, looked: bool
 ) -> None:
     made = made_job(tmp_path, batches=1)
-    beat(
-        made.store,
-        made.layout,
-        Heartbeat(
-            epoch=made.writer.epoch, counter=9, owner=made.writer.owner, at=NOW, ended=True, outcome=outcome
-        ),
-    )
+    made.beat(9, at=NOW, ended=True, outcome=outcome)
     status = sf.Job(str(tmp_path), "orders", clock=lambda: NOW).status()
     assert status.looked_at == (NOW if looked else None)
     assert status.outcome.get("stopped") == (outcome.stopped if outcome else None)
@@ -285,8 +277,7 @@ def test_a_run_that_goes_on_keeps_its_job_fresh_while_it_waits_for_input(
     tmp_path: Path, looked_at: int | None, state: str
 ) -> None:
     made = made_job(tmp_path, batches=1, ended=False)
-    sign = Heartbeat(epoch=made.writer.epoch, counter=9, owner=made.writer.owner, at=NOW, looked_at=looked_at)
-    beat(made.store, made.layout, sign)
+    made.beat(9, at=NOW, looked_at=looked_at)
     status = sf.Job(str(tmp_path), "orders", clock=lambda: NOW).status()
     assert (status.status, status.looked_at) == ("RUNNING", looked_at)
     assert health_of(status, NOW, AN_HOUR).state == state

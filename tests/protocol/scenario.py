@@ -26,8 +26,9 @@ from stateflow.errors import DisagreementError, StateflowError
 from stateflow.format.records import FileRef, Prepared, Record, ShownState, SourceState
 from stateflow.format.references import job_files
 from stateflow.storage.store import Store
-from tests.jobs.fake import FakeJob
-from tests.jobs.files import one_shard, stored
+from tests.jobs.builder import JobBuilder
+from tests.jobs.files import stored
+from tests.jobs.operators import one_shard
 
 SINKS = ("left", "right")
 FEED = "feed"
@@ -73,11 +74,11 @@ Step = Callable[[str], None]
 """Called before and after each sink commit: `before left 3`, `after left 3`."""
 
 
-class World(FakeJob):
+class World(JobBuilder):
     """What outlives a process: the store and the sinks."""
 
     def __init__(self, store: Store, job: str = "orders", *, feeds: bool = True) -> None:
-        super().__init__(store, job)
+        super().__init__(store, job, run="")
         self.sinks = {uid: Sink() for uid in (*SINKS, *((FEED,) if feeds else ()))}
         self.step: Step | None = None
         self.kept_files = 3

@@ -20,11 +20,7 @@ from stateflow.format.instants import instant
 from stateflow.format.keygroups import default_assignment, xxhash64
 from stateflow.format.records import FileRef, Kind, OperatorState, Record, SchemaVersion, Shard, StateSchema
 from stateflow.reading.diff import ComparedSnapshot
-from stateflow.reading.snapshots import ReaderContext
-from stateflow.savepoints.native import create_native
-from stateflow.savepoints.publish import SavepointFacts
 from stateflow.state.backends.base import NewFile, OpenShard
-from stateflow.state.backends.choice import ShardReaders
 from stateflow.state.backends.memory import memory_backend
 from stateflow.state.backends.rocksdb import rocksdb_backend
 from stateflow.state.backends.rocksdb_options import MIB, RocksOptions
@@ -33,9 +29,7 @@ from stateflow.state.values.evolution.versions import versioned
 from stateflow.state.values.serializers import EXPIRES, RAW_CODE, Serializer, serializer_for
 from stateflow.storage.cache import FileCache
 from stateflow.storage.files import inline, upload_file
-from stateflow.storage.roots import open_recorded, open_store
-from stateflow.storage.store import Store
-from tests.jobs.fake import ClaimedJob
+from tests.jobs.builder import JobBuilder
 
 GROUPS = 8
 SECOND = 1_000_000
@@ -102,7 +96,7 @@ def full(state: int, user: int, namespace: str | None = None) -> bytes:
     return prefix(xxhash64(user) % GROUPS, state) + _user(user) + within
 
 
-class GrownJob(ClaimedJob):
+class GrownJob(JobBuilder):
     """Each checkpoint goes on from the files of the one before, as a task's does."""
 
     def __init__(
@@ -118,7 +112,7 @@ class GrownJob(ClaimedJob):
         ids_from: int = 0,
     ) -> None:
         """`ttl_time` is the time of half of the states that expire; the others have the other one."""
-        self.folder, self.backend, self.rng = root.parent, backend, random.Random(seed)
+        self.backend, self.rng = backend, random.Random(seed)
         self.inline_threshold = inline_threshold
         self.models: dict[int, Model] = {}
         self.meanings: dict[tuple[bytes, bytes], Meaning] = {}
@@ -143,7 +137,7 @@ class GrownJob(ClaimedJob):
             for name, schema in schemas.items()
         }
         self.numbers = {"total": _int, "open": _int}
-        super().__init__(str(root), name)
+        super().__init__(root, name)
 
     @property
     def model(self) -> Model:
@@ -260,9 +254,6 @@ class GrownJob(ClaimedJob):
         moments = {state: self.moment(record, state) for state in record.operators["balance"].states}
         found = [m for entry in self.models[slot].items() if (m := self.meanings.get(entry)) is not None]
         return [m for m in found if m.expiry is None or m.expiry > (moments[m.state] or 0)]
-
-    def at(self, slot: int) -> Record:
-        return self.log().record(slot)
 
     def _stored(self, file: NewFile) -> FileRef:
         if file.data is not None:
@@ -414,23 +405,7 @@ class GrownJob(ClaimedJob):
 
     def save(self, slot: int, url: str) -> None:
         """A native savepoint of a checkpoint."""
-        create_native(
-            self.store, self.layout, self.at(slot), open_store(url, fsync=False), SavepointFacts(name="s", owner=self.owner()),
-            ids=self.ids, clock=self.clock, open_base=self.store_of, scratch=self.folder / "scratch",
-        )  # fmt: skip
-
-    def store_of(self, base: str) -> Store:
-        """The store of what a reference is relative to: the root, or a savepoint."""
-        return open_recorded(base, {}, root=self.root) if base else self.store
-
-    def context(self, host: Path) -> ReaderContext:
-        return ReaderContext(
-            root=self.root,
-            cache=FileCache(host / "cache", 1 << 30),
-            scratch=host / "scratch",
-            open_shard=ShardReaders(RocksOptions(write_buffer=MIB, inline_threshold=0)),
-            clock=self.clock,
-        )
+        self.native(url, self.at(slot))
 
     def snapshot(self, slot: int, host: Path) -> ComparedSnapshot:
-        return ComparedSnapshot(f"checkpoint {slot}", self.at(slot), self.context(host))
+        return ComparedSnapshot(f"checkpoint {slot}", self.at(slot), self.place(host))

@@ -15,8 +15,6 @@ from stateflow.checkpoint.copying import copy_files
 from stateflow.checkpoint.names import complete_records
 from stateflow.format.records import Record, SchemaVersion, StateSchema
 from stateflow.savepoints.format import read_savepoint, resolved
-from stateflow.savepoints.native import create_native
-from stateflow.savepoints.publish import SavepointFacts
 from stateflow.state.values.evolution.versions import versioned
 from stateflow.state.values.serializers import serializer_for
 from stateflow.storage.roots import open_store
@@ -204,11 +202,7 @@ class LivedJob(GrownJob):
         """A job that begins with a savepoint of a checkpoint of this one, and lives on by itself."""
         slot = self.rng.choice(list(self.models))
         target = open_store(f"{self.root}-saved-{name}", fsync=False)
-        create_native(
-            self.store, self.layout, self.at(slot), target, SavepointFacts(name="s", owner=self.owner()),
-            ids=self.ids, clock=self.clock, open_base=self.store_of, scratch=self.folder / "scratch",
-            max_files=2 if packed else 0,
-        )  # fmt: skip
+        self.native(target, self.at(slot), max_files=2 if packed else 0)
         made = LivedJob(
             Path(self.root),
             name,

@@ -159,7 +159,7 @@ def held(schema: StateSchema, meant: list[Meaning]) -> Any:
 
 
 def check_histories(job: GrownJob, host: Path, users: Iterable[int]) -> None:
-    context = job.context(host)
+    context = job.place(host)
     records = [job.at(slot) for slot in job.models]
     asked = [
         (state, user, namespace)

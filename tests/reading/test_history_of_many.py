@@ -66,7 +66,7 @@ class Watched:
 
 def versions(job: GrownJob, host: Path) -> list[tuple[int, str, Any]]:
     records = [job.at(slot) for slot in job.models]
-    found = history_of_key(records, PastStates(job.context(host)), ASKED)
+    found = history_of_key(records, PastStates(job.place(host)), ASKED)
     assert found.checkpoints == 24
     return [(version.slot, version.what, version.value) for version in found.versions]
 
@@ -77,7 +77,7 @@ def test_the_newest_changes_of_a_key_are_those_of_any_state_and_namespace(tmp_pa
         job.batch(lambda model, number=number: job.put(model, "open", 7, number, "", "noon"))  # type: ignore[misc]
     job.batch(lambda model: job.put(model, "total", 8, 1))
     job.rescale(3)
-    records, states = list(job.log().checkpoints), PastStates(job.context(tmp_path / "host"))
+    records, states = list(job.log().checkpoints), PastStates(job.place(tmp_path / "host"))
     assert last_changes(records, states.reader, "balance", "7", 5) == [3, 4, 5]
     assert last_changes(records, states.reader, "balance", "7", 2) == [4, 5]
     assert last_changes(records, states.reader, "balance", "8", 5) == [6]
@@ -108,7 +108,7 @@ def test_a_checkpoint_that_was_collected_meanwhile_is_named_and_the_rest_is_told
         return look_up(states, record, asked, **options)
 
     monkeypatch.setattr(PastStates, "look_up", gone)
-    found = history_of_key([job.at(slot) for slot in slots], PastStates(job.context(tmp_path)), ASKED)
+    found = history_of_key([job.at(slot) for slot in slots], PastStates(job.place(tmp_path)), ASKED)
     assert found.collected == (slots[3],)
     assert [(v.slot, v.what, v.value) for v in found.versions][:3] == [
         (slots[0], "kept", 0),
@@ -121,7 +121,7 @@ def test_a_record_that_shows_the_same_as_the_one_before_is_not_looked_at(
     job: GrownJob, tmp_path: Path
 ) -> None:
     last = job.at(max(job.models))
-    states = PastStates(job.context(tmp_path))
+    states = PastStates(job.place(tmp_path))
     assert history_of_key([last, last, last], states, ASKED).look_ups == 1
 
 
@@ -154,7 +154,7 @@ def test_a_search_among_a_thousand_checkpoints_looks_at_ten(
     records = [
         msgspec.structs.replace(kept[number * len(kept) // 1000], slot=number) for number in range(1000)
     ]
-    states = PastStates(job.context(tmp_path / "host"))
+    states = PastStates(job.place(tmp_path / "host"))
     predicate = function("wanted", lambda value: value is not None and value >= wanted)
     found = first_of_key(records, states, ASKED, predicate, scan=False)
     # User 1 has the number of every third of the 24.

@@ -104,7 +104,7 @@ class Queried:
     """What a query finds in every kept checkpoint of a job, checked against the model."""
 
     def __init__(self, job: LivedJob, host: Path, users: Sequence[int]) -> None:
-        self.job, self.context, self.users, self.records = job, job.context(host), users, job.records()
+        self.job, self.context, self.users, self.records = job, job.place(host), users, job.records()
         assert [record.slot for record in self.records] == sorted(job.models)
         self.told: dict[tuple[str, int, str | None, int], Any] = {}
         """By state, user, namespace and slot."""

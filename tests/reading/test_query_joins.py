@@ -45,7 +45,7 @@ def harness(join: Callable[[Any, Any], Any], *, timed: bool = True) -> ColumnarH
 
 def job_of(run: ColumnarHarness, folder: Path) -> QueriedJob:
     job = QueriedJob(folder / "root", operator="op", backend="memory", key=(("ad", "int"),))
-    job.states, job.options = dict(run._spec.states), dict(run._state.options)
+    job.states, job.fixed = dict(run._spec.states), dict(run._state.options)
     job.checkpoint(dict(run._backend.scan(b"", b"\xff" * 8)))
     return job
 
@@ -141,7 +141,7 @@ def test_rows_of_records_that_do_not_tell_their_columns_are_shown_as_they_are_st
     run = interval()
     run.both([left(1, 0.5, 9)], [])
     job = job_of(run, tmp_path)
-    job.options = {}
+    job.fixed = {}
     job.checkpoint(dict(run._backend.scan(b"", b"\xff" * 8)))
     reader = job.reader(tmp_path / "host")
     (entry,) = reader.get("op", "waiting", 1)

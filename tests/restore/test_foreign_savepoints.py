@@ -16,7 +16,6 @@ from stateflow.format.records import FileRef, Owner, Savepoint, encode
 from stateflow.format.references import references
 from stateflow.jobs.job import Job
 from stateflow.jobs.savepoints import dispose_expired
-from stateflow.pipelines.loading import load_pipeline
 from stateflow.reading.snapshots import reader_context, savepoint_reader
 from stateflow.savepoints.format import (
     list_savepoints,
@@ -27,7 +26,7 @@ from stateflow.savepoints.format import (
 from stateflow.storage.files import inline
 from stateflow.storage.roots import open_store
 from tests.jobs.files import stored
-from tests.jobs.made import ORDERS, PARAMETERS, MadeJob
+from tests.jobs.made import PARAMETERS, MadeJob, orders_pipeline
 from tests.jobs.queried import QueriedJob, entries_of, filled
 from tests.jobs.test_erasing import job as queried_job
 from tests.jobs.test_erasing import options as queried_options
@@ -45,7 +44,7 @@ def options(root: Path) -> Options:
 
 
 def made(root: Path, run: str = "run") -> Job:
-    orders = MadeJob(str(root), run=run, watermark=77)
+    orders = MadeJob(root, run=run, watermark=77)
     for _ in range(3):
         orders.batch()
     orders.beat(ended=True)
@@ -111,7 +110,7 @@ def test_a_restore_takes_nothing_that_the_savepoint_s_links_point_to(
             shutil.move(file, secrets / file.name)
             file.symlink_to(secrets / file.name)
     before = {file.name: file.read_bytes() for file in secrets.iterdir()}
-    pipeline = load_pipeline(str(ORDERS), tmp_path).pipeline
+    pipeline = orders_pipeline()
     given = {**PARAMETERS, "output": "/data/copy"}
     job = Job(str(root), "copy")
     with pytest.raises(CorruptError, match="symbolic link"):
@@ -127,7 +126,7 @@ def test_a_file_that_is_copied_has_the_checksum_that_was_recorded(tmp_path: Path
     savepoint = made(root).savepoint("native", options=options(root), to=str(other_disk / "sp"))
     for file in (other_disk / "sp/state").iterdir():
         file.write_bytes(bytes(byte ^ 1 for byte in file.read_bytes()))
-    pipeline = load_pipeline(str(ORDERS), tmp_path).pipeline
+    pipeline = orders_pipeline()
     given = {**PARAMETERS, "output": "/data/copy"}
     with pytest.raises(CorruptError, match="size and checksum that were recorded"):
         Job(str(root), "copy").restore(savepoint.url, pipeline, given, options=options(root)).apply()
@@ -147,7 +146,7 @@ def test_a_file_that_is_copied_has_the_sha256_that_was_recorded(tmp_path: Path, 
     operators = {**read.record.operators, "balance": msgspec.structs.replace(node, shards=shards)}
     record = msgspec.structs.replace(read.record, operators=operators)
     place.put("_metadata", encode(msgspec.structs.replace(read, record=record)))
-    pipeline = load_pipeline(str(ORDERS), tmp_path).pipeline
+    pipeline = orders_pipeline()
     plan = Job(str(root), "copy").restore(
         savepoint.url, pipeline, {**PARAMETERS, "output": "/data/copy"}, options=options(root)
     )
@@ -163,7 +162,7 @@ def test_a_claim_takes_the_savepoint_that_was_named_and_no_other(name: str, tmp_
     beside = plain(name)
     for folder in {beside, name}:
         job.savepoint("native", options=options(root), to=str(tmp_path / folder))
-    pipeline = load_pipeline(str(ORDERS), tmp_path).pipeline
+    pipeline = orders_pipeline()
     job.restore(str(tmp_path / name), pipeline, PARAMETERS, options=options(root), claim_mode="claim").apply()
     claims = {folder: read_savepoint_claim(open_store(str(tmp_path / folder))) for folder in {beside, name}}
     assert [folder for folder, claim in claims.items() if claim is not None] == [name]
@@ -205,7 +204,7 @@ def test_a_place_that_the_savepoint_s_maker_wrote_beside_inline_bytes_is_not_tak
     tmp_path: Path,
 ) -> None:
     job = made(tmp_path / "root")
-    pipeline = load_pipeline(str(ORDERS), tmp_path).pipeline
+    pipeline = orders_pipeline()
     url = job.savepoint(options=options(tmp_path / "root"), to=str(tmp_path / "theirs")).url
     alias = msgspec.structs.replace(inline("x.sst", b"hi"), base=f"file://{tmp_path}/precious/.")
     forged(url, lambda savepoint: with_file(savepoint, alias))
@@ -218,7 +217,7 @@ def test_a_place_that_the_savepoint_s_maker_wrote_beside_inline_bytes_is_not_tak
 def test_a_savepoint_that_names_files_elsewhere_is_refused_by_whoever_reads_it(tmp_path: Path) -> None:
     root = tmp_path / "root"
     job = made(root)
-    pipeline = load_pipeline(str(ORDERS), tmp_path).pipeline
+    pipeline = orders_pipeline()
     url = job.savepoint(options=options(root), name="theirs").url
     elsewhere = FileRef("x.sst", 2, "0" * 16, "state/x", base=f"file://{tmp_path}/precious")
     forged(url, lambda savepoint: with_file(savepoint, elsewhere))
@@ -241,7 +240,7 @@ def test_a_savepoint_that_names_files_elsewhere_is_refused_by_whoever_reads_it(t
 
 def test_numbers_that_nobody_could_read_again_are_not_written_and_the_job_goes_on(tmp_path: Path) -> None:
     job = made(tmp_path / "root")
-    pipeline = load_pipeline(str(ORDERS), tmp_path).pipeline
+    pipeline = orders_pipeline()
     url = job.savepoint(options=options(tmp_path / "root"), to=str(tmp_path / "theirs")).url
     far = {"slot": 100, "shift": 1 << 53}
     forged(url, lambda s: msgspec.structs.replace(s, record=msgspec.structs.replace(s.record, **far)))
@@ -256,7 +255,7 @@ def test_numbers_that_nobody_could_read_again_are_not_written_and_the_job_goes_o
 
 def test_a_job_that_is_made_after_the_plan_does_not_get_the_savepoint_s_parameters(tmp_path: Path) -> None:
     job = made(tmp_path / "root")
-    pipeline = load_pipeline(str(ORDERS), tmp_path).pipeline
+    pipeline = orders_pipeline()
     url = job.savepoint(options=options(tmp_path / "root"), to=str(tmp_path / "theirs")).url
     elsewhere = {**PARAMETERS, "output": "/elsewhere"}
     forged(
@@ -266,7 +265,7 @@ def test_a_job_that_is_made_after_the_plan_does_not_get_the_savepoint_s_paramete
         ),
     )
     plan = Job(str(tmp_path / "root"), "copy").restore(url, pipeline, {}, options=options(tmp_path / "root"))
-    mine = MadeJob(str(tmp_path / "root"), "copy")
+    mine = MadeJob(tmp_path / "root", "copy")
     mine.batch()
     mine.beat(ended=True)
     with pytest.raises(UsageError, match="was created or replaced after this restore was planned"):
@@ -278,7 +277,7 @@ def test_a_job_that_is_made_after_the_plan_does_not_get_the_savepoint_s_paramete
 
 def test_the_key_of_a_restore_that_is_done_disposes_of_no_other_savepoint(tmp_path: Path) -> None:
     job = made(tmp_path / "root")
-    pipeline = load_pipeline(str(ORDERS), tmp_path).pipeline
+    pipeline = orders_pipeline()
     task = Owner(run="the task")
     given = {"options": options(tmp_path / "root"), "owner": task}
     job.restore("checkpoint:2", pipeline, PARAMETERS, **given).apply()

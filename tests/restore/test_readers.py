@@ -12,10 +12,10 @@ from stateflow.checkpoint.names import require_checkpoint
 from stateflow.format.records import Prepared, SourceState
 from stateflow.jobs.job import Job
 from stateflow.restore.readers import Readers, readers_of
-from tests.jobs.fake import ClaimedJob
+from tests.jobs.builder import JobBuilder
 
 
-class Writing(ClaimedJob):
+class Writing(JobBuilder):
     """A job whose batches read versions of tables and append one to its own."""
 
     def __init__(self, folder: Path, name: str) -> None:

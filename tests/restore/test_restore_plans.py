@@ -26,10 +26,10 @@ from stateflow.restore.planned import RestorePlan
 from stateflow.restore.visible import code, prose, quoted, visible
 from stateflow.savepoints.format import read_savepoint
 from stateflow.storage.memory import named_store
-from tests.jobs.made import ORDERS, PARAMETERS, REPOSITORY, MadeJob
+from tests.jobs.made import ORDERS, PARAMETERS, MadeJob, orders_pipeline
 from tests.restore.test_restoring import Scene, made_scene, when_it_claims
 
-ORIGINAL = load_pipeline(str(ORDERS), REPOSITORY).pipeline
+ORIGINAL = orders_pipeline()
 
 
 @sf.pipeline("orders")
@@ -530,7 +530,7 @@ def test_a_plan_says_which_code_made_the_snapshot_and_which_goes_on(scene: Scene
         of_file(tmp_path / "a", text, "team@1a2b"),
         of_file(tmp_path / "b", text + "# mended\n", "team@3c4d"),
     )
-    writer = MadeJob(str(scene.root), "orders", run="again")
+    writer = MadeJob(scene.root, "orders", run="again")
     writer.code = old.versions
     slot = writer.batch()
     same = planned(scene, f"checkpoint:{slot}", pipeline=old, takeover=True)

@@ -22,13 +22,12 @@ from stateflow.errors import CorruptError, FencedError, NotFoundError, UsageErro
 from stateflow.format.records import Owner, PartitionTime, Pin, Record, encode
 from stateflow.format.references import bases, references
 from stateflow.jobs.job import Job
-from stateflow.pipelines.loading import load_pipeline
 from stateflow.restore.plan import Restored
 from stateflow.restore.planned import RestorePlan
 from stateflow.savepoints.format import read_savepoint, read_savepoint_claim
 from stateflow.storage.local import LocalStore
 from stateflow.storage.memory import Call, MemoryStore, named_store
-from tests.jobs.made import ORDERS, PARAMETERS, MadeJob
+from tests.jobs.made import PARAMETERS, MadeJob, orders_pipeline
 
 
 @dataclass
@@ -59,7 +58,7 @@ class Scene:
 
     def plan(self, origin: str, into: str = "orders", **request: Any) -> RestorePlan:
         """A fork gets a table of its own."""
-        pipeline = load_pipeline(str(ORDERS), self.folder).pipeline
+        pipeline = orders_pipeline()
         given = PARAMETERS if into == "orders" else {**PARAMETERS, "output": f"/data/{into}"}
         return self.job(into).restore(origin, pipeline, given, options=self.options, **request)
 
@@ -369,7 +368,7 @@ class TestCopying:
             scene.restore(url, "copy")
 
     def test_on_a_disk_it_is_linked(self, tmp_path: Path) -> None:
-        made = MadeJob(str(tmp_path / "root"))
+        made = MadeJob(tmp_path / "root")
         made.batch()
         made.beat(ended=True)
         options = load(
@@ -377,7 +376,7 @@ class TestCopying:
             env={},
             folder=tmp_path,
         )
-        pipeline = load_pipeline(str(ORDERS), tmp_path).pipeline
+        pipeline = orders_pipeline()
         given = {**PARAMETERS, "output": "/data/copy"}
         copy = Job(str(tmp_path / "root"), "copy")
         copy.restore("latest", pipeline, given, options=options, from_job="orders").apply()
@@ -388,7 +387,7 @@ class TestCopying:
 
 
 def outputs(scene: Scene, origin: str) -> list[str]:
-    pipeline = load_pipeline(str(ORDERS), scene.folder).pipeline
+    pipeline = orders_pipeline()
     return [
         sink.note for sink in scene.job().restore(origin, pipeline, PARAMETERS, options=scene.options).sinks
     ]
@@ -454,7 +453,7 @@ def test_a_plan_says_which_outputs_cannot_be_taken_back_and_what_becomes_of_thei
             events.upsert("totals", target, keys="user")
 
     place = "kafka://one:9092/totals" if server == "kafka" else "postgres://environment/public.totals"
-    made = MadeJob(str(tmp_path / "root"))
+    made = MadeJob(tmp_path / "root")
     for _ in range(3):
         made.batch(kind=f"{server}_{'append' if kind == 'feed' else kind}", target=place)
     made.beat(ended=True)
@@ -482,7 +481,7 @@ def test_a_savepoint_that_took_the_place_of_the_planned_one_is_neither_claimed_n
     scene = made_scene(tmp_path, small=small)
     url, there = scene.savepoint()
     planned = scene.job("copy").restore(
-        url, load_pipeline(str(ORDERS), tmp_path).pipeline, {**PARAMETERS, "output": "/data/copy"},
+        url, orders_pipeline(), {**PARAMETERS, "output": "/data/copy"},
         options=scene.options, claim_mode="claim",
     )  # fmt: skip
     there.delete([entry.path for entry in there.list("")])
@@ -506,7 +505,7 @@ def test_a_plan_tells_how_many_key_groups_there_were_and_will_be(scene: Scene) -
 def test_a_restore_goes_by_the_clock_and_the_ids_of_its_job(scene: Scene) -> None:
     numbers = itertools.count()
     job = Job(scene.root, "orders", clock=lambda: 1_234_567_000, ids=lambda: f"id{next(numbers)}")
-    pipeline = load_pipeline(str(ORDERS), scene.folder).pipeline
+    pipeline = orders_pipeline()
     job.restore("checkpoint:2", pipeline, PARAMETERS, options=scene.options).apply()
     head = scene.head()
     assert head.at == 1_234_567_000
@@ -525,7 +524,7 @@ def test_a_restore_keeps_as_long_as_the_options_say(option: str, value: str, sce
     options = replace(scene.options, retained_checkpoints=1)
     given = load(code={option: value}, env={}, folder=scene.folder)
     kept = replace(options, **{option: getattr(given, option)})
-    pipeline = load_pipeline(str(ORDERS), scene.folder).pipeline
+    pipeline = orders_pipeline()
     scene.job().restore("checkpoint:3", pipeline, PARAMETERS, options=kept).apply()
     scene.job().collect(1)
     assert [record.slot for record in scene.job().checkpoints()] == [2, 3, 4]

@@ -5,14 +5,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.log import read_log
 from stateflow.errors import UsageError
 from stateflow.format.layout import JobLayout
 from stateflow.format.references import as_read, as_stored, path_inside, references
 from stateflow.savepoints.location import require_fit
 from stateflow.storage.memory import MemoryStore
-from tests.jobs.fake import FakeJob
+from tests.jobs.builder import JobBuilder
 from tests.jobs.files import stored
 from tests.jobs.snapshots import checkpoint
 
@@ -65,10 +64,8 @@ def test_a_log_tells_urls_wherever_its_root_is_moved_to() -> None:
         MemoryStore("saved"), "state/a-000001.sst", b"state", base=f"{root.url}/_savepoints/orders/v1"
     )
     made = checkpoint(root, extra=(file,))
-    writer = FakeJob(root).claim(retained=1)
-    permit = writer.decide(Draft("checkpoint", sources={}, operators=made.operators))
-    writer.complete(permit, {})
-    assert b'"base":"_savepoints/orders/v1"' in root.read(layout.pending(permit.slot))
+    slot = JobBuilder(root, retained=1).decide(operators=made.operators).slot
+    assert b'"base":"_savepoints/orders/v1"' in root.read(layout.pending(slot))
     moved = MemoryStore("moved", root.snapshot())
     for store in (root, moved):
         head = read_log(store, layout).head

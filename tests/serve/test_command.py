@@ -19,11 +19,9 @@ from typer.testing import CliRunner
 
 from stateflow.checkpoint.pins import list_pins
 from stateflow.format.records import Owner, Savepoint, encode
-from stateflow.savepoints.native import create_native
-from stateflow.savepoints.publish import SavepointFacts
 from stateflow.serve.client import StateClient
 from stateflow.storage.roots import open_store
-from tests.jobs.fake import T0
+from tests.jobs.builder import T0
 from tests.jobs.queried import QueriedJob, entries_of, filled
 from tests.serve.command import app
 from tests.serve.conftest import until
@@ -110,18 +108,7 @@ def test_query_of_an_older_checkpoint(job: QueriedJob, command: Any) -> None:
 def test_query_of_a_native_savepoint(job: QueriedJob, command: Any, tmp_path: Path) -> None:
     job.checkpoint(entries_of(filled(*range(1500))))
     url = str(tmp_path / "elsewhere" / "savepoint")
-    create_native(
-        job.store,
-        job.layout,
-        job.head(),
-        open_store(url),
-        SavepointFacts(name="s", owner=Owner(run="me")),
-        ids=job.ids,
-        clock=job.clock,
-        max_files=1,
-        open_base=open_store,
-        scratch=tmp_path,
-    )
+    job.native(url, max_files=1)
     said = command("query", "orders", "balance", "total", 7, "--from", url)
     assert (said.exit_code, said.stdout) == (0, "1.0\n"), said.stderr
     moved = tmp_path / "moved"

@@ -6,35 +6,23 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from stateflow.config.options import Options, load
 from stateflow.format.records import OperatorListState, OperatorState, Record, SourceState
-from tests.jobs.fake import ClaimedJob
-from tests.jobs.state import Held, Key, held_operator
+from tests.jobs.builder import JobBuilder
+from tests.jobs.operators import Key
+from tests.jobs.state import Held, held_operator
 
 
-class Holding(ClaimedJob):
+class Holding(JobBuilder):
     """A job that holds state in `folder/root`, or in another `root`."""
 
     def __init__(self, folder: Path, name: str = "orders", *, root: str = "", **claimed: Any) -> None:
-        self.folder = folder
-        super().__init__(root or str(folder / "root"), name, **claimed)
-
-    @property
-    def options(self) -> Options:
-        given = {
-            "checkpoint_dir": self.root,
-            "cache_dir": str(self.folder / "cache"),
-            "scratch_dir": str(self.folder / "scratch"),
-            "local_fsync": False,
-            "storage_options": dict(self.storage_options),
-        }
-        return load(code=given, env={}, folder=self.folder)
+        super().__init__(root or folder / "root", name, folder=folder, **claimed)
 
     @property
     def given(self) -> dict[str, str]:
         """The same as options of a data source."""
         names = ("checkpoint_dir", "cache_dir", "scratch_dir")
-        plain = {name: str(getattr(self.options, name)) for name in names}
+        plain = {name: str(getattr(self.options(), name)) for name in names}
         return {**plain, **{f"storage.{name}": value for name, value in self.storage_options.items()}}
 
     def operator(

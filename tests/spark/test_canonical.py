@@ -34,7 +34,7 @@ from stateflow.state.tabular import StateTable, tables_of
 from stateflow.state.values.serializers import serializer_for
 from stateflow.storage.files import upload_file
 from stateflow.storage.roots import open_store
-from tests.jobs.fake import T0
+from tests.jobs.builder import T0
 from tests.jobs.state import Held
 from tests.spark.holding import Holding, plain
 from tests.spark.test_state_tables import START, USER, Profile, bulky, count
@@ -77,7 +77,7 @@ def canonical(spark: SparkSession, holding: Holding, record: Record, **changes: 
     made = create_canonical(
         spark, SavepointFacts(name="s", owner=holding.owner(), note="a note", **facts),
         root_url=holding.root, job=holding.name, record=record, target_url=url,
-        storage_options=holding.storage_options, ids=holding.ids, clock=holding.clock, options=holding.options, **changes,
+        storage_options=holding.storage_options, ids=holding.ids, clock=holding.clock, options=holding.options(), **changes,
     )  # fmt: skip
     return url, made
 
@@ -121,7 +121,7 @@ def test_a_canonical_savepoint_holds_what_the_checkpoint_holds(
         assert all(hashlib.sha256(store.read(file.path)).digest() == file.sha256 for file in files)
     assert store.read(moved.path) == b"a source's own log"
     assert sorted(made.tables["totals"]) == sorted([*(set(KINDS) - {"idle", "soon"}), "_timers"])
-    here, there = checkpoint_of("orders", "latest", holding.options), savepoint_at(url, holding.options)
+    here, there = checkpoint_of("orders", "latest", holding.options()), savepoint_at(url, holding.options())
     for state in [*made.tables["totals"], "log"]:
         same_rows(spark, here, there, state)
 
@@ -288,7 +288,7 @@ def test_an_older_reader_of_another_kind_is_told_what_is_missing(
 ) -> None:
     record = holding.checkpoint(totals=holding.operator(USER, bulky(range(100))))
     url, made = canonical(spark, holding, record)
-    snapshot = savepoint_at(url, holding.options)
+    snapshot = savepoint_at(url, holding.options())
     table, parts = snapshot.table("totals", "bulk")
     open_store(url).delete([made.tables["totals"]["bulk"][0].path])
     from stateflow.spark.state_tables.source import rows_of

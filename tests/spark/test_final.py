@@ -53,7 +53,7 @@ def test_only_a_run_that_finishes_a_drain_may_follow_it(
     drain: bool,
     refused: bool,
 ) -> None:
-    job = MadeJob(str(tmp_path))
+    job = MadeJob(tmp_path)
     job.batch()
     monkeypatch.setattr(fake, "Draft", functools.partial(Draft, final=True))
     job.writer.owner = writer

@@ -27,7 +27,7 @@ from stateflow.state.backends.choice import Backends
 from stateflow.state.backends.rocksdb_options import RocksOptions
 from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.values.serializers import serializer_for
-from tests.jobs.fake import T0
+from tests.jobs.builder import T0
 from tests.jobs.state import Held
 from tests.spark.holding import Holding, plain
 from tests.spark.test_canonical import KINDS, canonical
@@ -43,7 +43,7 @@ def holding(tmp_path: Path) -> Holding:
 
 
 def storage(holding: Holding) -> TaskStorage:
-    options, writer = holding.options, holding.writer
+    options, writer = holding.options(), holding.writer
     return TaskStorage(
         holding.root, holding.name, writer.epoch, writer.next_slot, f"{options.cache_dir}/state", 1 << 30,
         options.scratch_dir, fsync=False, storage_options=holding.storage_options,
@@ -74,7 +74,9 @@ def declared(holding: Holding, states: Mapping[str, Held], **changes: Any) -> Op
 
 def shown(spark: SparkSession, holding: Holding, state: str, but: tuple[str, ...] = ()) -> list[Any]:
     """The rows of a table in the newest checkpoint."""
-    table = table_frame(spark, checkpoint_of("orders", "latest", holding.options), "totals", state).toArrow()
+    table = table_frame(
+        spark, checkpoint_of("orders", "latest", holding.options()), "totals", state
+    ).toArrow()
     rows = [{n: v for n, v in row.items() if n not in but} for row in table.to_pylist()]
     return sorted(map(repr, rows))
 
@@ -108,7 +110,7 @@ def test_a_canonical_savepoint_comes_back_as_it_was(
     but = ("key_group", "slot")  # of another max parallelism, and numbered anew
     before = {state: shown(spark, holding, state, but) for state in tables}
     url, savepoint = canonical(spark, holding, record, split_bytes=1, max_tasks=3)
-    frames = canonical_frames(spark, savepoint, url, holding.options)
+    frames = canonical_frames(spark, savepoint, url, holding.options())
     loaded = load(
         spark, holding, frames["totals"], savepoint.record.operators["totals"], backend=backend,
         parallelism=parallelism, max_parallelism=most,
@@ -149,7 +151,7 @@ def test_state_is_made_of_any_frame(spark: SparkSession, holding: Holding) -> No
     }  # fmt: skip
     loaded = load(spark, holding, frames, operator, parallelism=3)
     holding.checkpoint(totals=loaded)
-    snapshot = checkpoint_of("orders", "latest", holding.options)
+    snapshot = checkpoint_of("orders", "latest", holding.options())
     count = table_frame(spark, snapshot, "totals", "count")
     assert plain(count.collect(), "user", "value") == [(n, n * 10) for n in range(1_000)]
     pages = table_frame(spark, snapshot, "totals", "pages").collect()
@@ -174,12 +176,12 @@ def test_states_without_a_frame_or_rows_are_empty(spark: SparkSession, holding: 
 
 def test_an_edited_table_is_the_new_state(spark: SparkSession, holding: Holding) -> None:
     record = holding.checkpoint(totals=holding.operator(USER, bulky(range(100))))
-    snapshot = checkpoint_of("orders", "latest", holding.options)
+    snapshot = checkpoint_of("orders", "latest", holding.options())
     frames = {state: table_frame(spark, snapshot, "totals", state) for state in ("count", "bulk")}
     frames["count"] = frames["count"].where("user <> 3").withColumn("value", F.col("value") + 1)
     loaded = load(spark, holding, frames, record.operators["totals"])
     holding.checkpoint(totals=loaded)
-    after = table_frame(spark, checkpoint_of("orders", "latest", holding.options), "totals", "count")
+    after = table_frame(spark, checkpoint_of("orders", "latest", holding.options()), "totals", "count")
     assert plain(after.collect(), "user", "value") == [(n, n * 10 + 1) for n in range(100) if n != 3]
 
 
@@ -191,7 +193,7 @@ def test_a_list_keeps_its_order_and_makes_room_behind_itself(spark: SparkSession
     loaded = load(spark, holding, {"pages": frame}, operator)
     holding.checkpoint(totals=loaded)
     table = table_frame(
-        spark, checkpoint_of("orders", "latest", holding.options), "totals", "pages"
+        spark, checkpoint_of("orders", "latest", holding.options()), "totals", "pages"
     ).collect()
     for user in (1, 2):
         own = sorted((row["slot"], row["position"], row["value"]) for row in table if row["user"] == user)

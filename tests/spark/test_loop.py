@@ -24,16 +24,16 @@ MISSING = StateflowError(
 
 
 def test_a_batch_that_lost_its_files_to_a_newer_run_was_fenced(tmp_path: Path) -> None:
-    zombie = MadeJob(str(tmp_path), run="zombie")
+    zombie = MadeJob(tmp_path, run="zombie")
     zombie.batch()
-    MadeJob(str(tmp_path), run="newer")
+    MadeJob(tmp_path, run="newer")
     told = cause(zombie.writer, MISSING)
     assert isinstance(told, FencedError)
     assert "taken over" in str(told)
 
 
 def test_the_owners_failure_is_told_as_it_is(tmp_path: Path) -> None:
-    job = MadeJob(str(tmp_path))
+    job = MadeJob(tmp_path)
     job.batch()
     assert cause(job.writer, MISSING) is MISSING
 
@@ -41,7 +41,7 @@ def test_the_owners_failure_is_told_as_it_is(tmp_path: Path) -> None:
 def test_a_store_that_does_not_answer_hides_no_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = MadeJob(str(tmp_path))
+    job = MadeJob(tmp_path)
 
     def away() -> None:
         raise UnavailableError("the store does not answer")

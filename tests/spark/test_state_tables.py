@@ -26,9 +26,7 @@ from stateflow.errors import NotFoundError, StateflowError, UsageError
 from stateflow.format.encoding import group_range
 from stateflow.format.instants import instant
 from stateflow.format.keygroups import xxhash64
-from stateflow.format.records import OperatorListState, Record, Shard
-from stateflow.savepoints.native import create_native
-from stateflow.savepoints.publish import SavepointFacts
+from stateflow.format.records import OperatorListState, Shard
 from stateflow.spark.state_tables.export import export_state
 from stateflow.spark.state_tables.failures import failed, library_error
 from stateflow.spark.state_tables.frames import read_state, table_frame
@@ -39,8 +37,7 @@ from stateflow.spark.task.storage import task_storage
 from stateflow.state.backends.choice import Backends
 from stateflow.state.backends.rocksdb_options import RocksOptions
 from stateflow.state.values.serializers import serializer_for
-from stateflow.storage.roots import open_store
-from tests.jobs.fake import T0
+from tests.jobs.builder import T0
 from tests.jobs.state import Held
 from tests.spark.holding import Holding, plain
 
@@ -94,13 +91,6 @@ def failure(function: Any) -> Exception:
 @pytest.fixture
 def native(holding: Holding) -> str:
     return str(holding.folder / "savepoint")
-
-
-def save(holding: Holding, record: Record, folder: str) -> None:
-    create_native(
-        holding.store, holding.layout, record, open_store(folder, fsync=False), SavepointFacts(name="s", owner=holding.owner()),
-        ids=holding.ids, clock=holding.clock, open_base=open_store, scratch=holding.folder / "scratch",
-    )  # fmt: skip
 
 
 def test_every_kind_of_state_has_its_columns_and_values(spark: SparkSession, holding: Holding) -> None:
@@ -197,7 +187,7 @@ def test_a_savepoint_is_read_from_wherever_it_lies(
     spark: SparkSession, holding: Holding, native: str, backend: str
 ) -> None:
     record = holding.checkpoint(totals=holding.operator(USER, count(range(50)), backend=backend))
-    save(holding, record, native)
+    holding.native(native, record)
     moved = holding.folder / "elsewhere"
     Path(native).rename(moved)
     frame = load(spark, holding, "totals", "count", path=str(moved))
@@ -228,7 +218,7 @@ def test_an_opened_shard_gives_nothing_of_its_siblings_whatever_is_asked(holding
     operator = holding.operator(USER, count(range(100)), parallelism=1)
     half = rescaled(operator, 2, "x").shards[1][0]
     assert (half.first, half.physical_first) == (8, 0)
-    with OpenedShard(task_storage(holding.options, holding.root, "orders", 0, 1), half, OPEN) as opened:
+    with OpenedShard(task_storage(holding.options(), holding.root, "orders", 0, 1), half, OPEN) as opened:
         groups = {int.from_bytes(key[:2], "big") for key, _ in opened.scan([group_range(0, 15)])}
     assert groups == set(range(8, 16))
 
@@ -420,7 +410,7 @@ def test_an_export_is_pinned_and_holds_every_row(spark: SparkSession, holding: H
     profile = {n: Profile(f"n{n}", ["a"], START) for n in range(20)}
     states = {"profile": Held("value", Profile, profile), "none": Held("value", int, {}), **count(range(20))}
     holding.checkpoint(totals=holding.operator(USER, states))
-    snapshot = checkpoint_of("orders", "latest", holding.options)
+    snapshot = checkpoint_of("orders", "latest", holding.options())
     by = {"owner": holding.owner(), "ids": holding.ids, "clock": holding.clock}
     for format in ("parquet", "json", "csv"):
         out = str(holding.folder / f"out-{format}")
@@ -447,7 +437,7 @@ def test_an_export_has_instants_as_microseconds(spark: SparkSession, holding: Ho
     profile = {1: Profile("a", [], at), 2: Profile("b", [], far)}
     states = {"profile": Held("value", Profile, profile), "at": Held("value", datetime, {1: at, 2: far})}
     holding.checkpoint(totals=holding.operator(USER, states))
-    snapshot = checkpoint_of("orders", "latest", holding.options)
+    snapshot = checkpoint_of("orders", "latest", holding.options())
     by = {"owner": holding.owner(), "ids": holding.ids, "clock": holding.clock}
     before = spark.conf.get("spark.sql.parquet.outputTimestampType")
     for state in states:
@@ -472,7 +462,7 @@ def test_an_export_has_instants_as_microseconds(spark: SparkSession, holding: Ho
 
 def test_a_pin_is_held_for_the_length_of_an_export(holding: Holding) -> None:
     holding.checkpoint(totals=holding.operator(USER, count([1])))
-    snapshot = checkpoint_of("orders", "latest", holding.options)
+    snapshot = checkpoint_of("orders", "latest", holding.options())
     with snapshot.pinned(holding.owner(), holding.ids, holding.clock, "export"):
         (held,) = list_pins(holding.store, holding.layout)
     assert (held.kind, held.slot, held.reason) == ("reader", snapshot.record.slot, "export")
@@ -493,8 +483,8 @@ def test_damage_inside_of_a_driver_made_frame_is_a_stateflow_error(
     from stateflow.spark.task.failures import translated
 
     record = holding.checkpoint(totals=holding.operator(USER, bulky(range(50))))
-    save(holding, record, native)
-    snapshot = savepoint_at(native, holding.options)
+    holding.native(native, record)
+    snapshot = savepoint_at(native, holding.options())
     frame = table_frame(spark, snapshot, "totals", "count")
     for path in (Path(native) / "state").iterdir():
         path.unlink()

@@ -46,7 +46,7 @@ def test_checkpoint_savepoint_and_what_is_loaded_from_it_are_one(
             .load()
         )
         assert plain(one.collect(), "user", "value") == [(7, 70)]
-    frames = canonical_frames(spark, made, url, holding.options)
+    frames = canonical_frames(spark, made, url, holding.options())
     loaded = load(spark, holding, frames["totals"], made.record.operators["totals"], parallelism=3)
     assert entries(holding, loaded) == entries(holding, record.operators["totals"])
     assert any(f.path for shards in loaded.shards for s in shards for f in s.files)

@@ -18,7 +18,6 @@ from stateflow.errors import CorruptError, NotFoundError
 from stateflow.format.references import bases
 from stateflow.jobs import savepoints
 from stateflow.jobs.job import Job
-from stateflow.pipelines.loading import load_pipeline
 from stateflow.savepoints.dispose import dispose_savepoint
 from stateflow.savepoints.format import claim_savepoint, unfinished_bytes, verify_savepoint
 from stateflow.spark.task.storage import task_storage
@@ -27,7 +26,7 @@ from stateflow.storage.local import LocalStore
 from stateflow.storage.memory import MemoryStore
 from stateflow.storage.store import Entry, ExistsError
 from stateflow.storage.transfer import Transfer, transfer
-from tests.jobs.made import ORDERS, PARAMETERS, MadeJob
+from tests.jobs.made import PARAMETERS, MadeJob, orders_pipeline
 from tests.jobs.snapshots import JOB, SOMEBODY, checkpoint, clock, native
 from tests.protocol.scenario import World, drain
 
@@ -416,14 +415,14 @@ class TestSavepointsInTheRoot:
     @pytest.fixture
     def root(self, tmp_path: Path) -> Path:
         """Job `orders` has claimed its savepoint `daily` there."""
-        made = MadeJob(str(tmp_path / "root"), watermark=77)
+        made = MadeJob(tmp_path / "root", watermark=77)
         for _ in range(3):
             made.batch()
         made.beat(ended=True)
         job = Job(str(tmp_path / "root"), "orders")
         options = self.options(tmp_path)
         saved = job.savepoint("native", options=options, name="daily")
-        pipeline = load_pipeline(str(ORDERS), tmp_path).pipeline
+        pipeline = orders_pipeline()
         job.restore(saved.url, pipeline, PARAMETERS, options=options, claim_mode="claim").apply()
         return tmp_path / "root"
 
@@ -453,7 +452,7 @@ class TestSavepointsInTheRoot:
     ) -> None:
         there = self.put_link(root, at)
         before = self.files(there)
-        later = MadeJob(str(root), run="later", retained=1)
+        later = MadeJob(root, run="later", retained=1)
         for _ in range(4):
             later.batch()
         later.beat(ended=True)
@@ -516,7 +515,7 @@ class TestSavepointsInTheRoot:
         job, base = Job(str(root), "orders"), self.base(root)
         there = self.put_link(root, at)
         before = self.files(there)
-        pipeline = load_pipeline(str(ORDERS), root).pipeline
+        pipeline = orders_pipeline()
         options = self.options(root.parent)
         with pytest.raises(CorruptError, match=f"root/{at} is a symbolic link"):
             job.restore(base, pipeline, PARAMETERS, options=options, claim_mode="claim").apply()
@@ -531,7 +530,7 @@ class TestSavepointsInTheRoot:
         assert self.files(there) == before
 
     def test_the_last_disposal_leaves_the_root_and_no_empty_folder(self, root: Path) -> None:
-        later = MadeJob(str(root), run="later", retained=1)
+        later = MadeJob(root, run="later", retained=1)
         for _ in range(4):
             later.batch()
         later.beat(ended=True)

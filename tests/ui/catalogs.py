@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -65,12 +64,9 @@ def root_at(store: MemoryStore, conn_id: str = "main") -> Root:
     return Root(conn_id, store.url, store.url)
 
 
-def fill(store: MemoryStore, folder: Path, *jobs: Made, now: int = NOW) -> None:
+def fill(store: MemoryStore, *jobs: Made, now: int = NOW) -> None:
     for job in jobs:
-        make_job(folder, job, now)
-    for path in folder.rglob("*"):
-        if path.is_file():
-            store.put(str(path.relative_to(folder)), path.read_bytes())
+        make_job(store, job, now)
 
 
 def catalog_of(roots: list[Root], clock: Clock, patience: float = 20.0) -> Catalog:

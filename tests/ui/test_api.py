@@ -11,8 +11,9 @@ import pytest
 from stateflow.format.layout import JobLayout, default_savepoint
 from stateflow.format.records import Owner, Savepoint, encode
 from stateflow.jobs.job import Job
+from stateflow.storage.roots import open_store
 from stateflow_ui.actions import first_sentence
-from tests.jobs.records import Made, make_job, put
+from tests.jobs.records import Made, make_job
 from tests.ui.airflow_app import SECRET, AirflowApp, airflow_app, pause, press
 
 __all__ = ["airflow_app"]
@@ -30,7 +31,8 @@ def jobs(airflow_app: AirflowApp) -> None:
     make_job(
         root, Made("clicks", running=True), NOW + 48 * 3600 * MICROS
     )  # a run that is never called lost here, however late these tests come
-    put(root, JobLayout("broken").identity, b"no record\n")
+    store = open_store(str(root))
+    store.put(JobLayout("broken").identity, b"no record\n")
     job = Job(str(root), "orders")
     job.tag("before-prices", "checkpoint:305", note="new prices")
     made = Savepoint(
@@ -43,7 +45,7 @@ def jobs(airflow_app: AirflowApp) -> None:
         at=NOW,
         expires=NOW + MICROS,
     )
-    put(root, default_savepoint("orders", "nightly") + "/_metadata", encode(made))
+    store.put(default_savepoint("orders", "nightly") + "/_metadata", encode(made))
 
 
 def get(app: AirflowApp, address: str) -> Any:

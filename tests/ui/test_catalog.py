@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
-from pathlib import Path
 
 import pytest
 import xxhash
@@ -140,8 +139,8 @@ def test_what_has_not_changed_is_not_read_again() -> None:
     assert records_read(lambda: reader.read(whole=True)) == [f"{slot}_pending", f"{slot}_metadata"]
 
 
-def test_a_job_made_anew_under_an_old_name_is_another(tmp_path: Path, store: MemoryStore) -> None:
-    fill(store, tmp_path, Made("orders", standing=9, collected=20))
+def test_a_job_made_anew_under_an_old_name_is_another(store: MemoryStore) -> None:
+    fill(store, Made("orders", standing=9, collected=20))
     reader = JobReader(
         "main", store, "orders", patience=10, clock=lambda: NOW, fetchers=ReaderThreads(2, "test")
     )
@@ -168,8 +167,8 @@ def with_checksum(body: bytes) -> bytes:
     return b" ".join([words[0], words[1], checksum, words[3]]) + b"\n" + text
 
 
-def test_a_damaged_record_is_named_and_the_rest_is_told(tmp_path: Path, store: MemoryStore) -> None:
-    fill(store, tmp_path, Made("orders", standing=5))
+def test_a_damaged_record_is_named_and_the_rest_is_told(store: MemoryStore) -> None:
+    fill(store, Made("orders", standing=5))
     path = JobLayout("orders").pending(2)
     store.put(path, b"no record")
     facts = open_job(catalog_of([root_at(store)], Clock()))
@@ -177,8 +176,8 @@ def test_a_damaged_record_is_named_and_the_rest_is_told(tmp_path: Path, store: M
     assert facts.status.head == 5
 
 
-def test_a_clean_up_is_foreseen_by_the_connection_s_retention(tmp_path: Path, store: MemoryStore) -> None:
-    fill(store, tmp_path, Made("orders", 12, interval=3600))
+def test_a_clean_up_is_foreseen_by_the_connection_s_retention(store: MemoryStore) -> None:
+    fill(store, Made("orders", 12, interval=3600))
     rule = retention_rule("hourly for 3000 weeks")
     root, by_rule = root_at(store), replace(root_at(store), options=Options(retention=rule))
 
@@ -192,8 +191,8 @@ def test_a_clean_up_is_foreseen_by_the_connection_s_retention(tmp_path: Path, st
     assert any(reason.startswith("rule: ") for reason in ruled["roots"])
 
 
-def test_from_afar_only_the_newest_records_are_read(tmp_path: Path, store: MemoryStore) -> None:
-    fill(store, tmp_path, Made("orders", standing=NEAR_RECORDS + 50, collected=1000))
+def test_from_afar_only_the_newest_records_are_read(store: MemoryStore) -> None:
+    fill(store, Made("orders", standing=NEAR_RECORDS + 50, collected=1000))
     reader = JobReader(
         "main", store, "orders", patience=10, clock=lambda: NOW, fetchers=ReaderThreads(2, "test")
     )
@@ -227,8 +226,8 @@ def test_reading_many_records_from_afar_at_once_keeps_their_order_and_tells_the_
 # From memory
 
 
-def test_what_is_known_is_answered_without_touching_a_store(tmp_path: Path, store: MemoryStore) -> None:
-    fill(store, tmp_path, Made("orders"), Made("clicks"))
+def test_what_is_known_is_answered_without_touching_a_store(store: MemoryStore) -> None:
+    fill(store, Made("orders"), Made("clicks"))
     catalog = catalog_of([root_at(store)], Clock())
     _, jobs = look(catalog)
     assert heads(jobs) == {"clicks": 5, "orders": 5}
@@ -239,12 +238,12 @@ def test_what_is_known_is_answered_without_touching_a_store(tmp_path: Path, stor
     assert len(store.calls) == before
 
 
-def test_the_old_is_shown_while_the_new_is_read(tmp_path: Path, store: MemoryStore) -> None:
-    fill(store, tmp_path, Made("orders"))
+def test_the_old_is_shown_while_the_new_is_read(store: MemoryStore) -> None:
+    fill(store, Made("orders"))
     clock = Clock()
     catalog = catalog_of([root_at(store)], clock)
     look(catalog)
-    fill(store, tmp_path, Made("orders", standing=6))
+    fill(store, Made("orders", standing=6))
     clock.seconds += 12
     with Gate(store) as gate:
         _, jobs = look(catalog)
@@ -254,8 +253,8 @@ def test_the_old_is_shown_while_the_new_is_read(tmp_path: Path, store: MemorySto
     assert heads(look(catalog)[1]) == {"orders": 6}
 
 
-def test_a_job_is_read_once_at_a_time_however_many_ask(tmp_path: Path, store: MemoryStore) -> None:
-    fill(store, tmp_path, Made("orders"))
+def test_a_job_is_read_once_at_a_time_however_many_ask(store: MemoryStore) -> None:
+    fill(store, Made("orders"))
     clock = Clock()
     catalog = catalog_of([root_at(store)], clock, patience=0.05)
     before = len(store.calls)
@@ -267,8 +266,8 @@ def test_a_job_is_read_once_at_a_time_however_many_ask(tmp_path: Path, store: Me
     settle(catalog)
 
 
-def test_no_request_holds_up_the_event_loop(tmp_path: Path, store: MemoryStore) -> None:
-    fill(store, tmp_path, Made("orders"))
+def test_no_request_holds_up_the_event_loop(store: MemoryStore) -> None:
+    fill(store, Made("orders"))
     catalog = catalog_of([root_at(store)], Clock())
 
     async def both() -> JobFacts:
@@ -282,8 +281,8 @@ def test_no_request_holds_up_the_event_loop(tmp_path: Path, store: MemoryStore) 
     assert asyncio.run(both()).status.head == 5
 
 
-def test_nothing_is_read_while_nobody_looks(tmp_path: Path, store: MemoryStore) -> None:
-    fill(store, tmp_path, Made("orders"))
+def test_nothing_is_read_while_nobody_looks(store: MemoryStore) -> None:
+    fill(store, Made("orders"))
     clock = Clock()
     catalog = catalog_of([root_at(store)], clock)
     look(catalog)
@@ -296,12 +295,12 @@ def test_nothing_is_read_while_nobody_looks(tmp_path: Path, store: MemoryStore) 
     assert len(store.calls) > before
 
 
-def test_jobs_come_and_go_with_the_root(tmp_path: Path, store: MemoryStore) -> None:
-    fill(store, tmp_path, Made("orders"))
+def test_jobs_come_and_go_with_the_root(store: MemoryStore) -> None:
+    fill(store, Made("orders"))
     clock = Clock()
     catalog = catalog_of([root_at(store)], clock)
     assert set(look(catalog)[1]) == {"orders"}
-    fill(store, tmp_path, Made("clicks"))
+    fill(store, Made("clicks"))
     store.delete([entry.path for entry in store.list("orders/")])
     clock.seconds += 100
     look(catalog)
@@ -311,8 +310,8 @@ def test_jobs_come_and_go_with_the_root(tmp_path: Path, store: MemoryStore) -> N
         open_job(catalog)
 
 
-def test_connections_come_and_go(tmp_path: Path, store: MemoryStore) -> None:
-    fill(store, tmp_path, Made("orders"))
+def test_connections_come_and_go(store: MemoryStore) -> None:
+    fill(store, Made("orders"))
     clock = Clock()
     roots = [root_at(store)]
     catalog = catalog_of(roots, clock)
@@ -332,8 +331,8 @@ def test_connections_come_and_go(tmp_path: Path, store: MemoryStore) -> None:
 # When a store is away
 
 
-def test_a_root_that_fails_says_so_and_the_others_go_on(tmp_path: Path, store: MemoryStore) -> None:
-    fill(store, tmp_path, Made("orders"))
+def test_a_root_that_fails_says_so_and_the_others_go_on(store: MemoryStore) -> None:
+    fill(store, Made("orders"))
     away = named_store("ui-away")
 
     def refuse(call: Call) -> None:
@@ -346,8 +345,8 @@ def test_a_root_that_fails_says_so_and_the_others_go_on(tmp_path: Path, store: M
     assert heads(jobs) == {"orders": 5}
 
 
-def test_what_was_known_of_a_root_stays_when_it_goes_away(tmp_path: Path, store: MemoryStore) -> None:
-    fill(store, tmp_path, Made("orders"))
+def test_what_was_known_of_a_root_stays_when_it_goes_away(store: MemoryStore) -> None:
+    fill(store, Made("orders"))
     clock = Clock()
     catalog = catalog_of([root_at(store)], clock)
     look(catalog)
@@ -375,8 +374,8 @@ def test_what_was_known_of_a_root_stays_when_it_goes_away(tmp_path: Path, store:
     assert catalog.error_of("main", "orders") == ""
 
 
-def test_a_root_that_is_away_is_not_asked_for_each_of_its_jobs(tmp_path: Path, store: MemoryStore) -> None:
-    fill(store, tmp_path, *(Made(f"job-{number}", standing=1) for number in range(20)))
+def test_a_root_that_is_away_is_not_asked_for_each_of_its_jobs(store: MemoryStore) -> None:
+    fill(store, *(Made(f"job-{number}", standing=1) for number in range(20)))
     clock = Clock()
     catalog = catalog_of([root_at(store)], clock)
     look(catalog)
@@ -396,10 +395,8 @@ def test_a_root_that_is_away_is_not_asked_for_each_of_its_jobs(tmp_path: Path, s
     assert [(call.verb, call.path) for call in store.calls[before:]] == [("list", "")] * 5
 
 
-def test_a_root_that_never_answers_is_said_not_to_and_holds_nobody_up(
-    tmp_path: Path, store: MemoryStore
-) -> None:
-    fill(store, tmp_path, Made("orders"))
+def test_a_root_that_never_answers_is_said_not_to_and_holds_nobody_up(store: MemoryStore) -> None:
+    fill(store, Made("orders"))
     silent = named_store("ui-silent")
     clock = Clock()
     catalog = catalog_of([root_at(silent, "silent"), root_at(store)], clock, patience=0.2)
@@ -415,8 +412,8 @@ def test_a_root_that_never_answers_is_said_not_to_and_holds_nobody_up(
             open_job(catalog, conn_id="silent")
 
 
-def test_what_is_not_known_in_time_is_said_to_be_being_read(tmp_path: Path, store: MemoryStore) -> None:
-    fill(store, tmp_path, Made("orders"))
+def test_what_is_not_known_in_time_is_said_to_be_being_read(store: MemoryStore) -> None:
+    fill(store, Made("orders"))
     catalog = catalog_of([root_at(store)], Clock(), patience=0.05)
     with (
         Gate(store),
@@ -448,8 +445,8 @@ def test_a_mistake_of_ours_is_one_sentence_and_the_next_reading_may_go_well() ->
 # Bounds
 
 
-def test_asking_for_names_that_do_not_exist_fills_nothing(tmp_path: Path, store: MemoryStore) -> None:
-    fill(store, tmp_path, Made("orders"))
+def test_asking_for_names_that_do_not_exist_fills_nothing(store: MemoryStore) -> None:
+    fill(store, Made("orders"))
     catalog = catalog_of([root_at(store)], Clock())
     for number in range(30):
         with pytest.raises(NotFoundError, match=f"no job 'nobody-{number}'"):
@@ -457,15 +454,15 @@ def test_asking_for_names_that_do_not_exist_fills_nothing(tmp_path: Path, store:
     assert set(look(catalog)[1]) == {"orders"}
 
 
-def test_a_folder_with_a_name_that_no_job_can_have_hides_no_job(tmp_path: Path, store: MemoryStore) -> None:
-    fill(store, tmp_path, Made("orders"))
+def test_a_folder_with_a_name_that_no_job_can_have_hides_no_job(store: MemoryStore) -> None:
+    fill(store, Made("orders"))
     store.put("of somebody else/job", b"")
     assert heads(look(catalog_of([root_at(store)], Clock()))[1]) == {"orders": 5}
 
 
-def test_a_slow_root_is_shown_as_it_was_for_as_long_as_it_takes(tmp_path: Path, store: MemoryStore) -> None:
+def test_a_slow_root_is_shown_as_it_was_for_as_long_as_it_takes(store: MemoryStore) -> None:
     """What takes long to read is read seldom: nobody waits for it each time that it is older than usual."""
-    fill(store, tmp_path, Made("orders"))
+    fill(store, Made("orders"))
     clock = Clock()
     catalog = catalog_of([root_at(store)], clock)
 
@@ -492,9 +489,9 @@ def test_a_name_that_would_leave_its_folder_is_refused_before_anything_is_read(
     assert len(store.calls) == before
 
 
-def test_the_whole_history_is_held_of_a_few_jobs(tmp_path: Path, store: MemoryStore) -> None:
+def test_the_whole_history_is_held_of_a_few_jobs(store: MemoryStore) -> None:
     names = [f"job-{number}" for number in range(catalog_module.WHOLE_JOBS + 2)]
-    fill(store, tmp_path, *(Made(name, standing=2, collected=600) for name in names))
+    fill(store, *(Made(name, standing=2, collected=600) for name in names))
     clock = Clock()
     catalog = catalog_of([root_at(store)], clock)
     for name in names:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
@@ -17,8 +16,8 @@ from tests.ui.catalogs import Clock, Gate, catalog_of, fill, look, open_job, roo
 __all__ = ["store"]
 
 
-def test_names_that_no_job_has_are_not_looked_up_one_by_one(tmp_path: Path, store: MemoryStore) -> None:
-    fill(store, tmp_path, Made("orders"))
+def test_names_that_no_job_has_are_not_looked_up_one_by_one(store: MemoryStore) -> None:
+    fill(store, Made("orders"))
     catalog = catalog_of([root_at(store)], Clock())
     look(catalog)
     before = len(store.calls)
@@ -28,20 +27,18 @@ def test_names_that_no_job_has_are_not_looked_up_one_by_one(tmp_path: Path, stor
     assert len(store.calls) == before
 
 
-def test_a_job_that_was_made_a_moment_ago_is_found_at_the_next_listing(
-    tmp_path: Path, store: MemoryStore
-) -> None:
-    fill(store, tmp_path, Made("orders"))
+def test_a_job_that_was_made_a_moment_ago_is_found_at_the_next_listing(store: MemoryStore) -> None:
+    fill(store, Made("orders"))
     clock = Clock()
     catalog = catalog_of([root_at(store)], clock)
     look(catalog)
-    fill(store, tmp_path, Made("clicks"))
+    fill(store, Made("clicks"))
     clock.seconds += 11
     assert open_job(catalog, "clicks").status.head == 5
 
 
-def test_a_job_has_one_reading_of_its_storage_at_a_time(tmp_path: Path, store: MemoryStore) -> None:
-    fill(store, tmp_path, Made("orders"))
+def test_a_job_has_one_reading_of_its_storage_at_a_time(store: MemoryStore) -> None:
+    fill(store, Made("orders"))
     catalog = catalog_of([root_at(store)], Clock(), patience=0.05)
     look(catalog)
     settle(catalog)
@@ -62,8 +59,8 @@ def test_a_job_has_one_reading_of_its_storage_at_a_time(tmp_path: Path, store: M
     assert asyncio.run(catalog.storage("main", "orders", 1)).retained == 1
 
 
-def test_a_job_has_a_few_readings_of_its_checkpoints_at_a_time(tmp_path: Path, store: MemoryStore) -> None:
-    fill(store, tmp_path, Made("orders", standing=40))
+def test_a_job_has_a_few_readings_of_its_checkpoints_at_a_time(store: MemoryStore) -> None:
+    fill(store, Made("orders", standing=40))
     catalog = catalog_of([root_at(store)], Clock(), patience=0.05)
     look(catalog)
     settle(catalog)

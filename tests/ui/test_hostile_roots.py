@@ -7,7 +7,6 @@ import json
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -74,9 +73,9 @@ def rows(catalog: Catalog) -> dict[str, dict[str, object]]:
     ids=("too many groups", "no groups", "a group of 400 digits", "an id of 400 digits"),
 )
 def test_a_count_that_would_fill_the_memory_is_refused_where_it_is_decoded(
-    tmp_path: Path, store: MemoryStore, field: str, value: object
+    store: MemoryStore, field: str, value: object
 ) -> None:
-    fill(store, tmp_path, Made("orders"))
+    fill(store, Made("orders"))
     path = ORDERS.pending(5)
     operators = json.loads(store.read(path).partition(b"\n")[2])["operators"]
     operators["balance"][field] = value
@@ -89,19 +88,17 @@ def test_a_count_that_would_fill_the_memory_is_refused_where_it_is_decoded(
     "field", ["at", "now", "watermark", "slot", "timeline", "based_on", "floor", "epoch"]
 )
 def test_a_time_or_a_number_of_400_digits_is_refused_where_it_is_decoded(
-    tmp_path: Path, store: MemoryStore, field: str
+    store: MemoryStore, field: str
 ) -> None:
-    fill(store, tmp_path, Made("orders"))
+    fill(store, Made("orders"))
     path = ORDERS.pending(5)
     change(store, path, **{field: DIGITS})
     with pytest.raises(CorruptError, match="does not have the fields of a Record"):
         decode(store.read(path), Record, path)
 
 
-def test_the_source_that_holds_the_watermark_is_named_unless_the_note_is_hostile(
-    tmp_path: Path, store: MemoryStore
-) -> None:
-    fill(store, tmp_path, Made("orders"))
+def test_the_source_that_holds_the_watermark_is_named_unless_the_note_is_hostile(store: MemoryStore) -> None:
+    fill(store, Made("orders"))
     since = NOW - 90_000_000
     notes = {("clicks", since): {"source": "clicks", "since": since // 1000}}
     notes |= dict.fromkeys([("clicks", DIGITS), ("c" * 10_000, since), (7, since), ("clicks", -1)])
@@ -114,7 +111,7 @@ def test_the_source_that_holds_the_watermark_is_named_unless_the_note_is_hostile
         assert documents.status_document(facts.status)["watermark_held"] == shown
 
 
-def test_json_that_is_nested_too_deep_is_a_damaged_record(tmp_path: Path, store: MemoryStore) -> None:
+def test_json_that_is_nested_too_deep_is_a_damaged_record(store: MemoryStore) -> None:
     deep = b'{"statistics":{"a":' + b"[" * 100_000
     body = b"stateflow 1 %s %d\n%s\n" % (xxhash.xxh3_64_hexdigest(deep).encode(), len(deep), deep)
     with pytest.raises(CorruptError, match="nested too deep"):
@@ -134,10 +131,8 @@ def test_json_that_is_nested_too_deep_is_a_damaged_record(tmp_path: Path, store:
     ],
     ids=lambda fields: "-".join(fields),
 )
-def test_one_hostile_record_hides_no_other_job(
-    tmp_path: Path, store: MemoryStore, hostile: dict[str, object]
-) -> None:
-    fill(store, tmp_path, Made("orders"), Made("clicks"))
+def test_one_hostile_record_hides_no_other_job(store: MemoryStore, hostile: dict[str, object]) -> None:
+    fill(store, Made("orders"), Made("clicks"))
     change(store, ORDERS.pending(5), **hostile)
     with within(60):
         catalog = catalog_of([root_at(store)], Clock())
@@ -148,8 +143,8 @@ def test_one_hostile_record_hides_no_other_job(
     assert 'stateflow_job_last_checkpoint_id{conn_id="main",stateflow_job="clicks"} 5' in text
 
 
-def test_folders_with_numbers_of_hundreds_of_digits_are_nobodys(tmp_path: Path, store: MemoryStore) -> None:
-    fill(store, tmp_path, Made("orders"), Made("clicks"))
+def test_folders_with_numbers_of_hundreds_of_digits_are_nobodys(store: MemoryStore) -> None:
+    fill(store, Made("orders"), Made("clicks"))
     store.put(f"orders/epochs/{DIGITS}", b"")
     store.put(f"orders/chk-{DIGITS}/_pending", b"")
     catalog = catalog_of([root_at(store)], Clock())
@@ -159,8 +154,8 @@ def test_folders_with_numbers_of_hundreds_of_digits_are_nobodys(tmp_path: Path, 
     assert jobs["clicks"]["head"] == 5
 
 
-def test_a_job_that_no_page_can_show_is_shown_as_broken(tmp_path: Path, store: MemoryStore) -> None:
-    fill(store, tmp_path, Made("orders"), Made("clicks"))
+def test_a_job_that_no_page_can_show_is_shown_as_broken(store: MemoryStore) -> None:
+    fill(store, Made("orders"), Made("clicks"))
     catalog = catalog_of([root_at(store)], Clock())
     look(catalog)
     facts = open_job(catalog, "orders")
@@ -184,20 +179,16 @@ def test_records_that_continue_each_other_in_a_circle_are_drawn() -> None:
         assert {span.newest for span in spans(circle, {}, None)} >= {4, 3}
 
 
-def test_restores_that_continue_each_other_in_a_circle_have_no_last_checkpoint(
-    tmp_path: Path, store: MemoryStore
-) -> None:
-    fill(store, tmp_path, Made("orders"))
+def test_restores_that_continue_each_other_in_a_circle_have_no_last_checkpoint(store: MemoryStore) -> None:
+    fill(store, Made("orders"))
     record = decode(store.read(ORDERS.pending(5)), Record, "")
     head = msgspec.structs.replace(record, kind="restore", slot=2)
     with within(10):
         assert _last_checkpoint_at(head, [line(1, 2, "restore"), line(2, 1, "restore")]) is None
 
 
-def test_lines_of_a_segment_that_no_chart_can_draw_are_damaged_lines(
-    tmp_path: Path, store: MemoryStore
-) -> None:
-    fill(store, tmp_path, Made("orders", collected=20))
+def test_lines_of_a_segment_that_no_chart_can_draw_are_damaged_lines(store: MemoryStore) -> None:
+    fill(store, Made("orders", collected=20))
     (segment,) = store.list(ORDERS.statistics)
     body = store.read(segment.path).replace(b'"id":7,', b'"id":7,"state_size":%d,' % DIGITS)
     store.put(segment.path, body)
@@ -213,7 +204,7 @@ def test_key_groups_of_many_wide_shards_are_summed_at_once() -> None:
         assert details.key_groups(state) == [0] * 32_768
 
 
-def test_a_huge_object_is_refused_before_it_is_in_memory(tmp_path: Path) -> None:
+def test_a_huge_object_is_refused_before_it_is_in_memory() -> None:
     memory = MemoryStore("huge", {"orders/job": b"x" * 1_001, "orders/small": b"x" * 1_000})
     reading = ReadingStore(memory, most=1_000)
     assert len(reading.read("orders/small")) == 1_000
@@ -229,8 +220,8 @@ def test_an_object_of_several_pieces_is_read_whole() -> None:
     assert len(memory.calls) == 2 + 1 + 1
 
 
-def test_a_job_with_a_huge_record_is_shown_without_it(tmp_path: Path, store: MemoryStore) -> None:
-    fill(store, tmp_path, Made("orders"), Made("clicks"))
+def test_a_job_with_a_huge_record_is_shown_without_it(store: MemoryStore) -> None:
+    fill(store, Made("orders"), Made("clicks"))
     change(store, ORDERS.pending(5), versions={"spark": "4" * (33 << 20)})
     catalog = catalog_of([root_at(store)], Clock())
     assert heads(look(catalog)[1]) == {"orders": 4, "clicks": 5}
@@ -251,7 +242,7 @@ def test_the_pages_write_nothing() -> None:
     assert memory.snapshot() == {"orders/job": b"x"}
 
 
-def test_an_encoded_record_is_what_the_bounds_let_through(tmp_path: Path, store: MemoryStore) -> None:
-    fill(store, tmp_path, Made("orders"))
+def test_an_encoded_record_is_what_the_bounds_let_through(store: MemoryStore) -> None:
+    fill(store, Made("orders"))
     record = decode(store.read(ORDERS.pending(5)), Record, "")
     assert decode(encode(record), Record, "") == record

@@ -1,0 +1,41 @@
+"""Operators as records have them, of shards that are there or that nobody opens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from stateflow.format.records import FileRef, OperatorState, Shard
+
+Key = Sequence[tuple[str, str]]
+USER = (("user", "int"),)
+
+
+def operator_of(
+    shards: Sequence[Shard] = (), *, key: Key = USER, groups: int = 128, **fields: Any
+) -> OperatorState:
+    """A subtask for each of these shards; without any, one subtask that has stored nothing."""
+    return OperatorState(
+        key=tuple(key),
+        max_parallelism=groups,
+        assignment=tuple((shard.first, shard.last) for shard in shards) or ((0, groups - 1),),
+        shards=tuple((shard,) for shard in shards) or ((),),
+        **fields,
+    )
+
+
+def one_shard(
+    *files: FileRef,
+    key: tuple[str, str] = ("k", "long"),
+    groups: int = 1,
+    backend: str = "fake",
+    entries: int = 0,
+    times: int = 1,
+    **fields: Any,
+) -> OperatorState:
+    """One subtask has all key groups, in one shard of these files; or in so many handles of it."""
+    shard = Shard(first=0, last=groups - 1, backend=backend, files=files, entries=entries)
+    made = operator_of([shard], key=(key,), groups=groups, **fields)
+    return msgspec.structs.replace(made, shards=((shard,) * times,))
