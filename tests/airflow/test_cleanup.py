@@ -27,10 +27,7 @@ def cleanup(attempt: Try | None = None, **arguments: Any) -> Any:
 
 def used(root: Path, *, batches: int = 6) -> MadeJob:
     """A job with subsumed checkpoints, an orphan, an expired savepoint and one that was never finished."""
-    job = MadeJob(root, retained=1)
-    for _ in range(batches):
-        job.batch()
-    job.beat(ended=True)
+    job = made_job(root, batches=batches, retained=1)
     job.store.put(job.layout.shared_file(1, 2, "lost", ".sst"), b"left by a task that died")
     ran(StateflowSavepointOperator, name="old", expires=timedelta(microseconds=1))
     half = root / "_savepoints" / "orders" / "half" / "state"
@@ -96,10 +93,7 @@ def test_what_the_job_s_own_retention_keeps_is_told_with_the_setting(
     tmp_path: Path, connect: Connect
 ) -> None:
     connect(tmp_path)
-    job = MadeJob(tmp_path, retained=10)
-    for _ in range(12):
-        job.batch()
-    job.beat(ended=True)
+    made = made_job(tmp_path, batches=12, retained=10)
     for dry_run in (True, False):
         report = cleanup(retained=3, dry_run=dry_run)["jobs"]["orders"]
         assert report["kept"] == {"announced": 7, "retained": 2, "head": 1}
@@ -116,9 +110,8 @@ def test_what_the_job_s_own_retention_keeps_is_told_with_the_setting(
         ]
     assert len(Job(str(tmp_path), "orders").checkpoints()) == 10
     # The next step that the sentence names is the one that works.
-    job.retained = 3
-    job.begin("with the other setting")
-    job.batch()
+    made.begin("with the other setting", 3)
+    made.batch()
     report = cleanup(retained=3)["jobs"]["orders"]
     assert report["kept"] == {"retained": 2, "head": 1}
     assert "advice" not in report
@@ -130,13 +123,11 @@ def test_the_retention_rule_of_a_job_and_of_a_clean_up(tmp_path: Path, connect: 
     connect(tmp_path)
     job = MadeJob(tmp_path)
     job.tick = 5 * 60_000_000
-    for _ in range(9):
-        job.batch()
-    job.beat(ended=True)
+    job.batches(9, ended=True)
     report = cleanup(retained=1, retention=rule, dry_run=True)["jobs"]["orders"]
     assert report["kept"]["rule"] >= 2
     assert any("by the rule: hourly for 3000 weeks" in sentence for sentence in report["kept_by"])
-    job.writer = job.claim("by the rule", Retention(1, rule=retention_rule(rule), now=job.clock()))
+    job.begin("by the rule", Retention(1, rule=retention_rule(rule), now=job.clock()))
     job.batch()
     stay = [*job.log().kept, job.log().next_slot - 1]
     for arguments in ({}, {"retention": "none"}, {"retention": rule}):
@@ -201,9 +192,7 @@ def test_all_jobs_of_the_root_are_cleaned_and_a_broken_one_keeps_no_other_from_i
 ) -> None:
     connect(tmp_path)
     for name in ("a-broken", "fraud"):
-        made = MadeJob(tmp_path, name, retained=1)
-        for _ in range(4):
-            made.batch()
+        MadeJob(tmp_path, name, retained=1).batches(4)
     newest = max((tmp_path / "a-broken").glob("chk-*/_pending"))
     newest.write_bytes(newest.read_bytes()[:-5])
     attempt = Try("it")

@@ -18,7 +18,6 @@ from demo.table import Orders
 from stateflow.airflow import StateflowRunOperator
 from stateflow.airflow.operators.task_lineage import dataset_name, lineage_of
 from stateflow.checkpoint.lineage import Dataset, Endpoint, RunLineage, report_lineage
-from stateflow.config.options import load
 from stateflow.driver.run_spec import RunSpec
 from stateflow.errors import StateflowError
 from stateflow.format.records import Owner
@@ -30,6 +29,7 @@ from stateflow.spark.sources.leaves import LeafDescription
 from tests.airflow.conftest import Connect
 from tests.airflow.runner import run_task
 from tests.airflow.test_run_operator import Done, Method
+from tests.jobs.builder import options_of
 from tests.jobs.made import ORDERS, MadeJob
 
 if TYPE_CHECKING:
@@ -80,17 +80,7 @@ class Here(Method):
 
     def launch(self, spec: RunSpec) -> Done:
         self.specs.append(spec)
-        options = load(
-            code={
-                "checkpoint_dir": str(self.root),
-                "cache_dir": str(self.root.parent / "cache"),
-                "scratch_dir": str(self.root.parent / "scratch"),
-                "retained_checkpoints": 1,
-                "progress": False,
-            },
-            env={},
-            folder=self.root.parent,
-        )
+        options = options_of(self.root, retained_checkpoints=1, progress=False)
         job = Job(str(self.root), spec.job)
 
         def batch_is_done(report: Any) -> None:

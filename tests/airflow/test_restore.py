@@ -273,8 +273,7 @@ def test_a_retry_finds_a_restore_whose_record_was_collected(tmp_path: Path, conn
     job.ticks = 1000
     job.retained = 1
     job.begin("another run")
-    for _ in range(3):
-        job.batch()
+    job.batches(3)
     job.beat(ended=True)
     Job(str(tmp_path), "orders").collect(1)
     assert restores(tmp_path) == []

@@ -23,7 +23,7 @@ from stateflow.errors import CorruptError, UnavailableError
 from stateflow.jobs.job import Job
 from tests.airflow.conftest import Connect
 from tests.airflow.looking import HOUR, FakeTask, context
-from tests.jobs.builder import T0
+from tests.jobs.builder import T0, before_now
 from tests.jobs.made import JUST_NOW, made_job
 
 
@@ -422,7 +422,7 @@ def test_a_dag_with_them_goes_through_airflows_database() -> None:
 def test_a_heartbeat_says_nothing_of_freshness(tmp_path: Path, connect: Connect) -> None:
     connect(tmp_path)
     job = made_job(tmp_path, ago=3 * HOUR, batches=2)
-    job.ago = timedelta(0)
+    job.clock = before_now(JUST_NOW)  # type: ignore[method-assign]
     job.beat(50)
     assert not fresh().poke(context())
 

@@ -7,7 +7,6 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,7 @@ from stateflow.format.records import Owner
 from stateflow.jobs.job import Job
 from tests.airflow.conftest import Connect
 from tests.airflow.looking import HOUR
-from tests.jobs.builder import T0
+from tests.jobs.builder import T0, before_now
 from tests.jobs.made import JUST_NOW, MadeJob, made_job
 
 AWAY = UnavailableError("the store is away")
@@ -169,7 +168,7 @@ def test_a_stale_one_fires_when_it_has_become_fresh(
     def later() -> None:
         looks.append(1)
         if len(looks) == 2:
-            job.ago = timedelta(0)
+            job.clock = before_now(JUST_NOW)  # type: ignore[method-assign]
             job.batch()
 
     no_pause(monkeypatch, later)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,8 @@ import pytest
 from tests.airflow.looking import HOUR
 from tests.airflow.server import PROJECT, AirflowServer, airflow, connection
 from tests.airflow.stage import until
-from tests.jobs.builder import T0
-from tests.jobs.made import made_job
+from tests.jobs.builder import T0, before_now
+from tests.jobs.made import JUST_NOW, made_job
 
 pytestmark = [
     pytest.mark.system,
@@ -74,7 +73,7 @@ def test_tasks_wait_in_the_triggerer_and_go_on_when_the_job_is_there(
     assert sentence in alerts.read_text()
     until(lambda: "is not known" in alerts.read_text(), "the alert of the task that failed", 180)
 
-    job.ago, job.fields = timedelta(0), {"watermark": T0}
+    job.clock, job.watermark = before_now(JUST_NOW), T0  # type: ignore[method-assign]
     job.batch()
     for task in ("fresh", "reached", "rescheduled"):
         assert client.await_task(run, task) == "success", client.log(run, task)

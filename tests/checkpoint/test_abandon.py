@@ -30,16 +30,7 @@ def stuck(world: World) -> Record:
 
 
 def given_up(world: World, slot: int) -> Abandoned:
-    return abandon(
-        world.store,
-        world.layout,
-        slot,
-        owner=world.owner("operator"),
-        ids=world.ids,
-        clock=world.clock,
-        probe=lambda record: {uid: world.sinks[uid].has(record) for uid in record.sinks},
-        reason="table dropped",
-    )
+    return world.abandon(slot, "table dropped")
 
 
 def test_it_says_which_sinks_have_the_output_and_where_the_rest_is(world: World) -> None:

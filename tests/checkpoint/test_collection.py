@@ -341,11 +341,10 @@ def test_a_claimed_savepoint_is_disposed_of_before_the_record_that_named_it_goes
 
 
 def test_claims_and_control_files_of_past_epochs_go(world: World) -> None:
-    from stateflow.checkpoint.control import Heartbeat, beat
 
     for _ in range(4):
         writer = world.claim()
-        beat(world.store, world.layout, Heartbeat(epoch=writer.epoch, counter=1, owner=world.owner()))
+        world.beat(epoch=writer.epoch, owner=world.owner())
     writer.collect(2, orphans=True)
     assert [e.path for e in world.store.list(world.layout.epochs)] == [world.layout.epoch(writer.epoch)]
     assert [e.path for e in world.store.list(world.layout.control)] == [world.layout.heartbeat(writer.epoch)]

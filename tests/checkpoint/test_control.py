@@ -7,10 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from stateflow.checkpoint.control import (
-    Heartbeat,
     Progress,
     StopRequest,
-    beat,
     read_heartbeat,
     read_progress,
     refuse_while_live,
@@ -50,11 +48,7 @@ def world() -> World:
 
 def heartbeat(world: World, counter: int, *, ended: bool = False, owner: Owner | None = None) -> None:
     epoch = world.log().newest_epoch
-    beat(
-        world.store,
-        world.layout,
-        Heartbeat(epoch=epoch, counter=counter, ended=ended, owner=owner or Owner(run="A", host="h1")),
-    )
+    world.beat(counter, epoch=epoch, ended=ended, owner=owner or Owner(run="A", host="h1"))
 
 
 def alive(world: World, watcher: Watcher, patience: float = 10) -> bool:

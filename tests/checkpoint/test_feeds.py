@@ -7,22 +7,22 @@ from typing import Any
 import pytest
 
 from stateflow.checkpoint.feeds import Lag, Shown, lag, shown_after, shown_by_copies
-from stateflow.format.records import OperatorState, Owner, Prepared, Record, ShownState, StateSchema
+from stateflow.format.records import Prepared, Record, ShownState, StateSchema
+from tests.jobs import log
+from tests.jobs.operators import operator_of
 
 OTHERS = "others of its readers are up to date with another slot"
 
 
-SUMS = OperatorState(
-    key=(("user", "int"),), max_parallelism=1, assignment=((0, 0),), shards=((),), next_state_id=5,
+SUMS = operator_of(
+    groups=1, next_state_id=5,
     states={name: StateSchema(id=number, kind="value", value="int") for number, name in ((3, "total"), (4, "n"))},
 )  # fmt: skip
 
 
 def record(slot: int, kind: Any, sinks: str = "", **fields: Any) -> Record:
-    return Record(
-        kind=kind, job="j", slot=slot, epoch=1, writer="w", owner=Owner(run="r"),
-        sinks={uid: Prepared(kind="memory", target=uid, prev=None) for uid in sinks}, **fields,
-    )  # fmt: skip
+    outputs = {uid: Prepared(kind="memory", target=uid, prev=None) for uid in sinks}
+    return log.record(slot, kind=kind, sinks=outputs, **fields)
 
 
 def shows(slot: int, sink: str = "a", state: str = "total", *, erased: bool = False) -> ShownState:

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from stateflow.checkpoint import processes
-from stateflow.checkpoint.control import Heartbeat, beat, refuse_while_live
+from stateflow.checkpoint.control import refuse_while_live
 from stateflow.checkpoint.processes import ProcessIdentity, identity_of_this_process, is_dead, process_start
 from stateflow.errors import BusyError
 from stateflow.format.records import Owner
@@ -112,10 +112,7 @@ def waited_for(world: World, process: ProcessIdentity | None, *, beats: bool = F
     def heartbeat() -> None:
         nonlocal counter
         counter += beats
-        sign = Heartbeat(
-            epoch=world.log().newest_epoch, counter=counter, owner=Owner(run="A"), process=process
-        )
-        beat(world.store, world.layout, sign)
+        world.beat(counter, epoch=world.log().newest_epoch, owner=Owner(run="A"), process=process)
 
     heartbeat()
     clock = Waiting()
@@ -146,10 +143,7 @@ def test_a_run_whose_process_is_dead_is_not_waited_for(world: World, child: subp
 def test_a_run_that_dies_while_it_is_watched_is_waited_for_no_longer(
     world: World, child: subprocess.Popen[bytes]
 ) -> None:
-    sign = Heartbeat(
-        epoch=world.log().newest_epoch, counter=1, owner=Owner(run="A"), process=identity_of(child)
-    )
-    beat(world.store, world.layout, sign)
+    world.beat(1, epoch=world.log().newest_epoch, owner=Owner(run="A"), process=identity_of(child))
     clock = Waiting()
 
     def sleep(seconds: float) -> None:

@@ -22,6 +22,7 @@ from stateflow.errors import UsageError
 from stateflow.format.keygroups import default_assignment
 from stateflow.format.records import FileRef, OperatorListState, OperatorState, Shard
 from tests.jobs.log import record
+from tests.jobs.operators import operator_of
 
 GROUPS = 16
 
@@ -35,12 +36,13 @@ def shard(first: int, last: int, size: int = 10, **fields: Any) -> Shard:
 
 
 def operator(parallelism: int, **fields: Any) -> OperatorState:
-    assignment = default_assignment(parallelism, GROUPS)
-    return OperatorState(
+    return operator_of(
+        [
+            shard(first, last, entries=(last - first + 1) * 5)
+            for first, last in default_assignment(parallelism, GROUPS)
+        ],
         key=(("n", "long"),),
-        max_parallelism=GROUPS,
-        assignment=assignment,
-        shards=tuple((shard(first, last, entries=(last - first + 1) * 5),) for first, last in assignment),
+        groups=GROUPS,
         hosts=tuple(f"host-{n}" for n in range(parallelism)),
         **fields,
     )
@@ -230,12 +232,7 @@ def test_a_rescale_looks_at_each_shard_only_where_it_goes(monkeypatch: pytest.Mo
         return clipped(shard, first, last)
 
     monkeypatch.setattr(rescale, "clipped", counted)
-    assignment = default_assignment(1_000, 1_000)
-    many = OperatorState(
-        key=(("n", "long"),),
-        max_parallelism=1_000,
-        assignment=assignment,
-        shards=tuple((shard(first, last),) for first, last in assignment),
-    )
+    shards = [shard(first, last) for first, last in default_assignment(1_000, 1_000)]
+    many = operator_of(shards, key=(("n", "long"),), groups=1_000)
     rescaled(many, 500, "operator 'x'")
     assert looked == 1_000

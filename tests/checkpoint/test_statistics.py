@@ -18,10 +18,11 @@ from stateflow.checkpoint.statistics import (
     summary,
 )
 from stateflow.format.layout import JobLayout
-from stateflow.format.records import FileRef, OperatorState, Outcome, Shard, total_size
+from stateflow.format.records import FileRef, Outcome, total_size
 from stateflow.storage.files import inline
 from stateflow.storage.memory import Call, CrashError, MemoryStore
 from tests.jobs.log import SOMEBODY, file, record
+from tests.jobs.operators import one_shard
 from tests.protocol.scenario import World, copy_sinks, drain
 from tests.protocol.turns import Choose, Played, Turns, some_schedules
 
@@ -272,10 +273,7 @@ def test_an_abandoned_checkpoint_counts_as_failed(world: World) -> None:
 def test_what_several_shards_share_after_a_rescale_is_counted_once() -> None:
     before = record(3)
     files = (file("orders/shared/e1-c3-a.sst", 100), inline("CURRENT", b"MANIFEST-7"))
-    shard = Shard(first=0, last=7, backend="fake", files=files)
-    operator = OperatorState(
-        key=(("n", "long"),), max_parallelism=8, assignment=((0, 7),), shards=((shard,),)
-    )
+    operator = one_shard(*files, key=("n", "long"), groups=8)
     one = msgspec.structs.replace(before, operators={"count": operator})
     four = msgspec.structs.replace(before, operators=rescaled_operators({"count": operator}, 4, "orders"))
     assert len(list(four.operators["count"].files)) == 8

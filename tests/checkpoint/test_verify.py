@@ -11,6 +11,7 @@ from stateflow.format.records import Pin, Record, SourceState, encode
 from stateflow.storage.memory import Call, MemoryStore
 from stateflow.storage.roots import open_recorded
 from stateflow.storage.store import Store
+from tests.jobs.log import record
 from tests.protocol.scenario import World, drain, state_files
 
 
@@ -138,7 +139,7 @@ def test_a_run_that_begins_during_the_verification_is_no_finding(world: World, s
 
 def test_a_record_from_the_grave_is_a_warning(world: World, store: MemoryStore) -> None:
     drain(9)(world)
-    zombie = Record(kind="checkpoint", job=uuid(world), slot=3, epoch=1, writer="zombie", owner=world.owner())
+    zombie = record(3, job=uuid(world), writer="zombie", previous=None)
     store.create(world.layout.pending(3), encode(zombie))
     (finding,) = verify(store, world.layout)
     assert (finding.severity, finding.slot) == ("warning", 3)

@@ -39,7 +39,7 @@ class PastJob(GrownJob):
     def go_by(self, rule: str) -> None:
         """A run with this rule."""
         self.beat(ended=True)
-        self.writer = self.claim("next", self.by(rule))
+        self.begin("next", self.by(rule))
 
 
 @pytest.fixture

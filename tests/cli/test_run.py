@@ -202,12 +202,11 @@ def test_key_groups_that_a_job_does_not_take_are_said(
     from stateflow.spark.runner import RunRequest, _Run
 
     made_job(root)
-    pipeline = orders_pipeline()
 
     def warned(**given: str) -> str:
         caplog.clear()
         options = load(cli={"checkpoint_dir": str(root), **given}, env={}, folder=tmp_path)
-        _Run(RunRequest(pipeline, options, GIVEN))._check_before_spark()
+        _Run(RunRequest(orders_pipeline(), options, GIVEN))._check_before_spark()
         return caplog.text
 
     assert warned() == warned(max_parallelism="128") == ""

@@ -13,10 +13,12 @@ import stateflow as sf
 from stateflow.compatibility.flows import OperatorCheck, check_flow, compare
 from stateflow.compatibility.non_restored import non_restored
 from stateflow.compatibility.states import check_key, resolve_states, state_ids
-from stateflow.format.records import OperatorListState, OperatorState, Owner, Record, SourceState
+from stateflow.format.records import OperatorListState, OperatorState, Record, SourceState
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.pipeline import Pipeline
 from tests.compatibility.allowed import allowing
+from tests.jobs.log import record
+from tests.jobs.operators import operator_of
 
 
 @dataclass
@@ -42,23 +44,14 @@ def flow(process_type: Any, *columns: str, uid: str = "op") -> Flow:
     return Pipeline("job", declare).build()
 
 
-def record(**operators: OperatorState) -> Record:
-    return Record(
-        kind="checkpoint", job="j", slot=7, epoch=1, writer="w", owner=Owner(run="r"), operators=operators
-    )
+def record_of(**operators: OperatorState) -> Record:
+    return record(operators=operators)
 
 
 def state_of(process_type: Any, before: OperatorState | None = None) -> OperatorState:
     [node] = flow(process_type).operators
     states, next_id = resolve_states(node, before)
-    return OperatorState(
-        key=(("user", "int"),),
-        max_parallelism=128,
-        assignment=(),
-        shards=(),
-        states=states,
-        next_state_id=next_id,
-    )
+    return operator_of(states=states, next_state_id=next_id)
 
 
 def resolved(process_type: Any, before: OperatorState) -> dict[str, int]:
@@ -99,7 +92,7 @@ def test_older_code_finds_a_state_under_the_name_that_newer_code_gave_it() -> No
     before = state_of(BEFORE)
     renamed = process(sum=sf.ValueState(float, aliases=["total"]), skus=sf.MapState(str, int))
     after = state_of(renamed, before)
-    [checked] = compare(flow(BEFORE), "job", record(op=after)).operators
+    [checked] = compare(flow(BEFORE), "job", record_of(op=after)).operators
     assert checked.states == {"total": "renamed from sum", "skus": "kept"}
     assert resolved(BEFORE, after) == {"total": 1, "skus": 2}
     # A name that was given away and is declared beside the new one is another state.
@@ -129,14 +122,14 @@ Wide = make_dataclass("Item", [("sku", str), ("price", float, 0.0)])
 )
 def test_a_changed_declaration_is_refused_with_the_next_step(change: dict[str, Any], what: str) -> None:
     with pytest.raises(sf.IncompatibleError) as caught:
-        check_flow(flow(process(**change)), record(op=state_of(BEFORE)))
+        check_flow(flow(process(**change)), record_of(op=state_of(BEFORE)))
     said = str(caught.value)
     assert said.startswith(f"operator 'op', state '{next(iter(change))}': {what}")
     assert f": put the {what.split(' was')[0][4:]} back" in said
 
 
 def test_a_lost_operator_is_refused_unless_it_is_dropped_on_purpose() -> None:
-    lost = record(op=state_of(BEFORE))
+    lost = record_of(op=state_of(BEFORE))
     with pytest.raises(
         sf.IncompatibleError, match=r"checkpoint 7: state of operator 'op' .*--allow-non-restored-state"
     ):
@@ -151,7 +144,7 @@ def test_another_key_is_refused() -> None:
     with pytest.raises(
         sf.IncompatibleError, match=r"was keyed by user \(int\) and is keyed by user, sku now"
     ):
-        check_flow(flow(BEFORE, "user", "sku"), record(op=before))
+        check_flow(flow(BEFORE, "user", "sku"), record_of(op=before))
     with pytest.raises(sf.IncompatibleError, match=r"was keyed by user \(int\) and its key is \(str\) now"):
         check_key("op", ("str",), before)
     check_key("op", ("int",), before)
@@ -171,7 +164,7 @@ def test_queryable_and_ttl_may_change() -> None:
 
 def reading(*uids: str) -> Record:
     sources = {uid: SourceState(lines=("0",), kind="delta") for uid in uids}
-    return msgspec.structs.replace(record(op=state_of(BEFORE)), sources=sources)
+    return msgspec.structs.replace(record_of(op=state_of(BEFORE)), sources=sources)
 
 
 def test_a_source_under_another_uid_is_refused_unless_it_is_meant() -> None:
@@ -187,7 +180,7 @@ def test_a_source_under_another_uid_is_refused_unless_it_is_meant() -> None:
 
 
 def test_a_state_that_looks_renamed_is_refused_unless_it_is_meant() -> None:
-    before = record(op=state_of(BEFORE))
+    before = record_of(op=state_of(BEFORE))
     renamed = process(sum=sf.ValueState(float), skus=sf.MapState(str, int))
     with pytest.raises(
         sf.IncompatibleError, match=r"'total', .*, is not declared .* 'sum', .* aliases=\(\"total\",\)"
@@ -225,15 +218,7 @@ def partitioned() -> Flow:
 
 def bare(groups: int, *names: str) -> Record:
     elements = {name: OperatorListState("list", "int", ((),)) for name in names}
-    return record(
-        op=OperatorState(
-            key=(),
-            max_parallelism=groups,
-            assignment=((0, groups - 1),),
-            shards=((),),
-            operator_states=elements,
-        )
-    )
+    return record_of(op=operator_of(key=(), groups=groups, operator_states=elements))
 
 
 @pytest.mark.parametrize(
@@ -358,5 +343,5 @@ def test_what_is_not_restored_is_said_once_and_allowed_as_a_whole(allowed: bool)
     assert [each.verdict for each in checked.operators if each.uid == "gone"] == [
         "dropped" if allowed else "incompatible"
     ]
-    nothing = non_restored(flow(BEFORE), record(op=state_of(BEFORE)))
+    nothing = non_restored(flow(BEFORE), record_of(op=state_of(BEFORE)))
     assert (nothing.operators, nothing.refusal) == ((), "")

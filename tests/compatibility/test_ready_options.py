@@ -17,7 +17,7 @@ import stateflow as sf
 from stateflow.compatibility.flows import check_flow, compare
 from stateflow.compatibility.states import fixed_options, resolve_states
 from stateflow.errors import IncompatibleError
-from stateflow.format.records import FileRef, OperatorState, Owner, Record, Shard
+from stateflow.format.records import FileRef, OperatorState, Record, Shard
 from stateflow.pipelines import top
 from stateflow.pipelines.graph import KeyedNode
 from stateflow.pipelines.ready import enrichment, joins, latest, window_process
@@ -25,6 +25,8 @@ from stateflow.pipelines.ready import operators as ready
 from stateflow.pipelines.ready.operators import ReadyOperator
 from stateflow.pipelines.streams import KeyedStream
 from tests.compatibility.allowed import allowing
+from tests.jobs.log import record
+from tests.jobs.operators import operator_of
 
 
 @dataclass
@@ -138,19 +140,14 @@ def recorded(node: KeyedNode, *, files: bool = True) -> Record:
     """A record of a job that this operator has worked in."""
     states, next_id = resolve_states(node, None)
     file = FileRef("000001.sst", 1, "0" * 16, data=b"x")
-    operator = OperatorState(
+    operator = operator_of(
+        [Shard(0, 127, "rocksdb", (file,) if files else ())],
         key=tuple((name, "str" if name == "sku" else "int") for name in node.keyed[0].columns),
-        max_parallelism=128,
-        assignment=((0, 127),),
-        shards=((Shard(0, 127, "rocksdb", (file,) if files else ()),),),
         states=states,
         next_state_id=next_id,
         options=fixed_options(node),
     )
-    return Record(
-        kind="checkpoint", job="options", slot=7, epoch=1, writer="w", owner=Owner(run="r"),
-        operators={"op": operator},
-    )  # fmt: skip
+    return record(operators={"op": operator})
 
 
 def problem(before: Declare, after: Declare, **record: Any) -> str:

@@ -68,8 +68,7 @@ def test_neighbouring_shards_are_joined_up_to_the_limit(limit: str, shards: int,
 
 def test_checkpoints_younger_than_the_retained_age_are_kept_too(tmp_path: Path) -> None:
     job = MadeJob(tmp_path)
-    for _ in range(5):
-        job.batch()
+    job.batches(5)
     records = job.writer.log.checkpoints
     now = records[-1].at
     for age, kept in (("1 minute", 5), ("0", 2)):
@@ -80,8 +79,7 @@ def test_checkpoints_younger_than_the_retained_age_are_kept_too(tmp_path: Path) 
 def test_the_last_checkpoint_of_each_hour_stays_by_the_retention_rule(tmp_path: Path) -> None:
     job = MadeJob(tmp_path)
     job.tick = 5 * MINUTE
-    for _ in range(9):
-        job.batch()
+    job.batches(9)
     records = job.writer.log.checkpoints
     said = options(tmp_path, retention="hourly for 1 day", retained_checkpoints=1)
     last = {record.at // (60 * MINUTE): record.slot for record in records}

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import stateflow as sf
-from stateflow.config.options import Options, load
+from stateflow.config.options import Options
 from stateflow.debugging.trial import Trial
 from stateflow.errors import NotFoundError, UsageError
 from stateflow.jobs.erasure import plan_erase
@@ -95,9 +95,7 @@ class Purse:
         return Job(str(self.bench.folder / "root"), "purse")
 
     def options(self) -> Options:
-        places = {"root": "checkpoint_dir", "cache": "cache_dir", "scratch": "scratch_dir"}
-        code = {option: str(self.bench.folder / name) for name, option in places.items()}
-        return load(code={**code, "local_fsync": False}, env={}, folder=self.bench.folder)
+        return self.bench.options()
 
     def file(self, *users: int) -> dict[int, list[int]]:
         self.number += 1

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import stateflow as sf
-from stateflow.config.options import Options, load
+from stateflow.config.options import Options
 from stateflow.debugging.stops import Stops, code_of
 from stateflow.debugging.trial import Trial
 from stateflow.errors import DisagreementError, NotFoundError, UsageError, UserCodeError
@@ -100,16 +100,7 @@ class Shop:
         return job.history_of(operator, state, str(key), rows=pipeline, options=self.options())
 
     def options(self) -> Options:
-        return load(
-            code={
-                "checkpoint_dir": str(self.bench.folder / "root"),
-                "cache_dir": str(self.bench.folder / "cache"),
-                "scratch_dir": str(self.bench.folder / "scratch"),
-                "local_fsync": False,
-            },
-            env={},
-            folder=self.bench.folder,
-        )
+        return self.bench.options()
 
     def debug(self, operator: str, key: Any, at: Any, process: Any = Balance, run: Any = None) -> Trial:
         job = Job(str(self.bench.folder / "root"), "shop")

@@ -24,13 +24,13 @@ from stateflow.debugging.trial import Trial, tried
 from stateflow.debugging.written_test import Expectation, write_test
 from stateflow.errors import UsageError
 from stateflow.format.instants import micros_since_epoch
-from stateflow.format.records import Owner, Record
 from stateflow.operators.arrow_types import arrow_schema_of
 from stateflow.operators.context import Moment
 from stateflow.pipelines.loading import LoadedPipeline, load_pipeline
 from stateflow.pipelines.rows.row_type import RowType
 from stateflow.spark.batches.key_rows import InputRows, KeyRows
 from stateflow.testing import ColumnarHarness, KeyedHarness
+from tests.jobs.log import record
 
 AT = datetime(2026, 11, 20, 10, 22, 7, tzinfo=UTC)
 PIPELINE = """
@@ -119,16 +119,8 @@ def past(loaded: LoadedPipeline, uid: str = "balance", states: Mapping[str, Any]
     harness.rows({"user": 42, "amount": -180.0})
     key_states = [each.of_key(uid, 42) for each in (before, harness.recorded())]
     first, then = (replace(each, now=moment.now, watermark=None) for each in key_states)
-    record = Record(
-        kind="checkpoint",
-        job="",
-        slot=318,
-        epoch=1,
-        writer="",
-        owner=Owner(run=""),
-        operators={uid: then.operator},
-    )
-    return PastKey("orders", flow, node, 42, "42", record, moment, rows, first, then, parameters)
+    made = record(318, operators={uid: then.operator})
+    return PastKey("orders", flow, node, 42, "42", made, moment, rows, first, then, parameters)
 
 
 def taken(of: RowType, rows: Sequence[Mapping[str, Any]]) -> KeyRows:

@@ -36,6 +36,7 @@ from stateflow.format.records import (
 )
 from stateflow.storage.file_urls import file_folder
 from stateflow.storage.files import inline
+from tests.jobs.operators import one_shard
 
 OWNER = Owner(run="r1", host="h", pid=7, user="u", dag_run="d", task="t", note="n")
 RECORD = Record(
@@ -330,10 +331,7 @@ def test_threads_that_meet_a_type_for_the_first_time_together_do_not_crash_the_p
 
 def test_a_record_that_is_printed_does_not_print_the_state_inside_it() -> None:
     small = FileRef(name="s.sst", size=100_000, xxh3="0" * 16, data=b"x" * 100_000)
-    shard = Shard(first=0, last=15, backend="memory", files=(small,))
-    operator = OperatorState(
-        key=(("n", "long"),), max_parallelism=16, assignment=((0, 15),), shards=((shard,),)
-    )
+    operator = one_shard(small, groups=16)
     printed = repr(msgspec.structs.replace(RECORD, operators={"balance": operator}))
     assert "data=<100000 bytes>" in printed
     assert len(printed) < 5_000

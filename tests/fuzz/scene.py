@@ -17,13 +17,13 @@ from unittest.mock import patch
 
 import stateflow as sf
 from stateflow.checkpoint.statistics import keep_history
-from stateflow.config.options import Options, load
+from stateflow.config.options import Options
 from stateflow.format.records import Owner, Prepared, SourceState
 from stateflow.jobs.job import Job
 from stateflow.storage.local import LocalStore
 from stateflow.storage.memory import MemoryStore, _named, named_store
 from stateflow.storage.store import Store
-from tests.jobs.builder import T0
+from tests.jobs.builder import T0, options_of
 from tests.jobs.files import stored
 from tests.jobs.operators import operator_of
 from tests.jobs.queried import QueriedJob, entries_of
@@ -126,8 +126,7 @@ class _Made(QueriedJob):
     """A job of this pipeline with real shards, a source with a log of its own and a sink with staged files."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        super().__init__(MEMORY, process=Account)
+        super().__init__(MEMORY, process=Account, folder=folder)
 
     def carry_out(self, record: Any, last_commits: Any, still_owner: Any) -> Mapping[str, str]:
         return dict.fromkeys(record.sinks, "committed")
@@ -198,13 +197,7 @@ def _removed(place: Path) -> None:
 
 
 def options_for(root: str, folder: Path) -> Options:
-    given = {
-        "checkpoint_dir": root,
-        "cache_dir": str(folder / "cache"),
-        "scratch_dir": str(folder / "scratch"),
-        "inline_threshold": "0",
-    }
-    return load(code=given, env={}, folder=folder)
+    return options_of(root, folder, inline_threshold="0")
 
 
 _numbers = itertools.count(1)

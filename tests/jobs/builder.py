@@ -11,6 +11,7 @@ progress, tags, savepoints, what a collection removes. Most tests say it in one 
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -86,7 +87,8 @@ class JobBuilder:
         folder: Path | None = None,
         storage_options: Mapping[str, str] | None = None,
     ) -> None:
-        """`retained` checkpoints are kept, as the run announces. Other files than the job's, such as caches, are in `folder`."""
+        """`retained` checkpoints are kept, as the run announces. Other files than the job's, such as caches, are in `folder`, which is
+        the one that a root on a disk is in, unless another is given."""
         self.storage_options = storage_options or {}
         self.store = (
             open_store(str(place), self.storage_options, fsync=False)
@@ -94,7 +96,9 @@ class JobBuilder:
             else place
         )
         self.root = str(place) if isinstance(place, str | Path) else place.url
-        self.folder = folder or Path(self.root).parent
+        local = self.store.local_root
+        # Whatever needs a folder beside a root that is on no disk fails, instead of writing where the tests run.
+        self.folder = folder or (local.parent if local else Path(os.devnull))
         self.name, self.retained = name, retained
         self.layout = JobLayout(name)
         self.ticks = 0
@@ -130,7 +134,7 @@ class JobBuilder:
             self.layout,
             owner=self.owner(run),
             ids=self.ids,
-            clock=self.clock,
+            clock=lambda: self.clock(),  # a test may give the job another one
             carry_out=self.carry_out,
             retained=retained or self.retained,
             probe=lambda store, ids: None,

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stateflow.checkpoint.pins import list_pins, pinned
-from stateflow.config.options import load
+from stateflow.config.options import Options
 from stateflow.errors import StateflowError, UnavailableError
 from stateflow.jobs.job import Job
 from stateflow.jobs.savepoints import dispose_unfinished, unfinished_savepoints
 from stateflow.savepoints.format import verify_savepoint
 from stateflow.storage.memory import Call, MemoryStore, named_store
 from stateflow.storage.roots import open_store
+from tests.jobs.builder import options_of
 from tests.jobs.made import PARAMETERS, MadeJob, made_job, orders_pipeline
 from tests.servers import ObjectServer
 
@@ -31,10 +32,9 @@ class Bucket:
     server: ObjectServer
     root: str
     made: MadeJob
-    scratch: Path
 
     def job(self, name: str = "orders") -> Job:
-        return Job(self.root, name, storage_options=self.server.options)
+        return self.made.opened(name)
 
     def deny(self, after: int, methods: tuple[str, ...]) -> Callable[[], bool]:
         """From so many requests on; gives whether it has come to that. Heartbeats are neither counted nor denied."""
@@ -56,22 +56,17 @@ class Bucket:
     def allow(self) -> None:
         self.server.fault = None
 
-    def options(self) -> Any:
-        given = load(
-            code={"checkpoint_dir": self.root, "scratch_dir": str(self.scratch)},
-            env={},
-            folder=self.scratch.parent,
-        )
-        return replace(given, storage_options=self.server.options)
+    def options(self) -> Options:
+        return self.made.options()
 
 
 @pytest.fixture
 def bucket(s3: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
     monkeypatch.setattr("stateflow.storage.store.FIRST_PAUSE", 0.0)
     root = s3.new_root("team")
-    made = made_job(root, storage_options=s3.options)
+    made = made_job(root, storage_options=s3.options, folder=tmp_path)
     try:
-        yield Bucket(s3, root, made, tmp_path / "scratch")
+        yield Bucket(s3, root, made)
     finally:
         s3.fault = None
 
@@ -175,7 +170,7 @@ def test_a_restore_that_copies_and_is_denied_leaves_the_job_as_it_was_or_restore
     root = f"memory://{tmp_path}"
     made_job(root)
     orders, copy = Job(root, "orders"), Job(root, "copy")
-    options = load(code={"checkpoint_dir": root, "scratch_dir": str(tmp_path)}, env={}, folder=tmp_path)
+    options = options_of(root, tmp_path)
     place = orders.savepoint(options=options, to=f"{root}-one").url
     what = {"origin": place} if origin == "savepoint" else {"origin": "latest", "from_job": "orders"}
     stores = [named_store(url.removeprefix("memory://").strip("/")) for url in (root, place)]
@@ -183,8 +178,7 @@ def test_a_restore_that_copies_and_is_denied_leaves_the_job_as_it_was_or_restore
     failures = 0
 
     def restored() -> None:
-        pipeline = orders_pipeline()
-        copy.restore(pipeline=pipeline, parameters=ELSEWHERE, options=options, **what).apply()
+        copy.restore(pipeline=orders_pipeline(), parameters=ELSEWHERE, options=options, **what).apply()
 
     for after in itertools.count():
         denial.begin(after, writes=writes)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stateflow.config.options import Options, load
+from stateflow.config.options import Options
 from stateflow.errors import NotFoundError, UsageError
 from stateflow.format.keygroups import key_group
 from stateflow.format.records import Owner, Record, Shard
@@ -16,6 +16,7 @@ from stateflow.jobs.erasure import plan_erase
 from stateflow.jobs.job import Job
 from stateflow.reading.query import StateReader
 from stateflow.storage.local import LocalStore
+from tests.jobs.builder import options_of
 from tests.jobs.queried import QueriedJob, entries_of, filled
 
 KEY, OTHER = 3, 4
@@ -31,13 +32,7 @@ def made(tmp_path: Path) -> QueriedJob:
 
 
 def options(folder: Path) -> Options:
-    given = {
-        "checkpoint_dir": str(folder / "root"),
-        "cache_dir": str(folder / "cache"),
-        "scratch_dir": str(folder / "scratch"),
-        "inline_threshold": "0",
-    }
-    return load(code=given, env={}, folder=folder)
+    return options_of(folder / "root", inline_threshold="0")
 
 
 def seen(reader: StateReader, job: QueriedJob) -> dict[tuple[int, str], Any]:

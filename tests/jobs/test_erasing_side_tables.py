@@ -12,10 +12,11 @@ import pytest
 
 import stateflow as sf
 from stateflow.errors import NotFoundError, UsageError
-from stateflow.format.records import OperatorListState, OperatorState
+from stateflow.format.records import OperatorListState
 from stateflow.jobs.erasure import ErasePlan, plan_erase
 from stateflow.state.values.serializers import serializer_for
 from stateflow.testing import KeyedHarness
+from tests.jobs.operators import operator_of
 from tests.jobs.queried import QueriedJob, entries_of, states_of
 from tests.jobs.test_erasing import ME, job, options
 
@@ -76,9 +77,7 @@ def with_elements(made: QueriedJob, **states: OperatorListState) -> None:
     """One more checkpoint, with operator state of the keyed operator and of one without keys."""
     head = made.head()
     balance = msgspec.structs.replace(head.operators["balance"], operator_states=states)
-    bare = OperatorState(
-        key=(), max_parallelism=128, assignment=((0, 127),), shards=((),), operator_states=states
-    )
+    bare = operator_of(key=(), operator_states=states)
     made.decide(operators={"balance": balance, "counting": bare})
 
 

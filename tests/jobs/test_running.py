@@ -11,11 +11,11 @@ import pytest
 
 from demo.table import Orders
 from stateflow.checkpoint.control import BOUND_BEHIND, BOUND_REACHED, INPUT_DRAINED, RunOutcome
-from stateflow.config.options import load
 from stateflow.jobs.job import Job
 from stateflow.jobs.running import foreseen, run_loaded
 from stateflow.pipelines.bounds import parse_bounds
 from stateflow.pipelines.loading import load_pipeline
+from tests.jobs.builder import options_of
 from tests.jobs.made import ORDERS
 
 if TYPE_CHECKING:
@@ -34,15 +34,7 @@ class Desk:
         self.orders = Orders(folder / "orders")
         self.job = Job(str(folder / "root"), "orders")
         self.parameters = {"input": str(folder / "orders"), "output": str(folder / "totals")}
-        self.options = load(
-            code={
-                "checkpoint_dir": str(folder / "root"),
-                "cache_dir": str(folder / "cache"),
-                "progress": False,
-            },
-            env={},
-            folder=folder,
-        )
+        self.options = options_of(folder / "root", progress=False)
 
     def commit(self) -> None:
         version = len(list((self.folder / "orders" / "_delta_log").glob("*.json")))

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from stateflow.config.options import Options, load
 from stateflow.errors import NotFoundError, StateflowError, UsageError
 from stateflow.format.layout import default_savepoint
 from stateflow.format.records import Owner
@@ -21,30 +20,24 @@ from stateflow.savepoints.dispose import dispose_savepoint
 from stateflow.savepoints.format import read_savepoint, read_savepoint_claim, verify_savepoint
 from stateflow.storage.memory import named_store
 from stateflow.storage.roots import open_store
-from tests.jobs.made import PARAMETERS, MadeJob, orders_pipeline
+from tests.jobs.builder import options_of
+from tests.jobs.made import PARAMETERS, made_job, orders_pipeline
 
 OWNER = Owner(run="nightly savepoint")
 
 
 def made(root: str) -> Job:
-    job = MadeJob(root, watermark=77)
-    for _ in range(3):
-        job.batch()
-    job.beat(ended=True)
-    return Job(root, "orders")
-
-
-def options(job: Job, scratch: Path) -> Options:
-    return load(code={"checkpoint_dir": job.root, "scratch_dir": str(scratch)}, env={}, folder=scratch)
+    return made_job(root, watermark=77).opened()
 
 
 def save(job: Job, scratch: Path, **request: Any) -> savepointing.MadeSavepoint:
-    return job.savepoint("native", options=options(job, scratch), **request)
+    return job.savepoint("native", options=options_of(job.root, scratch), **request)
 
 
 def take_over(job: Job, url: str, scratch: Path) -> None:
-    pipeline = orders_pipeline()
-    job.restore(url, pipeline, PARAMETERS, options=options(job, scratch), claim_mode="claim").apply()
+    job.restore(
+        url, orders_pipeline(), PARAMETERS, options=options_of(job.root, scratch), claim_mode="claim"
+    ).apply()
 
 
 def errors(job: Job) -> list[str]:
@@ -155,11 +148,7 @@ class TestCopiedRoots:
 
     def collected(self, root: Path) -> tuple[str, ...]:
         """Goes on there until no checkpoint needs the savepoint."""
-        run = MadeJob(root, run="another run", retained=1)
-        for _ in range(3):
-            run.batch()
-        run.beat(ended=True)
-        return Job(str(root), "orders").collect(1).savepoints
+        return made_job(root, run="another run", retained=1).opened().collect(1).savepoints
 
     def test_a_savepoint_in_the_root_is_copied_with_it(self, job: Job, tmp_path: Path) -> None:
         url = save(job, tmp_path, name="v1").url
@@ -251,9 +240,10 @@ def test_what_a_failed_restore_had_claimed_can_be_disposed_of_when_its_job_is_de
         raise RuntimeError("killed after the claim")
 
     new = Job(job.root, "trial")
-    pipeline = orders_pipeline()
     parameters = {**PARAMETERS, "output": "/data/trial"}
-    plan = new.restore(url, pipeline, parameters, options=options(job, tmp_path), claim_mode="claim")
+    plan = new.restore(
+        url, orders_pipeline(), parameters, options=options_of(job.root, tmp_path), claim_mode="claim"
+    )
     monkeypatch.setattr("stateflow.restore.apply.Draft", killed)
     with pytest.raises(RuntimeError, match="killed"):
         plan.apply()

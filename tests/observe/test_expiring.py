@@ -10,13 +10,12 @@ import pytest
 from stateflow.format.records import (
     END_OF_TIME,
     ExpiryShare,
-    OperatorState,
-    Owner,
-    Record,
     Shard,
     StateSchema,
 )
 from stateflow.observe.status import OperatorStatus, _operator
+from tests.jobs.log import record
+from tests.jobs.operators import operator_of
 
 DAY = 86_400 * 10**6
 
@@ -27,14 +26,9 @@ def status(shard: Shard, statistics: dict[str, Any], watermark: int | None = Non
         "carts": StateSchema(id=3, kind="value", value="int", ttl=DAY, ttl_time="event", expiry_index=4),
         "total": StateSchema(id=5, kind="value", value="int"),
     }
-    operator = OperatorState(
-        key=(("user", "int"),), max_parallelism=8, assignment=((0, 7),), shards=((shard,),), states=states
-    )
-    record = Record(
-        kind="checkpoint", job="j", slot=3, epoch=1, writer="w", owner=Owner(run="r"), now=100,
-        watermark=watermark, operators={"op": operator}, statistics=statistics,
-    )  # fmt: skip
-    return _operator("op", record)
+    operator = operator_of([shard], groups=8, states=states)
+    made = record(3, now=100, watermark=watermark, operators={"op": operator}, statistics=statistics)
+    return _operator("op", made)
 
 
 EMPTY = Shard(first=0, last=7, backend="memory")

@@ -12,7 +12,7 @@ import stateflow as sf
 from stateflow.compatibility.flows import compare
 from stateflow.compatibility.states import indexes, resolve_states, state_ids
 from stateflow.format.encoding import state_range
-from stateflow.format.records import OperatorState, Owner, Record, Shard, StateSchema
+from stateflow.format.records import OperatorState, Record, Shard, StateSchema
 from stateflow.operators.context import Moment
 from stateflow.operators.keyed import KeyedEngine
 from stateflow.pipelines.flow import Flow
@@ -24,6 +24,8 @@ from stateflow.state.backends.memory import memory_backend
 from stateflow.state.backends.rocksdb import rocksdb_backend
 from stateflow.state.backends.rocksdb_options import MIB, RocksOptions
 from stateflow.state.tabular import StateTable, tables_of
+from tests.jobs.log import record
+from tests.jobs.operators import operator_of
 from tests.operators.test_keyed import chunk
 
 Act = Callable[[Any, int], Any]
@@ -40,7 +42,7 @@ def opened(backend: str, folder: Path) -> Backend:
     return factory(shard, folder / "shard", lambda ref: Path(ref.path))
 
 
-def operator_of(**body: Any) -> type[Any]:
+def process_of(**body: Any) -> type[Any]:
     """A process class with these states. Its rows are acts, whose results it puts out."""
 
     def process(self: Any, key: int, rows: Iterator[Act], ctx: sf.Context) -> Iterator[Any]:
@@ -69,10 +71,7 @@ class Releases:
     def record(self) -> Record | None:
         if self.operator is None:
             return None
-        return Record(
-            kind="checkpoint", job="j", slot=self.slot, epoch=1, writer="w", owner=Owner(run="r"),
-            operators={"op": self.operator},
-        )  # fmt: skip
+        return record(self.slot, operators={"op": self.operator})
 
     def check(self, process_type: Any) -> Any:
         return compare(flow_of(process_type), "job", self.record)
@@ -98,10 +97,7 @@ class Releases:
         engine.attach(self.on)
         engine.run(chunk(acts))
         self.dead = engine.context.sides.get("dead_letters", [])
-        self.operator = OperatorState(
-            key=(("user", "int"),), max_parallelism=128, assignment=((0, 127),), shards=(), states=states,
-            next_state_id=next_id,
-        )  # fmt: skip
+        self.operator = operator_of(states=states, next_state_id=next_id)
         return list(engine.out)
 
     def snapshot(self) -> tuple[OperatorState | None, list[tuple[bytes, bytes]]]:

@@ -17,7 +17,7 @@ import stateflow as sf
 from stateflow.compatibility.flows import check_flow, compare
 from stateflow.errors import UserCodeError
 from tests.in_memory import IN_MEMORY
-from tests.operators.releases import Releases, flow_of, opened, operator_of
+from tests.operators.releases import Releases, flow_of, opened, process_of
 
 BACKENDS = ("memory", "rocksdb")
 LONG = bool(os.environ.get("STATEFLOW_LONG"))
@@ -42,7 +42,7 @@ class OrderNow:
 
 
 def states_of(record: Any, number: Any, **options: Any) -> Any:
-    return operator_of(
+    return process_of(
         value=sf.ValueState(record, **options),
         items=sf.ListState(record, **options),
         per=sf.MapState(str, list[record], **({} if options.get("migrate") else options)),
@@ -128,7 +128,7 @@ def test_tables_and_savepoints_see_one_type_whatever_wrote_the_values(releases: 
 
 def test_a_release_may_be_rolled_back_where_rules_allow_both_ways(releases: Releases) -> None:
     wide = make_dataclass("Order", [("sku", str), ("amount", int), ("note", str, field(default="-"))])
-    old, new = operator_of(value=sf.ValueState(Order)), operator_of(value=sf.ValueState(wide))
+    old, new = process_of(value=sf.ValueState(Order)), process_of(value=sf.ValueState(wide))
 
     def value(process: Any, key: int) -> Any:
         return process.value.value
@@ -143,18 +143,18 @@ def test_a_release_may_be_rolled_back_where_rules_allow_both_ways(releases: Rele
 
 
 def test_what_older_code_cannot_read_names_where_to_go_back_to(releases: Releases) -> None:
-    releases.run(operator_of(value=sf.ValueState(int)), {1: [lambda p, k: setattr(p.value, "value", 1)]})
-    releases.run(operator_of(value=sf.ValueState(float)), {1: [lambda p, k: setattr(p.value, "value", 1.5)]})
+    releases.run(process_of(value=sf.ValueState(int)), {1: [lambda p, k: setattr(p.value, "value", 1)]})
+    releases.run(process_of(value=sf.ValueState(float)), {1: [lambda p, k: setattr(p.value, "value", 1.5)]})
     with pytest.raises(
         sf.IncompatibleError,
         match=r"restore a checkpoint below 2, which introduced a type that it cannot read",
     ):
-        releases.run(operator_of(value=sf.ValueState(int)), {1: []})
+        releases.run(process_of(value=sf.ValueState(int)), {1: []})
     checked = compare(
-        flow_of(operator_of(value=sf.ValueState(int))), "job", releases.record, checkpoints=(1, 2, 3)
+        flow_of(process_of(value=sf.ValueState(int))), "job", releases.record, checkpoints=(1, 2, 3)
     )
     assert checked.problems[0].endswith("the newest of them is checkpoint:1")
-    flow = flow_of(operator_of(value=sf.ValueState(int)))
+    flow = flow_of(process_of(value=sf.ValueState(int)))
     for kept, where in {
         (1, 2, 3): "the newest of them is checkpoint:1",
         (2, 3): "restore a savepoint from before it",
@@ -177,11 +177,11 @@ def test_code_of_three_releases_ago_names_what_it_can_read_itself(releases: Rele
     def as_text(old: float) -> str:
         return str(old)
 
-    whole, real = operator_of(value=sf.ValueState(int)), operator_of(value=sf.ValueState(float))
+    whole, real = process_of(value=sf.ValueState(int)), process_of(value=sf.ValueState(float))
     for process, value in (
         (whole, 1),
         (real, 1.5),
-        (operator_of(value=sf.ValueState(str, migrate=as_text)), "x"),
+        (process_of(value=sf.ValueState(str, migrate=as_text)), "x"),
     ):
         releases.run(process, setting(value))
     cannot = "which introduced a type that it cannot read: "
@@ -194,7 +194,7 @@ def test_code_of_three_releases_ago_names_what_it_can_read_itself(releases: Rele
 
 def test_older_code_goes_back_no_further_than_to_what_it_can_read(releases: Releases) -> None:
     wide = make_dataclass("Order", [("sku", str), ("amount", int), ("note", str, field(default="-"))])
-    narrow = operator_of(value=sf.ValueState(Order))
+    narrow = process_of(value=sf.ValueState(Order))
 
     def as_text(old: Any) -> str:
         return str(old)
@@ -202,8 +202,8 @@ def test_older_code_goes_back_no_further_than_to_what_it_can_read(releases: Rele
     as_text.__annotations__["old"] = wide
     for process, value in (
         (narrow, Order("tea", 1)),
-        (operator_of(value=sf.ValueState(wide)), wide("tea", 1, "x")),
-        (operator_of(value=sf.ValueState(str, migrate=as_text)), "x"),
+        (process_of(value=sf.ValueState(wide)), wide("tea", 1, "x")),
+        (process_of(value=sf.ValueState(str, migrate=as_text)), "x"),
     ):
         releases.run(process, setting(value))
     assert problem(releases, narrow, 1, 2).endswith("the newest of them is checkpoint:2")
@@ -226,7 +226,7 @@ def all_now(old: list[Order]) -> list[OrderNow]:
 def test_a_function_that_fails_names_operator_state_key_and_value_and_diverts_only_its_key(
     releases: Releases, prefetched: bool
 ) -> None:
-    before = operator_of(value=sf.ValueState(Order))
+    before = process_of(value=sf.ValueState(Order))
     releases.run(
         before,
         {
@@ -234,7 +234,7 @@ def test_a_function_that_fails_names_operator_state_key_and_value_and_diverts_on
             for key in (1, 2, 13)
         },
     )
-    now = operator_of(value=sf.ValueState(OrderNow, migrate=to_now))
+    now = process_of(value=sf.ValueState(OrderNow, migrate=to_now))
 
     def value(process: Any, key: int) -> Any:
         return process.value.value.total
@@ -263,7 +263,7 @@ def test_a_function_that_fails_names_operator_state_key_and_value_and_diverts_on
 
 def test_functions_convert_every_kind_of_state(releases: Releases) -> None:
     releases.run(states_of(Order, int), {2: [write(Order, int)]})
-    now = operator_of(
+    now = process_of(
         value=sf.ValueState(OrderNow, migrate=to_now),
         items=sf.ListState(OrderNow, migrate=to_now),
         per=sf.MapState(str, list[OrderNow], migrate=all_now),
@@ -415,7 +415,7 @@ def check_history(releases: Releases, history: Any) -> None:
             items = [stepped(fields, now, values) for values in items]
         fields = now
         cls = class_of(number, fields)
-        process = operator_of(
+        process = process_of(
             value=sf.ValueState(cls), items=sf.ListState(cls), per=sf.MapState(int, dict[str, cls])
         )
 

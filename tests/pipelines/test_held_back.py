@@ -15,10 +15,10 @@ import pytest
 import stateflow as sf
 from stateflow.compatibility.states import check_options, fixed_options
 from stateflow.errors import IncompatibleError
-from stateflow.format.records import OperatorState
 from stateflow.pipelines.graph import KeyedNode
 from stateflow.pipelines.held_back import behind, comes_when_reached
 from stateflow.pipelines.streams import KeyedStream, Stream
+from tests.jobs.operators import operator_of
 from tests.operators.ready.driving import END
 from tests.pipelines.chained import SECOND, Chained, run
 
@@ -501,10 +501,7 @@ def test_a_release_that_holds_an_operator_back_by_another_length_is_refused(befo
         cut.aggregate("second", WINDOW, n=sf.count(), total=sf.count())
         return flow.operators[1]
 
-    stored = OperatorState(
-        key=(("k", "bigint"),), max_parallelism=128, assignment=(), shards=(), states={}, next_state_id=100,
-        options=fixed_options(node(before)),
-    )  # fmt: skip
+    stored = operator_of(key=(("k", "bigint"),), options=fixed_options(node(before)))
     check_options(node(before), stored)
     with pytest.raises(
         IncompatibleError, match=r"the operators before it held it back by .*, and by 1 minute now"

@@ -16,6 +16,7 @@ from stateflow.format.records import Prepared
 from stateflow.pipelines import offers, sink_kinds
 from stateflow.pipelines.offers import SINKS, Offer
 from stateflow.pipelines.sink_kinds import DELTA_APPEND, KINDS, SinkKind, kind_in_record, kind_of
+from tests.jobs.log import record
 
 SHELF = SinkKind(
     name="shelf",
@@ -114,18 +115,18 @@ def test_a_record_of_a_kind_that_cannot_be_loaded_says_which_package_and_why(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from stateflow.checkpoint.writer import CommitPermit
-    from stateflow.format.records import Owner, Record
     from stateflow.spark.sinks.base import CommitRequest
     from stateflow.spark.sinks.kinds import commit
     from stateflow.spark.sinks.slot import SinkSlot
 
-    record = Record(kind="checkpoint", job="j", slot=3, epoch=1, writer="w", owner=Owner(run="r"))
     prepared = Prepared(kind="shelf", target="shelf:5", prev=None)
     nothing: Any = None
 
     def carry_out() -> None:
         at = SinkSlot("j", "orders", "out", 3, 1)
-        commit(CommitRequest(prepared, at, nothing, nothing, lambda: None), CommitPermit.to_carry_out(record))
+        commit(
+            CommitRequest(prepared, at, nothing, nothing, lambda: None), CommitPermit.to_carry_out(record(3))
+        )
 
     with pytest.raises(
         CorruptError, match=r"unknown kind 'shelf': run the job with the version of stateflow"

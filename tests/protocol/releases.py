@@ -29,6 +29,7 @@ from stateflow.state.backends.base import Backend
 from tests.compatibility.allowed import allowing
 from tests.in_memory import IN_MEMORY
 from tests.jobs.files import stored
+from tests.jobs.operators import operator_of
 from tests.operators.expiring import BACKENDS, GROUPS, SECOND, chunk_of, full_key
 from tests.operators.releases import flow_of
 from tests.protocol.scenario import FEED, World, fed, offset_of, prepared
@@ -304,7 +305,4 @@ class _Batch:
             self.shard, files=(*kept, *new), next_event_expiry=event, next_processing_expiry=processing,
             entries=snapshot.entries, expiring=self.engine.expiry.shares,
         )  # fmt: skip
-        return OperatorState(
-            key=(("user", "int"),), max_parallelism=GROUPS, assignment=((0, GROUPS - 1),), shards=((shard,),),
-            states=self.states, next_state_id=self.next_id,
-        )  # fmt: skip
+        return operator_of([shard], groups=GROUPS, states=self.states, next_state_id=self.next_id)

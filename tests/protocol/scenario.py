@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from msgspec import structs
 
-from stateflow.checkpoint.abandon import abandon
+from stateflow.checkpoint.abandon import Abandoned, abandon
 from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.feeds import lag
 from stateflow.checkpoint.log import Log
@@ -143,8 +143,8 @@ class World(JobBuilder):
         permit = writer.decide(self.prepare(writer))
         writer.complete(permit, self.commit(permit.record), {"processed_rows": 1})
 
-    def abandon(self, slot: int) -> None:
-        abandon(
+    def abandon(self, slot: int, reason: str = "") -> Abandoned:
+        return abandon(
             self.store,
             self.layout,
             slot,
@@ -152,6 +152,7 @@ class World(JobBuilder):
             ids=self.ids,
             clock=self.clock,
             probe=lambda record: {uid: self.sinks[uid].has(record) for uid in record.sinks},
+            reason=reason,
         )
 
 

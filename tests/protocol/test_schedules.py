@@ -10,10 +10,11 @@ from stateflow.checkpoint.log import SlotContent, assemble, read_log
 from stateflow.checkpoint.pins import list_pins, release
 from stateflow.errors import CorruptError, FencedError, StateflowError, UsageError
 from stateflow.format.layout import JobLayout, origin_of, slot_of
-from stateflow.format.records import JobIdentity, Link, Owner, Record, encode
+from stateflow.format.records import JobIdentity, Link, Owner, encode
 from stateflow.storage.local import LocalStore
 from stateflow.storage.memory import Call, CrashError, MemoryStore
 from stateflow.storage.store import Entry, ExistsError
+from tests.jobs.log import record
 from tests.protocol.moments import at, run
 from tests.protocol.scenario import World, check, drain, offset_of, tell
 
@@ -41,9 +42,7 @@ def test_a_restore_finds_every_lower_record_carried_out_before_it_rewinds(world:
 def test_a_record_of_a_deleted_job_of_this_name_is_nobodys(world: World, store: MemoryStore) -> None:
     writer = world.claim("A")
     slot = writer.next_slot
-    foreign = Record(
-        kind="checkpoint", job="another", slot=slot, epoch=99, writer="w", owner=Owner(run="old")
-    )
+    foreign = record(slot, job="another", epoch=99, writer="w", owner=Owner(run="old"))
     store.create(world.layout.pending(slot), encode(foreign))
     assert [r.writer for r in world.log().void] == ["w"]
     with pytest.raises(StateflowError, match="run again"):
@@ -111,10 +110,10 @@ def test_a_newer_run_adopts_the_fence_of_an_older_one_that_got_there_first(
         assert fence.identity is not None
         top = fence.decided
         assert top is not None
-        body = Record(
+        body = record(
+            fence.next_slot,
             kind="fence",
             job=fence.identity.uuid,
-            slot=fence.next_slot,
             epoch=max(fence.epochs) - 1,
             writer="B's fence",
             previous=Link(top.slot, top.writer),
@@ -244,17 +243,8 @@ def test_a_slot_that_stays_missing_stops_runs_and_collectors_and_is_named(
 def test_slots_are_ordered_by_number_when_they_outgrow_their_padding() -> None:
     low, high = 99_999_999, 100_000_000
     records = [
-        Record(kind="checkpoint", job="j", slot=low, epoch=1, writer="a", floor=low, owner=Owner(run="r")),
-        Record(
-            kind="checkpoint",
-            job="j",
-            slot=high,
-            epoch=1,
-            writer="b",
-            floor=low,
-            previous=Link(low, "a"),
-            owner=Owner(run="r"),
-        ),
+        record(low, job="j", writer="a", floor=low, previous=None),
+        record(high, job="j", writer="b", floor=low, below="a"),
     ]
     slots = {r.slot: SlotContent(r.slot, record=r) for r in reversed(records)}
     log = assemble("orders", JobIdentity(uuid="j", name="orders"), [1], slots)

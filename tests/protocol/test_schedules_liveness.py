@@ -8,9 +8,7 @@ import pytest
 
 from stateflow import logs
 from stateflow.checkpoint.control import (
-    Heartbeat,
     StopRequest,
-    beat,
     refuse_while_live,
     request_stop,
     stop_requested,
@@ -50,11 +48,7 @@ class Clock:
 @pytest.mark.parametrize("wrong", [0, 4_000_000_000_000_000])
 def test_a_dead_run_with_a_wrong_clock_does_not_block_a_takeover(world: World, wrong: int) -> None:
     dead = world.claim("A")
-    beat(
-        world.store,
-        world.layout,
-        Heartbeat(epoch=dead.epoch, counter=7, owner=Owner(run="A"), at=wrong),
-    )
+    world.beat(7, epoch=dead.epoch, owner=Owner(run="A"), at=wrong)
     clock = Clock()
     live = watch(world.store, world.layout, patience=10, monotonic=clock, sleep=clock.sleep)
     assert not live.alive
@@ -65,7 +59,7 @@ def test_a_dead_run_with_a_wrong_clock_does_not_block_a_takeover(world: World, w
 
 def test_who_waits_for_a_silent_run_says_so_once_and_for_how_long(world: World) -> None:
     dead = world.claim("A")
-    beat(world.store, world.layout, Heartbeat(epoch=dead.epoch, counter=7, owner=Owner(run="A", host="h")))
+    world.beat(7, epoch=dead.epoch, owner=Owner(run="A", host="h"))
     said: list[str] = []
     logs.on_wait(said.append)
     try:
@@ -88,11 +82,7 @@ def test_a_live_run_with_a_wrong_clock_is_seen_to_live(world: World, wrong: int)
     def beats() -> None:
         nonlocal counter
         counter += 1
-        beat(
-            world.store,
-            world.layout,
-            Heartbeat(epoch=running.epoch, counter=counter, owner=Owner(run="A"), at=wrong),
-        )
+        world.beat(counter, epoch=running.epoch, owner=Owner(run="A"), at=wrong)
 
     beats()
     clock = Clock(during=beats)
@@ -105,7 +95,7 @@ def test_a_live_run_with_a_wrong_clock_is_seen_to_live(world: World, wrong: int)
 def test_the_same_task_of_the_same_dag_run_takes_over_at_once(world: World) -> None:
     first = world.claim("A")
     owner = Owner(run="try 1", dag_run="2026-01-01", task="orders")
-    beat(world.store, world.layout, Heartbeat(epoch=first.epoch, counter=1, owner=owner))
+    world.beat(1, epoch=first.epoch, owner=owner)
     clock = Clock()
     retry = Owner(run="try 2", dag_run="2026-01-01", task="orders")
     refuse_while_live(world.store, world.layout, retry, patience=60, monotonic=clock, sleep=clock.sleep)

@@ -30,6 +30,7 @@ from stateflow.state.values.serializers import EXPIRES, RAW_CODE, Serializer, se
 from stateflow.storage.cache import FileCache
 from stateflow.storage.files import inline, upload_file
 from tests.jobs.builder import JobBuilder
+from tests.jobs.operators import operator_of
 
 GROUPS = 8
 SECOND = 1_000_000
@@ -62,7 +63,6 @@ EVERY_KIND = {
         id=RECENT, kind="columns", value="columns{note:str}", by=SKU, timed=True, expiry_index=RECENT_INDEX
     ),
 }
-KEY = (("user", "int"),)
 _int, _str, _float = serializer_for(int), serializer_for(str), serializer_for(float)
 _user = KeyCodec(["int"]).encode
 _name = KeyCodec(["str"]).encode
@@ -151,15 +151,8 @@ class GrownJob(JobBuilder):
     def operator(self) -> OperatorState:
         if self.models:
             return self.head().operators["balance"]
-        parts = default_assignment(2, GROUPS)
-        return OperatorState(
-            key=KEY,
-            max_parallelism=GROUPS,
-            assignment=parts,
-            shards=tuple((Shard(first, last, self.backend),) for first, last in parts),
-            states=self.schemas,
-            next_state_id=1000,
-        )
+        shards = [Shard(first, last, self.backend) for first, last in default_assignment(2, GROUPS)]
+        return operator_of(shards, groups=GROUPS, states=self.schemas, next_state_id=1000)
 
     # -- what changes the job
 

@@ -21,6 +21,7 @@ from stateflow.format.records import END_OF_TIME, Owner, Shard
 from stateflow.reading.query import StateReader, key_from_text, unknown_operator
 from stateflow.reading.snapshots import checkpoint_reader
 from stateflow.state.backends.openings import OpenShards
+from tests.jobs.operators import operator_of
 from tests.jobs.queried import NOW, Balance, Counted, QueriedJob, Row, entries_of, filled, states_of
 from tests.storage.scratch_folders import in_scratch
 
@@ -295,7 +296,7 @@ def test_composite_keys_and_map_keys(tmp_path: Path) -> None:
     ],
 )
 def test_keys_as_text(key: list[tuple[str, str]], text: str, value: object) -> None:
-    operator = sf_operator(key)
+    operator = operator_of(key=key)
     assert key_from_text(operator, text) == value
 
 
@@ -320,13 +321,7 @@ def test_a_key_that_does_not_fit_is_named_with_what_would(
     key: list[tuple[str, str]], text: str, says: str
 ) -> None:
     with pytest.raises(UsageError, match=says):
-        key_from_text(sf_operator(key), text)
-
-
-def sf_operator(key: list[tuple[str, str]]) -> Any:
-    from stateflow.format.records import OperatorState
-
-    return OperatorState(key=tuple(key), max_parallelism=128, assignment=((0, 127),), shards=())
+        key_from_text(operator_of(key=key), text)
 
 
 def test_a_key_of_the_wrong_type_is_refused_and_never_hashed_as_something_else(reader: StateReader) -> None:

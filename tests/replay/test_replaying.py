@@ -17,7 +17,6 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import stateflow as sf
-from stateflow.config.options import load
 from stateflow.errors import DisagreementError, NotFoundError, UsageError
 from stateflow.jobs.job import Job
 from stateflow.replay.comparison import ReplayReport
@@ -148,18 +147,8 @@ class Shop:
     def replay(
         self, process: Any = Balance, first: Any = 0, last: Any = "latest", **request: Any
     ) -> ReplayReport:
-        options = load(
-            code={
-                "checkpoint_dir": str(self.bench.folder / "root"),
-                "cache_dir": str(self.bench.folder / "cache"),
-                "scratch_dir": str(self.bench.folder / "scratch"),
-                "local_fsync": False,
-            },
-            env={},
-            folder=self.bench.folder,
-        )
         return self.job.replay(
-            self.pipeline(process), first or self.slots[1], last, options=options, **request
+            self.pipeline(process), first or self.slots[1], last, options=self.bench.options(), **request
         )
 
     @property

@@ -6,26 +6,16 @@ from typing import Any
 
 import pytest
 
-from stateflow.checkpoint.log import Log, SlotContent
+from stateflow.checkpoint.log import Log
 from stateflow.errors import NotFoundError, UsageError
-from stateflow.format.records import Outcome, Owner, Record
 from stateflow.replay.span import NewestBatches, newest_batches, span
+from tests.jobs.log import complete, record
 
 
 def _log(*records: tuple[int, str, int | None]) -> Log:
     """A log of (slot, kind, the slot it continues)."""
-    made = [
-        Record(
-            kind=kind,  # type: ignore[arg-type]
-            job="u", slot=slot, epoch=1, writer=f"w{slot}", owner=Owner(run="r"), based_on=based_on,
-        )
-        for slot, kind, based_on in records
-    ]  # fmt: skip
-    slots = {
-        r.slot: SlotContent(r.slot, r, Outcome(slot=r.slot, record=r.writer, writer="o", epoch=1))
-        for r in made
-    }
-    return Log("orders", None, (1,), slots, (), tuple(made), ())
+    made = [record(slot, kind=kind, based_on=based_on) for slot, kind, based_on in records]
+    return Log("orders", None, (1,), {each.slot: complete(each) for each in made}, (), tuple(made), ())
 
 
 def _slots(log: Log, first: int, last: int) -> list[tuple[Any, int]]:

@@ -10,7 +10,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stateflow.config.options import Options, load
 from stateflow.errors import CorruptError, IncompatibleError, UsageError
 from stateflow.format.records import FileRef, Owner, Savepoint, encode
 from stateflow.format.references import references
@@ -25,30 +24,17 @@ from stateflow.savepoints.format import (
 )
 from stateflow.storage.files import inline
 from stateflow.storage.roots import open_store
+from tests.jobs.builder import options_of
 from tests.jobs.files import stored
-from tests.jobs.made import PARAMETERS, MadeJob, orders_pipeline
+from tests.jobs.made import PARAMETERS, made_job, orders_pipeline
 from tests.jobs.queried import QueriedJob, entries_of, filled
-from tests.jobs.test_erasing import job as queried_job
-from tests.jobs.test_erasing import options as queried_options
 from tests.storage.forging import twin
 
 ODD = ("release#2", "what?", "team%20a", "100%", "a b ä+&;=~")
 
 
-def options(root: Path) -> Options:
-    return load(
-        code={"checkpoint_dir": str(root), "scratch_dir": str(root.parent / "scratch")},
-        env={},
-        folder=root.parent,
-    )
-
-
 def made(root: Path, run: str = "run") -> Job:
-    orders = MadeJob(root, run=run, watermark=77)
-    for _ in range(3):
-        orders.batch()
-    orders.beat(ended=True)
-    return Job(str(root), "orders")
+    return made_job(root, run=run, watermark=77).opened()
 
 
 def plain(name: str) -> str:
@@ -65,7 +51,7 @@ def test_a_query_of_a_savepoint_writes_no_file_that_its_maker_has_chosen(
     made = QueriedJob(tmp_path / "root")
     made.checkpoint(entries_of(filled(*range(1, 40))))
     folder = str(tmp_path / "sp")
-    queried_job(tmp_path).savepoint("native", options=queried_options(tmp_path), to=folder)
+    made.opened().savepoint("native", options=made.options(inline_threshold="0"), to=folder)
     victim = tmp_path / "home" / "authorized_keys"
     victim.parent.mkdir()
     victim.write_text("mine\n")
@@ -82,7 +68,7 @@ def test_a_query_of_a_savepoint_writes_no_file_that_its_maker_has_chosen(
         savepoint.record, operators={"balance": msgspec.structs.replace(operator, shards=shards)}
     )
     store.put("_metadata", encode(msgspec.structs.replace(savepoint, record=record)))
-    place = reader_context(queried_options(tmp_path), str(tmp_path / "root"), made.clock)
+    place = reader_context(made.options(inline_threshold="0"), str(tmp_path / "root"), made.clock)
     with (
         pytest.raises(CorruptError, match="may lead out of its folder"),
         savepoint_reader(place, folder) as reader,
@@ -98,7 +84,7 @@ def test_a_restore_takes_nothing_that_the_savepoint_s_links_point_to(
     disk: str, linked: str, mode: str, tmp_path: Path, other_disk: Path
 ) -> None:
     root, folder = tmp_path / "root", (tmp_path if disk == "same" else other_disk) / "sp"
-    savepoint = made(root).savepoint("native", options=options(root), to=str(folder))
+    savepoint = made(root).savepoint("native", options=options_of(root), to=str(folder))
     secrets = tmp_path / "secrets"
     at = folder / "state"
     if linked == "folder":
@@ -110,11 +96,12 @@ def test_a_restore_takes_nothing_that_the_savepoint_s_links_point_to(
             shutil.move(file, secrets / file.name)
             file.symlink_to(secrets / file.name)
     before = {file.name: file.read_bytes() for file in secrets.iterdir()}
-    pipeline = orders_pipeline()
     given = {**PARAMETERS, "output": "/data/copy"}
     job = Job(str(root), "copy")
     with pytest.raises(CorruptError, match="symbolic link"):
-        job.restore(savepoint.url, pipeline, given, options=options(root), claim_mode=mode).apply()
+        job.restore(
+            savepoint.url, orders_pipeline(), given, options=options_of(root), claim_mode=mode
+        ).apply()
     with pytest.raises(CorruptError, match="symbolic link"):
         raise CorruptError("; ".join(f.text for f in verify_savepoint(open_store(savepoint.url), deep=True)))
     assert [file for file in (root / "copy").rglob("shared/*") if file.read_bytes() in before.values()] == []
@@ -123,18 +110,19 @@ def test_a_restore_takes_nothing_that_the_savepoint_s_links_point_to(
 
 def test_a_file_that_is_copied_has_the_checksum_that_was_recorded(tmp_path: Path, other_disk: Path) -> None:
     root = tmp_path / "root"
-    savepoint = made(root).savepoint("native", options=options(root), to=str(other_disk / "sp"))
+    savepoint = made(root).savepoint("native", options=options_of(root), to=str(other_disk / "sp"))
     for file in (other_disk / "sp/state").iterdir():
         file.write_bytes(bytes(byte ^ 1 for byte in file.read_bytes()))
-    pipeline = orders_pipeline()
     given = {**PARAMETERS, "output": "/data/copy"}
     with pytest.raises(CorruptError, match="size and checksum that were recorded"):
-        Job(str(root), "copy").restore(savepoint.url, pipeline, given, options=options(root)).apply()
+        Job(str(root), "copy").restore(
+            savepoint.url, orders_pipeline(), given, options=options_of(root)
+        ).apply()
 
 
 def test_a_file_that_is_copied_has_the_sha256_that_was_recorded(tmp_path: Path, other_disk: Path) -> None:
     root = tmp_path / "root"
-    savepoint = made(root).savepoint("native", options=options(root), to=str(other_disk / "sp"))
+    savepoint = made(root).savepoint("native", options=options_of(root), to=str(other_disk / "sp"))
     ours, place = b"the balance of this user is 1000", open_store(savepoint.url)
     extra = stored(place, "state/extra.sst", ours)
     read = read_savepoint(place)
@@ -146,9 +134,8 @@ def test_a_file_that_is_copied_has_the_sha256_that_was_recorded(tmp_path: Path, 
     operators = {**read.record.operators, "balance": msgspec.structs.replace(node, shards=shards)}
     record = msgspec.structs.replace(read.record, operators=operators)
     place.put("_metadata", encode(msgspec.structs.replace(read, record=record)))
-    pipeline = orders_pipeline()
     plan = Job(str(root), "copy").restore(
-        savepoint.url, pipeline, {**PARAMETERS, "output": "/data/copy"}, options=options(root)
+        savepoint.url, orders_pipeline(), {**PARAMETERS, "output": "/data/copy"}, options=options_of(root)
     )
     (other_disk / "sp/state/extra.sst").write_bytes(twin(ours, b"it is 1000000000"))
     with pytest.raises(CorruptError, match="size and checksum that were recorded"):
@@ -161,9 +148,10 @@ def test_a_claim_takes_the_savepoint_that_was_named_and_no_other(name: str, tmp_
     job = made(root)
     beside = plain(name)
     for folder in {beside, name}:
-        job.savepoint("native", options=options(root), to=str(tmp_path / folder))
-    pipeline = orders_pipeline()
-    job.restore(str(tmp_path / name), pipeline, PARAMETERS, options=options(root), claim_mode="claim").apply()
+        job.savepoint("native", options=options_of(root), to=str(tmp_path / folder))
+    job.restore(
+        str(tmp_path / name), orders_pipeline(), PARAMETERS, options=options_of(root), claim_mode="claim"
+    ).apply()
     claims = {folder: read_savepoint_claim(open_store(str(tmp_path / folder))) for folder in {beside, name}}
     assert [folder for folder, claim in claims.items() if claim is not None] == [name]
     assert [f for f in job.verify(deep=True) if f.severity == "error"] == []
@@ -175,7 +163,7 @@ def test_what_is_expired_in_one_root_is_not_disposed_of_in_another(name: str, tm
     roots = {folder: made(tmp_path / folder / "chk") for folder in {plain(name), name}}
     for folder, job in roots.items():
         expires = over if folder == name else None
-        job.savepoint("native", options=options(tmp_path / folder / "chk"), name="daily", expires=expires)
+        job.savepoint("native", options=options_of(tmp_path / folder / "chk"), name="daily", expires=expires)
     assert len(dispose_expired(roots[name])) == 1
     left = {
         folder: (tmp_path / folder / "chk/_savepoints/orders/daily/_metadata").exists() for folder in roots
@@ -204,11 +192,10 @@ def test_a_place_that_the_savepoint_s_maker_wrote_beside_inline_bytes_is_not_tak
     tmp_path: Path,
 ) -> None:
     job = made(tmp_path / "root")
-    pipeline = orders_pipeline()
-    url = job.savepoint(options=options(tmp_path / "root"), to=str(tmp_path / "theirs")).url
+    url = job.savepoint(options=options_of(tmp_path / "root"), to=str(tmp_path / "theirs")).url
     alias = msgspec.structs.replace(inline("x.sst", b"hi"), base=f"file://{tmp_path}/precious/.")
     forged(url, lambda savepoint: with_file(savepoint, alias))
-    job.restore(url, pipeline, PARAMETERS, options=options(tmp_path / "root")).apply()
+    job.restore(url, orders_pipeline(), PARAMETERS, options=options_of(tmp_path / "root")).apply()
     head = job.log().head
     assert head is not None
     assert {ref.base for ref in references(head)} == {""}
@@ -217,15 +204,14 @@ def test_a_place_that_the_savepoint_s_maker_wrote_beside_inline_bytes_is_not_tak
 def test_a_savepoint_that_names_files_elsewhere_is_refused_by_whoever_reads_it(tmp_path: Path) -> None:
     root = tmp_path / "root"
     job = made(root)
-    pipeline = orders_pipeline()
-    url = job.savepoint(options=options(root), name="theirs").url
+    url = job.savepoint(options=options_of(root), name="theirs").url
     elsewhere = FileRef("x.sst", 2, "0" * 16, "state/x", base=f"file://{tmp_path}/precious")
     forged(url, lambda savepoint: with_file(savepoint, elsewhere))
     for read in (
         lambda: read_savepoint(open_store(url)),
-        lambda: job.restore(url, pipeline, PARAMETERS, options=options(root)),
-        lambda: job.restore(url, pipeline, PARAMETERS, options=options(root), claim_mode="claim"),
-        lambda: savepoint_reader(reader_context(options(root), str(root), lambda: 0), url).__enter__(),
+        lambda: job.restore(url, orders_pipeline(), PARAMETERS, options=options_of(root)),
+        lambda: job.restore(url, orders_pipeline(), PARAMETERS, options=options_of(root), claim_mode="claim"),
+        lambda: savepoint_reader(reader_context(options_of(root), str(root), lambda: 0), url).__enter__(),
     ):
         with pytest.raises(
             CorruptError, match=r"names files outside of its savepoint, in 'file:.*/precious'"
@@ -240,23 +226,23 @@ def test_a_savepoint_that_names_files_elsewhere_is_refused_by_whoever_reads_it(t
 
 def test_numbers_that_nobody_could_read_again_are_not_written_and_the_job_goes_on(tmp_path: Path) -> None:
     job = made(tmp_path / "root")
-    pipeline = orders_pipeline()
-    url = job.savepoint(options=options(tmp_path / "root"), to=str(tmp_path / "theirs")).url
+    url = job.savepoint(options=options_of(tmp_path / "root"), to=str(tmp_path / "theirs")).url
     far = {"slot": 100, "shift": 1 << 53}
     forged(url, lambda s: msgspec.structs.replace(s, record=msgspec.structs.replace(s.record, **far)))
     shared = tmp_path / "root" / "orders" / "shared"
     before = sorted(shared.iterdir())
     with pytest.raises(IncompatibleError, match="was not written, because nobody could read it"):
-        job.restore(url, pipeline, PARAMETERS, options=options(tmp_path / "root")).apply()
+        job.restore(url, orders_pipeline(), PARAMETERS, options=options_of(tmp_path / "root")).apply()
     assert sorted(shared.iterdir()) == before
-    again = job.restore("checkpoint:4", pipeline, PARAMETERS, options=options(tmp_path / "root")).apply()
+    again = job.restore(
+        "checkpoint:4", orders_pipeline(), PARAMETERS, options=options_of(tmp_path / "root")
+    ).apply()
     assert again.timeline == 2
 
 
 def test_a_job_that_is_made_after_the_plan_does_not_get_the_savepoint_s_parameters(tmp_path: Path) -> None:
     job = made(tmp_path / "root")
-    pipeline = orders_pipeline()
-    url = job.savepoint(options=options(tmp_path / "root"), to=str(tmp_path / "theirs")).url
+    url = job.savepoint(options=options_of(tmp_path / "root"), to=str(tmp_path / "theirs")).url
     elsewhere = {**PARAMETERS, "output": "/elsewhere"}
     forged(
         url,
@@ -264,10 +250,10 @@ def test_a_job_that_is_made_after_the_plan_does_not_get_the_savepoint_s_paramete
             s, job="x", targets={}, record=msgspec.structs.replace(s.record, parameters=elsewhere)
         ),
     )
-    plan = Job(str(tmp_path / "root"), "copy").restore(url, pipeline, {}, options=options(tmp_path / "root"))
-    mine = MadeJob(tmp_path / "root", "copy")
-    mine.batch()
-    mine.beat(ended=True)
+    plan = Job(str(tmp_path / "root"), "copy").restore(
+        url, orders_pipeline(), {}, options=options_of(tmp_path / "root")
+    )
+    made_job(tmp_path / "root", "copy", batches=1)
     with pytest.raises(UsageError, match="was created or replaced after this restore was planned"):
         plan.apply()
     head = Job(str(tmp_path / "root"), "copy").log().head
@@ -277,11 +263,10 @@ def test_a_job_that_is_made_after_the_plan_does_not_get_the_savepoint_s_paramete
 
 def test_the_key_of_a_restore_that_is_done_disposes_of_no_other_savepoint(tmp_path: Path) -> None:
     job = made(tmp_path / "root")
-    pipeline = orders_pipeline()
     task = Owner(run="the task")
-    given = {"options": options(tmp_path / "root"), "owner": task}
-    job.restore("checkpoint:2", pipeline, PARAMETERS, **given).apply()
-    url = job.savepoint(options=options(tmp_path / "root"), to=str(tmp_path / "precious")).url
+    given = {"options": options_of(tmp_path / "root"), "owner": task}
+    job.restore("checkpoint:2", orders_pipeline(), PARAMETERS, **given).apply()
+    url = job.savepoint(options=options_of(tmp_path / "root"), to=str(tmp_path / "precious")).url
     before = sorted((tmp_path / "precious").rglob("*"))
-    job.restore(url, pipeline, PARAMETERS, claim_mode="claim", **given).apply()
+    job.restore(url, orders_pipeline(), PARAMETERS, claim_mode="claim", **given).apply()
     assert sorted((tmp_path / "precious").rglob("*")) == before

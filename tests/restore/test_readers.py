@@ -10,7 +10,6 @@ import pytest
 
 from stateflow.checkpoint.names import require_checkpoint
 from stateflow.format.records import Prepared, SourceState
-from stateflow.jobs.job import Job
 from stateflow.restore.readers import Readers, readers_of
 from tests.jobs.builder import JobBuilder
 
@@ -19,8 +18,8 @@ class Writing(JobBuilder):
     """A job whose batches read versions of tables and append one to its own."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        self.folder, self.table = folder, folder / name
-        super().__init__(f"memory://{folder}", name)
+        self.table = folder / name
+        super().__init__(f"memory://{folder}", name, folder=folder)
         (self.table / "_delta_log").mkdir(parents=True)
         self.commit({"metaData": {"id": name}})
 
@@ -67,7 +66,7 @@ def offset(table: str, version: int) -> str:
 
 
 def readers(job: Writing, slot: int) -> Readers:
-    found = Job(f"memory://{job.folder}", job.name)
+    found = job.opened()
     return readers_of(found, require_checkpoint(found.log(), slot).last_commits, ["out"])
 
 

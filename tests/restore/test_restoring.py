@@ -27,7 +27,7 @@ from stateflow.restore.planned import RestorePlan
 from stateflow.savepoints.format import read_savepoint, read_savepoint_claim
 from stateflow.storage.local import LocalStore
 from stateflow.storage.memory import Call, MemoryStore, named_store
-from tests.jobs.made import PARAMETERS, MadeJob, orders_pipeline
+from tests.jobs.made import PARAMETERS, MadeJob, made_job, orders_pipeline
 
 
 @dataclass
@@ -39,28 +39,24 @@ class Scene:
 
     @property
     def root(self) -> str:
-        return f"memory://{self.folder}"
+        return self.made.root
 
     @property
     def store(self) -> MemoryStore:
         return named_store(str(self.folder).strip("/"))
 
     def job(self, name: str = "orders") -> Job:
-        return Job(self.root, name)
+        return self.made.opened(name)
 
     @property
     def options(self) -> Options:
-        given = {"checkpoint_dir": self.root, "scratch_dir": str(self.folder)}
-        return load(code=given, env={}, folder=self.folder)
+        return self.made.options()
 
     def restore(self, origin: str, into: str = "orders", **request: Any) -> Restored:
         return self.plan(origin, into, **request).apply()
 
     def plan(self, origin: str, into: str = "orders", **request: Any) -> RestorePlan:
-        """A fork gets a table of its own."""
-        pipeline = orders_pipeline()
-        given = PARAMETERS if into == "orders" else {**PARAMETERS, "output": f"/data/{into}"}
-        return self.job(into).restore(origin, pipeline, given, options=self.options, **request)
+        return self.made.restore(origin, "" if into == "orders" else into, **request)
 
     def savepoint(self, name: str = "one") -> tuple[str, MemoryStore]:
         url = self.job().savepoint(options=self.options, to=f"{self.root}-{name}").url
@@ -83,11 +79,8 @@ class Scene:
         return seen
 
 
-def made_scene(folder: Path, *, small: bool = False) -> Scene:
-    made = MadeJob(f"memory://{folder}", watermark=77, small=small)
-    for _ in range(3):
-        made.batch()
-    made.beat(ended=True)
+def made_scene(folder: Path, *, batches: int = 3, small: bool = False) -> Scene:
+    made = made_job(f"memory://{folder}", folder=folder, batches=batches, watermark=77, small=small)
     return Scene(folder, made)
 
 
@@ -139,9 +132,7 @@ def when_it_claims(scene: Scene, act: Callable[[], object]) -> None:
 
 
 def go_on_and_collect(scene: Scene) -> None:
-    made = MadeJob(scene.root, run="later", retained=1)
-    for _ in range(2):
-        made.batch()
+    MadeJob(scene.root, run="later", retained=1).batches(2)
     scene.job().collect(1)
 
 
@@ -305,10 +296,7 @@ class TestClaiming:
         assert list_pins(scene.store, scene.job("copy").layout) == []
 
     def test_one_whose_state_is_all_in_its_metadata_is_of_no_use_once_restored(self, tmp_path: Path) -> None:
-        made = MadeJob(f"memory://{tmp_path}/small", small=True)
-        made.batch()
-        made.beat(ended=True)
-        small = Scene(tmp_path / "small", made)
+        small = made_scene(tmp_path / "small", batches=1, small=True)
         url, place = small.savepoint()
         small.restore(url, "copy", claim_mode="claim")
         assert place.list("") == []
@@ -368,18 +356,7 @@ class TestCopying:
             scene.restore(url, "copy")
 
     def test_on_a_disk_it_is_linked(self, tmp_path: Path) -> None:
-        made = MadeJob(tmp_path / "root")
-        made.batch()
-        made.beat(ended=True)
-        options = load(
-            code={"checkpoint_dir": str(tmp_path / "root"), "scratch_dir": str(tmp_path)},
-            env={},
-            folder=tmp_path,
-        )
-        pipeline = orders_pipeline()
-        given = {**PARAMETERS, "output": "/data/copy"}
-        copy = Job(str(tmp_path / "root"), "copy")
-        copy.restore("latest", pipeline, given, options=options, from_job="orders").apply()
+        made_job(tmp_path / "root", batches=1).restore("latest", "copy", from_job="orders").apply()
         store = LocalStore(tmp_path / "root")
         assert {(tmp_path / "root" / entry.path).stat().st_nlink for entry in store.list("copy/shared/")} == {
             2
@@ -387,9 +364,9 @@ class TestCopying:
 
 
 def outputs(scene: Scene, origin: str) -> list[str]:
-    pipeline = orders_pipeline()
     return [
-        sink.note for sink in scene.job().restore(origin, pipeline, PARAMETERS, options=scene.options).sinks
+        sink.note
+        for sink in scene.job().restore(origin, orders_pipeline(), PARAMETERS, options=scene.options).sinks
     ]
 
 
@@ -454,12 +431,9 @@ def test_a_plan_says_which_outputs_cannot_be_taken_back_and_what_becomes_of_thei
 
     place = "kafka://one:9092/totals" if server == "kafka" else "postgres://environment/public.totals"
     made = MadeJob(tmp_path / "root")
-    for _ in range(3):
-        made.batch(kind=f"{server}_{'append' if kind == 'feed' else kind}", target=place)
-    made.beat(ended=True)
-    options = load(code={"checkpoint_dir": str(tmp_path / "root")}, env={}, folder=tmp_path)
-    given: dict[str, Any] = {"options": options, "allow_non_restored_state": True}
-    job = Job(str(tmp_path / "root"), "orders")
+    made.batches(3, ended=True, kind=f"{server}_{'append' if kind == 'feed' else kind}", target=place)
+    given: dict[str, Any] = {"options": made.options(), "allow_non_restored_state": True}
+    job = made.opened()
     plan = job.restore("checkpoint:2", orders, {}, rewind_sinks=True, **given)
     assert [sink.note for sink in plan.sinks] == [said]
     assert said in str(plan)
@@ -505,8 +479,7 @@ def test_a_plan_tells_how_many_key_groups_there_were_and_will_be(scene: Scene) -
 def test_a_restore_goes_by_the_clock_and_the_ids_of_its_job(scene: Scene) -> None:
     numbers = itertools.count()
     job = Job(scene.root, "orders", clock=lambda: 1_234_567_000, ids=lambda: f"id{next(numbers)}")
-    pipeline = orders_pipeline()
-    job.restore("checkpoint:2", pipeline, PARAMETERS, options=scene.options).apply()
+    job.restore("checkpoint:2", orders_pipeline(), PARAMETERS, options=scene.options).apply()
     head = scene.head()
     assert head.at == 1_234_567_000
     assert head.statistics["trigger_timestamp"] == 1_234_567
@@ -524,11 +497,10 @@ def test_a_restore_keeps_as_long_as_the_options_say(option: str, value: str, sce
     options = replace(scene.options, retained_checkpoints=1)
     given = load(code={option: value}, env={}, folder=scene.folder)
     kept = replace(options, **{option: getattr(given, option)})
-    pipeline = orders_pipeline()
-    scene.job().restore("checkpoint:3", pipeline, PARAMETERS, options=kept).apply()
+    scene.job().restore("checkpoint:3", orders_pipeline(), PARAMETERS, options=kept).apply()
     scene.job().collect(1)
     assert [record.slot for record in scene.job().checkpoints()] == [2, 3, 4]
-    scene.job().restore("checkpoint:3", pipeline, PARAMETERS, options=options).apply()
+    scene.job().restore("checkpoint:3", orders_pipeline(), PARAMETERS, options=options).apply()
     scene.job().collect(1)
     assert [record.slot for record in scene.job().checkpoints()] == [4]
 
@@ -537,7 +509,7 @@ def test_a_checkpoint_that_the_rule_keeps_behind_the_floor_is_restored(scene: Sc
     made = scene.made
     made.tick = 5 * 60_000_000
     rule = Retention(1, rule=retention_rule("hourly for 3000 weeks"), now=made.clock())
-    made.writer = made.claim("by the rule", rule)
+    made.begin("by the rule", rule)
     for _ in range(6):
         made.batch()
         made.writer.collect(rule, orphans=True)

@@ -17,13 +17,14 @@ from pyspark.sql import SparkSession
 
 import stateflow as sf
 from stateflow.checkpoint.log import read_identity, read_log
-from stateflow.config.options import Options, load
+from stateflow.config.options import Options
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import Record
 from stateflow.jobs.job import Job, permitted
 from stateflow.spark.loop import BatchReport
 from stateflow.spark.runner import RunReport, RunRequest, run
 from stateflow.storage.roots import open_store
+from tests.jobs.builder import options_of
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -94,14 +95,7 @@ class Workbench:
 
     def options(self, **given: Any) -> Options:
         """Those of its runs, for commands to their jobs."""
-        code = {
-            "checkpoint_dir": str(self.folder / "root"),
-            "cache_dir": str(self.folder / "cache"),
-            "scratch_dir": str(self.folder / "scratch"),
-            "local_fsync": False,
-            **given,
-        }
-        return load(code=code, env={}, folder=self.folder)
+        return options_of(self.folder / "root", **given)
 
     def job(self, name: str) -> Job:
         return Job(str(self.folder / "root"), name)

@@ -11,7 +11,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 import stateflow as sf
-from stateflow.config.options import Options, load
 from stateflow.errors import NotFoundError, StateflowError, UsageError
 from stateflow.format.records import Owner
 from stateflow.jobs.job import Job
@@ -23,16 +22,6 @@ from stateflow.spark.state_tables.snapshots import checkpoint_of
 from tests.spark.pipelines import ORDER, Order, Sum, Workbench, at
 
 ME = Owner(run="me")
-
-
-def options(bench: Workbench) -> Options:
-    given = {
-        "checkpoint_dir": str(bench.folder / "root"),
-        "cache_dir": str(bench.folder / "cache"),
-        "scratch_dir": str(bench.folder / "scratch"),
-        "local_fsync": False,
-    }
-    return load(code=given, env={}, folder=bench.folder)
 
 
 def pipeline(bench: Workbench, name: str) -> sf.Pipeline:
@@ -68,13 +57,13 @@ def test_a_pipeline_begins_with_state_that_came_from_somewhere_else(
     made = build_savepoint(
         spark,
         BuildRequest(
-            begins, {"sum": {"total": history}}, str(bench.folder / "made"), options(bench), ME, kind=kind
+            begins, {"sum": {"total": history}}, str(bench.folder / "made"), bench.options(), ME, kind=kind
         ),
     )
     assert made.kind == kind
     assert sorted(p.name for p in bench.folder.glob("made*")) == ["made"], "what it was built in is gone"
     feed(bench)
-    plan = job(bench, begins.name).restore(str(bench.folder / "made"), begins, options=options(bench))
+    plan = job(bench, begins.name).restore(str(bench.folder / "made"), begins, options=bench.options())
     assert [source.verdict for source in plan.sources] == ["new"]
     plan.apply()
     bench.run(begins)
@@ -85,7 +74,7 @@ def test_edited_state_goes_on_from_the_offsets_of_the_snapshot(spark: SparkSessi
     first = pipeline(bench, "first")
     feed(bench)
     bench.run(first)
-    snapshot = checkpoint_of("first", "latest", options(bench))
+    snapshot = checkpoint_of("first", "latest", bench.options())
     edited = (
         table_frame(spark, snapshot, "sum", "total")
         .where("user <> 3")
@@ -94,11 +83,16 @@ def test_edited_state_goes_on_from_the_offsets_of_the_snapshot(spark: SparkSessi
     build_savepoint(
         spark,
         BuildRequest(
-            first, {"sum": {"total": edited}}, str(bench.folder / "edited"), options(bench), ME, like=snapshot
+            first,
+            {"sum": {"total": edited}},
+            str(bench.folder / "edited"),
+            bench.options(),
+            ME,
+            like=snapshot,
         ),
     )
     second = pipeline(bench, "second")
-    plan = job(bench, "second").restore(str(bench.folder / "edited"), second, options=options(bench))
+    plan = job(bench, "second").restore(str(bench.folder / "edited"), second, options=bench.options())
     assert [source.verdict for source in plan.sources] == ["resumes"]
     plan.apply()
     feed(bench)
@@ -124,7 +118,7 @@ def test_an_import_takes_over_what_a_run_of_changed_code_would(
     first = pipeline(bench, "first")
     feed(bench)
     bench.run(first)
-    snapshot = checkpoint_of("first", "latest", options(bench))
+    snapshot = checkpoint_of("first", "latest", bench.options())
     table = sf.memory(f"{bench.folder.name}-later")
     table.clear()
 
@@ -140,8 +134,8 @@ def test_an_import_takes_over_what_a_run_of_changed_code_would(
         else {}
     )
     url = str(bench.folder / f"taken-{given}")
-    build_savepoint(spark, BuildRequest(later, tables, url, options(bench), ME, like=snapshot))
-    plan = job(bench, "later").restore(url, later, options=options(bench))
+    build_savepoint(spark, BuildRequest(later, tables, url, bench.options(), ME, like=snapshot))
+    plan = job(bench, "later").restore(url, later, options=bench.options())
     plan.apply()
     feed(bench)
     bench.run(later)
@@ -188,7 +182,7 @@ def test_a_table_replaces_a_state_that_changed_by_no_rule(
     first = pipeline(bench, "first")
     feed(bench)
     bench.run(first)
-    snapshot = checkpoint_of("first", "latest", options(bench))
+    snapshot = checkpoint_of("first", "latest", bench.options())
     table = sf.memory(f"{bench.folder.name}-later")
     table.clear()
 
@@ -200,12 +194,12 @@ def test_a_table_replaces_a_state_that_changed_by_no_rule(
 
     row = (0, "x") if state == "total" else (0, "x", 7)
     url = str(bench.folder / "taken")
-    nothing = BuildRequest(later, {}, url, options(bench), ME, like=snapshot)
+    nothing = BuildRequest(later, {}, url, bench.options(), ME, like=snapshot)
     with pytest.raises(StateflowError, match="put the"):
         build_savepoint(spark, nothing)
     frame = spark.createDataFrame([row], columns)
     build_savepoint(spark, replace(nothing, tables={"sum": {state: frame}}))
-    job(bench, "later").restore(url, later, options=options(bench)).apply()
+    job(bench, "later").restore(url, later, options=bench.options()).apply()
     feed(bench)
     bench.run(later)
     assert {row["user"]: row["total"] for row in table.rows} == expected
@@ -221,7 +215,7 @@ def test_tables_that_do_not_fit_leave_nothing_behind(spark: SparkSession, bench:
         ({"sum": {"total": keys.selectExpr("user", "'x' as value")}}, StateflowError, "total"),
     ):
         with pytest.raises(error, match=words):
-            build_savepoint(spark, BuildRequest(begins, tables, place, options(bench), ME))
+            build_savepoint(spark, BuildRequest(begins, tables, place, bench.options(), ME))
     assert list(bench.folder.glob("made*")) == []
 
 
@@ -239,7 +233,7 @@ def test_an_offset_that_the_source_cannot_begin_with_is_refused_before_anything_
     def made(path: str = events, **offsets: str) -> None:
         keys = spark.createDataFrame([(1, 1.0)], "user long, value double")
         wanted = BuildRequest(
-            begins, {"sum": {"total": keys}}, place, options(bench), ME, {"input": path}, offsets=offsets
+            begins, {"sum": {"total": keys}}, place, bench.options(), ME, {"input": path}, offsets=offsets
         )
         build_savepoint(spark, wanted)
 
@@ -276,11 +270,11 @@ def test_a_source_of_files_begins_behind_those_that_count_as_read(
 
     keys = spark.createDataFrame([(1, 0.5)], "user long, value double")
     wanted = BuildRequest(
-        begins, {"sum": {"total": keys}}, place, replace(options(bench), inline_threshold=threshold), ME,
+        begins, {"sum": {"total": keys}}, place, replace(bench.options(), inline_threshold=threshold), ME,
         offsets={"orders": "2026-01-01T00:00:01"},
     )  # fmt: skip
     build_savepoint(spark, wanted)
-    job(bench, "begins").restore(place, begins, options=options(bench)).apply()
+    job(bench, "begins").restore(place, begins, options=bench.options()).apply()
     bench.run(begins)
     assert totals(bench, "begins") == {1: 12.5}
     (folder / "later.json").write_text(json.dumps({"user": 1, "amount": 0.25, "ts": "2026-01-01T00:00:00Z"}))
@@ -294,7 +288,7 @@ def test_what_a_killed_import_has_left_is_found_by_a_clean_up(
     begins = pipeline(bench, "begins")
     keys = spark.range(20_000).selectExpr("id as user", "rand(1) as value")
     folder = bench.folder / "root/_savepoints/begins/made"
-    in_files = replace(options(bench), inline_threshold=0)
+    in_files = replace(bench.options(), inline_threshold=0)
     wanted = BuildRequest(begins, {"sum": {"total": keys}}, str(folder), in_files, ME)
 
     def killed(*_: object, **__: object) -> None:

@@ -14,7 +14,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 import stateflow as sf
-from stateflow.config.options import Options, load
 from stateflow.jobs.job import Job
 from stateflow.observe.schemas import stored_schemas
 from stateflow.spark.session.shipping import by_value
@@ -128,14 +127,6 @@ def introduced_before(job: Job, slot: int) -> int:
     return max(record.slot for record in job.log().checkpoints if record.slot < slot)
 
 
-def options(bench: Workbench) -> Options:
-    given = {
-        "checkpoint_dir": str(bench.folder / "root"), "cache_dir": str(bench.folder / "cache"),
-        "scratch_dir": str(bench.folder / "scratch"), "local_fsync": False,
-    }  # fmt: skip
-    return load(code=given, env={}, folder=bench.folder)
-
-
 @pytest.mark.system
 @pytest.mark.parametrize("backend", ["rocksdb", "memory"])
 def test_a_release_changes_state_and_everything_goes_on(
@@ -148,8 +139,8 @@ def test_a_release_changes_state_and_everything_goes_on(
     job = Job(str(bench.folder / "root"), "changing")
     feed(bench, 1, 2, 3)
     bench.run(before, backend=backend)
-    native = job.savepoint("native", options=options(bench), name="native")
-    canonical = job.savepoint("canonical", options=options(bench), name="canonical")
+    native = job.savepoint("native", options=bench.options(), name="native")
+    canonical = job.savepoint("canonical", options=bench.options(), name="canonical")
     checked = job.check(now)
     assert checked.compatible
     states = {name: text for each in checked.operators for name, text in each.states.items()}
@@ -174,7 +165,7 @@ def test_a_release_changes_state_and_everything_goes_on(
     assert introduced["customer", 0] == 0
     assert introduced["customer", 1] == head.slot
     # A key that was written by either release, as tables show it.
-    snapshot = checkpoint_of("changing", "latest", options(bench))
+    snapshot = checkpoint_of("changing", "latest", bench.options())
     shown = {
         row["user"]: row["value"].asDict()
         for row in table_frame(spark, snapshot, "seen", "customer").collect()
@@ -184,7 +175,7 @@ def test_a_release_changes_state_and_everything_goes_on(
         3: {"orders": 1, "total": 2.0, "note": None},
     }  # fmt: skip
     with pytest.raises(sf.IncompatibleError, match=r"only migrate= in the pipeline's code"):
-        job.savepoint("canonical", options=options(bench), name="refused")
+        job.savepoint("canonical", options=bench.options(), name="refused")
     # Older code cannot read an alias back, and says where to go.
     refused = job.check(before)
     assert f"restore a checkpoint below {head.slot}" in refused.problems[0]
@@ -194,24 +185,24 @@ def test_a_release_changes_state_and_everything_goes_on(
     # From before the release, with the code of after it.
     for kind, made in (("native", native), ("canonical", canonical)):
         fork = Job(str(bench.folder / "root"), f"fork-{kind}")
-        plan = fork.restore(made.url, now, options=options(bench))
+        plan = fork.restore(made.url, now, options=bench.options())
         assert "evolves by migrate to_text" in str(plan)
         plan.apply()
-        fork.run(now, options=options(bench))
+        fork.run(now, options=bench.options())
         assert {row["user"] for row in last(bench, "told")} == {1, 2}
         assert all("'2 cents'" in row["text"] for row in last(bench, "told"))
         assert {row["user"]: row["n"] for row in last(bench, "sums")} == {1: 4.0, 2: 4.0}
     # What only rules convert becomes one type again in a canonical savepoint.
     feed(bench, 1, 2, 3)
     bench.run(now, backend=backend)
-    anew = job.savepoint("canonical", options=options(bench), name="anew")
+    anew = job.savepoint("canonical", options=bench.options(), name="anew")
     fork = Job(str(bench.folder / "root"), "anew")
-    fork.restore(anew.url, now, options=options(bench)).apply()
+    fork.restore(anew.url, now, options=bench.options()).apply()
     made_anew = fork.log().head
     assert made_anew is not None
     assert {schema.number for schema in stored_schemas(made_anew)} == {0}
     feed(bench, 3)
-    fork.run(now, options=options(bench))
+    fork.run(now, options=bench.options())
     assert "SeenNow(orders=3, total=6.0" in last(bench, "told")[0]["text"]
 
 
@@ -243,8 +234,8 @@ def test_an_option_that_the_state_was_made_with_is_refused_before_a_byte_is_writ
     head = job.log().head
     assert head is not None
     assert head.operators["totals"].options["aggregate 'total'"] == "sum(amount)"
-    native = job.savepoint("native", options=options(bench), name="native")
-    canonical = job.savepoint("canonical", options=options(bench), name="canonical")
+    native = job.savepoint("native", options=bench.options(), name="native")
+    canonical = job.savepoint("canonical", options=bench.options(), name="canonical")
     feed(bench, 1)
     files = bench.listing()
     with pytest.raises(sf.IncompatibleError, match=r"its aggregate 'total' was sum\(amount\) and is max"):
@@ -254,8 +245,8 @@ def test_an_option_that_the_state_was_made_with_is_refused_before_a_byte_is_writ
     for made in (native, canonical):
         fork = Job(str(bench.folder / "root"), f"fork-of-{made.url.rsplit('/')[-1]}")
         with pytest.raises(sf.IncompatibleError, match=r"its aggregate 'total' was sum\(amount\)"):
-            fork.restore(made.url, after, options=options(bench))
-        fork.restore(made.url, before, options=options(bench)).apply()
+            fork.restore(made.url, after, options=bench.options())
+        fork.restore(made.url, before, options=bench.options()).apply()
         restored = fork.log().head
         assert restored is not None
         assert restored.operators["totals"].options == head.operators["totals"].options
@@ -369,7 +360,7 @@ def test_what_operators_keep_of_a_renamed_column_outlives_the_release_and_savepo
     bench.rows("orders", [Order(9, "-", 0.0, at(3))])
     bench.run(before)
     job = Job(str(bench.folder / "root"), "renaming")
-    made = [job.savepoint(kind, options=options(bench), name=kind) for kind in ("native", "canonical")]  # type: ignore[arg-type]
+    made = [job.savepoint(kind, options=bench.options(), name=kind) for kind in ("native", "canonical")]  # type: ignore[arg-type]
     checked = job.check(now)
     assert checked.compatible, checked.problems
     said = " ".join(text for each in checked.operators for text in each.states.values())
@@ -406,8 +397,8 @@ def test_what_operators_keep_of_a_renamed_column_outlives_the_release_and_savepo
     assert wanted["code"] == [(1, "tea rum"), (2, "jam ale")]
     for savepoint in made:
         fork = Job(str(bench.folder / "root"), f"fork-{savepoint.url.rsplit('/')[-1]}")
-        fork.restore(savepoint.url, now, options=options(bench)).apply()
-        fork.run(now, options=options(bench))
+        fork.restore(savepoint.url, now, options=bench.options()).apply()
+        fork.run(now, options=bench.options())
         assert outcome() == wanted
 
 

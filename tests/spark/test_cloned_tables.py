@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import stateflow as sf
-from stateflow.config.options import Options, load
+from stateflow.config.options import Options
 from stateflow.errors import DisagreementError, NotFoundError, UsageError
 from stateflow.jobs.job import Job
 from stateflow.restore.apply import RestoreRun
@@ -71,15 +71,7 @@ class Forking:
 
     @property
     def options(self) -> Options:
-        folder = self.bench.folder
-        given = {
-            "checkpoint_dir": str(folder / "root"),
-            "cache_dir": str(folder / "cache"),
-            "scratch_dir": str(folder / "scratch"),
-            "local_fsync": False,
-            "retained_checkpoints": 20,
-        }
-        return load(code=given, env={}, folder=folder)
+        return self.bench.options(retained_checkpoints=20)
 
     @property
     def pipeline(self) -> sf.Pipeline:

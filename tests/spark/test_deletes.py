@@ -11,7 +11,6 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import stateflow as sf
-from stateflow.config.options import load
 from stateflow.jobs.job import Job
 from stateflow.operators.ready.grouping.groups import whole
 from stateflow.pipelines.conditions.evaluation import holds
@@ -61,17 +60,7 @@ def test_a_feed_of_changes_becomes_a_table_of_what_is_there_and_goes_back(
     bench.run(flow, retained_checkpoints=20, parallelism=3)
     after = live(spark, bench)
     assert after == [(2, 2, "rob", "update")]
-    options = load(
-        code={
-            "checkpoint_dir": str(bench.folder / "root"),
-            "cache_dir": str(bench.folder / "cache"),
-            "scratch_dir": str(bench.folder / "scratch"),
-            "local_fsync": False,
-        },
-        env={},
-        folder=bench.folder,
-    )
-    job.restore(f"checkpoint:{early}", flow, options=options, rewind_sinks=True).apply()
+    job.restore(f"checkpoint:{early}", flow, options=bench.options(), rewind_sinks=True).apply()
     assert live(spark, bench) == before
     bench.run(flow, retained_checkpoints=20)
     assert live(spark, bench) == after

@@ -11,7 +11,7 @@ import msgspec
 
 import stateflow as sf
 from stateflow.format.keygroups import key_group
-from stateflow.format.records import ExpiryShare, OperatorState, Shard, StateSchema
+from stateflow.format.records import ExpiryShare, Shard, StateSchema
 from stateflow.jobs.erasure import _Keep
 from stateflow.operators.binding import schemas
 from stateflow.operators.context import Moment
@@ -20,6 +20,7 @@ from stateflow.spark.task.shards import TaskShards
 from stateflow.spark.task.subtask import EXPIRY_TURNS, worker
 from stateflow.state.backends.base import Backend
 from stateflow.state.keys.codec import KeyCodec
+from tests.jobs.operators import operator_of
 from tests.operators.expiring import Expiring
 from tests.spark.test_worker import Acks, Event, Total, batch, task
 
@@ -76,9 +77,7 @@ def test_a_shard_without_rows_is_opened_when_its_turn_comes(tmp_path: Path) -> N
 def test_an_erased_key_leaves_no_byte_in_the_index(tmp_path: Path) -> None:
     job = Expiring(tmp_path, "memory", "10 s")
     job.batch({key: [("set", 1), ("append", 2), ("put", 1)] for key in range(40)}, 0)
-    operator = OperatorState(
-        key=(("user", "int"),), max_parallelism=8, assignment=((0, 7),), shards=(), states=job.schemas
-    )
+    operator = operator_of(groups=8, states=job.schemas)
     keep, key = _Keep(operator, 7), KeyCodec(("int",)).encode(7)
     before = job.contents()
     after = {full: kept for full, raw in before.items() if (kept := keep(full, raw)) is not None}

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 import stateflow as sf
-from stateflow.config.options import load
 from stateflow.jobs.job import Job
 from tests.spark.pipelines import ORDER, Order, Workbench, at
 
@@ -60,9 +59,7 @@ class Releases:
 
     @property
     def options(self) -> Any:
-        folders = {f"{name}_dir": str(self.bench.folder / name) for name in ("cache", "scratch")}
-        code = {"checkpoint_dir": str(self.bench.folder / "root"), "local_fsync": False, **folders}
-        return load(code=code, env={}, folder=self.bench.folder)
+        return self.bench.options()
 
     def replay(self, pipeline: sf.Pipeline, since: int, until: int) -> Any:
         return self.job.replay(pipeline, since, until, options=self.options)

@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 import stateflow as sf
 from stateflow.checkpoint.log import read_log
 from stateflow.cli.main import app
-from stateflow.config.options import load
 from stateflow.format.layout import JobLayout
 from stateflow.jobs.job import Job
 from stateflow.storage.roots import open_store
@@ -72,9 +71,7 @@ class Scene:
 
     @property
     def options(self) -> Any:
-        folders = {f"{name}_dir": str(self.bench.folder / name) for name in ("cache", "scratch")}
-        code = {"checkpoint_dir": str(self.bench.folder / "root"), "local_fsync": False, **folders}
-        return load(code=code, env={}, folder=self.bench.folder)
+        return self.bench.options()
 
     def batch(self, *users: int, **given: Any) -> int:
         self.files.append(list(users))

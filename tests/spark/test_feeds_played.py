@@ -15,7 +15,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 import stateflow as sf
-from stateflow.config.options import load
 from stateflow.errors import StateflowError
 from stateflow.format.records import Owner, Record
 from stateflow.jobs.erasure import plan_erase
@@ -148,10 +147,7 @@ class Game:
 
     @property
     def options(self) -> Any:
-        folder = self.bench.folder
-        folders = {f"{name}_dir": str(folder / name) for name in ("cache", "scratch")}
-        code = {"checkpoint_dir": str(folder / "root"), "local_fsync": False, **folders}
-        return load(code=code, env={}, folder=folder)
+        return self.bench.options()
 
     def play(self, steps: int) -> None:
         self.run(2)

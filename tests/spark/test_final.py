@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -13,7 +12,6 @@ from pyspark.sql import SparkSession
 
 import stateflow as sf
 from stateflow.checkpoint.control import INTERRUPTED, JOB_DRAINED
-from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.writer import CommitPermit
 from stateflow.config.options import load
 from stateflow.errors import IncompatibleError, StateflowError
@@ -22,7 +20,6 @@ from stateflow.pipelines.loading import load_pipeline
 from stateflow.spark import carry_out
 from stateflow.spark.runner import RunRequest, _Run
 from stateflow.spark.session.shipping import by_value
-from tests.jobs import fake
 from tests.jobs.made import ORDERS, PARAMETERS, REPOSITORY, MadeJob
 from tests.spark import pipelines
 from tests.spark.pipelines import VISIT, Told, Visit, Workbench, at
@@ -55,7 +52,7 @@ def test_only_a_run_that_finishes_a_drain_may_follow_it(
 ) -> None:
     job = MadeJob(tmp_path)
     job.batch()
-    monkeypatch.setattr(fake, "Draft", functools.partial(Draft, final=True))
+    job.final = True
     job.writer.owner = writer
     job.batch(carried_out=not pending)
     loaded = load_pipeline(str(ORDERS), REPOSITORY)

@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 
-from stateflow.format.records import Owner, Record
+from stateflow.format.records import Record
 from stateflow.spark.inputs.reread import BEFORE_FIRST_BATCH, POSITIONS, is_before_first_batch
+from tests.jobs import log
 
 
 def record(kind: Any = "checkpoint", epoch: int = 4, **statistics: Any) -> Record:
-    return Record(
-        kind=kind, job="j", slot=7, epoch=epoch, writer="w", owner=Owner(run="r"), statistics=statistics
-    )
+    return log.record(kind=kind, epoch=epoch, statistics=statistics)
 
 
 @pytest.mark.parametrize(

@@ -15,12 +15,13 @@ from pyspark.sql import SparkSession
 import stateflow as sf
 from stateflow.checkpoint.pins import list_pins
 from stateflow.checkpoint.process import this_process
-from stateflow.config.options import Options, load
+from stateflow.config.options import Options
 from stateflow.errors import UnavailableError
 from stateflow.jobs.job import Job
 from stateflow.spark.session.shipping import by_value
 from stateflow.spark.state_tables.export import export_state
 from stateflow.spark.state_tables.snapshots import checkpoint_of
+from tests.jobs.builder import options_of
 from tests.spark.pipelines import Workbench
 
 SmallDisk = Callable[[int], AbstractContextManager[Path]]
@@ -57,13 +58,7 @@ def pipeline(bench: Workbench, name: str) -> sf.Pipeline:
 
 
 def options(bench: Workbench, root: Path) -> Options:
-    folder = bench.folder
-    where = {
-        "checkpoint_dir": str(root),
-        "cache_dir": str(folder / "cache"),
-        "scratch_dir": str(folder / "scratch"),
-    }
-    return load(code={**where, "inline_threshold": "0"}, env={}, folder=folder)
+    return options_of(root, bench.folder, inline_threshold="0", local_fsync=True)
 
 
 def test_what_does_not_fit_leaves_nothing_and_lets_go_of_its_checkpoint(

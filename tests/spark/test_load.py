@@ -28,6 +28,7 @@ from stateflow.state.backends.rocksdb_options import RocksOptions
 from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.values.serializers import serializer_for
 from tests.jobs.builder import T0
+from tests.jobs.operators import operator_of
 from tests.jobs.state import Held
 from tests.spark.holding import Holding, plain
 from tests.spark.test_canonical import KINDS, canonical
@@ -262,7 +263,7 @@ def made(**states: Held) -> OperatorState:
     schemas = {
         name: msgspec.structs.replace(held.schema, id=n) for n, (name, held) in enumerate(states.items(), 1)
     }
-    return OperatorState(key=USER, max_parallelism=16, assignment=((0, 15),), shards=(), states=schemas)
+    return operator_of(key=USER, groups=16, states=schemas)
 
 
 def test_a_key_that_comes_again_in_the_next_batch_is_found() -> None:

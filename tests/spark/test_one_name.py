@@ -6,6 +6,7 @@ import itertools
 import json
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,12 @@ from typer.testing import CliRunner
 import stateflow as sf
 from stateflow.checkpoint.lineage import rows_read, rows_written
 from stateflow.cli.main import app
-from stateflow.config.options import Options, load
+from stateflow.config.options import Options
 from stateflow.jobs.job import Job
 from stateflow.metrics import numbers
 from stateflow.spark.session.shipping import by_value
 from stateflow_ui import details
+from tests.jobs.builder import options_of
 from tests.spark import pipelines
 from tests.spark.murder_evidence import delta_rows
 from tests.spark.pipelines import VISIT, Visit, Workbench, at
@@ -83,16 +85,7 @@ def expected() -> list[tuple[float, float, int]]:
 
 @pytest.fixture
 def options(tmp_path: Path) -> Callable[..., Options]:
-    def made(**given: Any) -> Options:
-        where = {
-            "checkpoint_dir": str(tmp_path / "root"),
-            "cache_dir": str(tmp_path / "cache"),
-            "scratch_dir": str(tmp_path / "scratch"),
-            "local_fsync": False,
-        }
-        return load(code={**where, **given}, env={}, folder=tmp_path)
-
-    return made
+    return partial(options_of, tmp_path / "root")
 
 
 @pytest.mark.system

@@ -11,7 +11,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 import stateflow as sf
-from stateflow.config.options import Options, load
 from stateflow.format.records import Record
 from stateflow.jobs.job import Job
 from stateflow.spark.session.shipping import by_value
@@ -64,14 +63,6 @@ def counting_job(bench: Workbench, name: str, parallelism: int | None, more: boo
         )
 
     return counting
-
-
-def options(bench: Workbench) -> Options:
-    given = {
-        "checkpoint_dir": str(bench.folder / "root"), "cache_dir": str(bench.folder / "cache"),
-        "scratch_dir": str(bench.folder / "scratch"), "local_fsync": False,
-    }  # fmt: skip
-    return load(code=given, env={}, folder=bench.folder)
 
 
 @pytest.fixture
@@ -148,7 +139,7 @@ def test_savepoints_of_both_kinds_take_its_state_along(bench: Workbench, kind: A
     bench.rows("rates", [{"sku": "tea", "factor": 10.0}])
     feed(bench, range(6))
     bench.run(counting_job(bench, "saved", 2), parallelism=1)
-    given, root = options(bench), str(bench.folder / "root")
+    given, root = bench.options(), str(bench.folder / "root")
     origin = Job(root, "saved").savepoint(kind, options=given, to=str(bench.folder / f"to-{kind}")).url
     fork = counting_job(bench, "fork", 2)
     Job(root, "fork").restore(origin, fork, options=given, parallelism=1).apply()

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 
 import stateflow as sf
 from stateflow.checkpoint.log import read_log
-from stateflow.config.options import Options, load
+from stateflow.config.options import Options
 from stateflow.errors import IncompatibleError, NotFoundError, UsageError
 from stateflow.format.references import bases
 from stateflow.jobs.job import Job
@@ -102,16 +102,8 @@ class Story:
         return self.bench.run(pipeline, inline_threshold="0", **options)
 
     def options(self, **given: Any) -> Options:
-        folder = self.bench.folder
-        where = {
-            "checkpoint_dir": str(folder / "root"),
-            "cache_dir": str(folder / "cache"),
-            "scratch_dir": str(folder / "scratch"),
-            "local_fsync": False,
-            # Files of their own, as large state has: what is small would travel inside the records.
-            "inline_threshold": "0",
-        }
-        return load(code={**where, **given}, env={}, folder=folder)
+        # Files of their own, as large state has: what is small would travel inside the records.
+        return self.bench.options(**{"inline_threshold": "0", **given})
 
     def job(self, name: str) -> Job:
         return Job(str(self.bench.folder / "root"), name)

@@ -9,7 +9,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 import stateflow as sf
-from stateflow.config.options import load
 from stateflow.errors import DisagreementError
 from stateflow.format.records import Prepared
 from stateflow.jobs.job import Job
@@ -107,14 +106,7 @@ def feed(bench: Workbench, batches: range) -> None:
 
 
 def options(bench: Workbench) -> Any:
-    given = {
-        "checkpoint_dir": str(bench.folder / "root"),
-        "cache_dir": str(bench.folder / "cache"),
-        "scratch_dir": str(bench.folder / "scratch"),
-        "local_fsync": False,
-        "retained_checkpoints": 20,
-    }
-    return load(code=given, env={}, folder=bench.folder)
+    return bench.options(retained_checkpoints=20)
 
 
 def tables(spark: SparkSession, bench: Workbench) -> tuple[list[Any], list[Any]]:

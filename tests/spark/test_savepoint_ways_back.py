@@ -12,7 +12,7 @@ import pytest
 from pyiceberg.catalog import Catalog
 
 import stateflow as sf
-from stateflow.config.options import Options, load
+from stateflow.config.options import Options
 from stateflow.connectors.iceberg.slots import SLOT
 from stateflow.errors import IncompatibleError
 from stateflow.jobs.job import Job
@@ -51,13 +51,7 @@ class Shop:
 
     @property
     def options(self) -> Options:
-        given = {
-            "checkpoint_dir": str(self.bench.folder / "root"),
-            "cache_dir": str(self.bench.folder / "cache"),
-            "scratch_dir": str(self.bench.folder / "scratch"),
-            "local_fsync": False,
-        }
-        return load(code=given, env={}, folder=self.bench.folder)
+        return self.bench.options()
 
     def run(self, *batches: int) -> tuple[str, ...]:
         for batch in batches:

@@ -15,7 +15,7 @@ import stateflow as sf
 from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.writer import CommitPermit, Writer
 from stateflow.errors import StateflowError
-from stateflow.format.records import Owner, PartitionTime, Record, SourceState
+from stateflow.format.records import PartitionTime, SourceState
 from stateflow.jobs.job import Job
 from stateflow.spark import runner
 from stateflow.spark.batches.batch import Batch
@@ -24,6 +24,7 @@ from stateflow.spark.inputs.silence import Looking, is_read_through, looked_into
 from stateflow.spark.inputs.watermark import advanced
 from stateflow.spark.queries import Queries
 from stateflow.spark.runner import RunReport
+from tests.jobs.log import record
 from tests.spark.pipelines import ORDER, Order, Workbench, at
 from tests.spark.test_api_time import Clock
 
@@ -199,10 +200,7 @@ def test_of_a_topic_each_partition_is_silent_by_itself() -> None:
 def test_a_record_from_before_this_was_noted_has_looked_at_its_time() -> None:
     old = SourceState(("-",), active=40, partitions={"t/0": PartitionTime(5, 30)})
     given = {"old": old, "new": quiet(70, 20), "never": SourceState(("-",))}
-    record = Record(
-        kind="checkpoint", job="j", slot=1, epoch=1, writer="w", owner=Owner("r"), now=100, sources=given
-    )
-    found = recorded_sources(record)
+    found = recorded_sources(record(1, now=100, sources=given))
     assert {uid: (each.looked, each.silent) for uid, each in found.items()} == {
         "old": (100, 60),
         "new": (70, 20),

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import stateflow as sf
-from stateflow.config.options import Options, load
+from stateflow.config.options import load
 from stateflow.format.records import Owner, Record
 from stateflow.jobs.erasure import plan_erase
 from stateflow.jobs.job import Job
@@ -122,15 +122,9 @@ def fed(bench: Workbench) -> tuple[sf.Pipeline, Mapping[str, Any]]:
     return fed, feeds
 
 
-def options_of(bench: Workbench) -> Options:
-    folders = {f"{name}_dir": str(bench.folder / name) for name in ("cache", "scratch")}
-    code = {"checkpoint_dir": str(bench.folder / "root"), "local_fsync": False, **folders}
-    return load(code=code, env={}, folder=bench.folder)
-
-
 def restored(bench: Workbench, pipeline: sf.Pipeline, slot: int, **options: Any) -> None:
     job = Job(str(bench.folder / "root"), pipeline.name)
-    job.restore(f"checkpoint:{slot}", pipeline, options=options_of(bench), **options).apply()
+    job.restore(f"checkpoint:{slot}", pipeline, options=bench.options(), **options).apply()
 
 
 def fails_at(monkeypatch: pytest.MonkeyPatch, step: str, call: int) -> None:
@@ -185,7 +179,7 @@ def test_an_erased_key_is_not_told_and_the_next_run_warns(
     for batch in range(2):
         bench.rows("visits", visits(batch))
     bench.run(pipeline, retained_checkpoints=20)
-    plan_erase(Job(str(bench.folder / "root"), "fed"), "3", options_of(bench)).apply(Owner(run="officer"))
+    plan_erase(Job(str(bench.folder / "root"), "fed"), "3", bench.options()).apply(Owner(run="officer"))
     told = {state: len(feed.rows) for state, feed in feeds.items()}
     bench.rows("visits", [visit for visit in visits(4) if visit.user != 3])
     warnings = [

@@ -19,9 +19,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 import stateflow as sf
-from stateflow.config.options import Options, load
+from stateflow.config.options import Options
 from stateflow.jobs.job import Job
 from stateflow.spark.session.shipping import by_value
+from tests.jobs.builder import options_of
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 
@@ -54,11 +55,7 @@ class Place:
         return Job(str(self.folder / "root"), name)
 
     def options(self) -> Options:
-        given = {
-            "checkpoint_dir": str(self.folder / "root"), "cache_dir": str(self.folder / "cache"),
-            "scratch_dir": str(self.folder / "scratch"), "backend": self.backend, "parallelism": 2, "local_fsync": False,
-        }  # fmt: skip
-        return load(code=given, env={}, folder=self.folder)
+        return options_of(self.folder / "root", backend=self.backend, parallelism=2)
 
     def parameters(self, output: str = "output") -> dict[str, str]:
         return {"input": str(self.folder / "input"), "output": str(self.folder / output)}

@@ -15,7 +15,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 import stateflow as sf
-from stateflow.config.options import load
 from stateflow.errors import DisagreementError, IncompatibleError, NotFoundError, UsageError
 from stateflow.jobs.job import Job
 from stateflow.pipelines.inputs.tables import DeltaTable
@@ -112,9 +111,7 @@ def test_a_job_reads_appends_and_upserts_by_name_and_goes_on_under_new_names(
 def test_savepoints_recovery_restores_and_replays_find_the_tables_of_the_record(
     shop: SparkSession, bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folders = {f"{name}_dir": str(bench.folder / name) for name in ("cache", "scratch")}
-    code = {"checkpoint_dir": str(bench.folder / "root"), "local_fsync": False, **folders}
-    options = load(code=code, env={}, folder=bench.folder)
+    options = bench.options()
     job = Job(str(bench.folder / "root"), "orders")
     kept = {"retained_checkpoints": 20}
     bench.run(orders, **kept)

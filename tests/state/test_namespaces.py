@@ -24,6 +24,7 @@ from stateflow.operators.binding import TIMER_IDS, schemas
 from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.tabular import TIMERS, StateTable, TimerTable, tables_of
 from stateflow.testing import KeyedHarness
+from tests.jobs import operators
 from tests.jobs.queried import QueriedJob
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -344,7 +345,7 @@ def test_what_has_expired_in_a_namespace_is_hidden_and_its_namespace_too() -> No
 def operator_of(harness: Any, process: Any = Monthly) -> OperatorState:
     ids = harness._spec.state_ids
     states = {name: msgspec.structs.replace(s, id=ids[name]) for name, s in schemas(process, "op").items()}
-    return OperatorState((("user", "str"),), 128, ((0, 127),), ((),), states)
+    return operators.operator_of(key=(("user", "str"),), states=states)
 
 
 def table_of(harness: Any, table: StateTable | TimerTable) -> pa.RecordBatch:
@@ -493,7 +494,7 @@ def resolved(old: type[Any], new: type[Any]) -> Any:
         return flow.operators[0]
 
     states, next_id = resolve_states(pipeline(old), None)
-    before = OperatorState((("user", "str"),), 128, ((0, 127),), ((),), states, next_id)
+    before = operators.operator_of(key=(("user", "str"),), states=states, next_state_id=next_id)
     return resolve_states(pipeline(new), before)[0]
 
 

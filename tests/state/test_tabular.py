@@ -24,6 +24,7 @@ from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.tabular import TIMERS, StateTable, TimerTable, tables_of
 from stateflow.state.values.serializers import serializer_for
 from stateflow.testing import KeyedHarness
+from tests.jobs import operators
 from tests.state.keys.test_keyparts import KEY_TYPES, PARTS
 from tests.state.stored_keys import timer_key
 
@@ -92,7 +93,7 @@ def operator_of(harness: Any) -> OperatorState:
     states = {
         name: msgspec.structs.replace(s, id=ids[name]) for name, s in schemas(Basket, "baskets").items()
     }
-    return OperatorState((("user", "int"), ("sku", "str")), 128, ((0, 127),), ((),), states)
+    return operators.operator_of(key=(("user", "int"), ("sku", "str")), states=states)
 
 
 def test_all_tables_of_an_operator_hold_all_of_its_entries(harness: Any) -> None:
@@ -304,10 +305,8 @@ def test_timers_that_are_wrong_are_refused() -> None:
 def test_a_state_named_as_the_table_of_timers_is_refused() -> None:
     states = {TIMERS: StateSchema(1, "value", "int"), "t": StateSchema(2, "timer", "event")}
     with pytest.raises(UsageError, match="a state is named '_timers'"):
-        tables_of(OperatorState((("user", "int"),), 128, (), (), states))
-    assert list(tables_of(OperatorState((("user", "int"),), 128, (), (), {TIMERS: states[TIMERS]}))) == [
-        TIMERS
-    ]
+        tables_of(operators.operator_of(states=states))
+    assert list(tables_of(operators.operator_of(states={TIMERS: states[TIMERS]}))) == [TIMERS]
 
 
 def test_entries_that_are_not_this_states_are_refused() -> None:

@@ -13,7 +13,6 @@ import xxhash
 
 from stateflow.checkpoint.collection import collect
 from stateflow.checkpoint.deletion import delete_job
-from stateflow.config.options import Options, load
 from stateflow.errors import CorruptError, NotFoundError
 from stateflow.format.references import bases
 from stateflow.jobs import savepoints
@@ -26,7 +25,8 @@ from stateflow.storage.local import LocalStore
 from stateflow.storage.memory import MemoryStore
 from stateflow.storage.store import Entry, ExistsError
 from stateflow.storage.transfer import Transfer, transfer
-from tests.jobs.made import PARAMETERS, MadeJob, orders_pipeline
+from tests.jobs.builder import options_of
+from tests.jobs.made import PARAMETERS, made_job, orders_pipeline
 from tests.jobs.snapshots import JOB, SOMEBODY, checkpoint, clock, native
 from tests.protocol.scenario import World, drain
 
@@ -415,20 +415,10 @@ class TestSavepointsInTheRoot:
     @pytest.fixture
     def root(self, tmp_path: Path) -> Path:
         """Job `orders` has claimed its savepoint `daily` there."""
-        made = MadeJob(tmp_path / "root", watermark=77)
-        for _ in range(3):
-            made.batch()
-        made.beat(ended=True)
-        job = Job(str(tmp_path / "root"), "orders")
-        options = self.options(tmp_path)
-        saved = job.savepoint("native", options=options, name="daily")
-        pipeline = orders_pipeline()
-        job.restore(saved.url, pipeline, PARAMETERS, options=options, claim_mode="claim").apply()
+        made = made_job(tmp_path / "root", watermark=77)
+        saved = made.opened().savepoint("native", options=made.options(), name="daily")
+        made.restore(saved.url, claim_mode="claim").apply()
         return tmp_path / "root"
-
-    def options(self, folder: Path) -> Options:
-        code = {"checkpoint_dir": str(folder / "root"), "scratch_dir": str(folder / "scratch")}
-        return load(code=code, env={}, folder=folder)
 
     def base(self, root: Path) -> str:
         """How the job's newest record names the savepoint."""
@@ -452,10 +442,7 @@ class TestSavepointsInTheRoot:
     ) -> None:
         there = self.put_link(root, at)
         before = self.files(there)
-        later = MadeJob(root, run="later", retained=1)
-        for _ in range(4):
-            later.batch()
-        later.beat(ended=True)
+        made_job(root, run="later", retained=1, batches=4)
         report = Job(str(root), "orders").collect(1)
         (why,) = report.undisposed.values()
         assert f"root/{at} is a symbolic link" in why
@@ -471,7 +458,7 @@ class TestSavepointsInTheRoot:
     @pytest.mark.parametrize("at", PLACES)
     def test_a_task_reads_nothing_behind_a_link_on_the_way(self, at: str, root: Path) -> None:
         base = self.base(root)
-        storage = task_storage(self.options(root.parent), str(root), "orders", 1, 1)
+        storage = task_storage(options_of(root), str(root), "orders", 1, 1)
         assert storage.store(base).read("_metadata")
         self.put_link(root, at)
         with pytest.raises(CorruptError, match=f"root/{at} is a symbolic link"):
@@ -483,7 +470,7 @@ class TestSavepointsInTheRoot:
     ) -> None:
         job = Job(str(root), "orders")
         over = datetime.timedelta(seconds=-1)
-        options = self.options(root.parent)
+        options = options_of(root)
         made = job.savepoint("native", options=options, name="expired", expires=over)
         listed = savepoints._expired(job)
         assert list(listed) == [made.url]
@@ -496,7 +483,7 @@ class TestSavepointsInTheRoot:
 
     def test_a_clean_up_goes_on_with_the_others_and_names_the_link(self, root: Path) -> None:
         job, over = Job(str(root), "orders"), datetime.timedelta(seconds=-1)
-        options = self.options(root.parent)
+        options = options_of(root)
         made = [job.savepoint("native", options=options, name=name, expires=over) for name in ("a", "b", "c")]
         there = self.put_link(root, "_savepoints/orders/b/state")
         before = self.files(there)
@@ -515,10 +502,9 @@ class TestSavepointsInTheRoot:
         job, base = Job(str(root), "orders"), self.base(root)
         there = self.put_link(root, at)
         before = self.files(there)
-        pipeline = orders_pipeline()
-        options = self.options(root.parent)
+        options = options_of(root)
         with pytest.raises(CorruptError, match=f"root/{at} is a symbolic link"):
-            job.restore(base, pipeline, PARAMETERS, options=options, claim_mode="claim").apply()
+            job.restore(base, orders_pipeline(), PARAMETERS, options=options, claim_mode="claim").apply()
         assert self.files(there) == before
 
     @pytest.mark.parametrize("at", ["_savepoints", "_savepoints/orders"])
@@ -526,14 +512,11 @@ class TestSavepointsInTheRoot:
         there = self.put_link(root, at)
         before = self.files(there)
         with pytest.raises(CorruptError, match=f"root/{at} is a symbolic link"):
-            Job(str(root), "orders").savepoint("native", options=self.options(root.parent), name="next")
+            Job(str(root), "orders").savepoint("native", options=options_of(root), name="next")
         assert self.files(there) == before
 
     def test_the_last_disposal_leaves_the_root_and_no_empty_folder(self, root: Path) -> None:
-        later = MadeJob(root, run="later", retained=1)
-        for _ in range(4):
-            later.batch()
-        later.beat(ended=True)
+        made_job(root, run="later", retained=1, batches=4)
         assert Job(str(root), "orders").collect(1).undisposed == {}
         assert not (root / "_savepoints/orders/daily").exists()
         assert (root / "orders").is_dir()

@@ -15,7 +15,7 @@ import xxhash
 from stateflow.checkpoint.statistics import HistoryLine
 from stateflow.errors import CorruptError, UsageError
 from stateflow.format.layout import JobLayout
-from stateflow.format.records import OperatorState, Record, Shard, decode, encode
+from stateflow.format.records import Record, decode, encode
 from stateflow.observe.status import _last_checkpoint_at
 from stateflow.observe.timelines import spans
 from stateflow.storage.memory import MemoryStore
@@ -23,6 +23,7 @@ from stateflow_ui import details, documents, metrics
 from stateflow_ui.catalog import Catalog
 from stateflow_ui.reading_store import ReadingStore
 from stateflow_ui.stale_after import StaleAfter
+from tests.jobs.operators import one_shard
 from tests.jobs.records import Made
 from tests.ui.catalogs import NOW, Clock, catalog_of, fill, heads, look, open_job, root_at, store
 
@@ -198,8 +199,7 @@ def test_lines_of_a_segment_that_no_chart_can_draw_are_damaged_lines(store: Memo
 
 
 def test_key_groups_of_many_wide_shards_are_summed_at_once() -> None:
-    shards = tuple(Shard(0, 32_767, "memory") for _ in range(20_000))
-    state = OperatorState(key=(), max_parallelism=32_768, assignment=((0, 32_767),), shards=(shards,))
+    state = one_shard(groups=32_768, times=20_000)
     with within(10):
         assert details.key_groups(state) == [0] * 32_768
 

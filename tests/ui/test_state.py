@@ -11,7 +11,6 @@ import msgspec
 import pytest
 import xxhash
 
-from stateflow.config.options import load
 from stateflow.format.records import FileRef, Owner
 from stateflow.jobs.erasure import plan_erase
 from stateflow.jobs.job import Job
@@ -23,6 +22,7 @@ from stateflow.storage.memory import MemoryStore
 from stateflow_ui import reading_budget, state_reader
 from stateflow_ui.catalog import Catalog
 from tests.airflow.tasks import files_of
+from tests.jobs.builder import options_of
 from tests.reading.grown import TOTAL, GrownJob, full
 from tests.ui.airflow_app import AirflowApp, airflow_app
 
@@ -132,9 +132,7 @@ def test_a_key_s_history_is_what_a_query_finds_at_every_checkpoint(airflow_app: 
 
 
 def test_differences_are_those_of_the_command(airflow_app: AirflowApp, tmp_path: Path) -> None:
-    options = load(
-        code={"checkpoint_dir": str(airflow_app.root), "cache_dir": str(tmp_path)}, env={}, folder=tmp_path
-    )
+    options = options_of(airflow_app.root, tmp_path)
     job = Job(str(airflow_app.root), "orders")
     for before in range(2, 10):
         for after in (2, 4, 6, 9):
@@ -331,10 +329,8 @@ def test_an_answer_does_not_outlive_the_head_nor_an_erased_key(
     newest = put(job, u1=ERASED)
     until(lambda: get(airflow_app, key)["versions"][-1]["value"] == ERASED)
     assert str(ERASED) in str(get(airflow_app, f"{address}/differences?before={first}&after={newest}"))
-    options = {"checkpoint_dir": str(airflow_app.root), "cache_dir": str(tmp_path)}
-    plan_erase(Job(str(airflow_app.root), "erased"), "1", load(code=options, env={}, folder=tmp_path)).apply(
-        Owner("me")
-    )
+    options = options_of(airflow_app.root, tmp_path)
+    plan_erase(Job(str(airflow_app.root), "erased"), "1", options).apply(Owner("me"))
     until(lambda: str(ERASED) not in str(get(airflow_app, key)["versions"]))
     assert airflow_app.admin.get(f"{address}/differences?before={first}&after={newest}").status_code == 404
 

@@ -15,7 +15,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 import stateflow as sf
-from stateflow.config.options import load
 from stateflow.errors import DisagreementError, IncompatibleError, NotFoundError
 from stateflow.jobs.job import Job
 from stateflow.spark.internals.delta_log import DeltaLog
@@ -86,9 +85,7 @@ def unpublish(unity: UnityServer, table: str) -> Path:
 def test_each_batch_is_committed_once_through_crashes_and_commits_that_are_not_in_the_log_yet(
     spark: SparkSession, bench: Workbench, unity: UnityServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folders = {f"{name}_dir": str(bench.folder / name) for name in ("cache", "scratch")}
-    code = {"checkpoint_dir": str(bench.folder / "root"), "local_fsync": False, **folders}
-    options = load(code=code, env={}, folder=bench.folder)
+    options = bench.options()
     job = Job(str(bench.folder / "root"), "orders")
     named, kept = {"catalog": unity.catalog.name}, {"retained_checkpoints": 20}
 

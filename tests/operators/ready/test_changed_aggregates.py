@@ -10,8 +10,8 @@ import pytest
 import stateflow as sf
 from stateflow.compatibility.states import resolve_states
 from stateflow.errors import IncompatibleError
-from stateflow.format.records import OperatorState
 from stateflow.pipelines.graph import KeyedNode
+from tests.jobs.operators import operator_of
 from tests.operators.ready.driving import END, Driven
 
 ROWS = "user long, amount double, name string, ts timestamp"
@@ -53,14 +53,7 @@ def driven_over_a_change(before: KeyedNode, after: KeyedNode, first: pa.Table) -
     states, next_id = resolve_states(before, None)
     driven = Driven(declared_of(before))
     driven.batch(first, None)
-    record = OperatorState(
-        key=declared_of(before).key,
-        max_parallelism=16,
-        assignment=((0, 15),),
-        shards=(),
-        states=states,
-        next_state_id=next_id,
-    )
+    record = operator_of(key=declared_of(before).key, groups=16, states=states, next_state_id=next_id)
     driven.evolve(declared_of(after), resolve_states(after, record, 7)[0])
     return driven
 
@@ -93,13 +86,6 @@ def test_the_windows_that_are_open_take_an_added_aggregate_on() -> None:
 
 def test_an_aggregate_whose_values_change_their_type_is_refused() -> None:
     states, next_id = resolve_states(node_of("user long, x double", x=sf.max("amount")), None)
-    record = OperatorState(
-        key=(("user", "int"),),
-        max_parallelism=16,
-        assignment=((0, 15),),
-        shards=(),
-        states=states,
-        next_state_id=next_id,
-    )
+    record = operator_of(groups=16, states=states, next_state_id=next_id)
     with pytest.raises(IncompatibleError, match="x"):
         resolve_states(node_of("user long, x string", x=sf.max("name")), record, 7)

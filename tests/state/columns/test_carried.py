@@ -13,11 +13,12 @@ import pytest
 import stateflow as sf
 from stateflow.errors import UsageError
 from stateflow.format.keygroups import key_group
-from stateflow.format.records import OperatorState, Shard
+from stateflow.format.records import Shard
 from stateflow.jobs.erasure import _Keep
 from stateflow.spark.state_tables.load import SortedEntries
 from stateflow.state.backends.memory import memory_backend
 from stateflow.state.columns.state import ColumnState
+from tests.jobs.operators import operator_of
 from tests.jobs.queried import QueriedJob
 
 GROUPS = 128
@@ -33,7 +34,7 @@ SCHEMAS = {
         1,
     )
 }
-OPERATOR = OperatorState((("user", "int"),), GROUPS, ((0, GROUPS - 1),), (), SCHEMAS)
+OPERATOR = operator_of(groups=GROUPS, states=SCHEMAS)
 USERS = range(40)
 TIMES = {user: 1_000 - user for user in USERS}
 

@@ -14,13 +14,15 @@ import stateflow as sf
 from stateflow.compatibility.flows import compare
 from stateflow.compatibility.states import resolve_states
 from stateflow.format.encoding import state_range
-from stateflow.format.records import OperatorState, Owner, Record, Shard
+from stateflow.format.records import OperatorState, Shard
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.pipeline import Pipeline
 from stateflow.state.backends.memory import memory_backend
 from stateflow.state.columns.state import ColumnState
 from stateflow.state.tabular import StateTable, tables_of
 from stateflow.state.values.evolution.versions import stored_reader
+from tests.jobs.log import record
+from tests.jobs.operators import operator_of
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
@@ -49,22 +51,16 @@ class Job:
         self.operator: OperatorState | None = None
 
     def check(self, columns: dict[str, Any]) -> Any:
-        record = None
+        found = None
         if self.operator is not None:
-            record = Record(
-                kind="checkpoint", job="j", slot=self.slot, epoch=1, writer="w", owner=Owner(run="r"),
-                operators={"op": self.operator},
-            )  # fmt: skip
-        return compare(columnar(columns), "job", record)
+            found = record(self.slot, operators={"op": self.operator})
+        return compare(columnar(columns), "job", found)
 
     def release(self, columns: dict[str, Any]) -> ColumnState:
         self.slot += 1
         [node] = columnar(columns).operators
         states, next_id = resolve_states(node, self.operator, self.slot)
-        self.operator = OperatorState(
-            key=(("user", "int"),), max_parallelism=128, assignment=((0, 127),), shards=(), states=states,
-            next_state_id=next_id,
-        )  # fmt: skip
+        self.operator = operator_of(states=states, next_state_id=next_id)
         state = ColumnState((("user", "int"),), states["columns"], 128, "operator 'op'")
         state.attach(self.on, range(128))
         return state

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from stateflow.format.instants import micros_since_epoch
 from stateflow.format.keygroups import key_group
-from stateflow.format.records import OperatorState, Shard
+from stateflow.format.records import Shard
 from stateflow.format.scalars import BY_NAME, KEY_TYPES
 from stateflow.state.backends.base import Backend
 from stateflow.state.columns.layout import ColumnLayout
@@ -26,6 +26,7 @@ from stateflow.state.columns.state import ColumnState
 from stateflow.state.keys.arrow_types import ARROW, INSTANT
 from stateflow.state.tabular import tables_of
 from tests.in_memory import IN_MEMORY
+from tests.jobs.operators import operator_of
 from tests.state.conftest import BACKENDS, Shelf
 
 GROUPS = 16
@@ -270,9 +271,7 @@ class _Run:
     def table(self) -> None:
         """What exports, savepoints of tables and imports make of the entries."""
         case = self.case
-        operator = OperatorState(
-            tuple(case.key), GROUPS, ((0, GROUPS - 1),), ((self.shard,),), {"s": case.schema}
-        )
+        operator = operator_of([self.shard], key=case.key, groups=GROUPS, states={"s": case.schema})
         table = tables_of(operator)["s"]
         stored = [
             entry for begin, end in table.ranges(0, GROUPS - 1) for entry in self.backend.scan(begin, end)
