@@ -141,7 +141,7 @@ def combinations() -> list[tuple[str, tuple[int, int], tuple[str, str]]]:
 
 @dataclass
 class Base:
-    """A job that was stopped at some batch, with the rest of its input waiting, and one that took all of it."""
+    """A job that was stopped at some batch, with the rest of its input waiting, and what one puts out that takes all of it."""
 
     story: Story
     expected: list[tuple[str, int, str]]
@@ -151,17 +151,27 @@ class Base:
 def base_of(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int, str], Base]:
     by_value([pipelines, sys.modules[__name__]])
 
+    def fed(name: str) -> Story:
+        folder = tmp_path_factory.mktemp(name)
+        story = Story(Workbench(spark, folder), folder.name)
+        story.feed(range(BATCHES))
+        return story
+
+    @functools.cache
+    def expected() -> list[tuple[str, int, str]]:
+        """The same for every job: neither its parallelism nor its backend shows in its output."""
+        story = fed("twin")
+        story.run(story.pipeline("twin"), parallelism=2)
+        return story.output("twin")
+
     @functools.cache
     def made(parallelism: int, backend: str) -> Base:
-        folder = tmp_path_factory.mktemp(f"base-{parallelism}-{backend}")
-        story = Story(Workbench(spark, folder), folder.name)
+        story = fed(f"base-{parallelism}-{backend}")
         # Enough slots for lists to be out of order, and two batches or more are left: what one adds to a list shows in the next.
         cut = random.Random(f"{parallelism} {backend}").randrange(3, BATCHES - 1)
-        story.feed(range(BATCHES))
         # Stopped, not drained: what is drained fires its due timers before the next rows are there.
         story.run(story.pipeline("first"), backend=backend, parallelism=parallelism, stop_after=cut)
-        story.run(story.pipeline("twin"), backend=backend, parallelism=2)
-        return Base(story, story.output("twin"))
+        return Base(story, expected())
 
     return made
 
