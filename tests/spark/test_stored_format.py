@@ -10,6 +10,7 @@ import json
 import sys
 import tarfile
 from collections import Counter
+from functools import cached_property
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -39,7 +40,7 @@ def module(name: str) -> ModuleType:
 
 
 class Place:
-    """The files of one backend, copied to where a test may change them."""
+    """The files of one backend, copied to where tests may change them: a run of the job, and forks with outputs of their own."""
 
     def __init__(self, spark: SparkSession, folder: Path, backend: str) -> None:
         with tarfile.open(FIXTURE / f"{backend}.tar.gz") as archive:
@@ -50,6 +51,8 @@ class Place:
         self.pipeline, self.made = module("pipeline"), module("make")
         by_value([self.pipeline])
         self.expected: dict[str, list[str]] = json.loads((folder / "expected.json").read_text())
+        self.before = self.contents()
+        self.made.append(spark, self.parameters()["input"], self.made.LAST)
 
     def job(self, name: str = "stored") -> Job:
         return Job(str(self.folder / "root"), name)
@@ -64,9 +67,7 @@ class Place:
         found: dict[str, list[str]] = self.made.contents(self.spark, str(self.folder / output))
         return found
 
-    def append_last(self) -> None:
-        self.made.append(self.spark, self.parameters()["input"], self.made.LAST)
-
+    @cached_property
     def texts_of_last_batch(self) -> set[str]:
         """What `everything` puts out for the last batch, computed from the rows alone: without Spark and without a stored byte."""
         harness: Any = sf.testing.KeyedHarness(
@@ -77,9 +78,11 @@ class Place:
         return {text for text in out if text.startswith("(")}
 
 
-@pytest.fixture(params=["rocksdb", "memory"])
-def place(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Place:
-    return Place(spark, tmp_path, request.param)
+@pytest.fixture(scope="module", params=["rocksdb", "memory"])
+def place(
+    request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> Place:
+    return Place(spark, tmp_path_factory.mktemp(request.param), request.param)
 
 
 def texts(contents: dict[str, list[str]]) -> set[str]:
@@ -87,12 +90,11 @@ def texts(contents: dict[str, list[str]]) -> set[str]:
 
 
 def test_a_run_goes_on(place: Place) -> None:
-    place.append_last()
     job = place.job()
     job.run(place.pipeline.after, place.parameters(), options=place.options())
     contents = place.contents()
     assert contents == place.expected
-    assert place.texts_of_last_batch() <= texts(contents)
+    assert place.texts_of_last_batch <= texts(contents)
     head = job.log().head
     assert head is not None
     states = head.operators["changing"].states
@@ -106,8 +108,6 @@ def test_a_run_goes_on(place: Place) -> None:
 
 @pytest.mark.parametrize("kind", ["native", "canonical"])
 def test_a_savepoint_is_restored(place: Place, kind: str) -> None:
-    before = place.contents()
-    place.append_last()
     fork, parameters = place.job(f"fork-{kind}"), place.parameters(f"output-{kind}")
     plan = fork.restore(
         str(place.folder / f"savepoint-{kind}"), place.pipeline.after, parameters, options=place.options()
@@ -117,10 +117,10 @@ def test_a_savepoint_is_restored(place: Place, kind: str) -> None:
     fork.run(place.pipeline.after, parameters, options=place.options())
     contents = place.contents(f"output-{kind}")
     for name in ("everything", "sums", "changing", "hourly", "counted"):
-        assert Counter(contents[name]) == Counter(place.expected[name]) - Counter(before[name]), name
+        assert Counter(contents[name]) == Counter(place.expected[name]) - Counter(place.before[name]), name
     for name in ("carts", "prompt"):
-        assert set(contents[name]) == set(place.expected[name]) - set(before[name]), name
-    assert place.texts_of_last_batch() <= texts(contents)
+        assert set(contents[name]) == set(place.expected[name]) - set(place.before[name]), name
+    assert place.texts_of_last_batch <= texts(contents)
     head = fork.log().head
     assert head is not None
     elements = head.operators["everything"].operator_states["seen"].parts
