@@ -6,7 +6,8 @@ import os
 
 import pytest
 
+LONG = bool(os.environ.get("STATEFLOW_LONG"))
 BEFORE_A_RELEASE = pytest.mark.skipif(
-    not os.environ.get("STATEFLOW_LONG"),
+    not LONG,
     reason="before a release, by STATEFLOW_LONG=1: it tries a tool of this project, or more of what a shorter test tries",
 )

@@ -14,8 +14,7 @@ from stateflow.pipelines.held_back import comes_when_reached
 from stateflow.pipelines.processes.operator_spec import MAIN
 from stateflow.pipelines.ready.operators import ReadyOperator
 from stateflow.pipelines.rows.row_type import RowType
-from tests.operators.joins.driving import DrivenJoin
-from tests.operators.ready.driving import END
+from tests.operators.ready.driving import END, Driven
 
 SECOND = 1_000_000
 
@@ -26,10 +25,10 @@ class Chained:
     def __init__(self, flow: Flow, chance: random.Random) -> None:
         self.flow = flow
         self._chance = chance
-        self.operators: dict[str, DrivenJoin] = {}
+        self.operators: dict[str, Driven] = {}
         for node in flow.operators:
             assert isinstance(node.columnar, ReadyOperator)
-            self.operators[node.uid] = DrivenJoin(
+            self.operators[node.uid] = Driven(
                 node.columnar,
                 chance.randrange(1, 3),
                 waited=comes_when_reached(node),

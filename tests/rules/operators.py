@@ -5,15 +5,12 @@ from __future__ import annotations
 from tests.rules.removal import Rule, rule
 
 _READY, _JOINS = "operators/ready/", "operators/joins/"
-_ONE_BATCH = "operators/ready/test_windows_as_one_batch.py"
-_WINDOWS = f"{_ONE_BATCH}::test_windows_hold_the_rows_that_came_before_they_closed"
+_WINDOWS = "operators/test_windows_model.py"
 _PAIRS = "operators/joins/test_interval_join.py::test_what_comes_out_is_what_an_sql_engine_gives_for_the_whole_input"
 _VERSIONS = (
     "operators/joins/test_versions.py::test_a_row_gets_the_version_of_its_time_however_the_input_is_cut"
 )
 _CONDITIONS = "operators/joins/test_conditions_of_joins.py"
-_PARTLY = "operators/ready/test_partly_late.py"
-_SESSIONS = f"{_ONE_BATCH}::test_sessions_are_those_of_all_rows_together"
 
 RULES: tuple[Rule, ...] = (
     # Time
@@ -29,21 +26,21 @@ RULES: tuple[Rule, ...] = (
         f"{_READY}windows/late_rows.py",
         "            rows, times = rows.filter(pa.array(on_time)), times[on_time]\n",
         "",
-        f"{_WINDOWS}[0-tumbling-final]",
+        _WINDOWS,
     ),
     rule(
         "a row without a time goes into no window",
         f"{_READY}windows/windowed.py",
         "taken = valid & (newest_end",
         "taken = (newest_end",
-        f"{_ONE_BATCH}::test_a_row_without_a_time_is_in_no_window",
+        _WINDOWS,
     ),
     rule(
         "a row that is late for some of its windows goes into the others only",
         f"{_READY}windows/windowed.py",
         "_open(assigned(self._window, times), closed)",
         "assigned(self._window, times)",
-        f"{_WINDOWS}[0-hopping-changes]",
+        _WINDOWS,
     ),
     # Windows
     rule(
@@ -51,63 +48,63 @@ RULES: tuple[Rule, ...] = (
         f"{_READY}windows/windowed.py",
         "        windows.delete_due(ended)\n",
         "",
-        f"{_WINDOWS}[0-tumbling-final]",
+        _WINDOWS,
     ),
     rule(
         "a window that is out takes a change on with all that it had",
         f"{_READY}windows/windowed.py",
         '        merged = self._accumulator.merge(states["emitted"].get(keys, at=at), merged, keys)\n',
         "",
-        f"{_WINDOWS}[0-shifted-on_time]",
+        _WINDOWS,
     ),
     rule(
         "windows that overlap close before the rows of the batch come",
         f"{_READY}windows/sliced.py",
         "        yield from self._close(states, ctx)\n        times, valid",
         "        times, valid",
-        f"{_WINDOWS}[0-hopping-final]",
+        _WINDOWS,
     ),
     rule(
         "a piece of time is kept as long as an open window has it",
         f"{_READY}windows/sliced.py",
         "panes.delete_due(self._panes.done(closed))",
         "panes.delete_due(closed)",
-        f"{_WINDOWS}[0-hopping-final]",
+        _WINDOWS,
     ),
     rule(
         "a session closes before the rows of the batch come",
         f"{_READY}windows/sessions.py",
         "        yield from self._close(states, ctx)\n        times, valid",
         "        times, valid",
-        f"{_ONE_BATCH}::test_a_late_row_does_not_open_a_session_again_whose_end_has_come",
+        _WINDOWS,
     ),
     rule(
         "two sessions that become one have the rows of both",
         f"{_READY}windows/sessions.py",
         "        partials = self._accumulator.combine(partials, stored, into, owners)\n",
         "",
-        f"{_SESSIONS}[0]",
+        _WINDOWS,
     ),
     rule(
         "a session that has become part of another one is gone",
         f"{_READY}windows/sessions.py",
         "        if gone.true_count:\n",
         "        if False:\n",
-        f"{_SESSIONS}[0]",
+        _WINDOWS,
     ),
     rule(
         "a session that has grown ends later",
         f"{_READY}windows/session_ends.py",
         "over = pa.array(ends <= closed)",
         "over = pa.array(ends <= ends)",
-        f"{_ONE_BATCH}::test_a_session_that_has_grown_ends_behind_its_last_row",
+        _WINDOWS,
     ),
     rule(
         "what is left of a window of a count waits for the rows that fill it",
         f"{_READY}windows/counted.py",
         "        state.put(owners.filter(still), windows.filter(still), at=FOREVER)\n",
         "",
-        "operators/ready/test_count_windows_and_code.py",
+        _WINDOWS,
     ),
     # Groups and aggregates
     rule(
@@ -115,7 +112,7 @@ RULES: tuple[Rule, ...] = (
         f"{_READY}aggregates/inputs.py",
         "mask = valid if mask is None else mask & valid",
         "pass",
-        "operators/ready/test_aggregates_against_duckdb.py::test_aggregates_are_those_of_all_rows[0-running]",
+        _WINDOWS,
     ),
     rule(
         "a value that a key has had is counted once",
@@ -164,7 +161,7 @@ RULES: tuple[Rule, ...] = (
         "operators/combined.py",
         "return int(pc.sum(rows.column(ROWS)).as_py() or 0) if is_combined(rows) else int(rows.num_rows)",
         "return int(rows.num_rows)",
-        "operators/ready/test_combined_rows.py::test_combined_rows_give_what_single_rows_give[tumbling-0]",
+        _WINDOWS,
     ),
     # Joins
     rule(
@@ -367,21 +364,21 @@ RULES: tuple[Rule, ...] = (
         f"{_READY}windows/late_rows.py",
         "                on_time = on_time & ~partly\n",
         "                pass\n",
-        f"{_PARTLY}::test_strict_windows_are_those_of_all_rows_that_were_not_late",
+        _WINDOWS,
     ),
     rule(
         "a row that misses a part of its windows is counted",
         f"{_READY}windows/late_rows.py",
         "                self.count_partly(rows.filter(pa.array(on_time & partly)), ctx)\n",
         "                pass\n",
-        f"{_PARTLY}::test_strict_windows_are_those_of_all_rows_that_were_not_late",
+        _WINDOWS,
     ),
     rule(
         "a strict session takes no row before it whose own session may be out",
         f"{_READY}windows/sessions.py",
         "        if self._late.strict and bool(partly.any()):\n",
         "        if False:\n",
-        f"{_PARTLY}::test_strict_sessions_are_those_of_all_rows_that_were_not_late",
+        _WINDOWS,
     ),
     rule(
         "a strict window join takes no row that misses one of its windows",

@@ -18,8 +18,9 @@ from stateflow.pipelines.ready.operators import KeyedRows
 from stateflow.pipelines.ready.windows import Session, Sliding
 from stateflow.pipelines.rows.row_type import row_type
 from stateflow.testing import ColumnarHarness
-from tests.operators.joins.driving import SECOND, DrivenJoin, is_late, run
+from tests.operators.joins.driving import is_late, run
 from tests.operators.joins.test_window_join import GAP, by_sql, in_sessions, in_windows, out_of
+from tests.operators.ready.driving import SECOND, Driven
 
 INSTANT = pa.timestamp("us", "UTC")
 LEFT = pa.schema(
@@ -180,7 +181,7 @@ def test_a_latest_join_with_a_condition_asks_it_of_the_newest_version(where: str
     newest = [max((row for row in right if row["k"] == key), key=lambda row: row["m"]) for key in ("x", "y")]
     by_number = KeyedRows("op", row_type(RIGHT_ROWS), ("k",), ("m",))
     declared = latest_join(LEFTS, by_number, OUT, order="ts", ttl=None, how=how, where=where)
-    driven = DrivenJoin(declared, 2)
+    driven = Driven(declared, 2)
     for begin in range(0, 60, 20):
         driven.both(table([], LEFT), table(right[begin : begin + 20], RIGHT), None)
         driven.rescale(chance.randrange(1, 4))
@@ -197,7 +198,7 @@ def test_a_row_waits_on_although_a_row_within_the_bounds_does_not_fulfil_the_con
         LEFTS, RIGHTS, OUT, times=("ts", "ts"), within=("0 seconds", "10 seconds"), how="left",
         where="left_b < right_b",
     )  # fmt: skip
-    driven = DrivenJoin(declared)
+    driven = Driven(declared)
     mine = {"k": "x", "n": 1, "b": 2, "t": "", "ts": SECOND}
     assert driven.both(table([mine], LEFT), table([], RIGHT), None) == []
     unfit = [{"k": "x", "m": m, "b": b, "ts": 2 * SECOND} for m, b in ((1, 1.0), (2, 2.0), (3, None))]

@@ -13,7 +13,7 @@ import stateflow as sf
 from stateflow.pipelines.ready.joins import JoinOperator, asof_join, interval_join, latest_join
 from stateflow.pipelines.ready.operators import KeyedRows
 from stateflow.pipelines.rows.row_type import row_type
-from tests.operators.joins.driving import SECOND, DrivenJoin
+from tests.operators.ready.driving import SECOND, Driven
 
 INSTANT = pa.timestamp("us", "UTC")
 TIMES = ("ts", "ts")
@@ -56,7 +56,7 @@ def test_rows_that_earlier_code_kept_have_what_aliases_and_defaults_say(
     join: str, label: Any, known: str
 ) -> None:
     left, level = rows_of(), (str, "new")
-    driven = DrivenJoin(JOINS[join](left, rows_of(tag=str | None)))
+    driven = Driven(JOINS[join](left, rows_of(tag=str | None)))
     nothing = pa.table({"key": pa.array([], pa.int64()), "ts": pa.array([], INSTANT)})
     kept = pa.table({"key": [1], "ts": pa.array([5 * SECOND], INSTANT), "tag": ["red"]})
     assert driven.both(nothing, kept, None) == []

@@ -17,7 +17,8 @@ from stateflow.operators.joins.waiting_rows import WaitingRows
 from stateflow.pipelines.ready.joins import HOWS, IntervalJoin, interval_join
 from stateflow.pipelines.ready.operators import KeyedRows
 from stateflow.pipelines.rows.row_type import row_type
-from tests.operators.joins.driving import END, SECOND, DrivenJoin, is_late, run
+from tests.operators.joins.driving import is_late, run
+from tests.operators.ready.driving import END, SECOND, Driven
 
 INSTANT = pa.timestamp("us", "UTC")
 LEFT = pa.schema(
@@ -138,7 +139,7 @@ def seen(*seconds: float) -> pa.Table:
 
 
 def test_a_row_leaves_with_the_watermark_after_which_no_partner_can_come_and_not_later() -> None:
-    driven = DrivenJoin(declared("full", -10 * SECOND, 0))
+    driven = Driven(declared("full", -10 * SECOND, 0))
     driven.both(at(100, 120), seen(95, 130), None)
     assert [(row["note"], row["page"]) for row in driven.rows] == [("100", "95")]
     assert driven.both(at(), seen(), 120 * SECOND - 1) == []
@@ -150,7 +151,7 @@ def test_a_row_leaves_with_the_watermark_after_which_no_partner_can_come_and_not
 
 
 def test_a_row_that_comes_after_a_later_one_of_its_block_still_leaves_first() -> None:
-    driven = DrivenJoin(declared("left", -600 * SECOND, 0))
+    driven = Driven(declared("left", -600 * SECOND, 0))
     driven.both(at(130), seen(), None)
     driven.both(at(120), seen(), 100 * SECOND)
     assert [row["note"] for row in driven.both(at(), seen(), 120 * SECOND)] == ["120"]
@@ -169,7 +170,7 @@ def joined(left: Any, right: Any) -> Shown:
 
 
 def test_an_error_of_the_function_names_the_join_and_the_key() -> None:
-    driven = DrivenJoin(declared("inner", 0, 0, joined))
+    driven = Driven(declared("inner", 0, 0, joined))
     with pytest.raises(
         UserCodeError, match=r"join 'paid' failed on key \('a', 1\): ValueError: no such page"
     ):
@@ -180,7 +181,7 @@ def test_an_error_of_the_function_names_the_join_and_the_key() -> None:
 def test_a_block_of_rows_that_nobody_asks_for_any_more_is_deleted_unread(
     how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    driven = DrivenJoin(declared(how, -10 * SECOND, 0))
+    driven = Driven(declared(how, -10 * SECOND, 0))
     driven.both(at(121, 127), seen(125), None)
     monkeypatch.setattr(WaitingRows, "read", lambda *arguments: pytest.fail("read"))
     assert driven.both(at(), seen(), 140 * SECOND) == []
@@ -188,7 +189,7 @@ def test_a_block_of_rows_that_nobody_asks_for_any_more_is_deleted_unread(
 
 
 def test_a_row_of_a_semi_join_leaves_with_the_batch_that_brings_its_partner() -> None:
-    driven = DrivenJoin(declared("semi", -10 * SECOND, 0))
+    driven = Driven(declared("semi", -10 * SECOND, 0))
     driven.both(at(100), seen(), None)
     assert [row["note"] for row in driven.both(at(), seen(95), None)] == ["100"]
     assert driven.entries() == 3, "the block of the right row, when it is due, and when the left one was"
@@ -196,7 +197,7 @@ def test_a_row_of_a_semi_join_leaves_with_the_batch_that_brings_its_partner() ->
 
 
 def test_a_row_of_an_inner_join_waits_until_no_partner_can_come() -> None:
-    driven = DrivenJoin(declared("inner", -10 * SECOND, 0))
+    driven = Driven(declared("inner", -10 * SECOND, 0))
     driven.both(at(121), seen(125, 129), None)
     driven.both(at(), seen(), 134 * SECOND)
     assert [(row["note"], row["page"]) for row in driven.both(at(135), seen(), 134 * SECOND)] == [("135", "125"), ("135", "129")]  # fmt: skip
@@ -222,7 +223,7 @@ def test_two_rows_within_the_bounds_meet_whichever_came_first_and_however_far_th
     rights = [{"name": f"{one}/{other}", "place": 1, "ts": other * SECOND} for one, other in instants]
     nobody = LEFT.empty_table(), RIGHT.empty_table()
     for watermark in (None, 0, 3, 4, 5, 6, 9):
-        driven = DrivenJoin(declared("full", least, most))
+        driven = Driven(declared("full", least, most))
         mark = None if watermark is None else watermark * SECOND
         sides = [pa.Table.from_pylist(lefts, LEFT), pa.Table.from_pylist(rights, RIGHT)]
         if left_first:

@@ -15,7 +15,8 @@ import pytest
 from stateflow.pipelines.ready.joins import AsofJoin, asof_join, latest_join
 from stateflow.pipelines.ready.operators import KeyedRows
 from stateflow.pipelines.rows.row_type import row_type
-from tests.operators.joins.driving import SECOND, DrivenJoin, is_late, run
+from tests.operators.joins.driving import is_late, run
+from tests.operators.ready.driving import SECOND, Driven
 
 INSTANT = pa.timestamp("us", "UTC")
 LEFT = pa.schema([("sku", pa.string()), ("amount", pa.int64()), ("ts", INSTANT)])
@@ -116,7 +117,7 @@ def table(schema: Any, *rows: tuple[Any, ...]) -> pa.Table:
 
 
 def test_a_row_waits_until_its_version_is_certain_unless_it_is_told_not_to() -> None:
-    waiting, hasty = DrivenJoin(asof()), DrivenJoin(asof(wait=False))
+    waiting, hasty = Driven(asof()), Driven(asof(wait=False))
     batches = [
         (table(LEFT, ("a", 1, 10)), table(RIGHT, ("a", None, "early", 5)), None),
         (table(LEFT), table(RIGHT, ("a", None, "in time", 9)), 8 * SECOND),
@@ -148,13 +149,13 @@ def test_of_versions_of_one_time_the_last_by_order_counts_however_they_are_cut(
     assert notes(driven.rows) == [(1, note)]
 
 
-def stored(driven: DrivenJoin) -> list[bytes]:
+def stored(driven: Driven) -> list[bytes]:
     return [value for _, backend, _ in driven._shards for _, value in backend.scan(b"", b"\xff" * 8)]
 
 
 @pytest.mark.parametrize("keep", [None, 100 * SECOND])
 def test_a_version_leaves_when_the_watermark_reaches_the_next_one(keep: int | None) -> None:
-    many, one, nothing = DrivenJoin(asof(keep=keep)), DrivenJoin(asof(keep=keep)), table(LEFT)
+    many, one, nothing = Driven(asof(keep=keep)), Driven(asof(keep=keep)), table(LEFT)
     many.both(nothing, table(RIGHT, ("a", None, "x", 1), ("a", None, "x", 5), ("a", None, "x", 9)), None)
     one.both(nothing, table(RIGHT, ("a", None, "x", 9)), None)
     many.both(nothing, table(RIGHT), 5 * SECOND)
@@ -171,7 +172,7 @@ def notes(rows: list[dict[str, Any]]) -> list[Any]:
 @pytest.mark.parametrize("order", ["ts", ""])
 def test_a_row_gets_the_version_that_is_known_when_it_comes(order: str) -> None:
     out = "sku string, amount bigint, note string"
-    driven = DrivenJoin(latest_join(ORDERS, PRICES, out, order=order, ttl=None, how="left"))
+    driven = Driven(latest_join(ORDERS, PRICES, out, order=order, ttl=None, how="left"))
     assert notes(driven.both(table(LEFT, ("a", 1, 9), (None, 2, 9)), table(RIGHT), None)) == [
         (2, None),
         (1, None),
@@ -192,7 +193,7 @@ def test_a_row_gets_the_version_that_is_known_when_it_comes(order: str) -> None:
 def test_the_newest_is_the_last_by_order_whenever_it_came(time: str) -> None:
     prices = replace(PRICES, order_by=("price",))
     out = "sku string, amount bigint, note string"
-    driven = DrivenJoin(latest_join(ORDERS, prices, out, order=time, ttl=None, how="left"))
+    driven = Driven(latest_join(ORDERS, prices, out, order=time, ttl=None, how="left"))
     second, first = Decimal("2.00"), Decimal("1.00")
     driven.both(table(LEFT), table(RIGHT, ("a", second, "second", 5), ("b", first, "of b", 5)), None)
     driven.rescale(3)
@@ -209,6 +210,6 @@ def test_the_newest_is_the_last_by_order_whenever_it_came(time: str) -> None:
 
 def test_an_inner_join_leaves_rows_without_a_version_out() -> None:
     out = "sku string, amount bigint, note string"
-    driven = DrivenJoin(latest_join(ORDERS, PRICES, out, order="", ttl=None, how="inner"))
+    driven = Driven(latest_join(ORDERS, PRICES, out, order="", ttl=None, how="inner"))
     rows = table(LEFT, ("a", 1, 9), ("b", 2, 9), (None, 3, 9))
     assert notes(driven.both(rows, table(RIGHT, ("b", None, "y", 5)), None)) == [(2, "y")]

@@ -14,7 +14,8 @@ from stateflow.pipelines.ready.joins import HOWS, WindowJoin, window_join
 from stateflow.pipelines.ready.operators import KeyedRows
 from stateflow.pipelines.ready.windows import Session, Sliding, Window
 from stateflow.pipelines.rows.row_type import row_type
-from tests.operators.joins.driving import SECOND, DrivenJoin, run
+from tests.operators.joins.driving import run
+from tests.operators.ready.driving import SECOND, Driven
 
 INSTANT = pa.timestamp("us", "UTC")
 LEFT = pa.schema([("k", pa.string()), ("a", pa.int64()), ("ts", INSTANT)])
@@ -73,7 +74,7 @@ def by_sql(
         return sorted(repr(list(row)) for row in found.fetchall())
 
 
-def out_of(driven: DrivenJoin) -> list[str]:
+def out_of(driven: Driven) -> list[str]:
     return sorted(plain(row.values()) for row in driven.rows)
 
 
@@ -108,7 +109,7 @@ def plain(row: Any) -> str:
 
 
 def test_a_pair_comes_out_when_the_watermark_has_closed_its_window() -> None:
-    driven = DrivenJoin(declared("inner", Sliding(10 * SECOND, 10 * SECOND), 5 * SECOND))
+    driven = Driven(declared("inner", Sliding(10 * SECOND, 10 * SECOND), 5 * SECOND))
     left = pa.Table.from_pylist([{"k": "x", "a": 1, "ts": 3 * SECOND}], LEFT)
     right = pa.Table.from_pylist([{"k": "x", "b": "b", "ts": 9 * SECOND}], RIGHT)
     assert driven.both(left, RIGHT.empty_table(), None) == []
@@ -244,7 +245,7 @@ def test_no_row_of_a_session_join_gets_lost_when_rows_are_late(seed: int) -> Non
 
 
 def test_a_row_between_two_sessions_makes_one_of_them() -> None:
-    driven = DrivenJoin(declared("inner", Session(GAP), 0))
+    driven = Driven(declared("inner", Session(GAP), 0))
     nobody = RIGHT.empty_table()
     two = pa.Table.from_pylist([{"k": "x", "a": 1, "ts": 0}, {"k": "x", "a": 2, "ts": 5 * SECOND}], LEFT)
     between = pa.Table.from_pylist([{"k": "x", "b": "b", "ts": 3 * SECOND}], RIGHT)
@@ -256,7 +257,7 @@ def test_a_row_between_two_sessions_makes_one_of_them() -> None:
 
 
 def test_a_row_is_late_from_the_very_watermark_that_closes_its_session() -> None:
-    driven = DrivenJoin(declared("left", Session(GAP), 2 * SECOND))
+    driven = Driven(declared("left", Session(GAP), 2 * SECOND))
     rows = [{"k": "x", "a": 1, "ts": 5 * SECOND}, {"k": "y", "a": 2, "ts": 5 * SECOND + 1}]
     # Each row without a key is a session of its own, and comes out at once.
     rows += [{"k": None, "a": 3, "ts": 5 * SECOND}, {"k": None, "a": 4, "ts": 5 * SECOND + 1}]

@@ -14,19 +14,24 @@ import numpy as np
 import pyarrow as pa
 from pyspark import cloudpickle
 
+from stateflow.compatibility.states import fixed_options, resolve_states
 from stateflow.format.keygroups import key_group
-from stateflow.format.records import Shard, StateSchema
+from stateflow.format.records import FileRef, Shard, StateSchema
 from stateflow.operators.arrow_types import arrow_schema_of
 from stateflow.operators.columnar import ColumnarEngine, ColumnarSpec
 from stateflow.operators.context import Moment
 from stateflow.operators.joins.made import runnable
+from stateflow.pipelines.graph import KeyedNode
 from stateflow.pipelines.processes.operator_spec import MAIN
+from stateflow.pipelines.ready.joins import JoinOperator
 from stateflow.pipelines.ready.operators import ReadyOperator
-from stateflow.state.backends.memory import memory_backend
 from tests.in_memory import IN_MEMORY
+from tests.jobs.operators import operator_of
+from tests.state.conftest import BACKENDS, Shelf
 
 GROUPS = 16
 END = 253_402_300_799_999_999
+SECOND = 1_000_000
 
 
 class Driven:
@@ -40,48 +45,94 @@ class Driven:
         sides: bool = True,
         waited: bool = False,
         held_back: int = 0,
+        backend: str = "memory",
     ) -> None:
         """`sides`: somebody reads its side outputs; `waited`: its rows come from an operator that waits for the watermark;
         `held_back`: so far behind it."""
         self.declared = declared
+        self._how: dict[str, Any] = {"waited": waited, "held_back": held_back}
         self._sides = sides
-        numbered = {
+        self._states: Mapping[str, StateSchema] = {
             name: msgspec.structs.replace(layout.schema(), id=index + 1)
             for index, (name, layout) in enumerate(declared.states.items())
         }
-        self._spec = replace(_spec(declared, numbered, sides=sides), waited=waited, held_back=held_back)
+        self._next_id, self._options = len(self._states) + 1, dict[str, str]()
+        self._spec = self._made()
         self._watermark: int | None = None
         """Of the batch before."""
         self._folder = tempfile.TemporaryDirectory(dir=IN_MEMORY)
+        self._shelf = Shelf(Path(self._folder.name), backend, BACKENDS[backend]())
         self._shards: list[tuple[range, Any, int | None]] = []
         self.rescale(shards)
         self.slot = 0
         self.output: list[list[dict[str, Any]]] = []
         """Per batch."""
+        self.pieces: list[list[pa.Table]] = []
+        """The tables of the last batch, one of each input, as they were handed to the operator."""
         self.sides: dict[str, list[dict[str, Any]]] = {}
         self.counters: dict[str, int] = {}
         self.groups = 0
         """How many combined rows the rows would have made."""
 
+    @classmethod
+    def of(cls, node: KeyedNode, shards: int = 1, **how: Any) -> Driven:
+        """The operator of a pipeline, which a release may change."""
+        assert isinstance(node.columnar, ReadyOperator)
+        driven = cls(node.columnar, shards, **how)
+        driven._states, driven._next_id = resolve_states(node, None)
+        driven._options = fixed_options(node)
+        return driven
+
+    def release(self, node: KeyedNode) -> None:
+        """From now on with other code, whose state is compared with what there is."""
+        files = (FileRef("any", 0, ""),) if self.entries() else ()
+        before = operator_of(
+            [Shard(0, GROUPS - 1, "memory", files)], key=self.declared.key, groups=GROUPS, states=dict(self._states),
+            next_state_id=self._next_id, options=self._options,
+        )  # fmt: skip
+        self._states, self._next_id = resolve_states(node, before, self.slot + 1)
+        self._options = fixed_options(node)
+        assert isinstance(node.columnar, ReadyOperator)
+        self.declared = node.columnar
+        self._spec = self._made()
+
     def evolve(self, declared: ReadyOperator, states: Mapping[str, StateSchema]) -> None:
         """From now on with other code, whose states have been compared with those that there are."""
-        self.declared = declared
-        self._spec = _spec(declared, states, sides=self._sides)
+        self.declared, self._states = declared, states
+        self._spec = self._made()
+
+    def _made(self) -> ColumnarSpec:
+        declared = self.declared
+        outputs = {MAIN: arrow_schema_of(declared.output)}
+        outputs |= {name: arrow_schema_of(rows) for name, rows in declared.sides.items()}
+        operator = runnable(declared, frozenset(declared.sides) if self._sides else frozenset())
+        mine = {name: self._states[name] for name in declared.states}
+        return ColumnarSpec("op", operator, declared.key, GROUPS, mine, outputs, **self._how)
+
+    def close(self) -> None:
+        for _, backend, _ in self._shards:
+            backend.close()
+        self._folder.cleanup()
 
     def rescale(self, count: int) -> None:
         entries = [entry for _, backend, _ in self._shards for entry in backend.scan(b"", b"\xff" * 8)]
         due = [at for _, _, at in self._shards if at is not None]
+        for _, backend, _ in self._shards:
+            backend.close()
         bounds = [GROUPS * i // count for i in range(count + 1)]
         self._shards = []
         for first, end in pairwise(bounds):
-            backend = memory_backend()(
-                Shard(first=first, last=end - 1, backend="memory"),
-                Path(self._folder.name),
-                lambda ref: Path(ref.path),
-            )
+            backend = self._shelf.open(self._shelf.empty(first, end - 1))
             mine = [e for e in entries if first <= int.from_bytes(e[0][:2], "big") < end]
             backend.write(mine)
             self._shards.append((range(first, end), backend, min(due, default=None) if mine else None))
+
+    def restart(self) -> None:
+        """Closes all shards, and opens their files."""
+        self._shards = [
+            (mine, self._shelf.open(self._shelf.seal(backend, mine.start, mine.stop - 1)), due)
+            for mine, backend, due in self._shards
+        ]
 
     def moment(self, watermark: int | None) -> Moment:
         """Of the next batch."""
@@ -91,24 +142,40 @@ class Driven:
 
     def batch(self, rows: pa.Table | None, watermark: int | None, tables: int = 1) -> list[dict[str, Any]]:
         """A batch. The rows of a shard come in so many tables."""
+        return self._run([] if rows is None else [rows], watermark, tables)
+
+    def both(
+        self, left: pa.Table, right: pa.Table, watermark: int | None, tables: int = 1
+    ) -> list[dict[str, Any]]:
+        """A batch of a join."""
+        return self._run([left, right], watermark, tables)
+
+    def _run(self, inputs: list[pa.Table], watermark: int | None, tables: int) -> list[dict[str, Any]]:
         moment = self.moment(watermark)
         produced: list[dict[str, Any]] = []
         after = []
-        groups = self._groups(rows)
+        self.pieces = []
+        declared = self.declared
+        keys = [declared.key_columns]
+        if isinstance(declared, JoinOperator):
+            keys = [declared.left.key, declared.right.key]
+        groups = [_groups(table, key) for table, key in zip(inputs, keys, strict=False)]
         for mine, backend, due in self._shards:
-            operator = cloudpickle.loads(cloudpickle.dumps(self._spec.operator))
-            engine = ColumnarEngine(_with(self._spec, operator), moment, 0)
-            here = None if rows is None else rows.filter(pa.array(np.isin(groups, list(mine))))
+            here = [
+                table.filter(pa.array(np.isin(of, list(mine))))
+                for table, of in zip(inputs, groups, strict=True)
+            ]
             is_due = due is not None and watermark is not None and due <= watermark
-            if (here is None or not here.num_rows) and not is_due:
+            if not any(table.num_rows for table in here) and not is_due:
                 after.append((mine, backend, due))
                 continue
+            operator = cloudpickle.loads(cloudpickle.dumps(self._spec.operator))
+            engine = ColumnarEngine(replace(self._spec, operator=operator), moment, 0)
             engine.attach(backend, mine, due, empty=False)
-            pieces = (
-                [] if here is None or not here.num_rows else _cut(here, tables, self.declared.key_columns)
-            )
-            for piece in pieces:
-                self._take(engine.process([piece], [pa.array([False] * piece.num_rows)]), produced)
+            for pieces in _cut(here, keys, tables):
+                self.pieces.append(pieces)
+                late = [pa.array([False] * piece.num_rows) for piece in pieces]
+                self._take(engine.process(pieces, late), produced)
             self._take(engine.fire(), produced)
             self.groups += engine.groups
             after.append((mine, backend, engine.next_due()))
@@ -129,29 +196,33 @@ class Driven:
         for name, batch in pieces:
             (produced if name == MAIN else self.sides.setdefault(name, [])).extend(batch.to_pylist())
 
-    def _groups(self, rows: pa.Table | None) -> Any:
-        if rows is None:
-            return None
-        columns = [rows[name].to_pylist() for name in self.declared.key_columns]
-        keys: Sequence[Any] = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
-        return np.array([key_group(key, GROUPS) for key in keys])
+
+def _groups(table: pa.Table, key: Sequence[str]) -> Any:
+    keys = list(zip(*(table[name].to_pylist() for name in key), strict=True))
+    plain = [key[0] if len(key) == 1 else key for key in keys]
+    return np.array([0 if None in k else key_group(p, GROUPS) for k, p in zip(keys, plain, strict=True)])
 
 
-def _spec(declared: ReadyOperator, states: Mapping[str, StateSchema], *, sides: bool) -> ColumnarSpec:
-    outputs = {MAIN: arrow_schema_of(declared.output)}
-    outputs |= {name: arrow_schema_of(rows) for name, rows in declared.sides.items()}
-    operator = runnable(declared, frozenset(declared.sides) if sides else frozenset())
-    mine = {name: states[name] for name in declared.states}
-    return ColumnarSpec("op", operator, declared.key, GROUPS, mine, outputs)
-
-
-def _with(spec: ColumnarSpec, operator: Any) -> ColumnarSpec:
-    return replace(spec, operator=operator)
-
-
-def _cut(table: pa.Table, pieces: int, key: Sequence[str]) -> list[pa.Table]:
+def _cut(inputs: list[pa.Table], keys: Sequence[Sequence[str]], count: int) -> list[list[pa.Table]]:
     """The tables that a task makes of too many rows: a key that one table cannot hold goes on in the next one."""
-    if pieces > 1:
-        table = table.sort_by([(name, "ascending") for name in key])
-    step = -(-table.num_rows // pieces)
-    return [table.slice(begin, step) for begin in range(0, table.num_rows, step)]
+    if not any(table.num_rows for table in inputs):
+        return []
+    if count == 1:
+        return [inputs]
+    rows = [
+        (repr(key), number, place)
+        for number, (table, names) in enumerate(zip(inputs, keys, strict=True))
+        for place, key in enumerate(zip(*(table[name].to_pylist() for name in names), strict=True))
+    ]
+    rows.sort()
+    step = -(-len(rows) // count)
+    pieces = []
+    for begin in range(0, len(rows), step):
+        part = rows[begin : begin + step]
+        pieces.append(
+            [
+                table.take(pa.array([place for _, mine, place in part if mine == number], pa.int64()))
+                for number, table in enumerate(inputs)
+            ]
+        )
+    return pieces

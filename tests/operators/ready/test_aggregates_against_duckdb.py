@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import random
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -23,7 +22,6 @@ from tests.operators.ready.driving import END, Driven
 
 SECOND = 1_000_000
 ROWS = "user long, name string, amount double, price decimal(10,2), n long, day date, sent timestamp, paid boolean, ts timestamp"
-SEEDS = range(200 if os.environ.get("STATEFLOW_LONG") else 4)
 SCHEMA = pa.schema(
     [
         ("user", pa.int64()), ("name", pa.string()), ("amount", pa.float64()), ("price", pa.decimal128(10, 2)),
@@ -117,52 +115,6 @@ def plain(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat()
     return value + 0.0 if isinstance(value, float) else value
-
-
-AGGREGATES: dict[str, tuple[str, Any, str]] = {
-    "median": ("double", aggregate.quantile("amount", 0.5, accuracy=0), "quantile_disc(amount, 0.5)"),
-    "least": ("double", aggregate.quantile("n", 0, accuracy=0), "min(n)::double"),
-    "high": ("double", aggregate.quantile("price", 0.9, accuracy=0), "quantile_disc(price::double, 0.9)"),
-    "total": ("decimal(20,2)", aggregate.sum("price"), "sum(price)::decimal(20,2)"),
-    "cheapest": ("decimal(10,2)", aggregate.min("price"), "min(price)"),
-    "dearest": ("decimal(12,2)", aggregate.max("price", where="n > 0"), "max(price) filter (where n > 0)::decimal(12,2)"),
-    "opened": ("decimal(10,2)", aggregate.first("price"),
-               "first(price order by ts, n desc nulls last, price) filter (where price is not null)"),
-    "often": ("array<string>", aggregate.top_values("name", 2), "TOP"),
-    "names": ("array<string>", aggregate.collect("name", 3),
-              "(list(name order by ts, n desc nulls last, name) filter (where name is not null))[:3]"),
-    "prices": ("array<decimal(10,2)>", aggregate.collect("price", 2),
-               "(list(price order by ts, n desc nulls last, price) filter (where price is not null))[:2]"),
-    "days": ("array<date>", aggregate.collect("day", 2),
-             "(list(day order by ts, n desc nulls last, day) filter (where day is not null))[:2]"),
-    "times": ("array<timestamp>", aggregate.collect("sent", 1, where="n IS NOT NULL"),
-              "(list(sent order by ts, n desc nulls last, sent) filter (where sent is not null and n is not null))[:1]"),
-}  # fmt: skip
-
-
-TOP = """
-    (select list(name order by n desc, name)[:2] from (
-        select name, count(*) as n from unnest(list(name)) as u(name) where name is not null group by name))
-"""
-"""The most frequent values: DuckDB has no aggregate with this order of equals."""
-
-
-@pytest.mark.parametrize("kind", WINDOWS)
-@pytest.mark.parametrize("seed", SEEDS)
-def test_aggregates_are_those_of_all_rows(seed: int, kind: str) -> None:
-    rows, chance = table(seed), random.Random(seed)
-    output = "user long, " + ", ".join(f"{name} {type_}" for name, (type_, _, _) in AGGREGATES.items())
-    declared = declared_of(kind, output, {name: each for name, (_, each, _) in AGGREGATES.items()})
-    driven = Driven(declared, chance.randrange(1, 4))
-    found = over(driven, rows, chance)
-    sql = ", ".join(
-        f"{TOP if text == 'TOP' else text} as {name}" for name, (_, _, text) in AGGREGATES.items()
-    )
-    wanted = [
-        {name: value if value is not None or "array" not in AGGREGATES.get(name, ("",))[0] else [] for name, value in row.items()}
-        for row in by_duckdb(rows, WINDOWS[kind][1], sql)
-    ]  # fmt: skip
-    assert in_order(last_of_each(found) if kind == "running" else found) == in_order(wanted)
 
 
 CONDITIONS = [

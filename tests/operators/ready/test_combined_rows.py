@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import random
 from collections.abc import Callable
 from datetime import date
@@ -19,10 +18,9 @@ from stateflow.pipelines.ready import windows
 from stateflow.pipelines.ready.operators import KeyedRows, running_aggregate, window_aggregate
 from stateflow.pipelines.rows.row_type import row_type
 from tests.operators.ready.combine_by_hand import combined
-from tests.operators.ready.driving import END, Driven
+from tests.operators.ready.driving import Driven
 
 SECOND = 1_000_000
-SEEDS = range(200 if os.environ.get("STATEFLOW_LONG") else 4)
 ROWS = "user long, name string, amount double, price decimal(10,2), n long, k int, day date, paid boolean, ts timestamp"
 SCHEMA = pa.schema(
     [
@@ -98,41 +96,6 @@ OPERATORS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("name", list(OPERATORS))
-def test_combined_rows_give_what_single_rows_give(name: str, seed: int) -> None:
-    chance = random.Random(seed)
-    rows, single, mixed = (
-        table(chance),
-        Driven(OPERATORS[name](), sides=False),
-        Driven(OPERATORS[name](), sides=False),
-    )
-    cuts = sorted(chance.randrange(rows.num_rows) for _ in range(chance.randrange(1, 8)))
-    watermark = None
-    for begin, end in zip([0, *cuts], [*cuts, rows.num_rows], strict=True):
-        batch = rows.slice(begin, end - begin)
-        single.batch(batch, watermark)
-        # Several pieces of a key may come in several tables.
-        mixed.batch(
-            combined(mixed.declared, batch) if chance.random() < 0.7 else batch,
-            watermark,
-            chance.randrange(1, 3),
-        )
-        mixed.rescale(chance.randrange(1, 4))
-        watermark = (end // 2 - 15) * SECOND
-    for driven in (single, mixed):
-        driven.batch(None, END)
-    assert single.rows
-    for expected, found in zip(single.output, mixed.output, strict=True):
-        assert sorted(map(as_text, found)) == sorted(map(as_text, expected))
-    assert mixed.counters == single.counters
-
-
-def as_text(row: dict[str, Any]) -> str:
-    """NaN is NaN, and minus zero is zero."""
-    return repr([value + 0.0 if isinstance(value, float) else value for value in row.values()])
-
-
 @pytest.mark.parametrize(
     "numbers", [[(1 << 63) - 1, 1], [-(1 << 63), -1], [(1 << 63) - 1, (1 << 63) - 1, -5]]
 )
@@ -157,15 +120,6 @@ def test_a_sum_that_only_begins_beyond_64_bits_is_none() -> None:
     )  # fmt: skip
     for batch in (rows, combined(declared, rows)):
         assert Driven(declared).batch(batch, None) == [{"user": 1, "total": sum(numbers)}]
-
-
-def test_late_rows_are_counted_and_not_their_pieces() -> None:
-    declared = OPERATORS["tumbling"]()
-    driven = Driven(declared, sides=False)
-    rows = table(random.Random(1))
-    driven.batch(combined(declared, rows), END)
-    assert driven.rows == []
-    assert driven.counters == {"late_rows": rows.num_rows}
 
 
 @pytest.mark.parametrize("name", list(OPERATORS))

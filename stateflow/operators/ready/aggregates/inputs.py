@@ -88,4 +88,7 @@ def _form(each: Aggregated) -> _Form:
 
 
 def _as_floats(column: Any) -> Any:
-    return floats(column) if pa.types.is_decimal(column.type) else column.cast(pa.float64())
+    if pa.types.is_decimal(column.type):
+        return floats(column)
+    # Of an int with more digits than a float holds, the nearest float.
+    return column.cast(pa.float64(), safe=False)

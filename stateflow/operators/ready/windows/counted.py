@@ -7,7 +7,7 @@ that closes all windows gets to it.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -66,7 +66,7 @@ class CountedAggregates(Aggregating):
         closed = watermark_of(ctx, self.waits)
         if closed == NEVER:
             return
-        for entries in states["waiting"].due(closed):
+        for entries in _whole_instants(states["waiting"].due(closed)):
             while entries.num_rows:
                 entries = yield from self._fill(entries, states["open"], ctx)
         states["waiting"].delete_due(closed)
@@ -127,6 +127,20 @@ class CountedAggregates(Aggregating):
     def next_due(self, states: Mapping[str, Any]) -> int | None:
         due = later(states["waiting"].next_due(), self._declared.lateness), states["open"].next_due()
         return min((at for at in due if at is not None), default=None)
+
+
+def _whole_instants(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """The same rows in tables that end between two instants: what the rows of an instant hold is their order, whichever came first."""
+    held = None
+    for entries in tables:
+        entries = entries if held is None else pa.concat_tables([held, entries])
+        times = micros(entries[AT])
+        earlier = np.flatnonzero(times != times[-1])
+        split = int(earlier[-1]) + 1 if len(earlier) else 0
+        yield entries.slice(0, split)
+        held = entries.slice(split)
+    if held is not None:
+        yield held
 
 
 def _places(ids: Any, size: int) -> Any:
