@@ -15,7 +15,7 @@ OTHERS = "others of its readers are up to date with another slot"
 
 
 SUMS = operator_of(
-    groups=1, next_state_id=5,
+    (), groups=1, next_state_id=5,
     states={name: StateSchema(id=number, kind="value", value="int") for number, name in ((3, "total"), (4, "n"))},
 )  # fmt: skip
 

@@ -218,7 +218,7 @@ def partitioned() -> Flow:
 
 def bare(groups: int, *names: str) -> Record:
     elements = {name: OperatorListState("list", "int", ((),)) for name in names}
-    return record_of(op=operator_of(key=(), groups=groups, operator_states=elements))
+    return record_of(op=operator_of((), key=(), groups=groups, operator_states=elements))
 
 
 @pytest.mark.parametrize(

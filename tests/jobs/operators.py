@@ -14,14 +14,15 @@ USER = (("user", "int"),)
 
 
 def operator_of(
-    shards: Sequence[Shard] = (), *, key: Key = USER, groups: int = 128, **fields: Any
+    shards: Sequence[Shard] | None = None, *, key: Key = USER, groups: int = 128, **fields: Any
 ) -> OperatorState:
-    """A subtask for each of these shards; without any, one subtask that has stored nothing."""
+    """A subtask for each of these shards; with `()` one subtask, which has stored nothing. Otherwise no shard is named, and the operator
+    counts as one that has stored something."""
     return OperatorState(
         key=tuple(key),
         max_parallelism=groups,
-        assignment=tuple((shard.first, shard.last) for shard in shards) or ((0, groups - 1),),
-        shards=tuple((shard,) for shard in shards) or ((),),
+        assignment=tuple((shard.first, shard.last) for shard in shards or ()) or ((0, groups - 1),),
+        shards=() if shards is None else tuple((shard,) for shard in shards) or ((),),
         **fields,
     )
 

@@ -77,7 +77,7 @@ def with_elements(made: QueriedJob, **states: OperatorListState) -> None:
     """One more checkpoint, with operator state of the keyed operator and of one without keys."""
     head = made.head()
     balance = msgspec.structs.replace(head.operators["balance"], operator_states=states)
-    bare = operator_of(key=(), operator_states=states)
+    bare = operator_of((), key=(), operator_states=states)
     made.decide(operators={"balance": balance, "counting": bare})
 
 

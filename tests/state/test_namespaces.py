@@ -345,7 +345,7 @@ def test_what_has_expired_in_a_namespace_is_hidden_and_its_namespace_too() -> No
 def operator_of(harness: Any, process: Any = Monthly) -> OperatorState:
     ids = harness._spec.state_ids
     states = {name: msgspec.structs.replace(s, id=ids[name]) for name, s in schemas(process, "op").items()}
-    return operators.operator_of(key=(("user", "str"),), states=states)
+    return operators.operator_of((), key=(("user", "str"),), states=states)
 
 
 def table_of(harness: Any, table: StateTable | TimerTable) -> pa.RecordBatch:
@@ -494,7 +494,7 @@ def resolved(old: type[Any], new: type[Any]) -> Any:
         return flow.operators[0]
 
     states, next_id = resolve_states(pipeline(old), None)
-    before = operators.operator_of(key=(("user", "str"),), states=states, next_state_id=next_id)
+    before = operators.operator_of((), key=(("user", "str"),), states=states, next_state_id=next_id)
     return resolve_states(pipeline(new), before)[0]
 
 

@@ -93,7 +93,7 @@ def operator_of(harness: Any) -> OperatorState:
     states = {
         name: msgspec.structs.replace(s, id=ids[name]) for name, s in schemas(Basket, "baskets").items()
     }
-    return operators.operator_of(key=(("user", "int"), ("sku", "str")), states=states)
+    return operators.operator_of((), key=(("user", "int"), ("sku", "str")), states=states)
 
 
 def test_all_tables_of_an_operator_hold_all_of_its_entries(harness: Any) -> None:
