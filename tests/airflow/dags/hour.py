@@ -43,7 +43,7 @@ with DAG(
 with DAG(
     "from_the_first_day",
     schedule=CronDataIntervalTimetable("@daily", timezone="UTC"),
-    start_date=datetime.combine(datetime.now(UTC).date() - timedelta(3), datetime.min.time(), UTC),
+    start_date=datetime.combine(datetime.now(UTC).date() - timedelta(2), datetime.min.time(), UTC),
     catchup=True,
     max_active_runs=1,
 ):
