@@ -178,7 +178,7 @@ ROOMS: Mapping[str, Room] = {
     "reading": Room(
         "one key, one state, one snapshot; what happened to a key, what changed, and when it went wrong",
         "checkpoint config format pipelines/conditions pipelines/rows reading/files savepoints state/backends "
-        "state/keys state/values state/values/evolution storage",
+        "state/expiry state/keys state/values state/values/evolution storage",
         "query.py",
     ),
     "spark/internals": Room(

@@ -18,7 +18,6 @@ from stateflow.errors import CorruptError, IncompatibleError, NotFoundError, Usa
 from stateflow.format.encoding import PREFIX_WIDTH, encode_timestamp, prefix, renumbered, state_range
 from stateflow.format.expiry_blocks import is_block, keys_of
 from stateflow.format.records import (
-    END_OF_TIME,
     FileRef,
     OperatorState,
     Record,
@@ -42,6 +41,7 @@ from stateflow.reading.snapshots import ReaderContext
 from stateflow.reading.stored_entries import EntryName, StateEntries
 from stateflow.savepoints.format import resolved
 from stateflow.state.backends.base import Backend
+from stateflow.state.expiry.ttl import expired_until
 from stateflow.state.keys.text import text_of_key
 from stateflow.state.values.plain import jsonable
 
@@ -334,10 +334,18 @@ class _ComparedOperator:
 
     @staticmethod
     def _sides(snapshot: ComparedSnapshot, uid: str) -> Mapping[str, _SideOfState]:
-        reader, operator = snapshot.context.reader(snapshot.record), snapshot.record.operators[uid]
+        record = snapshot.record
+        reader, operator, now = (
+            snapshot.context.reader(record),
+            record.operators[uid],
+            record.now or record.at,
+        )
         return {
             name: _SideOfState(
-                name, schema, StateEntries(reader.target(uid, name)), _moment(schema, snapshot.record)
+                name,
+                schema,
+                StateEntries(reader.target(uid, name)),
+                expired_until(schema, record.watermark, now),
             )
             for name, schema in operator.states.items()
         }
@@ -594,16 +602,6 @@ def names_of_states(
         uid: names_between([each.operators[uid].states for each in records if uid in each.operators])
         for uid in ends
     }
-
-
-def _moment(schema: StateSchema, record: Record) -> int | None:
-    """What expires at or before it had expired by the record's own time."""
-    if schema.ttl is None:
-        return None
-    if schema.ttl_time != "event":
-        return record.now or record.at
-    mark = record.watermark
-    return None if mark is None or mark >= END_OF_TIME else mark
 
 
 __all__ = [

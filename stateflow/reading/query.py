@@ -29,10 +29,11 @@ from stateflow.format.encoding import (
 )
 from stateflow.format.instants import instant
 from stateflow.format.keygroups import xxhash64
-from stateflow.format.records import END_OF_TIME, OperatorState, Record, Shard, StateSchema
+from stateflow.format.records import OperatorState, Record, Shard, StateSchema
 from stateflow.reading.rows_of_joins import RowsOfJoin, rows_of_join
 from stateflow.state.backends.base import OpenShard, ReadShard
 from stateflow.state.backends.openings import Opening, OpenShards
+from stateflow.state.expiry.ttl import expired_until
 from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.keys.text import key_of_plain, key_of_text, text_of_key
 from stateflow.state.values.evolution.versions import stored_reader
@@ -313,7 +314,10 @@ class StateReader:
         ]
 
     def _sizes(self, uid: str, operator: OperatorState) -> list[StateSize]:
-        counts = {name: StateCount(self._moment(schema)) for name, schema in operator.states.items()}
+        counts = {
+            name: StateCount(expired_until(schema, self.record.watermark, self._clock()))
+            for name, schema in operator.states.items()
+        }
         entries_of = {schema.id: counts[name] for name, schema in operator.states.items()}
         index_of = {s.expiry_index: counts[name] for name, s in operator.states.items() if s.expiry_index}
         # The queue of a timer has the next id, and tells of the same times.
@@ -350,7 +354,7 @@ class StateReader:
     def _stored(
         self, target: Target, opening: Opening, full: bytes, suffix: bytes | None, limit: int | None
     ) -> LookupResult:
-        now = self._moment(target.schema)
+        now = expired_until(target.schema, self.record.watermark, self._clock())
         if target.schema.timed:
             with opening.scanning:
                 return _at_times(target, opening.backend, full, now, limit)
@@ -367,15 +371,6 @@ class StateReader:
         if raw is None or _expired(raw, now):
             return target.empty_result(suffix)
         return LookupResult(True, target.plain(raw), target.what if suffix is None else "map entry")
-
-    def _moment(self, schema: StateSchema) -> int | None:
-        """What expires at or before it has expired; None when nothing has."""
-        if schema.ttl is None:
-            return None
-        if schema.ttl_time != "event":
-            return self._clock()
-        mark = self.record.watermark
-        return None if mark is None or mark >= END_OF_TIME else mark
 
     def _make_target(self, operator: str, name: str) -> Target:
         owner = self.record.operators.get(operator)

@@ -122,7 +122,7 @@ def current_actions(
     payload, target = prepared.payload, f"Delta table {prepared.target}"
     if not recent and (missing := log.missing(adds)):
         raise stuck(
-            at,
+            request,
             f"{len(missing)} of {len(adds)} data files that record {at.slot} prepared in {target} are gone "
             f"({missing[0]}; was it vacuumed with too short a retention?)",
         )
@@ -132,10 +132,12 @@ def current_actions(
     changed = [c for c in payload["columns"] if column_marks(shape, [c]).get(c.lower()) != marks[c.lower()]]
     if changed or list(shape.partition_by) != payload["partition_by"]:
         what = f"columns {', '.join(changed)}" if changed else "the partitioning"
-        raise stuck(at, f"{what} of {target} changed since the rows of record {at.slot} were prepared for it")
+        raise stuck(
+            request, f"{what} of {target} changed since the rows of record {at.slot} were prepared for it"
+        )
     try:
         frame = txn.reread(payload["actions"]).select(*map(quoted, payload["columns"]))
         check_fit(frame.schema, shape, target, in_sql(prepared))
         return txn.write(frame)
     except IncompatibleError as error:
-        raise stuck(at, str(error)) from error
+        raise stuck(request, str(error)) from error

@@ -155,13 +155,13 @@ def committed(request: CommitRequest, change: Change, since: str = "") -> Commit
             return "already"
         shape = txn.shape()
         if shape.id != prepared.payload["table"]:
-            raise stuck(at, f"{target} was recreated since {since}")
+            raise stuck(request, f"{target} was recreated since {since}")
         try:
             change(log, txn, shape, fence(log, at) if exactly_once else [])
         except Exception as error:
             if any("InvariantViolation" in name for name in failure_classes(error)):
                 what = f"rows prepared for record {at.slot} break a constraint that {target} has got since"
-                raise stuck(at, what) from error
+                raise stuck(request, what) from error
             if not conflicted(error) or not left:
                 raise
             request.still_owner()
@@ -192,8 +192,5 @@ def conflicted(error: BaseException) -> bool:
     return any(("Concurrent" in name or "ChangedException" in name) and "delta" in name for name in names)
 
 
-def stuck(at: SinkSlot, what: str) -> DisagreementError:
-    return DisagreementError(
-        f"{what}; put the table back, or give up this output of {at} with "
-        f"`stateflow abandon {at.job_name} {at.slot}`"
-    )
+def stuck(request: CommitRequest, what: str) -> DisagreementError:
+    return request.stuck(f"{what}; put the table back")

@@ -146,10 +146,10 @@ def _upsert(
     at, written = request.at, request.prepared.payload["marks"]
     target = f"Delta table {request.prepared.target}"
     if column_marks(shape, written) != written:
-        raise stuck(at, f"columns of {target} changed since the rows of record {at.slot} were prepared")
+        raise stuck(request, f"columns of {target} changed since the rows of record {at.slot} were prepared")
     if shape.is_on(APPEND_ONLY):
         raise stuck(
-            at,
+            request,
             f"{target} only takes appends now ({APPEND_ONLY}), and record {at.slot} has an upsert for it",
         )
     if not _rewritten(request, txn, shape, marks):

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any, Literal
 
 from stateflow.errors import UsageError
+from stateflow.format.records import END_OF_TIME, StateSchema
 from stateflow.names import with_options
 
 Renew = Literal["write", "read"]
@@ -73,6 +74,15 @@ def ttl_fields(ttl: Ttl | None) -> dict[str, Any]:
         "ttl_renew": ttl.renew,
         "ttl_existing": ttl.existing,
     }
+
+
+def expired_until(schema: StateSchema, watermark: int | None, now: int) -> int | None:
+    """What expires at or before it has expired, by the watermark or by `now`, whichever the state's ttl counts; None when nothing has."""
+    if schema.ttl is None:
+        return None
+    if schema.ttl_time != "event":
+        return now
+    return None if watermark is None or watermark >= END_OF_TIME else watermark
 
 
 def micros(duration: str | timedelta) -> int:
