@@ -12,6 +12,7 @@ import pytest
 
 import stateflow as sf
 from stateflow.testing import KeyedHarness
+from tests.refusals.refusal import refused
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -120,7 +121,7 @@ def test_the_watermark_may_be_the_last_instant_that_there_is_as_after_final() ->
 def test_event_time_does_not_go_back() -> None:
     harness = KeyedHarness(Balance)
     harness.advance(at(60))
-    with pytest.raises(sf.UsageError, match="cannot go back"):
+    with refused(sf.UsageError, "cannot go back"):
         harness.advance(at(59))
 
 
@@ -227,7 +228,7 @@ def test_a_state_is_not_replaced_by_a_value() -> None:
         def process(self, key: int, rows: Any, ctx: sf.Context) -> Any:
             self.total = 5.0  # type: ignore[assignment]
 
-    with pytest.raises(sf.UsageError, match=r"self\.total = \.\.\. replaces the state"):
+    with refused(sf.UsageError, "self.total =", "... replaces the state"):
         KeyedHarness(Wrong).rows(Order(1, "a", 1.0))
 
 
@@ -356,7 +357,7 @@ def test_a_composite_key_is_a_named_tuple() -> None:
 
 def test_a_key_of_the_wrong_type_and_a_missing_key_are_refused() -> None:
     harness = KeyedHarness(Balance)
-    with pytest.raises(sf.UsageError, match="no key"):
+    with refused(sf.UsageError, "no key"):
         harness.rows(Order(None, "a", 0))  # type: ignore[arg-type]
     with pytest.raises(sf.StateflowError):
         harness.rows(Order("x", "a", 0))  # type: ignore[arg-type]
@@ -370,7 +371,7 @@ def test_a_process_without_types_needs_the_keys_type() -> None:
             self.count.value += len(list(rows))
             yield key, self.count.value
 
-    with pytest.raises(sf.UsageError, match="key_type=int"):
+    with refused(sf.UsageError, "key_type=int"):
         KeyedHarness(Untyped)
     assert KeyedHarness(Untyped, key="k", key_type=str).rows({"k": "a"}, {"k": "a"}) == [("a", 2)]
 
@@ -405,9 +406,9 @@ def test_a_connected_process_is_given_left_rows_first() -> None:
     assert harness.right((1, "other")) == ["other of ann+bob"]
     harness.advance(now=timedelta(minutes=1))
     assert harness.right((1, "last")) == ["last of "]
-    with pytest.raises(sf.UsageError, match=r"left\(\) and right\(\)"):
+    with refused(sf.UsageError, "left() and right()"):
         harness.rows((1, "x"))
-    with pytest.raises(sf.UsageError, match=r"rows\(\)"):
+    with refused(sf.UsageError, "rows()"):
         KeyedHarness(Balance).left(Order(1, "a", 1.0))
 
 
@@ -443,7 +444,7 @@ def test_broadcast_operator_state_and_parameters() -> None:
     harness.broadcast("rates", ("a", 3.0))
     assert harness.rows(Order(1, "a", 2.0), Order(2, "b", 1.0)) == [62.0, 12.0]
     assert (Rated.opened, Rated.closed) == (3, 3)
-    with pytest.raises(sf.StateflowError, match="bad"):
+    with refused(sf.StateflowError, "bad"):
         harness.rows(Order(1, "bad", 1.0))
     assert (Rated.opened, Rated.closed) == (4, 4), "closed also when it fails"
     assert harness.rows(Order(1, "a", 0.0)) == [3.0], "a failed batch left no element"
@@ -682,7 +683,7 @@ def test_a_release_that_a_run_would_refuse_is_refused() -> None:
 
     before = KeyedHarness(Before)
     before.rows(Order(1, "tea", 5.0))
-    with pytest.raises(sf.IncompatibleError, match="would begin empty"):
+    with refused(sf.IncompatibleError, "would begin empty"):
         KeyedHarness(Empty, after=before)
-    with pytest.raises(sf.IncompatibleError, match="int cannot become bool by itself"):
+    with refused(sf.IncompatibleError, "int cannot become bool by itself"):
         KeyedHarness(Narrow, after=before)

@@ -13,6 +13,7 @@ import pytest
 import stateflow as sf
 from stateflow.errors import UsageError, UserCodeError
 from stateflow.testing import ColumnarHarness, KeyedHarness
+from tests.refusals.refusal import refused
 
 
 @dataclass
@@ -71,7 +72,7 @@ def test_a_batch_that_fails_has_no_rows() -> None:
                 raise ValueError("a negative amount")
 
     harness = KeyedHarness(Failing, key="user")
-    with pytest.raises(UserCodeError, match="a negative amount"):
+    with refused(UserCodeError, "a negative amount"):
         harness.rows(Order(1, "tea", -2.0))
     assert harness.changes("total") == []
 
@@ -94,7 +95,7 @@ def test_columnar_state_has_the_same_rows() -> None:
 
 def test_what_has_no_feed_is_refused_in_one_sentence() -> None:
     harness = KeyedHarness(Cart, key="user")
-    with pytest.raises(UsageError, match="has no state 'totl'"):
+    with refused(UsageError, "has no state 'totl'"):
         harness.changes("totl")
     with pytest.raises(UsageError, match="'closing' of Cart is a timer, which has no feed"):
         harness.changes("closing")
@@ -108,5 +109,5 @@ def test_what_has_no_feed_is_refused_in_one_sentence() -> None:
     ready = ColumnarHarness.of(carts.build({"input": "/orders"}), "counted")
     ready.rows(Order(1, "tea", 2.0))
     state = next(iter(ready.recorded().operator.states))
-    with pytest.raises(UsageError, match=r"the states of counted \(.*\) have no feed"):
+    with refused(UsageError, "the states of counted (", ") have no feed"):
         ready.changes(state)

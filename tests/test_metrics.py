@@ -10,6 +10,7 @@ import pytest
 
 from stateflow.errors import UnavailableError, UsageError
 from stateflow.metrics import MEASURES, numbers, reporter
+from tests.refusals.refusal import refused
 
 STATISTICS = {
     "processed_rows": 5,
@@ -73,7 +74,7 @@ def test_a_taken_port_is_said() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        with pytest.raises(UnavailableError, match="metrics_port"):
+        with refused(UnavailableError, "metrics_port"):
             reporter("prometheus", "orders", taken.getsockname()[1])
 
 
@@ -85,5 +86,5 @@ def test_opentelemetry_uses_the_process_own_provider() -> None:
 def test_nothing_is_imported_when_no_metrics_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     reporter("none", "orders")({"rows_in": 1})
-    with pytest.raises(UsageError, match="stateflow-spark\\[prometheus\\]"):
+    with refused(UsageError, "stateflow-spark[prometheus]"):
         reporter("prometheus", "orders")

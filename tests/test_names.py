@@ -13,6 +13,7 @@ import pytest
 import stateflow as sf
 from stateflow.names import CONTEXT, JOINS, METHODS, MODULE, OPTIONS, STEPS, TIMER_METHODS
 from stateflow.testing import KeyedHarness
+from tests.refusals.refusal import refused
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
@@ -196,7 +197,7 @@ def test_a_method_of_another_system_is_told_where_the_class_lacks_it(name: str, 
 
 @pytest.mark.parametrize("name", sorted(TIMER_METHODS))
 def test_a_method_for_timers_is_told_of_the_timers_here(name: str) -> None:
-    with pytest.raises(sf.UsageError, match=r"declare a timer with sf\.Timer"):
+    with refused(sf.UsageError, "declare a timer with sf.Timer"):
         type(sf.KeyedProcess)("P", (Keyed,), {name: lambda self, key: None})
 
 
@@ -206,7 +207,7 @@ def test_kinds_of_joins_under_other_names(how: str, here: str) -> None:
         given, within = streams(flow), ("-1 hour", "0 hours")
         left, right = given["a keyed stream"], given["right"]
         out = Output if here not in ("semi", "anti") else None
-        with pytest.raises(sf.UsageError, match=f"not '{how}': write how='{here}'"):
+        with refused(sf.UsageError, f"not '{how}': write how='{here}'"):
             left.join("paid", right, out, within=within, how=how)
         left.join("paid_", right, out, within=within, how=here)
         if here in ("right", "full"):

@@ -31,6 +31,7 @@ from stateflow.jobs.job import Job
 from tests.airflow.kubernetes_api import Cluster, kube_config, serving
 from tests.airflow.runner import run_task
 from tests.jobs.made import ORDERS, PARAMETERS, MadeJob
+from tests.refusals.refusal import refused
 
 SPEC = RunSpec(
     "/opt/pipelines/orders.py:orders",
@@ -278,7 +279,7 @@ def test_an_api_that_is_away_is_no_sign_of_death(
         UsageError, match=r"does not let Airflow list pods in namespace 'jobs': give the service account"
     ):
         driver.look()
-    with pytest.raises(UnavailableError, match="out of reach"):
+    with refused(UnavailableError, "out of reach"):
         DriverPods(pods("http://127.0.0.1:9").api, "jobs").newest({})
 
 

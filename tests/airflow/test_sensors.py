@@ -25,6 +25,7 @@ from tests.airflow.conftest import Connect
 from tests.airflow.looking import HOUR, FakeTask, context
 from tests.jobs.builder import T0, before_now
 from tests.jobs.made import JUST_NOW, made_job
+from tests.refusals.refusal import refused
 
 
 def fresh(**arguments: Any) -> CheckpointFreshnessSensor:
@@ -142,9 +143,7 @@ def test_a_run_without_a_data_interval_is_told_so(tmp_path: Path, connect: Conne
     made_job(tmp_path)
     sensor = WatermarkSensor(task_id="wait", job="orders")
     sensor.render_template_fields(context(data_interval_end=None))
-    with pytest.raises(
-        AirflowFailException, match=r"task 'wait': watermark='None' is no time: .*no data interval"
-    ):
+    with refused(AirflowFailException, "task 'wait'", "watermark='None'", "is no time", "no data interval"):
         sensor.execute(context())
 
 
@@ -182,7 +181,7 @@ def test_so_is_a_root_that_does_not_exist_yet(tmp_path: Path, connect: Connect) 
 
 def test_or_the_task_fails_at_once(tmp_path: Path, connect: Connect) -> None:
     connect(tmp_path)
-    with pytest.raises(AirflowFailException, match=r"there is no job 'orders' in .*; its jobs are: none"):
+    with refused(AirflowFailException, "there is no job 'orders' in", "its jobs are: none"):
         fresh(missing="fail").execute(context())
 
 

@@ -24,6 +24,7 @@ from stateflow.storage.local import LocalStore
 from stateflow.storage.memory import Call, MemoryStore
 from stateflow.storage.store import Store
 from tests.protocol.scenario import World, drain
+from tests.refusals.refusal import refused
 
 
 @pytest.fixture(params=["memory", "local"])
@@ -73,7 +74,7 @@ def test_a_store_that_overwrites_is_refused_before_anything_is_claimed() -> None
 
     numbers = iter(range(1000))
     broken = Overwriting()
-    with pytest.raises(UsageError, match="conditional writes"):
+    with refused(UsageError, "conditional writes"):
         claim(
             broken,
             JobLayout("orders"),
@@ -155,7 +156,7 @@ def test_a_record_that_cannot_be_carried_out_stops_every_claim_with_its_error(wo
     world.sinks["right"].poison = {1}
     permit = writer.decide(world.prepare(writer))
     for _ in range(3):
-        with pytest.raises(StateflowError, match="right refuses the rows"):
+        with refused(StateflowError, "right refuses the rows"):
             world.claim()
     assert world.log().pending[0] == permit.record
     world.sinks["right"].poison = set()
@@ -176,7 +177,7 @@ def test_a_sink_that_disagrees_with_the_log_stops_the_claim(world: World) -> Non
 def test_a_run_that_was_taken_over_decides_nothing_any_more(world: World) -> None:
     old = world.claim("old")
     new = world.claim("new")
-    with pytest.raises(FencedError, match="do not retry") as fenced:
+    with refused(FencedError, "do not retry") as fenced:
         old.decide(world.prepare(old))
     assert fenced.value.exit_code == 5
     with pytest.raises(FencedError):
@@ -189,17 +190,17 @@ def test_a_run_that_was_taken_over_decides_nothing_any_more(world: World) -> Non
 def test_one_record_is_in_flight_at_a_time(world: World) -> None:
     writer = world.claim()
     permit = writer.decide(world.prepare(writer))
-    with pytest.raises(UsageError, match="not complete yet"):
+    with refused(UsageError, "not complete yet"):
         writer.decide(world.prepare(writer))
     writer.complete(permit, world.commit(permit.record))
-    with pytest.raises(UsageError, match="decided last"):
+    with refused(UsageError, "decided last"):
         writer.complete(permit, {"left": "committed", "right": "committed"})
 
 
 def test_a_record_is_completed_with_an_outcome_for_every_sink(world: World) -> None:
     writer = world.claim()
     permit = writer.decide(world.prepare(writer))
-    with pytest.raises(UsageError, match="right"):
+    with refused(UsageError, "right"):
         writer.complete(permit, {"left": "committed"})
 
 
@@ -249,7 +250,7 @@ def test_a_run_that_never_heard_whether_it_decided_ends_and_the_next_one_finds_o
         writer.decide(record)
     store.after = None
     assert writer.stopped
-    with pytest.raises(StateflowError, match="has stopped"):
+    with refused(StateflowError, "has stopped"):
         writer.decide(record)
     next_run = world.claim()
     assert next_run.parent is not None

@@ -23,6 +23,7 @@ from stateflow.format.keygroups import default_assignment
 from stateflow.format.records import FileRef, OperatorListState, OperatorState, Shard
 from tests.jobs.log import record
 from tests.jobs.operators import operator_of
+from tests.refusals.refusal import refused
 
 GROUPS = 16
 
@@ -133,7 +134,7 @@ class TestRescaled:
 
     @pytest.mark.parametrize("parallelism", [0, -1, GROUPS + 1])
     def test_what_cannot_be_names_the_operator_and_its_bound(self, parallelism: int) -> None:
-        with pytest.raises(UsageError, match=r"operator 'x' of job 'orders' .*use 1 to 16"):
+        with refused(UsageError, "operator 'x' of job 'orders'", "use 1 to 16"):
             rescaled_operators({"x": operator(2)}, parallelism, "orders")
 
     @pytest.mark.parametrize("parallelism", [1, GROUPS])

@@ -13,6 +13,7 @@ from stateflow.storage.roots import open_recorded
 from stateflow.storage.store import Store
 from tests.jobs.log import record
 from tests.protocol.scenario import World, drain, state_files
+from tests.refusals.refusal import refused
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def test_a_healthy_job_has_no_findings(world: World) -> None:
 
 
 def test_a_job_that_does_not_exist_is_not_found(store: MemoryStore) -> None:
-    with pytest.raises(NotFoundError, match="job 'orders' does not exist"):
+    with refused(NotFoundError, "job 'orders' does not exist"):
         verify(store, World(store).layout)
 
 

@@ -17,6 +17,7 @@ from stateflow.testing import ColumnarHarness
 from tests.compatibility.allowed import allowing
 from tests.compatibility.test_ready_options import recorded
 from tests.jobs.queried import QueriedJob
+from tests.refusals.refusal import refused
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -117,7 +118,7 @@ def test_check_says_what_the_columns_were_called_and_strict_refuses(operator: st
     said = " ".join(found.states.values())
     assert "column row_takings was row_revenue" in said
     assert "loses" not in said
-    with pytest.raises(IncompatibleError, match="leave out --strict"):
+    with refused(IncompatibleError, "leave out --strict"):
         check.refuse_evolution()
 
 

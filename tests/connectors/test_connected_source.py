@@ -23,6 +23,7 @@ from stateflow.pipelines.inputs.source import DeclaredSource
 from stateflow.pipelines.rows.row_type import row_type
 from stateflow.spark import runner
 from stateflow.spark.inputs import connected
+from tests.refusals.refusal import refused
 from tests.spark.conftest import bench  # noqa: F401
 from tests.spark.pipelines import ORDER, Order, Workbench, at
 from tests.spark.sink_places import contents
@@ -99,7 +100,7 @@ needs_4_2 = pytest.mark.skipif(
 
 def test_an_older_spark_is_refused_with_the_version_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connected, "SupportsTriggerAvailableNow", None)
-    with pytest.raises(UsageError, match=r"source 'bought': .* needs Spark 4\.2"):
+    with refused(UsageError, "source 'bought'", "needs Spark 4.2"):
         connected.stream_of(None, Shop("nowhere").declared("bought", row_type(Bought)))  # type: ignore[arg-type]
 
 

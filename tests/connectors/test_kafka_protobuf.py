@@ -23,6 +23,7 @@ from stateflow.connectors.kafka.registry import SchemaRegistry
 from stateflow.pipelines.rows.row_type import row_type
 from stateflow.spark.task.failures import translated
 from tests.connectors.schema_registry import Registry, file, framed_message, registry, value
+from tests.refusals.refusal import refused
 
 
 def field(name: str, number: int, type: str, more: str = "", label: str = "OPTIONAL") -> str:
@@ -306,7 +307,7 @@ def decoder(topic: Any, rows: str = "user long, amount double") -> ProtobufRows:
 
 def test_what_the_topic_has_is_compared_with_the_row_class_before_a_row_is_read(tmp_path: Path) -> None:
     with registry() as served:
-        with pytest.raises(UsageError, match=r"has no subject orders-value.*say message='shop\.Order'"):
+        with refused(UsageError, "has no subject orders-value", "say message='shop.Order'"):
             decoder(kafka(served))
         assert decoder(kafka(served, message=ORDER)).message == ORDER
         served.under("orders-value", 1, TWO)
@@ -341,9 +342,9 @@ def test_what_the_topic_has_is_compared_with_the_row_class_before_a_row_is_read(
             decoder(kafka(served))
         served.under("orders-value", 5, NEW)
         served.serialized = False
-        with pytest.raises(UsageError, match=r"comes as text, .* give schema='orders\.desc'"):
+        with refused(UsageError, "comes as text", "give schema='orders.desc'"):
             decoder(kafka(served))
-    with pytest.raises(UnavailableError, match="does not answer"):
+    with refused(UnavailableError, "does not answer"):
         decoder(kafka(served))
     with pytest.raises(RuntimeError) as raised:
         rows(ProtobufRows(COLUMNS, ORDER, WANTED, SchemaRegistry(served.url)), framed_message(11, b""))
@@ -487,7 +488,7 @@ def test_a_registry_that_breaks_off_its_answer_is_told() -> None:
     serving = Thread(target=server.serve_forever)
     serving.start()
     try:
-        with pytest.raises(UnavailableError, match="does not answer"):
+        with refused(UnavailableError, "does not answer"):
             SchemaRegistry(f"http://127.0.0.1:{server.server_address[1]}").schema(1, "PROTOBUF")
     finally:
         server.shutdown()

@@ -29,6 +29,7 @@ from stateflow.spark.sinks.kinds import delivered, make_sink
 from stateflow.testing.sink_log import SinkLog
 from tests.connectors.fed import FedJob
 from tests.connectors.postgres_server import Server, variable
+from tests.refusals.refusal import refused
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 IN = "env:TEST_POSTGRES"
@@ -212,7 +213,7 @@ def test_a_table_that_does_not_fit_is_refused_at_the_start(
 
 def test_an_upsert_needs_an_index_that_keeps_one_row_per_key(log: SinkLog, database: Server) -> None:
     database.run("CREATE TABLE shop.t (id bigint, v text)")
-    with pytest.raises(IncompatibleError, match="no unique index of id") as caught:
+    with refused(IncompatibleError, "no unique index of id") as caught:
         opened(log, PAIR, "upsert", keys=["id"])
     database.run(
         str(caught.value).partition("CREATE UNIQUE")[1] + str(caught.value).partition("CREATE UNIQUE")[2]
@@ -223,7 +224,7 @@ def test_an_upsert_needs_an_index_that_keeps_one_row_per_key(log: SinkLog, datab
 def test_a_schema_that_is_missing_and_rights_that_are_missing_are_told_with_the_statement(
     log: SinkLog, database: Server
 ) -> None:
-    with pytest.raises(IncompatibleError, match='CREATE SCHEMA "nowhere" first'):
+    with refused(IncompatibleError, 'CREATE SCHEMA "nowhere" first'):
         opened(log, PAIR, create=True, table="nowhere.t")
     database.run("DROP ROLE IF EXISTS poor")
     database.run("CREATE ROLE poor LOGIN PASSWORD 'p'")
@@ -232,7 +233,7 @@ def test_a_schema_that_is_missing_and_rights_that_are_missing_are_told_with_the_
     given = {**psycopg.conninfo.conninfo_to_dict(database.url), "user": "poor", "password": "p"}
     with variable("TEST_POSTGRES", psycopg.conninfo.make_conninfo(**given)):
         for right in ("INSERT", "CREATE"):
-            with pytest.raises(UsageError, match=f"GRANT {right}") as caught:
+            with refused(UsageError, f"GRANT {right}") as caught:
                 opened(log, PAIR)
             statement = str(caught.value)[str(caught.value).index("GRANT") :].split(", or make")[0]
             database.run(statement.replace("to the role", "TO poor"))
@@ -256,7 +257,7 @@ def test_a_server_that_is_away_is_told_so_and_waited_for(
             opened(log, PAIR)
         with pytest.raises(UnavailableError):
             log.commit(prepared)
-    with variable("TEST_POSTGRES", f"{database.url}-no"), pytest.raises(UsageError, match="does not exist"):
+    with variable("TEST_POSTGRES", f"{database.url}-no"), refused(UsageError, "does not exist"):
         opened(log, PAIR)
     with (
         variable("TEST_POSTGRES", ""),
@@ -369,10 +370,10 @@ def test_a_table_or_a_log_of_another_time_is_refused(log: SinkLog, database: Ser
     log.writer = "copy"  # a copy of the log decides another record for the slot
     log.commit(second)
     log.writer = "w"
-    with pytest.raises(DisagreementError, match="put back from a copy"):
+    with refused(DisagreementError, "put back from a copy"):
         log.commit(second)
     database.run("UPDATE shop.stateflow_slots SET slot = 1, mark = 0")
-    with pytest.raises(DisagreementError, match="has slot 1"):
+    with refused(DisagreementError, "has slot 1"):
         log.prepare(sink, rows(log, PAIR, (3, "c")))
 
 
@@ -387,7 +388,7 @@ def test_a_table_that_was_made_anew_is_refused_with_the_statement_that_accepts_i
         log.commit(waiting)
     log.slot -= 1
     sink = opened(log, PAIR, create=True)
-    with pytest.raises(DisagreementError, match="was made anew since slot") as caught:
+    with refused(DisagreementError, "was made anew since slot") as caught:
         log.prepare(sink, rows(log, PAIR, (2, "b")))
     said = str(caught.value)
     database.run(said[said.index("UPDATE") : said.index("; or give it")])

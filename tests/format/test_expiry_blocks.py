@@ -18,6 +18,7 @@ from stateflow.format.expiry_blocks import (
     keys_of,
     progress_key,
 )
+from tests.refusals.refusal import refused
 
 
 def test_these_bytes_never_change() -> None:
@@ -47,10 +48,10 @@ def test_progress_is_told_from_blocks() -> None:
     "damaged", [b"", b"\0", b"\0\0\0\0\2abc", b"\0\0\0\0\0", b"\1\0\0\0\2\0\0\0\1", b"\7" * 9]
 )
 def test_a_damaged_block_is_found(damaged: bytes) -> None:
-    with pytest.raises(CorruptError, match="run `stateflow verify`"):
+    with refused(CorruptError, "run `stateflow verify`"):
         keys_of(damaged)
 
 
 def test_damaged_progress_is_found() -> None:
-    with pytest.raises(CorruptError, match="run `stateflow verify`"):
+    with refused(CorruptError, "run `stateflow verify`"):
         decode_progress(b"\0\0")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from stateflow.errors import UsageError
 from stateflow.format.keygroups import default_assignment, key_group, xxhash64
+from tests.refusals.refusal import refused
 
 # Computed by Spark 4.2; test_keygroups_spark compares many more.
 FROZEN: list[tuple[Any, int]] = [
@@ -81,5 +82,5 @@ def test_every_key_group_belongs_to_one_subtask(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize(("parallelism", "most"), [(0, 128), (129, 128), (1, 0), (1, 32769)])
 def test_impossible_assignments_are_refused(parallelism: int, most: int) -> None:
-    with pytest.raises(UsageError, match="use 1 to"):
+    with refused(UsageError, "use 1 to"):
         default_assignment(parallelism, most)

@@ -19,6 +19,7 @@ from stateflow.state.values.key_types import key_types_for
 from stateflow.state.values.plain import plain_reader
 from stateflow.state.values.schema_text import ScalarText, read_schema
 from stateflow.state.values.serializers import serializer_for
+from tests.refusals.refusal import refused
 from tests.state.values.test_plain import schema_for
 
 VALUES: dict[Any, Any] = {
@@ -64,16 +65,16 @@ def test_a_value_of_every_type_is_stored_under_its_code_and_read_back(scalar: Sc
 @each
 def test_a_type_is_a_key_everywhere_or_nowhere(scalar: Scalar) -> None:
     if not scalar.is_key:
-        with pytest.raises(sf.UsageError, match="cannot be a key"):
+        with refused(sf.UsageError, "cannot be a key"):
             key_types_for(scalar.type)
-        with pytest.raises(sf.UsageError, match="cannot be a key type"):
+        with refused(sf.UsageError, "cannot be a key type"):
             KeyCodec([scalar.name])
         return
     assert key_types_for(scalar.type) == (scalar.name,)
     assert key_type(spark_type(scalar.type, "a field")[0]) == scalar.name
     codec, value = KeyCodec([scalar.name]), VALUES[scalar.type]
     assert codec.decode(codec.encode(value), 0)[0] == value
-    with pytest.raises(sf.UsageError, match=f"write {scalar.key_example}"):
+    with refused(sf.UsageError, f"write {scalar.key_example}"):
         key_of_plain([("k", scalar.name)], None)
 
 

@@ -18,6 +18,7 @@ from stateflow.format.records import Owner
 from stateflow.pipelines.parameters import known_parameters, required_parameters
 from tests.jobs.builder import T0
 from tests.jobs.made import PARAMETERS, MadeJob, made_job, orders_pipeline
+from tests.refusals.refusal import refused
 
 
 def orders() -> sf.Pipeline:
@@ -104,7 +105,7 @@ def test_a_run_that_takes_too_long_to_stop_is_busy(tmp_path: Path) -> None:
         made.beat(round(now[0] * 100))
 
     job = sf.Job(str(tmp_path), "orders", monotonic=lambda: now[0], sleep=sleep)
-    with pytest.raises(sf.BusyError, match="has not ended in 20 s"):
+    with refused(sf.BusyError, "has not ended in 20 s"):
         job.stop(wait=20)
 
 
@@ -245,7 +246,7 @@ def test_abandoning_asks_the_probe_about_every_sink(tmp_path: Path) -> None:
 def test_a_typing_error_in_a_slot_fences_nobody(tmp_path: Path) -> None:
     made = made_job(tmp_path)
     made.batch(carried_out=False)
-    with pytest.raises(sf.UsageError, match="the next one to carry out is 5"):
+    with refused(sf.UsageError, "the next one to carry out is 5"):
         sf.Job(str(tmp_path), "orders").abandon(4, probe=lambda record: {})
     made.writer.still_owner()
 
@@ -254,7 +255,7 @@ def test_what_is_not_there_is_not_found(tmp_path: Path) -> None:
     job = sf.Job(str(tmp_path / "root"), "orders")
     assert not job.exists
     for ask in (job.log, job.checkpoints, job.status, job.verify, job.garbage, job.collect, job.stop):
-        with pytest.raises(sf.NotFoundError, match="its jobs are: none"):
+        with refused(sf.NotFoundError, "its jobs are: none"):
             ask()
 
 

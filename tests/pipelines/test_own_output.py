@@ -12,6 +12,7 @@ import stateflow as sf
 from stateflow.errors import UsageError
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.pipeline import Pipeline
+from tests.refusals.refusal import refused
 
 ALL = {"recursiveFileLookup": "true"}
 
@@ -69,7 +70,7 @@ def test_what_no_source_reads_is_no_reason_to_refuse(read: Any, written: str) ->
 def test_a_link_does_not_hide_it(tmp_path: Path) -> None:
     (tmp_path / "table").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "table")
-    with pytest.raises(UsageError, match="every row would come in again"):
+    with refused(UsageError, "every row would come in again"):
         pipeline(sf.delta(str(tmp_path / "table")), str(tmp_path / "link")).build()
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from stateflow.errors import NotFoundError, UsageError
 from stateflow.pipelines.loading import load_pipeline, refuse_outside
+from tests.refusals.refusal import refused
 
 ONE = """
 import stateflow as sf
@@ -40,7 +41,7 @@ def test_a_pipeline_goes_by_its_name_or_by_that_of_its_function(folder: Path) ->
 
 def test_of_several_one_has_to_be_named(folder: Path) -> None:
     (folder / "p.py").write_text(TWO)
-    with pytest.raises(UsageError, match=r"several pipelines: .*\(clicks, views\)"):
+    with refused(UsageError, "several pipelines", "(clicks, views)"):
         load_pipeline("p.py", folder)
     with pytest.raises(NotFoundError, match="no pipeline 'likes'; it has: clicks, views"):
         load_pipeline("p.py:likes", folder)
@@ -49,11 +50,11 @@ def test_of_several_one_has_to_be_named(folder: Path) -> None:
 def test_a_file_without_one_a_folder_and_something_else(folder: Path) -> None:
     (folder / "p.py").write_text("x = 1\n")
     (folder / "p.txt").write_text("x = 1\n")
-    with pytest.raises(UsageError, match="has no pipeline: decorate"):
+    with refused(UsageError, "has no pipeline: decorate"):
         load_pipeline("p.py", folder)
-    with pytest.raises(UsageError, match="is a folder"):
+    with refused(UsageError, "is a folder"):
         load_pipeline(str(folder), folder)
-    with pytest.raises(UsageError, match="is not a Python file"):
+    with refused(UsageError, "is not a Python file"):
         load_pipeline("p.txt", folder)
 
 
@@ -98,7 +99,7 @@ def test_a_file_that_does_not_load_is_named_with_the_command_that_tries_it(
 
 def test_a_file_that_ends_the_process_does_not_end_this_one(folder: Path) -> None:
     (folder / "p.py").write_text("raise SystemExit(0)\n")
-    with pytest.raises(UsageError, match="line 1: SystemExit"):
+    with refused(UsageError, "line 1: SystemExit"):
         load_pipeline("p.py", folder)
 
 
@@ -117,5 +118,5 @@ def test_a_file_outside_the_allowed_folders_is_refused_unread_by_whatever_way(fo
             refuse_outside(spec, inside, [inside])
     for spec in ("sub/p.py:clicks", f"{inside}/p.py", "sub/../p.py:clicks"):
         refuse_outside(spec, inside, [inside])
-    with pytest.raises(UsageError, match=r"allowed folders \(none\)"):
+    with refused(UsageError, "allowed folders (none)"):
         refuse_outside("p.py", inside, [])

@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import stateflow as sf
 from stateflow.errors import UsageError
 from stateflow.pipelines.inputs.tables import DeltaTable
 from stateflow.pipelines.pipeline import Pipeline
 from stateflow.pipelines.redirected import RedirectedPipeline
+from tests.refusals.refusal import refused
 
 called: list[Any] = []
 
@@ -49,5 +48,5 @@ def test_every_sink_is_a_table_of_the_folder_and_the_rest_is_as_it_was(tmp_path:
 
 
 def test_a_source_that_deletes_what_it_has_read_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"source 'orders' deletes or moves the files .*CleanSource=delete"):
+    with refused(UsageError, "source 'orders'", "deletes or moves the files", "CleanSource=delete"):
         redirected(orders, tmp_path).build({"tidy": "delete"})

@@ -27,6 +27,7 @@ from stateflow.restore.visible import code, prose, quoted, visible
 from stateflow.savepoints.format import read_savepoint
 from stateflow.storage.memory import named_store
 from tests.jobs.made import ORDERS, PARAMETERS, MadeJob, orders_pipeline
+from tests.refusals.refusal import refused
 from tests.restore.test_restoring import Scene, made_scene, when_it_claims
 
 ORIGINAL = orders_pipeline()
@@ -400,7 +401,7 @@ class TestApproval:
     def test_another_plan_is_refused_before_anything_is_claimed(self, scene: Scene) -> None:
         approved = planned(scene, "checkpoint:2").digest
         epochs = read_epochs(scene.store, scene.job().layout)
-        with pytest.raises(UsageError, match=rf"not the one that was approved.*{approved[:12]}.*plan again"):
+        with refused(UsageError, "not the one that was approved", f"{approved[:12]}", "plan again"):
             planned(scene, "checkpoint:2", {"output": "/evil"}, approved=approved).apply()
         assert read_epochs(scene.store, scene.job().layout) == epochs
 
@@ -410,7 +411,7 @@ class TestApproval:
 
         approved = planned(scene, "checkpoint:4").digest
         when_it_claims(scene, go_on)
-        with pytest.raises(UsageError, match=r'sink totals was .*"again": false.* and is .*"again": true'):
+        with refused(UsageError, "sink totals was", '"again": false', "and is", '"again": true'):
             planned(scene, "checkpoint:4", approved=approved, takeover=True).apply()
         assert "restore" not in [line.kind for line in scene.job().history()]
         assert [f for f in scene.job().verify(deep=True) if f.severity == "error"] == []
@@ -445,7 +446,7 @@ class TestApproval:
 
     @pytest.mark.parametrize("approved", ["", "abc", "x" * 64])
     def test_what_is_no_digest_approves_nothing(self, scene: Scene, approved: str) -> None:
-        with pytest.raises(UsageError, match="is no digest of a restore plan"):
+        with refused(UsageError, "is no digest of a restore plan"):
             planned(scene, "checkpoint:2", approved=approved)
 
 

@@ -28,6 +28,7 @@ from stateflow.savepoints.format import read_savepoint, read_savepoint_claim
 from stateflow.storage.local import LocalStore
 from stateflow.storage.memory import Call, MemoryStore, named_store
 from tests.jobs.made import PARAMETERS, MadeJob, made_job, orders_pipeline
+from tests.refusals.refusal import refused
 
 
 @dataclass
@@ -143,7 +144,7 @@ def test_what_was_let_go_and_collected_after_the_plan_is_not_restored(scene: Sce
         go_on_and_collect(scene)
 
     when_it_claims(scene, others)
-    with pytest.raises(NotFoundError, match="checkpoint 2 of job 'orders'"):
+    with refused(NotFoundError, "checkpoint 2 of job 'orders'"):
         scene.restore("checkpoint:2")
     assert scene.head().kind == "checkpoint"
     assert [finding for finding in scene.job().verify(deep=True) if finding.severity == "error"] == []
@@ -204,7 +205,7 @@ def test_a_key_that_is_erased_between_plan_and_claim_does_not_come_back(scene: S
         writer.complete(writer.decide(Draft.continuing("erase", writer.parent)), {})
 
     when_it_claims(scene, erase)
-    with pytest.raises(UsageError, match="still holds a key"):
+    with refused(UsageError, "still holds a key"):
         scene.restore("checkpoint:2")
     assert scene.head().kind == "erase"
 
@@ -214,7 +215,7 @@ def test_a_record_without_state_is_not_tagged(scene: Scene) -> None:
     with pytest.raises(NotFoundError, match=f"record {fence} of job 'orders' is no complete checkpoint"):
         scene.job().tag("v1", f"checkpoint:{fence}")
     pending = scene.made.batch(carried_out=False)
-    with pytest.raises(NotFoundError, match="not carried out yet"):
+    with refused(NotFoundError, "not carried out yet"):
         scene.job().tag("v1", f"checkpoint:{pending}")
     assert list_pins(scene.store, scene.job().layout) == []
 
@@ -345,14 +346,14 @@ class TestCopying:
         url, place = scene.savepoint()
         lost = [entry.path for entry in place.list("state/")]
         self.copying(place, lambda: place.delete(lost))
-        with pytest.raises(CorruptError, match=f"{url} is not whole: .*restore another snapshot"):
+        with refused(CorruptError, f"{url} is not whole", "restore another snapshot"):
             scene.restore(url, "copy")
         assert scene.job("copy").log().head is None
 
     def test_one_that_is_disposed_of_meanwhile_is_gone(self, scene: Scene) -> None:
         url, place = scene.savepoint()
         self.copying(place, lambda: place.delete([entry.path for entry in place.list("")]))
-        with pytest.raises(NotFoundError, match="there is no savepoint"):
+        with refused(NotFoundError, "there is no savepoint"):
             scene.restore(url, "copy")
 
     def test_on_a_disk_it_is_linked(self, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from stateflow.storage.memory import MemoryStore
 from stateflow.storage.store import checked_path
 from tests.jobs.files import objects
 from tests.jobs.snapshots import checkpoint, claim, dispose, native
+from tests.refusals.refusal import refused
 
 LEADING_OUT = (
     "/etc/passwd",
@@ -124,7 +125,7 @@ def test_a_name_that_leads_out_is_refused_whatever_is_done_with_the_savepoint(
     saved.put("_metadata", body)
     before = objects(saved)
     for call in (lambda: read_savepoint(saved), lambda: claim(saved), lambda: dispose(saved)):
-        with pytest.raises(CorruptError, match=r"may lead out of its folder .* use another one") as error:
+        with refused(CorruptError, "may lead out of its folder", "use another one") as error:
             call()
         assert "\n" not in str(error.value)
     for deep in (False, True):

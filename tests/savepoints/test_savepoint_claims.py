@@ -26,6 +26,7 @@ from tests.jobs.files import objects
 from tests.jobs.log import complete, log, pending, record
 from tests.jobs.log import file as named_file
 from tests.jobs.snapshots import JOB, OTHER, SOMEBODY, checkpoint, claim, dispose, native, outcome
+from tests.refusals.refusal import refused
 
 
 class TestClaiming:
@@ -41,26 +42,26 @@ class TestClaiming:
     def test_another_job_is_refused_and_told_whose_it_is(self, saved: MemoryStore) -> None:
         claim(saved)
         before = saved.snapshot()
-        with pytest.raises(UsageError, match=r"was claimed by job 'orders'.*no-claim"):
+        with refused(UsageError, "was claimed by job 'orders'", "no-claim"):
             claim(saved, OTHER, "fraud")
         assert saved.snapshot() == before
 
     def test_nothing_is_claimed_where_nothing_is(self) -> None:
         store = MemoryStore("empty")
-        with pytest.raises(NotFoundError, match="there is no savepoint"):
+        with refused(NotFoundError, "there is no savepoint"):
             claim(store)
         assert objects(store) == {}
 
     def test_one_that_is_being_disposed_of_is_gone(self, saved: MemoryStore) -> None:
         saved.create("_claimed", encode(SavepointClaim(job="", owner=SOMEBODY, savepoint="s")))
-        with pytest.raises(NotFoundError, match="is being disposed of"):
+        with refused(NotFoundError, "is being disposed of"):
             claim(saved)
 
     def test_one_that_lacks_a_file_is_not_claimed(self, saved: MemoryStore) -> None:
         lost = next(path for path in objects(saved) if path.endswith(".sst"))
         saved.delete([lost])
         before = saved.snapshot()
-        with pytest.raises(CorruptError, match=f"{lost} is missing"):
+        with refused(CorruptError, f"{lost} is missing"):
             claim(saved)
         assert saved.snapshot() == before
 
@@ -100,7 +101,7 @@ class TestClaiming:
                 dispose(saved)
 
         saved.before = disposal
-        with pytest.raises(NotFoundError, match="was disposed of meanwhile"):
+        with refused(NotFoundError, "was disposed of meanwhile"):
             claim(saved)
         assert objects(saved) == {}
 
@@ -113,7 +114,7 @@ class TestClaiming:
                 native(root, checkpoint(root), saved, tmp_path)
 
         saved.before = replaced
-        with pytest.raises(NotFoundError, match="was disposed of meanwhile"):
+        with refused(NotFoundError, "was disposed of meanwhile"):
             claim(saved)
         assert "_claimed" not in objects(saved)
         assert verify_savepoint(saved, deep=True) == []

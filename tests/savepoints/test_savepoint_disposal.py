@@ -38,6 +38,7 @@ from stateflow.storage.store import Store
 from tests.jobs.files import objects
 from tests.jobs.snapshots import JOB, OTHER, SOMEBODY, checkpoint, claim, clock, dispose, native, outcome
 from tests.protocol.scenario import World, drain
+from tests.refusals.refusal import refused
 
 
 class TestDisposing:
@@ -67,7 +68,7 @@ class TestDisposing:
         (tmp_path / "state/photo.jpg").write_bytes(b"x")
         (tmp_path / "tables").mkdir()
         (tmp_path / "tables/accounts.parquet").write_bytes(b"x")
-        with pytest.raises(NotFoundError, match="there is no savepoint"):
+        with refused(NotFoundError, "there is no savepoint"):
             dispose(LocalStore(tmp_path))
         assert len([p for p in tmp_path.rglob("*") if p.is_file()]) == 2
 
@@ -87,9 +88,9 @@ class TestDisposing:
     def test_a_claimed_one_is_its_job_s_to_dispose_of(self, saved: MemoryStore) -> None:
         claim(saved)
         before = saved.snapshot()
-        with pytest.raises(UsageError, match="was claimed by job 'orders'"):
+        with refused(UsageError, "was claimed by job 'orders'"):
             dispose(saved)
-        with pytest.raises(UsageError, match="was claimed by job 'orders'"):
+        with refused(UsageError, "was claimed by job 'orders'"):
             dispose(saved, OTHER)
         assert saved.snapshot() == before
         assert dispose(saved, JOB) > 0
@@ -97,7 +98,7 @@ class TestDisposing:
 
     def test_a_job_disposes_of_nothing_that_it_has_not_claimed(self, saved: MemoryStore) -> None:
         before = saved.snapshot()
-        with pytest.raises(NotFoundError, match="no job has claimed"):
+        with refused(NotFoundError, "no job has claimed"):
             dispose(saved, JOB)
         assert saved.snapshot() == before
 
@@ -191,7 +192,7 @@ class TestWhatIsMeant:
         assert self.expecting(saved, read_savepoint(saved).id) > 0
         assert objects(saved) == {}
         left = MemoryStore("saved", {"state/dead-000001.sst": b"left"})
-        with pytest.raises(NotFoundError, match="there is no savepoint"):
+        with refused(NotFoundError, "there is no savepoint"):
             self.expecting(left, "another")
         assert self.expecting(left, "") > 0
         assert objects(left) == {}
@@ -219,7 +220,7 @@ class TestWhatIsMeant:
                 target.create("_metadata", whole["_metadata"])
 
         target.before = made
-        with pytest.raises(UsageError, match="another savepoint was made"):
+        with refused(UsageError, "another savepoint was made"):
             self.expecting(target, "")
         assert target.snapshot() == whole
 
@@ -230,7 +231,7 @@ class TestWhatIsMeant:
         whole = saved.snapshot()
         for meant in ("", "another"):
             saved.put("_claimed", encode(SavepointClaim(job="", owner=SOMEBODY, savepoint=meant)))
-            with pytest.raises(UsageError, match="another savepoint was made"):
+            with refused(UsageError, "another savepoint was made"):
                 self.expecting(saved, "")
             assert saved.snapshot() == whole
         # What it had begun with goes: its maker has found the claim, or misses the files.
@@ -253,7 +254,7 @@ class TestWhatIsMeant:
             if call.verb == "read" and call.path == "_claimed" and "_metadata" not in objects(saved):
                 saved.before = None
                 saved.create("_metadata", whole["_metadata"])
-                with pytest.raises(UsageError, match="another savepoint was made"):
+                with refused(UsageError, "another savepoint was made"):
                     self.expecting(saved, "")
                 claim(saved)
 
@@ -298,9 +299,9 @@ class TestDeletedJobs:
         with pytest.raises(UsageError, match="when that job has been deleted, `stateflow savepoint dispose`"):
             dispose(saved)
         self.delete(world)
-        with pytest.raises(UsageError, match="was claimed by job"):
+        with refused(UsageError, "was claimed by job"):
             dispose_savepoint(saved, owner=SOMEBODY, clock=clock, expect=read_savepoint(saved).id)
-        with pytest.raises(UsageError, match="was claimed by job"):
+        with refused(UsageError, "was claimed by job"):
             claim(saved, OTHER, "fraud")
         assert saved.snapshot() == before
         assert dispose(saved) > 0
@@ -313,7 +314,7 @@ class TestDeletedJobs:
         for job, root in ((JOB, world.store.url), (JOB, "memory://nowhere"), (JOB, "")):
             saved.delete(["_claimed"])
             claim_savepoint(saved, job=job, name=world.layout.job, owner=SOMEBODY, clock=clock, root=root)
-            with pytest.raises(UsageError, match="was claimed by job"):
+            with refused(UsageError, "was claimed by job"):
                 dispose(saved)
 
 
@@ -343,7 +344,7 @@ class TestHalvesOfFiles:
         assert size_of(place) >= 5000
         assert dispose(place) >= 5000
         assert not (tmp_path / "_savepoints/orders/one").exists()
-        with pytest.raises(NotFoundError, match="there is no savepoint"):
+        with refused(NotFoundError, "there is no savepoint"):
             dispose(place)
 
     def test_what_a_process_is_writing_stays(self, tmp_path: Path) -> None:

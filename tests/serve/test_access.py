@@ -9,6 +9,7 @@ import pytest
 
 from stateflow.errors import NotFoundError, UsageError
 from stateflow.serve.access import Access, from_file, single
+from tests.refusals.refusal import refused
 
 TOKEN = "correct-horse-battery-staple"
 HASH = hashlib.sha256(TOKEN.encode()).hexdigest()
@@ -102,5 +103,5 @@ def test_a_file_that_is_wrong_is_refused_without_quoting_secrets(
 
 
 def test_a_file_that_is_missing_is_not_found(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match="does not exist: check --tokens"):
+    with refused(NotFoundError, "does not exist: check --tokens"):
         from_file(tmp_path / "none.toml")

@@ -26,6 +26,7 @@ from stateflow.serve.client import StateClient
 from stateflow.serve.problems import document, error_of
 from tests.jobs.queried import QueriedJob, Row, entries_of, filled
 from tests.reading.test_query import Composite
+from tests.refusals.refusal import refused
 from tests.serve.conftest import TOKEN, Serve, Served
 
 
@@ -72,17 +73,17 @@ def test_a_map_that_does_not_fit_into_an_answer_is_an_error_and_never_cut_short(
 
 def test_errors_are_those_of_the_library(served: Served) -> None:
     with served.client() as client:
-        with pytest.raises(NotFoundError, match="no job 'clicks'"):
+        with refused(NotFoundError, "no job 'clicks'"):
             client.get("clicks", "balance", "total", 1)
-        with pytest.raises(UsageError, match="key column 'user' is int"):
+        with refused(UsageError, "key column 'user' is int"):
             client.get("orders", "balance", "total", "x")
-        with pytest.raises(UsageError, match="queryable=True"):
+        with refused(UsageError, "queryable=True"):
             client.get("orders", "balance", "secret", 1)
-        with pytest.raises(BusyError, match="has not reached checkpoint 99"):
+        with refused(BusyError, "has not reached checkpoint 99"):
             client.look_up("orders", "balance", "total", 1, min_checkpoint=99)
     with (
         served.client("wrong-token-of-some-length") as client,
-        pytest.raises(UsageError, match="Bearer TOKEN"),
+        refused(UsageError, "Bearer TOKEN"),
     ):
         client.jobs()
 
@@ -132,7 +133,7 @@ def test_one_client_serves_many_threads(served: Served) -> None:
 def test_a_server_that_is_not_there_is_unavailable() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    with pytest.raises(UnavailableError, match="is `stateflow serve` running there") as error:
+    with refused(UnavailableError, "is `stateflow serve`", "running there") as error:
         StateClient(f"http://127.0.0.1:{port}", TOKEN).jobs()
     assert TOKEN not in str(error.value)
 
@@ -161,18 +162,18 @@ def another_server(body: bytes) -> Iterator[str]:
 
 @pytest.mark.parametrize("body", [b"<html>", b"[]"])
 def test_another_server_is_not_taken_for_one(body: bytes) -> None:
-    with another_server(body) as url, pytest.raises(UnavailableError, match="not as `stateflow serve` does"):
+    with another_server(body) as url, refused(UnavailableError, "not as `stateflow serve` does"):
         StateClient(url, TOKEN).jobs()
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8765", "ftp://host", "http://"])
 def test_a_url_that_is_none_is_refused(url: str) -> None:
-    with pytest.raises(UsageError, match="write http://HOST:PORT"):
+    with refused(UsageError, "write http://HOST:PORT"):
         StateClient(url, TOKEN)
 
 
 def test_a_token_with_a_line_end_is_refused_without_being_shown() -> None:
-    with pytest.raises(UsageError, match="check where it comes from") as error:
+    with refused(UsageError, "check where it comes from") as error:
         StateClient("http://127.0.0.1:1", "secret\n")
     assert "secret" not in str(error.value)
     assert TOKEN not in repr(StateClient("http://user:password@127.0.0.1:1", TOKEN))

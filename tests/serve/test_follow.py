@@ -15,6 +15,7 @@ from stateflow.format.records import Owner
 from stateflow.serve.follow import FollowedJob, FollowedJobs
 from stateflow.storage.memory import Call, MemoryStore
 from tests.jobs.queried import Counted, QueriedJob, entries_of, filled
+from tests.refusals.refusal import refused
 from tests.storage.scratch_folders import in_scratch
 
 OWNER = Owner(run="server", host="here", pid=1)
@@ -181,9 +182,9 @@ def test_closing_releases_every_pin_and_shard(
 def test_a_job_that_is_not_there_is_looked_for_again(
     job: QueriedJob, jobs: FollowedJobs, tmp_path: Path
 ) -> None:
-    with pytest.raises(NotFoundError, match="there is no job 'clicks'"):
+    with refused(NotFoundError, "there is no job 'clicks'"):
         jobs.follow("clicks")
-    with pytest.raises(NotFoundError, match="no complete checkpoint yet"):
+    with refused(NotFoundError, "no complete checkpoint yet"):
         jobs.follow("orders")
     assert jobs.get("orders") is None
     job.checkpoint(entries_of(filled(1)))
@@ -195,7 +196,7 @@ def test_a_job_that_was_deleted_is_no_longer_served(job: QueriedJob, jobs: Follo
     job.checkpoint(entries_of(filled(1)))
     followed = jobs.follow("orders")
     job.store.delete([entry.path for entry in job.store.list("orders/") if "/pins/" not in entry.path])
-    with pytest.raises(NotFoundError, match="there is no job 'orders'"):
+    with refused(NotFoundError, "there is no job 'orders'"):
         followed.refresh()
     assert followed.record is None
     assert pinned(job) == []

@@ -16,6 +16,7 @@ from stateflow.operators.output import RowWriter
 from stateflow.operators.python_values import values_of
 from stateflow.pipelines.rows.row_type import RowType, row_type
 from stateflow.spark.task.columns import RowReader
+from tests.refusals.refusal import refused
 
 NOON = datetime(2026, 1, 1, 12, 0, 0, 123456, tzinfo=UTC)
 UTC_MICROS = pa.timestamp("us", "UTC")
@@ -51,7 +52,7 @@ def test_values_come_out_as_python_has_them_with_nulls_and_without(kind: Any, va
 
 def test_a_timestamp_that_no_datetime_can_hold_is_told_with_the_way_around_it() -> None:
     for micros in ([1 << 60], [None, 1 << 60]):
-        with pytest.raises(UsageError, match=r"outside of the years 1 to 9999.*select unix_micros of it"):
+        with refused(UsageError, "outside of the years 1 to 9999", "select unix_micros of it"):
             values_of(pa.array(micros, pa.int64()).cast(UTC_MICROS))
 
 
@@ -218,13 +219,13 @@ def test_a_row_of_another_class_and_a_row_of_another_length_are_refused() -> Non
 
     with pytest.raises(UsageError, match=r"operator 'x' put out 'no row', which is no One: yield One\(a\)"):
         written(writer(One, ("a", pa.int64())), [One(1), "no row"])
-    with pytest.raises(UsageError, match=r"which is not 2 values \(a, b\)"):
+    with refused(UsageError, "which is not 2 values (a, b)"):
         written(writer("a long, b long", ("a", pa.int64()), ("b", pa.int64())), [(1, 2), (1,)])
-    with pytest.raises(UsageError, match=r"which is not 2 values \(a, b\)"):
+    with refused(UsageError, "which is not 2 values (a, b)"):
         written(writer("a long, b long", ("a", pa.int64()), ("b", pa.int64())), [(1, 2, 3), (1, 2, 3)])
-    with pytest.raises(UsageError, match=r"which is not 2 values \(a, b\)"):
+    with refused(UsageError, "which is not 2 values (a, b)"):
         written(writer("a long, b long", ("a", pa.int64()), ("b", pa.int64())), ["xy"])
-    with pytest.raises(UsageError, match="put out 'c'"):
+    with refused(UsageError, "put out 'c'"):
         written(writer("a long, b long", ("a", pa.int64()), ("b", pa.int64())), [{"a": 1, "c": 2}])
 
 
@@ -232,7 +233,7 @@ def test_times_of_other_zones_are_the_same_instants_and_times_without_zone_are_r
     there = NOON.astimezone(timezone(timedelta(hours=5)))
     batch = written(writer("a timestamp", ("a", UTC_MICROS)), [(there,), (None,)])
     assert values_of(batch.column(0)) == [NOON, None]
-    with pytest.raises(UsageError, match="no time zone"):
+    with refused(UsageError, "no time zone"):
         written(writer("a timestamp", ("a", UTC_MICROS)), [(NOON,), (NOON.replace(tzinfo=None),)])
 
 

@@ -24,6 +24,7 @@ from stateflow.spark.batches import running_operator
 from stateflow.spark.shuffle.combiner import combined_rows
 from stateflow.spark.shuffle.exchange import KeyedInput
 from tests.operators.ready.driving import END, Driven
+from tests.refusals.refusal import refused
 from tests.spark.pipelines import ORDER, Order, Workbench, at
 
 pytestmark = pytest.mark.system
@@ -354,7 +355,7 @@ def test_a_key_without_a_value_is_refused_by_name(bench: Workbench, monkeypatch:
     errors = []
     for choice in (True, False):
         monkeypatch.setattr(running_operator, "combines", lambda last, choice=choice: choice)
-        with pytest.raises(StateflowError, match="'user'") as error:
+        with refused(StateflowError, "'user'") as error:
             bench.run(nameless)
         errors.append(str(error.value))
     assert errors[0] == errors[1]

@@ -7,13 +7,13 @@ import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import pytest
 from pyspark.sql import SparkSession
 
 import stateflow as sf
 from stateflow.config.options import load
 from stateflow.errors import DisagreementError
 from stateflow.jobs.job import Job
+from tests.refusals.refusal import refused
 from tests.spark.pipelines import Workbench
 from tests.spark.sink_places import contents
 
@@ -42,7 +42,7 @@ def test_a_job_that_is_older_than_its_output_stops_and_a_fork_goes_on_as_the_err
     (tmp_path / "backup").rename(root)
     bench.rows("rows", [{"id": 3}])
     for _ in range(2):
-        with pytest.raises(DisagreementError, match="put back from a copy") as caught:
+        with refused(DisagreementError, "put back from a copy") as caught:
             bench.run(copied, given)
     assert contents(spark, out, "id") == [1, 2]
 

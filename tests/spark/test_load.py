@@ -30,6 +30,7 @@ from stateflow.state.values.serializers import serializer_for
 from tests.jobs.builder import T0
 from tests.jobs.operators import operator_of
 from tests.jobs.state import Held
+from tests.refusals.refusal import refused
 from tests.spark.holding import Holding, plain
 from tests.spark.test_canonical import KINDS, canonical
 from tests.spark.test_state_tables import START, USER, bulky, count
@@ -232,7 +233,7 @@ def test_what_does_not_fit_is_refused_by_name(
 
 
 def test_parallelism_above_max_parallelism_is_refused(spark: SparkSession, holding: Holding) -> None:
-    with pytest.raises(UsageError, match="parallelism is 9: use 1 to 8"):
+    with refused(UsageError, "parallelism is 9: use 1 to 8"):
         load(
             spark, holding, {}, declared(holding, {"count": KINDS["count"]}), parallelism=9, max_parallelism=8
         )
@@ -270,7 +271,7 @@ def test_a_key_that_comes_again_in_the_next_batch_is_found() -> None:
     seen = SortedEntries("totals", made(count=KINDS["count"]))
     first, second = keys_of(1, 3, range(5)), keys_of(1, 3, range(4, 8))
     assert seen.checked(first) == first
-    with pytest.raises(UsageError, match="key 4 has two rows"):
+    with refused(UsageError, "key 4 has two rows"):
         seen.checked(second)
     assert SortedEntries("totals", made(count=KINDS["count"])).checked([]) == []
 

@@ -18,6 +18,7 @@ from stateflow.config.options import load
 from stateflow.format.layout import JobLayout
 from stateflow.spark.runner import RunRequest, run
 from stateflow.storage.roots import open_store
+from tests.refusals.refusal import refused
 from tests.servers import ObjectServer, azure_server, gcs_server, s3_server
 
 pytestmark = pytest.mark.system
@@ -131,7 +132,7 @@ def test_a_second_run_is_refused_while_the_first_one_lives(spark: SparkSession, 
     thread.start()
     try:
         assert seen.wait(120)
-        with pytest.raises(sf.BusyError, match="stateflow stop orders"):
+        with refused(sf.BusyError, "stateflow stop orders"):
             run(RunRequest(orders, options))
     finally:
         stop.set()

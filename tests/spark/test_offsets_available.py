@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from stateflow.errors import DisagreementError, IncompatibleError
 from stateflow.spark.sources.availability import check_available, check_rewindable
+from tests.refusals.refusal import refused
 from tests.spark.replay import (
     Replay,
     Sources,
@@ -116,7 +117,7 @@ def test_files_that_were_compacted_and_vacuumed_are_named(
     check(replay, sources, state)
     spark.sql(f"vacuum delta.`{events}` retain 0 hours")
 
-    with pytest.raises(DisagreementError, match=r"version 1 of the Delta table .* was vacuumed"):
+    with refused(DisagreementError, "version 1 of the Delta table", "was vacuumed"):
         check(replay, sources, state)
 
 

@@ -27,6 +27,7 @@ from stateflow.format.references import bases
 from stateflow.jobs.job import Job
 from stateflow.spark.session.shipping import by_value
 from stateflow.storage.local import LocalStore
+from tests.refusals.refusal import refused
 from tests.spark import pipelines
 from tests.spark.pipelines import VISIT, Everything, Told, Visit, Workbench, at
 
@@ -277,9 +278,9 @@ def test_a_drained_job_has_fired_every_timer_and_is_not_resumed_as_if_nothing_ha
     assert head.final
     assert run.checkpoint is not None
     assert head.slot > run.checkpoint
-    with pytest.raises(IncompatibleError, match="drained"):
+    with refused(IncompatibleError, "drained"):
         story.run(pipeline)
-    with pytest.raises(IncompatibleError, match="drained"):
+    with refused(IncompatibleError, "drained"):
         job.restore("latest", pipeline, options=story.options())
     job.restore("latest", pipeline, options=story.options(), reset_watermark=True).apply()
     story.feed(range(3, 5))
@@ -292,13 +293,13 @@ def test_what_cannot_be_restored_is_refused_before_anything_is_written(story: St
     story.run(pipeline)
     job = story.job("first")
     before = story.bench.listing()
-    with pytest.raises(NotFoundError, match="no checkpoint 99"):
+    with refused(NotFoundError, "no checkpoint 99"):
         job.restore("checkpoint:99", pipeline, options=story.options())
-    with pytest.raises(NotFoundError, match="no tag 'v9'"):
+    with refused(NotFoundError, "no tag 'v9'"):
         job.restore("tag:v9", pipeline, options=story.options())
-    with pytest.raises(UsageError, match="1 to 128"):
+    with refused(UsageError, "1 to 128"):
         job.restore("latest", pipeline, options=story.options(), parallelism=1000)
-    with pytest.raises(UsageError, match="canonical"):
+    with refused(UsageError, "canonical"):
         job.restore("latest", pipeline, options=story.options(), max_parallelism=64)
     with pytest.raises(NotFoundError):
         job.restore(str(story.bench.folder / "nothing"), pipeline, options=story.options())
@@ -308,7 +309,7 @@ def test_what_cannot_be_restored_is_refused_before_anything_is_written(story: St
         rows = flow.source("visits", story.bench.source("visits", VISIT), Visit)
         rows.key_by("user").process("everything", Everything).collect("all", sf.memory("other"))
 
-    with pytest.raises(IncompatibleError, match="'idle'"):
+    with refused(IncompatibleError, "'idle'"):
         job.restore("latest", without, options=story.options())
     assert story.bench.listing() == before
     job.restore("latest", without, options=story.options(), allow_non_restored_state=True).apply()
@@ -331,7 +332,7 @@ def test_a_claimed_savepoint_goes_when_nothing_needs_it_and_an_unclaimed_one_is_
     story.job("copy").restore(kept.url, story.pipeline("copy"), options=story.options()).apply()
     owner = story.job("owner")
     owner.restore(taken.url, story.pipeline("owner"), options=story.options(), claim_mode="claim").apply()
-    with pytest.raises(UsageError, match="claimed"):
+    with refused(UsageError, "claimed"):
         story.job("late").restore(
             taken.url, story.pipeline("late"), options=story.options(), claim_mode="claim"
         ).apply()

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from stateflow.errors import IncompatibleError, UsageError
 from stateflow.format.source_offsets import SourceLeaves
 from stateflow.spark.inputs.seeding import plan_batch, seed
+from tests.refusals.refusal import refused
 from tests.spark.replay import (
     Batch,
     Replay,
@@ -203,10 +204,10 @@ def test_a_run_needs_a_fresh_folder_and_the_shuffle_setting(
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "metadata").touch()
 
-    with pytest.raises(UsageError, match="is not empty"):
+    with refused(UsageError, "is not empty"):
         seed(tmp_path / "used", layout, state, replay.fetch, replay.conf, 0, "id")
-    with pytest.raises(UsageError, match=r"spark\.sql\.shuffle\.partitions"):
+    with refused(UsageError, "spark.sql.shuffle.partitions"):
         seed(tmp_path / "fresh", layout, state, replay.fetch, {}, 0, "id")
     assert seed(tmp_path / "fresh", layout, {}, replay.fetch, replay.conf, 0, "id") == 0
-    with pytest.raises(UsageError, match="batch 5 is not the next one"):
+    with refused(UsageError, "batch 5 is not the next one"):
         plan_batch(tmp_path / "fresh", 5, ["-"], replay.conf, 0)

@@ -9,6 +9,7 @@ import pytest
 
 from stateflow.errors import DisagreementError
 from stateflow.spark.sinks.slot import SinkSlot
+from tests.refusals.refusal import refused
 
 
 @pytest.mark.parametrize(
@@ -32,7 +33,7 @@ def test_a_record_is_committed_after_the_one_before_it_or_an_abandoned_one_that_
     at = SinkSlot("3f2b6c1e", "orders", "totals", 7, 1, late, "w7", prev)
     assert at.verdict(version, at.mark) == verdict
     # Before the decision nobody has it.
-    with nullcontext() if verdict == "commit" else pytest.raises(DisagreementError, match="disagree"):
+    with nullcontext() if verdict == "commit" else refused(DisagreementError, "disagree"):
         at.refuse_disagreement("the table", version)
 
 

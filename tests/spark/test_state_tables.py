@@ -39,6 +39,7 @@ from stateflow.state.backends.rocksdb_options import RocksOptions
 from stateflow.state.values.serializers import serializer_for
 from tests.jobs.builder import T0
 from tests.jobs.state import Held
+from tests.refusals.refusal import refused
 from tests.spark.holding import Holding, plain
 
 USER = (("user", "int"),)
@@ -420,12 +421,12 @@ def test_an_export_is_pinned_and_holds_every_row(spark: SparkSession, holding: H
         assert back.count() == 20
         value = back.where("user = 3").collect()[0]["value"]
         assert value.startswith('{"name":"n3"') if format == "csv" else value["name"] == "n3"
-        with pytest.raises(UsageError, match=r"exists already.* --overwrite"):
+        with refused(UsageError, "exists already", "--overwrite"):
             export_state(spark, snapshot, "totals", "profile", out, format, **by)  # type: ignore[arg-type]
     out = str(holding.folder / "none")
     assert export_state(spark, snapshot, "totals", "none", out, **by) == 0
     assert spark.read.parquet(out).columns == ["key_group", "user", "value"]
-    with pytest.raises(UsageError, match="'xml' is not a format"):
+    with refused(UsageError, "'xml' is not a format"):
         export_state(spark, snapshot, "totals", "none", out, "xml", **by)  # type: ignore[arg-type]
     assert not list_pins(holding.store, holding.layout)
 

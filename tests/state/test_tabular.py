@@ -25,6 +25,7 @@ from stateflow.state.tabular import TIMERS, StateTable, TimerTable, tables_of
 from stateflow.state.values.serializers import serializer_for
 from stateflow.testing import KeyedHarness
 from tests.jobs import operators
+from tests.refusals.refusal import refused
 from tests.state.keys.test_keyparts import KEY_TYPES, PARTS
 from tests.state.stored_keys import timer_key
 
@@ -288,11 +289,11 @@ def test_timers_that_are_wrong_are_refused() -> None:
     table = timers_of("a", "b")
     with pytest.raises(UsageError, match=r"timers: there is no timer 'c': there are 'a', 'b'"):
         table.encode(timer_rows(["c"], ["x"], [NOON]))
-    with pytest.raises(UsageError, match="timers: at holds 1 nulls"):
+    with refused(UsageError, "timers: at holds 1 nulls"):
         table.encode(timer_rows(["a"], ["x"], [None]))
-    with pytest.raises(UsageError, match="timers: timer holds 1 nulls"):
+    with refused(UsageError, "timers: timer holds 1 nulls"):
         table.encode(timer_rows([None], ["x"], [NOON]))
-    with pytest.raises(UsageError, match="outside of the years 1 to 9999"):
+    with refused(UsageError, "outside of the years 1 to 9999"):
         table.encode(timer_rows(["a"], ["x"], [2**62]))
     keys, values = table.encode(timer_rows(["a"], ["x"], [NOON]))
     with pytest.raises(UsageError, match="in no timer's queue"):
@@ -304,7 +305,7 @@ def test_timers_that_are_wrong_are_refused() -> None:
 
 def test_a_state_named_as_the_table_of_timers_is_refused() -> None:
     states = {TIMERS: StateSchema(1, "value", "int"), "t": StateSchema(2, "timer", "event")}
-    with pytest.raises(UsageError, match="a state is named '_timers'"):
+    with refused(UsageError, "a state is named '_timers'"):
         tables_of(operators.operator_of(states=states))
     assert list(tables_of(operators.operator_of(states={TIMERS: states[TIMERS]}))) == [TIMERS]
 
@@ -314,11 +315,11 @@ def test_entries_that_are_not_this_states_are_refused() -> None:
     key = KeyCodec(["int"]).encode(5)
     with pytest.raises(UsageError, match="state 'total' has id 7, but was given entries of another state"):
         table.decode([encoding.prefix(1, 8) + key + b"\0"], [FLOATS.dumps(1.0)])
-    with pytest.raises(IncompatibleError, match="state 'total' holds entries under namespaces"):
+    with refused(IncompatibleError, "state 'total'", "holds entries under namespaces"):
         table.decode([encoding.prefix(1, 7) + key + WINDOW], [FLOATS.dumps(1.0)])
-    with pytest.raises(CorruptError, match=r"state 'total': the state key .* ends too early"):
+    with refused(CorruptError, "state 'total': the state key", "ends too early"):
         table.decode([encoding.prefix(1, 7) + key], [FLOATS.dumps(1.0)])
-    with pytest.raises(CorruptError, match="goes on after its end"):
+    with refused(CorruptError, "goes on after its end"):
         table.decode([encoding.prefix(1, 7) + key + b"\0\0"], [FLOATS.dumps(1.0)])
 
 
@@ -436,7 +437,7 @@ def test_a_schema_is_checked_without_rows() -> None:
         table.check(pa.schema([("user", pa.int32()), ("value", pa.struct([])), ("expires", pa.int64())]))
     with pytest.raises(UsageError, match=r"value\.a holds string where int64 belongs"):
         table.check(pa.schema([("user", pa.int32()), ("value", pa.struct([("a", pa.string())]))]))
-    with pytest.raises(UsageError, match="no column 'value'"):
+    with refused(UsageError, "no column 'value'"):
         table.check(pa.schema([("user", pa.int32())]))
     timers_of("a").check(timers_of("a").schema)
 

@@ -29,6 +29,7 @@ from tests.jobs.builder import options_of
 from tests.jobs.made import PARAMETERS, made_job, orders_pipeline
 from tests.jobs.snapshots import JOB, SOMEBODY, checkpoint, clock, native
 from tests.protocol.scenario import World, drain
+from tests.refusals.refusal import refused
 
 CANARY = b"nobody may read or delete this"
 
@@ -168,7 +169,7 @@ def test_the_root_may_be_a_link_that_the_operator_chose(tmp_path: Path) -> None:
 
 def test_what_is_no_file_is_not_waited_for(store: LocalStore, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "root/job/pipe")
-    with pytest.raises(NotFoundError, match="job/pipe is not a file"):
+    with refused(NotFoundError, "job/pipe is not a file"):
         store.read("job/pipe")
 
 
@@ -363,7 +364,7 @@ class TestSavepoints:
         self, saved: LocalStore, moved: Path, tmp_path: Path
     ) -> None:
         before = sorted(moved.iterdir())
-        with pytest.raises(CorruptError, match="saved/state is a symbolic link"):
+        with refused(CorruptError, "saved/state is a symbolic link"):
             dispose_savepoint(saved, owner=SOMEBODY, clock=clock)
         assert sorted(moved.iterdir()) == before
         assert [entry.path for entry in saved.list("")] == ["_metadata"]
@@ -404,7 +405,7 @@ class TestSavepoints:
         assert f"{file.name} is a symbolic link" in found.text
 
     def test_a_claim_refuses_links_and_leaves_no_claim(self, saved: LocalStore, moved: Path) -> None:
-        with pytest.raises(CorruptError, match="saved/state is a symbolic link"):
+        with refused(CorruptError, "saved/state is a symbolic link"):
             claim_savepoint(saved, job=JOB, name="orders", owner=SOMEBODY, clock=clock)
         assert [entry.path for entry in saved.list("")] == ["_metadata"]
 
@@ -461,7 +462,7 @@ class TestSavepointsInTheRoot:
         storage = task_storage(options_of(root), str(root), "orders", 1, 1)
         assert storage.store(base).read("_metadata")
         self.put_link(root, at)
-        with pytest.raises(CorruptError, match=f"root/{at} is a symbolic link"):
+        with refused(CorruptError, f"root/{at} is a symbolic link"):
             storage.store(base).read("_metadata")
 
     @pytest.mark.parametrize("at", [*PLACES[:2], "_savepoints/orders/expired"])
@@ -477,7 +478,7 @@ class TestSavepointsInTheRoot:
         there = self.put_link(root, at)
         before = self.files(there)
         monkeypatch.setattr(savepoints, "_expired", lambda job: listed)
-        with pytest.raises(CorruptError, match=f"root/{at} is a symbolic link"):
+        with refused(CorruptError, f"root/{at} is a symbolic link"):
             savepoints.dispose_expired(job)
         assert self.files(there) == before != {}
 
@@ -503,7 +504,7 @@ class TestSavepointsInTheRoot:
         there = self.put_link(root, at)
         before = self.files(there)
         options = options_of(root)
-        with pytest.raises(CorruptError, match=f"root/{at} is a symbolic link"):
+        with refused(CorruptError, f"root/{at} is a symbolic link"):
             job.restore(base, orders_pipeline(), PARAMETERS, options=options, claim_mode="claim").apply()
         assert self.files(there) == before
 
@@ -511,7 +512,7 @@ class TestSavepointsInTheRoot:
     def test_a_savepoint_is_not_made_behind_a_link(self, at: str, root: Path) -> None:
         there = self.put_link(root, at)
         before = self.files(there)
-        with pytest.raises(CorruptError, match=f"root/{at} is a symbolic link"):
+        with refused(CorruptError, f"root/{at} is a symbolic link"):
             Job(str(root), "orders").savepoint("native", options=options_of(root), name="next")
         assert self.files(there) == before
 

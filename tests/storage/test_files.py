@@ -20,6 +20,7 @@ from stateflow.storage.memory import MemoryStore
 from stateflow.storage.store import PIECE
 from tests.jobs.snapshots import checkpoint, ids, native, state
 from tests.protocol.scenario import World
+from tests.refusals.refusal import refused
 from tests.storage.forging import twin
 
 
@@ -81,9 +82,7 @@ def test_damage_is_found_and_named(damage: object, words: str, tmp_path: Path) -
     ref = upload_file(MemoryStore(), "job/shared/a", tmp_path / "f", "a")
     assert callable(damage)
     (tmp_path / "f").write_bytes(damage(content))
-    with pytest.raises(
-        CorruptError, match=f"s3://b/root/job/shared/a {words}.*stateflow verify.*stateflow restore"
-    ):
+    with refused(CorruptError, f"s3://b/root/job/shared/a {words}", "stateflow verify", "stateflow restore"):
         verify(ref, tmp_path / "f", "s3://b/root")
 
 
@@ -114,5 +113,5 @@ def test_a_file_copied_into_a_savepoint_and_out_of_it_keeps_its_hash(tmp_path: P
 
 
 def test_a_missing_file_cannot_be_uploaded(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match="cannot be uploaded"):
+    with refused(NotFoundError, "cannot be uploaded"):
         upload_file(MemoryStore(), "job/shared/a", tmp_path / "f", "a")

@@ -34,6 +34,7 @@ from stateflow.storage.webhdfs import (
     WebHdfs,
     _Answer,
 )
+from tests.refusals.refusal import refused
 from tests.spark.standalone import free_port
 
 STATUS = {"FileStatus": {"pathSuffix": "", "type": "FILE", "length": 3, "fileId": 9, "permission": "644"}}
@@ -191,7 +192,7 @@ def test_a_second_redirect_is_not_followed() -> None:
         serving(lambda _: (200, {}, b"stolen")) as third,
         serving(sending_to(third.port)) as second,
         serving(sending_to(second.port)) as namenode,
-        pytest.raises(UnheardError, match="answered 307"),
+        refused(UnheardError, "answered 307"),
         client(namenode).open("/a"),
     ):
         pass
@@ -211,7 +212,7 @@ def test_the_namenode_that_is_active_answers() -> None:
 def test_a_namenode_in_safe_mode_is_asked_again_and_then_named() -> None:
     with (
         serving(refusing("SafeModeException", "Cannot create file")) as namenode,
-        pytest.raises(UnheardError, match="SafeModeException: Cannot create file"),
+        refused(UnheardError, "SafeModeException", "Cannot create file"),
     ):
         client(namenode).ask("GET", "/a", "GETFILESTATUS")
     assert len(namenode.seen) == 4
@@ -232,7 +233,7 @@ def test_the_token_is_in_no_error() -> None:
                 "hdfs_user": "me",
             },
         )
-        with pytest.raises(UnavailableError, match="InvalidToken") as error:
+        with refused(UnavailableError, "InvalidToken") as error:
             store.read("job/job")
     assert "HUSH" not in str(error.value)
     assert "HUSH" not in repr(store) + repr(store._web) + repr(
@@ -324,7 +325,7 @@ def test_a_server_without_a_good_certificate_is_not_spoken_to(tmp_path: Path) ->
     ca_file, tls = certificate(tmp_path)
     with serving(knowing, tls) as namenode:
         url = f"swebhdfs://127.0.0.1:{namenode.port}/root"
-        with pytest.raises(UnavailableError, match="CERTIFICATE_VERIFY_FAILED"):
+        with refused(UnavailableError, "CERTIFICATE_VERIFY_FAILED"):
             HdfsStore(url, pause=lambda _: None).read("job/job")
         assert namenode.seen == []
         assert HdfsStore(url, {"hdfs_ca_file": str(ca_file)}).read_range("job/job", 0, 0) == b""

@@ -25,6 +25,7 @@ from stateflow_ui.reading_store import ReadingStore
 from stateflow_ui.stale_after import StaleAfter
 from tests.jobs.operators import one_shard
 from tests.jobs.records import Made
+from tests.refusals.refusal import refused
 from tests.ui.catalogs import NOW, Clock, catalog_of, fill, heads, look, open_job, root_at, store
 
 __all__ = ["store"]
@@ -115,7 +116,7 @@ def test_the_source_that_holds_the_watermark_is_named_unless_the_note_is_hostile
 def test_json_that_is_nested_too_deep_is_a_damaged_record(store: MemoryStore) -> None:
     deep = b'{"statistics":{"a":' + b"[" * 100_000
     body = b"stateflow 1 %s %d\n%s\n" % (xxhash.xxh3_64_hexdigest(deep).encode(), len(deep), deep)
-    with pytest.raises(CorruptError, match="nested too deep"):
+    with refused(CorruptError, "nested too deep"):
         decode(body, Record, "orders/chk-00000001/_pending")
 
 
@@ -208,7 +209,7 @@ def test_a_huge_object_is_refused_before_it_is_in_memory() -> None:
     memory = MemoryStore("huge", {"orders/job": b"x" * 1_001, "orders/small": b"x" * 1_000})
     reading = ReadingStore(memory, most=1_000)
     assert len(reading.read("orders/small")) == 1_000
-    with pytest.raises(CorruptError, match="orders/job has more than 1"):
+    with refused(CorruptError, "orders/job has more than 1"):
         reading.read("orders/job")
 
 
@@ -237,7 +238,7 @@ def test_the_pages_write_nothing() -> None:
         lambda: reading.copy("orders/job", "orders/new"),
         lambda: reading.delete(["orders/job"]),
     ):
-        with pytest.raises(UsageError, match="the pages only read"):
+        with refused(UsageError, "the pages only read"):
             write()
     assert memory.snapshot() == {"orders/job": b"x"}
 

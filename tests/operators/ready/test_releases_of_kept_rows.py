@@ -10,6 +10,7 @@ import pytest
 
 import stateflow as sf
 from stateflow.testing import ColumnarHarness
+from tests.refusals.refusal import refused
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -71,7 +72,7 @@ def test_a_row_that_was_kept_before_its_class_had_a_field_has_the_fields_default
 def test_a_release_of_a_columnar_operator_is_refused_as_a_run_would() -> None:
     before = release(Sale, "first")
     before.rows(Sale("a", 1.0, at(1)))
-    with pytest.raises(sf.StateflowError, match="operator 'kept'"):
+    with refused(sf.StateflowError, "operator 'kept'"):
         release(LaterSale, "last", before)
 
 
@@ -99,7 +100,7 @@ def test_one_that_is_written_by_hand_goes_on_with_its_state_and_its_clock() -> N
     assert after.watermark == at(5)
     assert after.rows(Sale("a", 2.0, at(6))) == [{"shop": "a", "total": 3.0}]
     assert before.rows(Sale("a", 5.0, at(6))) == [{"shop": "a", "total": 6.0}], "it is not the later one's"
-    with pytest.raises(sf.StateflowError, match="total"):
+    with refused(sf.StateflowError, "total"):
         made({"total": str}, after)
 
 

@@ -14,6 +14,7 @@ from stateflow.format.records import FileRef, Shard
 from stateflow.state.backends import memory
 from stateflow.state.backends.memory import memory_backend
 from stateflow.storage.files import checksum
+from tests.refusals.refusal import refused
 
 FROZEN = bytes.fromhex("53464d454d 01 0200000000000000 03000000 01000000 000161 78 03000000 00000000 000162")
 
@@ -34,12 +35,12 @@ def test_the_file_never_changes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damaged", [b"", FROZEN[:-1], FROZEN + b"x", b"X" + FROZEN[1:], FROZEN[:20]])
 def test_a_damaged_file_is_named(damaged: bytes, tmp_path: Path) -> None:
-    with pytest.raises(CorruptError, match="state file entries"):
+    with refused(CorruptError, "state file entries"):
         opened(damaged, tmp_path)
 
 
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(IncompatibleError, match="format 2 of a newer stateflow"):
+    with refused(IncompatibleError, "format 2 of a newer stateflow"):
         opened(FROZEN[:5] + b"\2" + FROZEN[6:], tmp_path)
 
 
@@ -68,12 +69,12 @@ def test_a_full_disk_names_the_scratch_folder(tmp_path: Path, monkeypatch: pytes
     backend = memory_backend(0)(Shard(0, 127, "memory"), tmp_path / "scratch", lambda _: tmp_path)
     backend.put(b"\0\1a", b"x")
     monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(UnavailableError, match="scratch is full"):
+    with refused(UnavailableError, "scratch is full"):
         backend.snapshot()
 
 
 def test_a_threshold_beyond_a_record_is_refused() -> None:
-    with pytest.raises(UsageError, match="inline_threshold"):
+    with refused(UsageError, "inline_threshold"):
         memory_backend(2 << 20)
 
 
@@ -89,5 +90,5 @@ def test_a_bit_that_flipped_in_a_cached_file_is_found(tmp_path: Path) -> None:
     size, xxh3 = checksum(made)
     made.write_bytes(made.read_bytes().replace(b"value100", b"value101"))
     shard = Shard(first=0, last=1, backend="memory", files=(FileRef(file.name, size, xxh3, path="x"),))
-    with pytest.raises(CorruptError, match="does not match its checksum"):
+    with refused(CorruptError, "does not match its checksum"):
         memory.memory_backend(0)(shard, tmp_path / "b", lambda ref: made)

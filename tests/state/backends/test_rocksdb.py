@@ -20,6 +20,7 @@ from stateflow.state.backends.corruption import translated
 from stateflow.state.backends.rocksdb import rocksdb_backend, rocksdb_reader
 from stateflow.state.backends.rocksdb_options import MIB, Preset, RocksOptions, block_cache, reads_in_parts
 from stateflow.storage.files import inline
+from tests.refusals.refusal import refused
 
 Make = Callable[..., Any]
 
@@ -172,7 +173,7 @@ def test_a_flipped_bit_is_reported_and_names_the_file(shelf_of: Make, where: flo
         finally:
             backend.close()
 
-    with pytest.raises(CorruptError, match=rf"{ref.name}.*stateflow verify"):
+    with refused(CorruptError, f"{ref.name}", "stateflow verify"):
         read_all()
 
 
@@ -193,7 +194,7 @@ def test_an_opening_that_fails_leaves_no_directory(shelf_of: Make, tmp_path: Pat
         raise UnavailableError("the store is away")
 
     directory = tmp_path / "private"
-    with pytest.raises(UnavailableError, match="the store is away"):
+    with refused(UnavailableError, "the store is away"):
         shelf.open_shard(base, directory, unreachable)
     assert not directory.exists()
 
@@ -221,7 +222,7 @@ def test_a_name_that_comes_twice_does_not_reach_into_the_file_that_has_it(shelf_
     table = next(ref for ref in base.files if ref.name.endswith(".sst"))
     before = shelf.checksums()
     for second in (inline(table.name, b"mine"), msgspec.structs.replace(table, path=base.files[-1].path)):
-        with pytest.raises(CorruptError, match=f"'{table.name}', .* or names it twice"):
+        with refused(CorruptError, f"'{table.name}'", "or names it twice"):
             shelf.open(msgspec.structs.replace(base, files=(*base.files, second)))
     assert shelf.checksums() == before
 

@@ -16,6 +16,7 @@ from stateflow.errors import CorruptError, UsageError
 from stateflow.format import encoding
 from stateflow.format.scalars import KEY_TYPES
 from stateflow.state.keys.codec import KeyCodec
+from tests.refusals.refusal import refused
 from tests.state.stored_keys import timer_key
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -108,7 +109,7 @@ def test_a_cut_off_key_is_reported(data: st.DataObject) -> None:
     shape = data.draw(SHAPES)
     codec = KeyCodec(shape)
     encoded = codec.encode(data.draw(values(shape)))
-    with pytest.raises(CorruptError, match="stateflow verify"):
+    with refused(CorruptError, "stateflow verify"):
         codec.decode(encoded[: data.draw(st.integers(0, len(encoded) - 1))], 0)
 
 
@@ -206,7 +207,7 @@ def test_wrong_keys_are_refused(types: list[str], key: Any, says: str) -> None:
 
 
 def test_an_unknown_key_type_is_refused() -> None:
-    with pytest.raises(UsageError, match="float cannot be a key type"):
+    with refused(UsageError, "float cannot be a key type"):
         KeyCodec(["int", "float"])
 
 

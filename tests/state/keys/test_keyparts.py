@@ -20,6 +20,7 @@ from stateflow.state.keys.arrow_types import ARROW
 from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.keys.hashing import key_groups_of
 from stateflow.state.keys.parts import KeyParts
+from tests.refusals.refusal import refused
 
 PARTS: dict[str, st.SearchStrategy[Any]] = {
     "bool": st.booleans(),
@@ -86,13 +87,13 @@ def test_a_key_that_is_cut_off_or_goes_on_is_reported(data: st.DataObject) -> No
     bad = data.draw(st.integers(0, len(keys) - 1))
     cut = data.draw(st.integers(1, len(keys[bad])))
     for damaged in (keys[bad][:-cut], keys[bad] + b"\0"):
-        with pytest.raises(CorruptError, match=r"state 'x': the state key .* run `stateflow verify`"):
+        with refused(CorruptError, "state 'x': the state key", "run `stateflow verify`"):
             read_all([*keys[:bad], damaged, *keys[bad + 1 :]], shape)
 
 
 def test_text_that_is_none_is_reported() -> None:
     good, bad = full_keys(["bytes"], [(b"a",), (b"\xff",)])
-    with pytest.raises(CorruptError, match=f"{bad.hex()} is not text"):
+    with refused(CorruptError, f"{bad.hex()} is not text"):
         read_all([good, bad], ["str"])
 
 

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from stateflow.errors import CorruptError, IncompatibleError, StateTypeError, UsageError
 from stateflow.state.values.key_types import key_types_for
 from stateflow.state.values.serializers import CustomSerializer, serializer_for
+from tests.refusals.refusal import refused
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
@@ -281,24 +282,24 @@ def test_a_widened_state_reads_its_old_values(old: Any, value: Any, new: Any, ex
 )
 def test_an_old_value_that_does_not_fit_is_refused(old: Any, value: Any, new: Any) -> None:
     stored = serializer_for(old).dumps(value or WiderOrder(1.5, 1.0, NOON))
-    with pytest.raises(IncompatibleError, match="stored value"):
+    with refused(IncompatibleError, "stored value"):
         serializer_for(new).loads(stored)
 
 
 @pytest.mark.parametrize("damaged", ["", "7f00", "00", "02"])
 def test_a_damaged_value_is_reported(damaged: str) -> None:
-    with pytest.raises(CorruptError, match="damaged"):
+    with refused(CorruptError, "damaged"):
         serializer_for(int).loads(bytes.fromhex(damaged))
 
 
 def test_damaged_structure_is_reported() -> None:
-    with pytest.raises(CorruptError, match="damaged"):
+    with refused(CorruptError, "damaged"):
         serializer_for(list[int]).loads(bytes.fromhex("099201"))
 
 
 @pytest.mark.parametrize("hint", [Any, object, list, dict, complex, dict[str, Any], list[complex]])
 def test_types_that_do_not_say_what_to_restore_are_refused(hint: Any) -> None:
-    with pytest.raises(UsageError, match="does not say what to restore"):
+    with refused(UsageError, "does not say what to restore"):
         serializer_for(hint)
 
 
@@ -321,14 +322,14 @@ def test_a_custom_serializer_reads_what_its_older_versions_wrote() -> None:
 
 
 def test_a_custom_serializer_must_make_bytes() -> None:
-    with pytest.raises(StateTypeError, match="'x' made str"):
+    with refused(StateTypeError, "'x' made str"):
         serializer_for(CustomSerializer("x", 1, cast("Any", str), lambda b, _: b)).dumps(5)
-    with pytest.raises(UsageError, match="without ':'"):
+    with refused(UsageError, "without ':'"):
         CustomSerializer("a:b", 1, bytes, lambda b, _: b)
 
 
 def test_columns_are_no_value_of_another_type() -> None:
-    with pytest.raises(IncompatibleError, match=r"another way \(code 11\)"):
+    with refused(IncompatibleError, "another way (code 11)"):
         serializer_for(bytes).loads(b"\x0bx")
 
 
@@ -340,13 +341,13 @@ def test_key_types_follow_the_declared_key() -> None:
 
 @pytest.mark.parametrize("hint", [float, tuple[int, float]])
 def test_float_is_no_key(hint: Any) -> None:
-    with pytest.raises(UsageError, match="float cannot be a key"):
+    with refused(UsageError, "float cannot be a key"):
         key_types_for(hint)
 
 
 @pytest.mark.parametrize("hint", [list[int], tuple, tuple[int, ...], dict, Any])
 def test_other_types_are_no_keys(hint: Any) -> None:
-    with pytest.raises(UsageError, match="cannot be a key"):
+    with refused(UsageError, "cannot be a key"):
         key_types_for(hint)
 
 

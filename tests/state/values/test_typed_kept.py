@@ -13,6 +13,7 @@ import pytest
 
 from stateflow.errors import CorruptError, IncompatibleError, UsageError
 from stateflow.state.values.serializers import CustomSerializer, serializer_for
+from tests.refusals.refusal import refused
 from tests.state.values.typed_values import (
     NOON,
     Colour,
@@ -89,9 +90,7 @@ def test_numbers_that_do_not_fit_are_null_and_kept() -> None:
     batch = decoded(table, stored)
     assert batch.column("value").to_pylist() == [[1, None], [1, 2]]
     assert table.encode(batch)[1] == stored
-    with pytest.raises(
-        UsageError, match=r"state 'total': value\[\] holds 1 nulls, but its type is not optional"
-    ):
+    with refused(UsageError, "state 'total'", "value[]", "holds 1 nulls", "but its type is not optional"):
         table.encode(batch.drop_columns(["stored"]))
 
 
@@ -117,7 +116,7 @@ def test_a_number_where_there_is_none_is_kept(schema: str) -> None:
 def test_what_cannot_be_kept_beside_a_typed_value_is_reported() -> None:
     with pytest.raises(CorruptError, match="key 0: a stored value is damaged"):
         table_of("columns{a:str}", kind="columns").decode(keys_for(1), [b"\x0b\x91\x05"])
-    with pytest.raises(IncompatibleError, match=r"another way \(code 10\)"):
+    with refused(IncompatibleError, "another way (code 10)"):
         table_of("union<int,str>").decode(keys_for(1), [b"\x0a\x05"])
 
 

@@ -14,6 +14,7 @@ from stateflow.errors import CorruptError, IncompatibleError, UsageError
 from stateflow.format.encoding import EMPTY_NAMESPACE, prefix
 from stateflow.state.tabular import StateTable
 from stateflow.state.values.serializers import serializer_for
+from tests.refusals.refusal import refused
 from tests.state.values.typed_values import (
     KEY,
     NOON,
@@ -47,7 +48,7 @@ def test_a_damaged_value_among_others_is_the_one_that_is_named() -> None:
     keys = [prefix(1, 7) + KEY.encode(n) + EMPTY_NAMESPACE for n in (10, 11, 12)]
     with pytest.raises(CorruptError, match=r"state 'total', key 11: a stored value is damaged"):
         table.decode(keys, [good, good[:-1], good])
-    with pytest.raises(IncompatibleError, match=r"key 12: .*another way \(code 11\)"):
+    with refused(IncompatibleError, "key 12", "another way (code 11)"):
         table.decode(keys, [good, good, b"\x0b"])
     with pytest.raises(IncompatibleError, match=r"key 11: .* does not fit the declared type struct Order"):
         table.decode(keys, [good, serializer_for(int).dumps(1), good])
@@ -94,7 +95,7 @@ def test_times_that_python_has_not_are_refused() -> None:
                 column = pa.StructArray.from_arrays([array], names=["a"])
             table = table_of(schema, kind="columns" if "columns" in schema else "value")
             batch = pa.record_batch({"user": pa.array([1]), "value": column})
-            with pytest.raises(UsageError, match="outside of the years 1 to 9999"):
+            with refused(UsageError, "outside of the years 1 to 9999"):
                 table.encode(batch)
 
 
