@@ -112,6 +112,9 @@ class Model(Protocol):
     def release(self) -> KeyedNode | None:
         """The next release of the operator."""
 
+    def is_empty(self) -> bool:
+        """Whether nothing is kept after the end of all."""
+
 
 def played(
     play: Play, driven: Driven, model: Model, schemas: Sequence[pa.Schema],
@@ -142,6 +145,7 @@ def played(
             newest = max([*times, *([] if newest is None else [newest])], default=None)
         counted = driven.counters.get("late_rows", 0), driven.counters.get("partly_late_rows", 0)
         assert counted == (late, partly)
+        assert not model.is_empty() or driven.entries() == 0, "what is closed leaves nothing behind"
         if reads_sides:
             put_out = (f"{name} {text}" for name, rows in driven.sides.items() for text in texts(rows))
             assert Counter(put_out) == sides

@@ -334,6 +334,9 @@ class Windows:
         self.node = node_of(self.case, self.code)
         return self.node
 
+    def is_empty(self) -> bool:
+        return not self.held and not self.waiting
+
     def batch(self, pieces: list[list[Rows]], mark: int | None) -> Said:
         case, self.said = self.case, Said()
         of_rows = behind(self.before, case) if case.waited else behind(mark, case)
