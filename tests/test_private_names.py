@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -266,3 +267,21 @@ def test_a_call_of_a_java_object_would_be_noticed() -> None:
         "leaf.relation.v1Relation().createSource(path)\nframe.mapInArrow(f, s).withColumn('a', b)"
     )
     assert sorted(name for _, name in java_like(source)) == ["createSource", "v1Relation"]
+
+
+INSIDES = re.compile(r"\borg\.apache\.spark\.sql\.(catalyst|execution|classic|connect)\b")
+"""Packages of Spark that promise nothing."""
+
+
+def named_insides(path: Path) -> list[str]:
+    return [
+        f"{path.relative_to(PACKAGE)}:{node.lineno} names {node.value}"
+        for node in nodes(path)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and INSIDES.search(node.value)
+    ]
+
+
+def test_no_text_outside_internals_names_a_class_of_the_insides_of_spark() -> None:
+    """An option may name a class: its version has to be looked at, too."""
+    assert not [named for path in outside().values() for named in named_insides(path)]
+    assert named_insides(PACKAGE / "spark" / "internals" / "plans.py")

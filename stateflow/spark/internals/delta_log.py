@@ -282,13 +282,17 @@ class DeltaLog:
         files = snapshot.allFiles().collectAsList()
         return [LoggedFile.of(files.get(k)) for k in range(files.size())]
 
+    @internal("org.apache.spark.api.python.PythonUtils.toSeq(List)")
     def _scala_seq(self, items: Iterable[Any]) -> Any:
+        """Scala's sequence of these values."""
         array = self._jvm.java.util.ArrayList()
         for item in items:
             array.add(item)
         return self._jvm.org.apache.spark.api.python.PythonUtils.toSeq(array)
 
+    @internal("org.apache.spark.api.python.PythonUtils.toScalaMap(Map)")
     def _scala_map(self, items: dict[str, Any]) -> Any:
+        """Scala's map of these values."""
         mapped = self._jvm.java.util.HashMap()
         for key, value in items.items():
             mapped.put(key, value)

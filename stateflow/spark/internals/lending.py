@@ -192,6 +192,7 @@ def _in_thread(work: Callable[[], T]) -> T:
     "pyspark.SparkContext._accumulatorServer",
     "py4j.java_gateway.JavaObject._target_id",
     "pyspark.sql.SparkSession.__init__(sparkContext, jsparkSession)",
+    "org.apache.spark.sql.classic.SparkSession.setDefaultSession(SparkSession)",
 )
 def borrow(loan: Loan) -> SparkSession:
     """The lent session, as if this process had started the JVM."""

@@ -10,7 +10,7 @@ from stateflow.internals import internal
 from stateflow.spark.internals.java_names import java_names
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 _CATALYST = "org.apache.spark.sql.catalyst"
 _EXECUTION = "pyspark.sql.DataFrame._jdf", "org.apache.spark.sql.classic.Dataset.queryExecution()"
@@ -61,6 +61,31 @@ class PlanNode:
         yield self
         for child in self.children:
             yield from child.walk()
+
+
+_CUTS_OFF = {
+    "spark.sql.optimizer.excludedRules": f"{_CATALYST}.optimizer.PropagateEmptyRelation",
+    "spark.sql.adaptive.optimizer.excludedRules": (
+        "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation"
+    ),
+}
+"""By option the rule of the optimiser that it switches off."""
+
+
+@internal(
+    f"{_CATALYST}.optimizer.PropagateEmptyRelation$.ruleName()",
+    "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation$.ruleName()",
+    where_missing="Spark takes no notice of the name, and a batch without rows fails, since acknowledgements of its tasks are missing",
+)
+def keep_empty_tasks(spark: SparkSession) -> None:
+    """Keeps Spark's optimiser from cutting an operator's tasks off when their input is empty.
+
+    Without the tasks no timer fires.
+    """
+    for name, rule in _CUTS_OFF.items():
+        excluded = [r for r in (spark.conf.get(name, "") or "").split(",") if r]
+        if rule not in excluded:
+            spark.conf.set(name, ",".join([*excluded, rule]))
 
 
 @internal(

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from stateflow.errors import IncompatibleError, UsageError
@@ -22,15 +22,10 @@ from stateflow.format.keygroups import default_assignment
 from stateflow.format.scalars import BY_NAME
 from stateflow.pipelines.rows.conversions import converted
 from stateflow.pipelines.rows.row_type import RowType, key_type, quoted
+from stateflow.spark.internals.plans import keep_empty_tasks
 from stateflow.spark.shuffle.numbered_tasks import to_tasks
 from stateflow.spark.task.carried import GROUP_AT, Carried, carried, everything
 
-_CUTS_OFF = {
-    "spark.sql.optimizer.excludedRules": "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation",
-    "spark.sql.adaptive.optimizer.excludedRules": (
-        "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation"
-    ),
-}
 GROUP, PLACE, LATE, SIDE = "_sf_group", "_sf_place", "_sf_late", "_sf_side"
 
 
@@ -112,7 +107,7 @@ def exchanged(
     connected = len(inputs) > 1
     frames = []
     for side, keyed in enumerate(inputs):
-        _keep_empty_tasks(keyed.frame.sparkSession)
+        keep_empty_tasks(keyed.frame.sparkSession)
         for column in keyed.columns:
             if column not in keyed.frame.columns:
                 raise _missing(uid, column, keyed.frame)
@@ -165,7 +160,7 @@ def spread(uid: str, given: KeyedInput, parallelism: int) -> DataFrame:
 
     Spark sorts the rows of each task before it deals them out, so that a task that runs twice deals them alike.
     """
-    _keep_empty_tasks(given.frame.sparkSession)
+    keep_empty_tasks(given.frame.sparkSession)
     columns = [
         f"{LATE if LATE in given.frame.columns else 'false'} as {LATE}",
         *(f"{field_sql(uid, given, f.name, f.type)} as {quoted(f.name)}" for f in given.rows.fields),
@@ -176,17 +171,6 @@ def spread(uid: str, given: KeyedInput, parallelism: int) -> DataFrame:
         return frame
     ordered = frame.sortWithinPartitions(*_directions([given]))
     return ordered.selectExpr(LATE, *(quoted(f.name) for f in given.rows.fields))
-
-
-def _keep_empty_tasks(spark: SparkSession) -> None:
-    """Keeps Spark's optimiser from cutting the operator's tasks off when their input is empty.
-
-    Without the tasks no timer fires, and the batch fails because the acknowledgements are missing.
-    """
-    for name, rule in _CUTS_OFF.items():
-        excluded = [r for r in (spark.conf.get(name, "") or "").split(",") if r]
-        if rule not in excluded:
-            spark.conf.set(name, ",".join([*excluded, rule]))
 
 
 def subtask_of(assignment: Sequence[tuple[int, int]], max_parallelism: int, group: str = GROUP) -> str:
