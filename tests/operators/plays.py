@@ -6,6 +6,7 @@ A family of operators has a file of its own with the model, a plain computation 
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -172,6 +173,12 @@ def plain(value: Any) -> Any:
     if isinstance(value, list):
         return [plain(each) for each in value]
     return {name: plain(each) for name, each in value.items()} if isinstance(value, dict) else value
+
+
+def place(value: Any) -> tuple[Any, ...]:
+    """Where a value is among those of its column: null below all, NaN above all numbers."""
+    nan = isinstance(value, float) and math.isnan(value)
+    return value is not None, nan, 0 if nan or value is None else value
 
 
 def texts(rows: Rows) -> list[str]:

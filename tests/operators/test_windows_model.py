@@ -26,7 +26,20 @@ from stateflow.pipelines.graph import KeyedNode
 from stateflow.pipelines.ready.operators import ReadyOperator
 from stateflow.pipelines.ready.windows import Counted, Cumulative, Session, Sliding
 from stateflow.state.columns import state
-from tests.operators.plays import Play, Row, Rows, Said, Turn, model, plain, played, plays, rows_of, times
+from tests.operators.plays import (
+    Play,
+    Row,
+    Rows,
+    Said,
+    Turn,
+    model,
+    place,
+    plain,
+    played,
+    plays,
+    rows_of,
+    times,
+)
 from tests.operators.ready.combine_by_hand import combined
 from tests.operators.ready.driving import END, SECOND, Driven
 
@@ -447,7 +460,7 @@ class Windows:
         """Of rows of one instant the order is what the operator keeps of them."""
         assert isinstance(self.node.columnar, ReadyOperator)
         kept = [name for name in self.node.columnar.reads if name != "ts"]
-        return row["ts"], *(_rank(row[name]) for name in kept)
+        return row["ts"], *(place(row[name]) for name in kept)
 
     def _come_out_counted(self, key: Any) -> None:
         rows = self.held.pop(key)
@@ -478,11 +491,6 @@ class Windows:
         self.out -= closed
         for each in closed:
             del self.held[each]
-
-
-def _rank(value: Any) -> tuple[Any, ...]:
-    nan = isinstance(value, float) and math.isnan(value)
-    return value is not None, nan, 0 if nan or value is None else value
 
 
 def behind(mark: int | None, case: Case) -> int | None:
