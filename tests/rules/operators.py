@@ -6,6 +6,7 @@ from tests.rules.removal import Rule, rule
 
 _READY, _JOINS = "operators/ready/", "operators/joins/"
 _WINDOWS = "operators/test_windows_model.py"
+_KEPT = "operators/test_kept_rows_model.py"
 _PAIRS = "operators/joins/test_interval_join.py::test_what_comes_out_is_what_an_sql_engine_gives_for_the_whole_input"
 _VERSIONS = (
     "operators/joins/test_versions.py::test_a_row_gets_the_version_of_its_time_however_the_input_is_cut"
@@ -140,21 +141,21 @@ RULES: tuple[Rule, ...] = (
         f"{_READY}top.py",
         "gone = np.flatnonzero((was >= 0) & (ranked < 0))",
         "gone = np.flatnonzero(was < -1)",
-        "operators/ready/test_top.py::test_what_drops_out_is_deleted_and_what_moves_is_put_out_again",
+        _KEPT,
     ),
     rule(
         "a key that has come out does not come out again",
         f"{_READY}windows/deduplicating.py",
         "        yield rows.take(pa.array(best).filter(is_new))\n",
         "        yield rows.take(pa.array(best))\n",
-        "operators/ready/test_deduplicate_as_one_batch.py::test_without_event_time_the_first_row_to_come_counts",
+        _KEPT,
     ),
     rule(
         "a span that another one has followed does not end the other one",
         f"{_READY}windows/deduplicating.py",
         ".fill_null(NEVER).to_numpy() == micros(entries[AT])",
         ".fill_null(NEVER).to_numpy() > NEVER",
-        "operators/ready/test_deduplicate_as_one_batch.py::test_one_row_of_each_key_comes_out_for_each_span_of_time",
+        _KEPT,
     ),
     rule(
         "a combined row counts for the rows that it stands for",
