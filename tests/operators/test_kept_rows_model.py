@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, make_dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from random import Random
 from typing import Annotated, Any
 
 import pyarrow as pa
@@ -23,7 +24,7 @@ import stateflow as sf
 from stateflow.pipelines.graph import KeyedNode
 from stateflow.pipelines.streams import Stream
 from stateflow.state.columns import state
-from tests.operators.plays import Play, Row, Rows, Said, model, place, played, plays, rows_of, times
+from tests.operators.plays import Play, Row, Rows, Said, Turn, model, place, played, plays, rows_of, times
 from tests.operators.ready.driving import END, SECOND, Driven
 
 KEY = ("id", "region")
@@ -328,6 +329,22 @@ def check(case: Case, play: Play) -> None:
             kept.node, play.shards, waited=case.waited, held_back=case.held_back, backend=play.backend
         )
         played(play, kept.driven, kept, kept.schemas)
+
+
+@pytest.mark.parametrize("within", [0, 3 * SECOND])
+@pytest.mark.parametrize("kind", ["first", "last"])
+def test_spans_with_many_rows_of_one_instant(kind: str, within: int) -> None:
+    """Drawn plays seldom have two rows of a key at the last instant of a span."""
+    chance, turns = Random(f"{kind}{within}"), []
+    for number in range(4):
+        rows: Rows = [{name: chance.choice(values) for name, values in VALUES.items()} for _ in range(25)]
+        for row in rows:
+            row["ts"] = (20 + 4 * number + chance.randrange(-4, 4)) * SECOND
+        turns.append(Turn([rows], chance.randrange(1, 3), chance.choice(["", "restart", "rescale"]), 2))
+    case = Case(
+        kind, [["id", "region", "ts", "n", "amount", "day"]], [within], [], [], [], 1, False, 0, 100_000
+    )
+    check(case, Play(turns, 3 * SECOND, "memory", 2))
 
 
 @model(35, 2000)
