@@ -332,7 +332,7 @@ def check(case: Case, play: Play) -> None:
 
 
 @pytest.mark.parametrize("within", [0, 3 * SECOND])
-@pytest.mark.parametrize("kind", ["first", "last"])
+@pytest.mark.parametrize("kind", ["first", "last", "last for ever", "latest"])
 def test_spans_with_many_rows_of_one_instant(kind: str, within: int) -> None:
     """Drawn plays seldom have two rows of a key at the last instant of a span."""
     chance, turns = Random(f"{kind}{within}"), []
