@@ -7,7 +7,8 @@ from tests.rules.removal import Rule, rule
 _READY, _JOINS = "operators/ready/", "operators/joins/"
 _WINDOWS = "operators/test_windows_model.py"
 _KEPT = "operators/test_kept_rows_model.py"
-_PAIRS = "operators/joins/test_interval_join.py::test_what_comes_out_is_what_an_sql_engine_gives_for_the_whole_input"
+_PAIRS = "operators/test_joins_model.py::test_rows_within_bounds_among_many_late_ones"
+_JOINED_WINDOWS = "operators/test_joins_model.py::test_windows_of_two_inputs_over_many_late_rows"
 _VERSIONS = (
     "operators/joins/test_versions.py::test_a_row_gets_the_version_of_its_time_however_the_input_is_cut"
 )
@@ -170,7 +171,7 @@ RULES: tuple[Rule, ...] = (
         f"{_JOINS}arrivals.py",
         "                    has_key &= column.is_valid().to_numpy(zero_copy_only=False)\n",
         "                    pass\n",
-        f"{_PAIRS}[0-left]",
+        _PAIRS,
     ),
     rule(
         "a pair comes out once",
@@ -184,14 +185,14 @@ RULES: tuple[Rule, ...] = (
         f"{_JOINS}interval.py",
         "~stay[number] & ~side.rows.matched",
         "~stay[number]",
-        f"{_PAIRS}[0-full]",
+        _PAIRS,
     ),
     rule(
         "partners that may come later find the row that waits",
         f"{_JOINS}interval.py",
         "            stays = self._due(number, side.rows.at) > watermark\n",
         "            stays = side.rows.at > watermark\n",
-        f"{_PAIRS}[1-left]",
+        _PAIRS,
     ),
     rule(
         "a pair is looked for where the earliest partner would lie",
@@ -386,13 +387,13 @@ RULES: tuple[Rule, ...] = (
         f"{_JOINS}windowed.py",
         "last_end = oldest_end if declared.late == STRICT else newest_end",
         "last_end = newest_end",
-        "operators/joins/test_window_join.py::test_strict_windows_join_as_if_the_rows_that_were_not_late_had_come_at_once",
+        _JOINED_WINDOWS,
     ),
     rule(
         "a strict session join takes no row before a session whose own may be out",
         f"{_JOINS}in_sessions.py",
         "        if self._is_strict and any(bool(each.any()) for each in partly):\n",
         "        if False:\n",
-        "operators/joins/test_window_join.py::test_strict_sessions_join_as_if_the_rows_that_were_not_late_had_come_at_once",
+        _JOINED_WINDOWS,
     ),
 )

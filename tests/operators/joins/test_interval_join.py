@@ -1,23 +1,19 @@
-"""An interval join gives what DuckDB gives for the whole input, row for row, however it is cut into batches."""
+"""When rows of an interval join leave, what they leave behind, and what its function may do."""
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass
-from datetime import date, timedelta
-from decimal import Decimal
+from datetime import timedelta
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 import pytest
 
 from stateflow.errors import UserCodeError
 from stateflow.operators.joins.waiting_rows import WaitingRows
-from stateflow.pipelines.ready.joins import HOWS, IntervalJoin, interval_join
+from stateflow.pipelines.ready.joins import IntervalJoin, interval_join
 from stateflow.pipelines.ready.operators import KeyedRows
 from stateflow.pipelines.rows.row_type import row_type
-from tests.operators.joins.driving import is_late, run
 from tests.operators.ready.driving import END, SECOND, Driven
 
 INSTANT = pa.timestamp("us", "UTC")
@@ -38,7 +34,6 @@ OUT = (
     "ad string, site int, right_name string, price decimal(9,2), note string, left_ts timestamp, is_new boolean, day date, "
     "score float, page string, raw binary, right_ts timestamp"
 )
-SELECTED = "ad, site, name, price, note, l.ts as left_ts, is_new, day, score, page, raw, r.ts as right_ts"
 
 
 def declared(how: str, least: int, most: int, out: Any = OUT) -> IntervalJoin:
@@ -49,83 +44,6 @@ def declared(how: str, least: int, most: int, out: Any = OUT) -> IntervalJoin:
         LEFT_ROWS if how in ("semi", "anti") else out,
         times=("ts", "ts"), within=within, how=how,
     )  # fmt: skip
-
-
-def moment(chance: random.Random, number: int) -> int | None:
-    return None if chance.random() < 0.02 else max(0, number // 2 + chance.randrange(-8, 8)) * SECOND
-
-
-def clicks(chance: random.Random, count: int) -> list[dict[str, Any]]:
-    return [
-        {
-            "ad": chance.choice(("a", "b", "", None)),
-            "site": chance.choice((1, 2, 2, None)) if chance.random() < 0.2 else 1,
-            "price": chance.choice((None, Decimal("1.50"), Decimal("-20.25"))),
-            "note": chance.choice((None, "", "äö", "long" * 9)),
-            "ts": moment(chance, number),
-        }
-        for number in range(count)
-    ]
-
-
-def views(chance: random.Random, count: int) -> list[dict[str, Any]]:
-    return [
-        {
-            "name": chance.choice(("a", "b", "", None)),
-            "place": chance.choice((1, 1, 2)),
-            "is_new": chance.choice((None, True, False)),
-            "day": chance.choice((None, date(1969, 7, 20), date(2026, 1, 2))),
-            "score": chance.choice((None, 0.5, -3.25)),
-            "page": chance.choice((None, "/", "/a")),
-            "raw": chance.choice((None, b"", b"\x00\xff")),
-            "ts": moment(chance, number),
-        }
-        for number in range(count)
-    ]
-
-
-def in_time(rows: list[dict[str, Any]], schema: Any) -> pa.Table:
-    return pa.Table.from_pylist([row for row in rows if not is_late(row)], schema)
-
-
-def wanted(left: pa.Table, right: pa.Table, how: str, least: int, most: int) -> list[str]:
-    words = {"full": "full outer"}.get(how, how)
-    columns = "l.*" if how in ("semi", "anti") else SELECTED
-    apart = f"epoch_us(r.ts) - epoch_us(l.ts) between {least} and {most}"
-    with duckdb.connect() as engine:
-        engine.execute("set timezone = 'UTC'")
-        engine.register("lefts", left)
-        engine.register("rights", right)
-        found = engine.sql(
-            f"select {columns} from lefts l {words} join rights r on ad = name and site = place and {apart}"
-        )
-        return sorted(repr(tuple(row.values())) for row in _typed(found.to_arrow_table()).to_pylist())
-
-
-def _typed(table: pa.Table) -> pa.Table:
-    return table.cast(
-        pa.schema(
-            [pa.field(f.name, INSTANT if pa.types.is_timestamp(f.type) else f.type) for f in table.schema]
-        )
-    )
-
-
-@pytest.mark.parametrize("how", HOWS)
-@pytest.mark.parametrize("seed", range(4))
-def test_what_comes_out_is_what_an_sql_engine_gives_for_the_whole_input(seed: int, how: str) -> None:
-    chance = random.Random(f"{seed}{how}")
-    left, right = clicks(chance, chance.randrange(1, 80)), views(chance, chance.randrange(1, 80))
-    least = chance.choice((-600, -10, 0, 3)) * SECOND
-    most = least + chance.choice((0, 1, 10, 700)) * SECOND
-    delay = chance.choice((0, 4, 40)) * SECOND
-    driven = run(declared(how, least, most), left, right, (LEFT, RIGHT), chance, delay)
-    found = sorted(repr(tuple(row.values())) for row in driven.rows)
-    assert found == wanted(in_time(left, LEFT), in_time(right, RIGHT), how, least, most)
-    late = {"late_left": left, "late_right": right}
-    for name, rows in late.items():
-        assert len(driven.sides.get(name, [])) == sum(map(is_late, rows))
-    assert driven.counters.get("late_rows", 0) == sum(map(is_late, [*left, *right]))
-    assert driven.entries() == 0, "when the watermark has passed everything, nothing waits"
 
 
 def at(*seconds: float) -> pa.Table:

@@ -1,8 +1,7 @@
-"""A window join gives what DuckDB gives for the whole input, row for row, however it is cut into batches."""
+"""When pairs of a window come out, and when a row of a session is late; with what DuckDB gives for joins of windows."""
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import duckdb
@@ -10,11 +9,10 @@ import pyarrow as pa
 import pytest
 
 import stateflow as sf
-from stateflow.pipelines.ready.joins import HOWS, WindowJoin, window_join
+from stateflow.pipelines.ready.joins import WindowJoin, window_join
 from stateflow.pipelines.ready.operators import KeyedRows
 from stateflow.pipelines.ready.windows import Session, Sliding, Window
 from stateflow.pipelines.rows.row_type import row_type
-from tests.operators.joins.driving import run
 from tests.operators.ready.driving import SECOND, Driven
 
 INSTANT = pa.timestamp("us", "UTC")
@@ -32,17 +30,6 @@ def declared(how: str, window: Window, lateness: int, late: str = "lenient") -> 
         LEFTS, RIGHTS, ALONE if how in ("semi", "anti") else OUT, times=("ts", "ts"), window=window, lateness=lateness, how=how,
         late=late,
     )  # fmt: skip
-
-
-def rows(chance: random.Random, count: int, name: str) -> list[dict[str, Any]]:
-    return [
-        {
-            "k": chance.choice(("x", "y", None)),
-            name: n if name == "a" else str(n),
-            "ts": (n // 2 + chance.randrange(15)) * SECOND,
-        }
-        for n in range(count)
-    ]
 
 
 def in_windows(rows: list[dict[str, Any]], window: Sliding, lateness: int, schema: Any) -> pa.Table:
@@ -76,32 +63,6 @@ def by_sql(
 
 def out_of(driven: Driven) -> list[str]:
     return sorted(plain(row.values()) for row in driven.rows)
-
-
-@pytest.mark.parametrize("how", HOWS)
-@pytest.mark.parametrize("seed", range(3))
-def test_rows_of_the_same_window_come_out_together_however_the_input_is_cut(seed: int, how: str) -> None:
-    chance = random.Random(f"{seed}{how}")
-    left, right = rows(chance, chance.randrange(1, 60), "a"), rows(chance, chance.randrange(1, 60), "b")
-    size, every = chance.choice(((10, 10), (9, 3), (1, 1)))
-    window, lateness = Sliding(size * SECOND, every * SECOND), chance.choice((0, 5)) * SECOND
-    driven = run(
-        declared(how, window, lateness),
-        left,
-        right,
-        (LEFT, RIGHT),
-        chance,
-        chance.choice((0, 4, 30)) * SECOND,
-    )
-    on = in_windows(left, window, lateness, LEFT), in_windows(right, window, lateness, RIGHT)
-    assert out_of(driven) == by_sql(how, *on, "l.w = r.w")
-    closed = [r for r in (*left, *right) if r["mark"] is not None and last(r, window) <= r["mark"] - lateness]
-    assert driven.counters.get("late_rows", 0) == len(closed)
-    assert driven.entries() == 0
-
-
-def last(row: dict[str, Any], window: Sliding) -> int:
-    return int(row["ts"] - row["ts"] % window.every + window.size)
 
 
 def plain(row: Any) -> str:
@@ -149,99 +110,6 @@ def in_sessions(
             engine.register(name, pa.Table.from_pylist(rows, schema))
         ends = engine.sql(SESSIONS).fetchall()
     return of_sessions(left, schemas[0], ends), of_sessions(right, schemas[1], ends)
-
-
-@pytest.mark.parametrize("how", HOWS)
-@pytest.mark.parametrize("seed", range(2))
-def test_rows_of_the_same_session_come_out_together_however_the_input_is_cut(seed: int, how: str) -> None:
-    chance = random.Random(f"session{seed}{how}")
-    left, right = (
-        [
-            {**row, "ts": row["ts"] * chance.choice((1, 3))}
-            for row in rows(chance, chance.randrange(1, 60), name)
-        ]
-        for name in ("a", "b")
-    )
-    declared_join = declared(how, Session(GAP), chance.choice((0, 5)) * SECOND)
-    # With this delay no row is late.
-    driven = run(declared_join, left, right, (LEFT, RIGHT), chance, 200 * SECOND)
-    assert out_of(driven) == by_sql(how, *in_sessions(left, right, (LEFT, RIGHT)), "l.s = r.s")
-    assert driven.counters.get("late_rows", 0) == 0
-    assert driven.entries() == 0
-
-
-def not_late(given: list[dict[str, Any]], late: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
-    gone = {row[name] for row in late}
-    return [row for row in given if row[name] not in gone]
-
-
-@pytest.mark.parametrize("how", HOWS)
-@pytest.mark.parametrize(("seed", "late"), [(0, "lenient"), (0, "strict"), (1, "strict"), (2, "strict")])
-def test_strict_windows_join_as_if_the_rows_that_were_not_late_had_come_at_once(
-    seed: int, how: str, late: str
-) -> None:
-    chance = random.Random(f"strict{seed}{how}")
-    left, right = rows(chance, 60, "a"), rows(chance, 60, "b")
-    window, lateness = Sliding(9 * SECOND, 3 * SECOND), chance.choice((0, 5)) * SECOND
-    driven = run(declared(how, window, lateness, late), left, right, (LEFT, RIGHT), chance, 0)
-    kept = [
-        not_late(given, driven.sides.get(f"late_{side}", []), name)
-        for given, side, name in ((left, "left", "a"), (right, "right", "b"))
-    ]
-    partly = [
-        row
-        for row in (*kept[0], *kept[1])
-        if row["mark"] is not None
-        and row["ts"] - row["ts"] % window.every + window.every <= row["mark"] - lateness
-    ]
-    assert driven.counters.get("partly_late_rows", 0) == len(partly)
-    if late == "strict":
-        assert not partly
-        kept = [[{**row, "mark": None} for row in side] for side in kept]
-    on = in_windows(kept[0], window, lateness, LEFT), in_windows(kept[1], window, lateness, RIGHT)
-    assert out_of(driven) == by_sql(how, *on, "l.w = r.w")
-
-
-@pytest.mark.parametrize("how", HOWS)
-@pytest.mark.parametrize(("seed", "late"), [(0, "lenient"), (0, "strict"), (1, "strict")])
-def test_strict_sessions_join_as_if_the_rows_that_were_not_late_had_come_at_once(
-    seed: int, how: str, late: str
-) -> None:
-    chance = random.Random(f"strictly{seed}{how}")
-    left, right = ([{**row, "ts": row["ts"] * 3} for row in rows(chance, 60, name)] for name in ("a", "b"))
-    lateness, delay = chance.choice((0, 5)) * SECOND, chance.choice((0, 10, 60)) * SECOND
-    driven = run(declared(how, Session(GAP), lateness, late), left, right, (LEFT, RIGHT), chance, delay)
-    kept = [
-        not_late(given, driven.sides.get(f"late_{side}", []), name)
-        for given, side, name in ((left, "left", "a"), (right, "right", "b"))
-    ]
-    partly = driven.counters.get("partly_late_rows", 0)
-    assert not (partly and late == "strict")
-    assert driven.counters.get("late_rows", 0) == len(left) + len(right) - len(kept[0]) - len(kept[1])
-    if partly:
-        return  # a session is in parts then
-    assert out_of(driven) == by_sql(how, *in_sessions(*kept, (LEFT, RIGHT)), "l.s = r.s")
-    assert driven.entries() == 0
-
-
-@pytest.mark.parametrize("seed", [0, 3, 4, 5, 8])
-def test_no_row_of_a_session_join_gets_lost_when_rows_are_late(seed: int) -> None:
-    chance = random.Random(f"late{seed}")
-    left, right = ([{**row, "ts": row["ts"] * 3} for row in rows(chance, 60, name)] for name in ("a", "b"))
-    driven = run(declared("full", Session(GAP), SECOND), left, right, (LEFT, RIGHT), chance, 0)
-    late = {side: driven.sides.get(f"late_{side}", []) for side in ("left", "right")}
-    for name, given, side in (("a", left, "left"), ("b", right, "right")):
-        out = {row[name] for row in driven.rows if row[name] is not None}
-        came_late = [row[name] for row in late[side]]
-        assert len(came_late) == len(set(came_late))
-        assert sorted(map(str, (*out, *came_late))) == sorted(str(row[name]) for row in given)
-    assert driven.counters.get("late_rows", 0) == sum(map(len, late.values())) > 0
-    # A row is late only when its own session, that of itself alone, is closed.
-    by_number = {**{row["a"]: row for row in left}, **{row["b"]: row for row in right}}
-    for row in (*late["left"], *late["right"]):
-        given = by_number[row.get("a", row.get("b"))]
-        assert given["ts"] + GAP <= given["mark"] - SECOND
-    assert driven.entries() == 0
 
 
 def test_a_row_between_two_sessions_makes_one_of_them() -> None:
