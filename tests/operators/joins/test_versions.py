@@ -1,4 +1,4 @@
-"""As-of joins give what DuckDB gives for the whole input; latest joins give what has come so far."""
+"""When a row gets its version, which of several counts, and when a version leaves."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 import pytest
 
 from stateflow.pipelines.ready.joins import AsofJoin, asof_join, latest_join
 from stateflow.pipelines.ready.operators import KeyedRows
 from stateflow.pipelines.rows.row_type import row_type
-from tests.operators.joins.driving import is_late, run
+from tests.operators.joins.driving import run
 from tests.operators.ready.driving import SECOND, Driven
 
 INSTANT = pa.timestamp("us", "UTC")
@@ -41,74 +40,6 @@ def asof(
     length = None if keep is None else timedelta(microseconds=keep)
     right = replace(PRICES, order_by=order_by)
     return asof_join(ORDERS, right, output, times=("ts", "ts"), keep=length, wait=wait, how=how)
-
-
-def orders(chance: random.Random, count: int) -> list[dict[str, Any]]:
-    return [
-        {"sku": chance.choice(("a", "b", None)), "amount": n, "ts": (n // 2 + chance.randrange(20)) * SECOND}
-        for n in range(count)
-    ]
-
-
-def prices(chance: random.Random, count: int) -> list[dict[str, Any]]:
-    return [
-        {
-            "item": chance.choice(("a", "b", "c", None)),
-            "price": chance.choice((None, Decimal("1.50"), Decimal("12.00"), Decimal("-3.25"))),
-            "note": chance.choice((None, "", "x")),
-            "ts": (n + chance.randrange(12)) * SECOND,
-        }
-        for n in range(count)
-    ]
-
-
-def one_per_time(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of the versions of one time the one with the largest values."""
-    best: dict[Any, dict[str, Any]] = {}
-    for row in rows:
-        other = best.get((row["item"], row["ts"]))
-        if other is None or rank(row) > rank(other):
-            best[row["item"], row["ts"]] = row
-    return list(best.values())
-
-
-def rank(row: dict[str, Any]) -> tuple[Any, ...]:
-    """Null is below all values."""
-    return row["price"] is not None, row["price"] or 0, row["note"] is not None, row["note"] or ""
-
-
-@pytest.mark.parametrize("how", ["left", "inner"])
-@pytest.mark.parametrize("seed", range(6))
-def test_a_row_gets_the_version_of_its_time_however_the_input_is_cut(seed: int, how: str) -> None:
-    chance = random.Random(f"{seed}{how}")
-    left, right = orders(chance, chance.randrange(1, 80)), prices(chance, chance.randrange(1, 50))
-    keep = chance.choice((None, 0, 3 * SECOND, 15 * SECOND))
-    driven = run(asof(how, keep), left, right, (LEFT, RIGHT), chance, chance.choice((0, 8, 40)) * SECOND)
-    lefts = pa.Table.from_pylist([row for row in left if not is_late(row)], LEFT)
-    rights = pa.Table.from_pylist(one_per_time([row for row in right if not is_late(row)]), RIGHT)
-    valid = "r.ts is not null" if keep is None else f"epoch_us(l.ts) - epoch_us(r.ts) <= {keep}"
-    chosen = ", ".join(f"case when {valid} then {name} end" for name in ("price", "note", "r.ts"))
-    with duckdb.connect() as engine:
-        engine.execute("set timezone = 'UTC'")
-        engine.register("lefts", lefts)
-        engine.register("rights", rights)
-        found = engine.sql(
-            f"select sku, amount, epoch_us(l.ts), {chosen} from lefts l asof left join rights r on sku = item and l.ts >= r.ts "
-            + (f"where {valid}" if how == "inner" else "")
-        ).fetchall()
-    assert sorted(map(plain, (row.values() for row in driven.rows))) == sorted(map(plain, found))
-    assert len(driven.sides.get("late_left", [])) == sum(map(is_late, left))
-    held = driven.entries()
-    if keep is not None:
-        assert held == 0, "a version that is over leaves"
-    else:
-        assert held == len({row["item"] for row in right if not is_late(row)} - {None}), (
-            "one version of each key stays"
-        )
-
-
-def plain(row: Any) -> str:
-    return repr([int(each.timestamp() * 1e6) if hasattr(each, "timestamp") else each for each in row])
 
 
 def table(schema: Any, *rows: tuple[Any, ...]) -> pa.Table:
