@@ -114,7 +114,7 @@ class Model(Protocol):
         """The next release of the operator."""
 
     def is_empty(self) -> bool:
-        """Whether nothing is kept after the end of all."""
+        """Whether nothing may be kept after the end of all."""
 
 
 def played(

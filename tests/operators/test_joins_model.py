@@ -262,6 +262,9 @@ class Joins:
         names = {*KEYS[number], "ts", *set(before[number]) & set(self.kept[number])}
         return {name: row[name] if name in names else None for name in COLUMNS[number]}
 
+    def is_empty(self) -> bool:
+        return False  # this model counts what is kept itself
+
     def batch(self, pieces: list[list[Rows]], mark: int | None) -> Said:
         self.said = Said()
         for lefts, rights in pieces:

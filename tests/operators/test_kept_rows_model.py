@@ -196,6 +196,9 @@ class KeptRows:
         self.node = node_of(self.case, self.code)
         return self.node
 
+    def is_empty(self) -> bool:
+        return False  # this model counts what is kept itself
+
     def batch(self, pieces: list[list[Rows]], mark: int | None) -> Said:
         case, self.said, self.changes = self.case, Said(), {}
         of_rows = behind(self.before if case.waited else mark, case)
