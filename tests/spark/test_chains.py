@@ -13,7 +13,6 @@ from stateflow.jobs.job import Job
 from tests.operators.ready.driving import END
 from tests.pipelines.chained import Chained
 from tests.spark.pipelines import Workbench, at
-from tests.spark.test_build import options
 
 ONE, TWO = "k bigint, a bigint, ts timestamp", "k bigint, b bigint, at timestamp"
 WINDOW = "k bigint, window_start timestamp, window_end timestamp, n bigint, total bigint"
@@ -124,7 +123,7 @@ def test_every_kind_behind_every_kind_gives_what_one_computation_over_all_rows_g
     assert late == []
 
     Job(str(bench.folder / "root"), "chains").restore(
-        f"checkpoint:{kept}", chains, options=options(bench)
+        f"checkpoint:{kept}", chains, options=bench.options()
     ).apply()
     for target in targets.values():
         target.clear()
