@@ -64,7 +64,8 @@ def make(root: Path, keys: int, *, shards: int = 8, serializer: Any = float, val
     from stateflow.state.keys.hashing import key_groups_of
     from stateflow.state.values.serializers import serializer_for
     from stateflow.storage.roots import open_store
-    from tests.jobs.state import operator_of, sealed
+    from tests.jobs.operators import operator_of
+    from tests.jobs.state import sealed
 
     store, layout = open_store(str(root)), JobLayout(JOB)
     writer = claimed(store, layout)
@@ -89,7 +90,7 @@ def make(root: Path, keys: int, *, shards: int = 8, serializer: Any = float, val
     operator = operator_of(
         made,
         key=(("user", "int"),),
-        max_parallelism=GROUPS,
+        groups=GROUPS,
         states={STATE: StateSchema(id=1, kind="value", value=entries_out.schema, queryable=True)},
         next_state_id=2,
     )
