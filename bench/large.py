@@ -82,7 +82,7 @@ def filled(folder: Path, keys: int, say: Callable[[str], None]) -> float:
     from stateflow.format.records import Shard, StateSchema
     from stateflow.state.values.serializers import serializer_for
     from stateflow.storage.roots import open_store
-    from tests.jobs.state import operator_of
+    from tests.jobs.operators import operator_of
 
     done = folder / "seconds"
     if done.exists():
@@ -105,7 +105,7 @@ def filled(folder: Path, keys: int, say: Callable[[str], None]) -> float:
     operator = operator_of(
         shards,
         key=(("user", "int"),),
-        max_parallelism=GROUPS,
+        groups=GROUPS,
         states={STATE: StateSchema(id=1, kind="value", value=serializer_for(bytes).schema, queryable=True)},
         next_state_id=2,
     )

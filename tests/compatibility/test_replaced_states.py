@@ -14,7 +14,7 @@ from stateflow.compatibility.flows import check_flow, compare
 from stateflow.compatibility.states import resolve_states
 from stateflow.errors import UsageError
 from stateflow.format.records import OperatorListState
-from tests.compatibility.test_compatibility import flow, process, record, state_of
+from tests.compatibility.test_compatibility import flow, process, record_of, state_of
 
 SEEN = {"total": sf.ValueState(float), "seen": sf.ListState(int)}
 
@@ -65,7 +65,7 @@ def recorded(states: dict[str, Any]) -> Any:
         )
         for name, declared in made.declarations().operator.items()
     }
-    return record(op=msgspec.structs.replace(state_of(made), operator_states=elements))
+    return record_of(op=msgspec.structs.replace(state_of(made), operator_states=elements))
 
 
 @pytest.mark.parametrize("case", REPLACED)
@@ -101,7 +101,7 @@ def test_what_begins_empty_beside_a_lost_state_is_refused_until_the_lost_one_is_
     [{"seen": sf.ListState(str)}, {"seen": sf.ValueState(int)}],
 )
 def test_the_advice_for_a_changed_state_is_followed_to_its_end(change: dict[str, Any]) -> None:
-    before = record(op=state_of(process(**SEEN)))
+    before = record_of(op=state_of(process(**SEEN)))
     said = refusal(process(total=sf.ValueState(float), **change), before)
     assert "give the changed state another name and write forgets" in said
     renamed = {"total": sf.ValueState(float), "seen_v2": change["seen"].__class__(change["seen"].type)}
@@ -112,20 +112,20 @@ def test_the_advice_for_a_changed_state_is_followed_to_its_end(change: dict[str,
 def test_what_is_forgotten_stays_in_the_record_and_is_asked_for_no_more() -> None:
     before = state_of(process(**SEEN))
     letting_go = process(total=sf.ValueState(float), seen_v2=sf.ListState(str), forgets=("seen",))
-    [checked] = compare(flow(letting_go), "job", record(op=before)).operators
+    [checked] = compare(flow(letting_go), "job", record_of(op=before)).operators
     assert checked.states == {"total": "kept", "seen_v2": "new", "seen": "forgotten"}
     after = state_of(letting_go, before)
     assert after.states["seen"] == msgspec.structs.replace(before.states["seen"], forgotten=True)
     # The next release needs not say it again, even when it adds one more.
     later = process(total=sf.ValueState(float), seen_v2=sf.ListState(str), more=sf.ValueState(int))
-    assert compare(flow(later), "job", record(op=after)).compatible
+    assert compare(flow(later), "job", record_of(op=after)).compatible
     # Declared again, it is there again.
     assert state_of(process(**SEEN, seen_v2=sf.ListState(str)), after).states["seen"] == before.states["seen"]
 
 
 def test_a_state_dropped_earlier_is_named_when_a_new_one_comes() -> None:
     dropped = state_of(process(total=sf.ValueState(float)), state_of(process(**SEEN)))
-    said = refusal(process(total=sf.ValueState(float), seen_v2=sf.ListState(str)), record(op=dropped))
+    said = refusal(process(total=sf.ValueState(float), seen_v2=sf.ListState(str)), record_of(op=dropped))
     assert 'forgets = ("seen",)' in said
 
 
@@ -139,7 +139,7 @@ def test_an_operator_that_becomes_columnar_names_what_it_lets_go_of() -> None:
 
         return sf.pipeline("job")(declare).build()
 
-    before = record(op=state_of(process(total=sf.ValueState(float))))
+    before = record_of(op=state_of(process(total=sf.ValueState(float))))
     with pytest.raises(sf.IncompatibleError, match=r'give process_arrow forgets=\("total",\)'):
         check_flow(columnar(), before)
     check_flow(columnar(forgets=("total",)), before)
@@ -172,10 +172,10 @@ def test_what_orders_the_entries_of_a_columnar_state_stays(state: Any, problem: 
     states, _ = resolve_states(node, None)
     held = msgspec.structs.replace(state_of(process(total=sf.ValueState(float))), states=states)
     if not problem:
-        check_flow(columnar(state), record(op=held))
+        check_flow(columnar(state), record_of(op=held))
         return
     with pytest.raises(sf.IncompatibleError) as refused:
-        check_flow(columnar(state), record(op=held))
+        check_flow(columnar(state), record_of(op=held))
     assert f"its order of entries {problem}" in str(refused.value)
 
 
