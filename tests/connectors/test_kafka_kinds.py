@@ -1,11 +1,10 @@
-"""Topics as targets of a pipeline: what is refused where it is declared, before Spark or a broker is there."""
+"""Topics as targets of a pipeline, before Spark or a broker is there. `tests/refusals/kafka.py` has what is refused."""
 
 from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,16 +20,6 @@ OUT = sf.kafka("out", bootstrap="broker:9092")
 class Order:
     user: str
     amount: float
-
-
-def declared(mode: str, target: Any, *others: Any, **options: Any) -> Any:
-    def shop(flow: sf.Flow) -> None:
-        orders = flow.source("orders", sf.files("/in", "json"), Order)
-        getattr(orders, mode)("out", target, **options)
-        for number, other in enumerate(others):
-            orders.append(f"other-{number}", other)
-
-    return sf.pipeline("shop")(shop).build()
 
 
 def test_a_dry_run_writes_into_a_folder_and_to_no_topic(tmp_path: Path) -> None:

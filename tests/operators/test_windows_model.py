@@ -347,9 +347,6 @@ class Windows:
         self.node = node_of(self.case, self.code)
         return self.node
 
-    def is_empty(self) -> bool:
-        return not self.held and not self.waiting
-
     def batch(self, pieces: list[list[Rows]], mark: int | None) -> Said:
         case, self.said = self.case, Said()
         of_rows = behind(self.before, case) if case.waited else behind(mark, case)
@@ -380,6 +377,8 @@ class Windows:
         if window is not None and not isinstance(window, Counted):
             self._close(mark)
         self.number += 1
+        if mark == END and not self.held and not self.waiting:
+            self.said.kept = 0
         return self.said
 
     def _late(self, row: Row) -> None:
