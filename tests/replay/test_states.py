@@ -47,7 +47,7 @@ def test_every_key_that_differs_is_counted_and_shown_once(backend: str, seed: in
         # As in a replay: both sides are of one time.
         record = job.at(other)
         time, mark = record.now, record.watermark or 0
-        context = replace(job.context(tmp_path / "host"), clock=lambda time=time: time)
+        context = replace(job.place(tmp_path / "host"), clock=lambda time=time: time)
         readers = [
             context.reader(msgspec.structs.replace(job.at(slot), watermark=mark)) for slot in (one, other)
         ]
@@ -78,7 +78,7 @@ def test_a_renamed_state_is_compared_with_what_it_was_called(tmp_path: Path) -> 
     names = {}
     for newer in (True, False):
         readers = [
-            job.context(tmp_path / "host").reader(each)
+            job.place(tmp_path / "host").reader(each)
             for each in (record, msgspec.structs.replace(record, operators=operators))
         ]
         found = list(state_changes(*(readers if newer else reversed(readers)), NO_MORE))

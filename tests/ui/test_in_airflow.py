@@ -85,6 +85,8 @@ def test_the_pages_are_found_under_browse_and_look_like_a_part_of_airflow(live: 
     page.reload()
     frame = framed(page)
     frame.wait_for_function("() => document.documentElement.dataset.theme === 'dark'")
+    # The theme is there before the style sheets are.
+    frame.wait_for_load_state("load")
     # Airflow fades from one to the other.
     page.wait_for_function(
         """(ours) => { const ctx = document.createElement('canvas').getContext('2d');
