@@ -74,6 +74,8 @@ def hdfs_server(folder: Path, *, patience: float = 120) -> Iterator[HdfsServer]:
         "hadoop.tmp.dir": str(folder / "tmp"),
         # A file is closed when the DataNode has reported its block. Until then its writer sleeps, by default 0.4 s at a time.
         "dfs.client.block.write.locateFollowingBlock.initial.delay.ms": "10",
+        # A listing of more is one of several pages.
+        "dfs.ls.limit": "40",
         # Whoever started it is the superuser; tests of permissions ask as somebody else.
         "dfs.permissions.enabled": "true",
     }

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from stateflow.errors import NotFoundError, UsageError
+from stateflow.storage import objects
 from stateflow.storage.probe import probe
 from stateflow.storage.store import Entry, ExistsError, Store, create_once
 from tests.refusals.refusal import refused
@@ -189,8 +190,13 @@ def test_listing_goes_by_prefix_of_names_not_by_folder(store: Store) -> None:
     assert paths(store, "job/chk-00000010/_pending/") == []
 
 
-def test_a_listing_is_in_order_and_whole_over_many_pages(store: Store) -> None:
-    names = [f"job/chk-{n:08d}/_pending" for n in range(1, 1203)]
+def test_a_listing_is_in_order_and_whole_over_many_pages(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the library, and by the servers of S3, of Google and (`tests/hdfs_servers.py`) of HDFS."""
+    monkeypatch.setattr(objects, "_PAGE", 50)
+    monkeypatch.setenv("MOTO_S3_DEFAULT_MAX_KEYS", "40")
+    names = [f"job/chk-{n:08d}/_pending" for n in range(1, 123)]
     with ThreadPoolExecutor(8) as pool:
         for done in [pool.submit(store.put, name, b"1") for name in names]:
             done.result()
