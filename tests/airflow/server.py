@@ -85,6 +85,8 @@ def server_in(
         environment={
             "AIRFLOW_VAR_STATEFLOW": json.dumps(chosen),
             "STORY_FOLDER": str(folder),
+            # No test changes a file of a DAG: to read all of them again twice a minute computes for nothing.
+            "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",
             **(environment or {}),
         },
         database=database,

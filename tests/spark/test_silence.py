@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,7 +26,9 @@ from stateflow.spark.inputs.silence import Looking, is_read_through, looked_into
 from stateflow.spark.inputs.watermark import advanced
 from stateflow.spark.queries import Queries
 from stateflow.spark.runner import RunReport
+from stateflow.spark.session.shipping import by_value
 from tests.jobs.log import record
+from tests.spark import pipelines
 from tests.spark.pipelines import ORDER, Order, Workbench, at
 from tests.spark.test_api_time import Clock
 
@@ -243,7 +247,6 @@ class Pair:
         return pair
 
     def begin(self) -> None:
-        self.late.clear()
         self.rows("b", 3)
         self.rows("a", 30)
         self.run()
@@ -274,12 +277,32 @@ class Pair:
         assert ours.event_time == round(at(5).timestamp() * 1e6), "its row was read"
 
 
-@pytest.fixture
-def pair(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> Pair:
-    clock = Clock()
-    monkeypatch.setattr(runner, "_micros", clock)
+@pytest.fixture(scope="module")
+def begun(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    """As it is after its first run. Beside its folder lies a copy that no test changes."""
+    by_value([pipelines])
+    bench, clock = Workbench(spark, tmp_path_factory.mktemp("pair")), Clock()
     made = Pair(bench, clock, sf.memory("pair-late"))
-    made.begin()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(runner, "_micros", clock)
+        made.begin()
+    shutil.copytree(bench.folder, copy_of(bench.folder))
+    return made
+
+
+def copy_of(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}-copy")
+
+
+@pytest.fixture
+def pair(begun: Pair, monkeypatch: pytest.MonkeyPatch) -> Pair:
+    """In the folder of the first run: records say where the files are that were read."""
+    shutil.rmtree(begun.bench.folder)
+    shutil.copytree(copy_of(begun.bench.folder), begun.bench.folder)
+    made = Pair(dataclasses.replace(begun.bench), dataclasses.replace(begun.clock), begun.late)
+    monkeypatch.setattr(runner, "_micros", made.clock)
+    for table in ("pair-a", "pair-b", "pair-late"):
+        sf.memory(table).clear()
     return made
 
 
