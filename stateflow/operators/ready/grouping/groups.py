@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 _LARGEST_CODE = 1 << 62
 
@@ -57,6 +58,8 @@ def _codes(column: Any) -> tuple[Any, int]:
         low, high = int(values.min()), int(values.max())
         if high - low <= 2 * len(values) + 1024:
             return values - low, high - low + 1
+    if pa.types.is_floating(array.type):
+        array = pc.add(array, pa.scalar(0.0, array.type))  # zero has two signs, which are alike
     encoded = array.dictionary_encode()
     return encoded.indices.to_numpy().astype(np.int64), max(len(encoded.dictionary), 1)
 
