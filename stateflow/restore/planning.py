@@ -6,6 +6,7 @@ If something changes between the plan and its application, the claim or the stor
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 
 import msgspec
@@ -35,6 +36,9 @@ from stateflow.restore.readers import Readers, readers_of
 from stateflow.restore.visible import quoted
 from stateflow.savepoints.format import verify_savepoint
 from stateflow.savepoints.origin import Origin
+from stateflow.spark.sinks.delta_rewind import find_rewind
+from stateflow.spark.sinks.slot import SinkSlot
+from stateflow.spark.sources.delta_log import log_beside
 from stateflow.storage.roots import open_store
 
 
@@ -99,6 +103,7 @@ def make_plan(request: RestoreRequest) -> Plan:
     if request.clone_sinks:
         sinks = with_copies(sinks, origin, job)
     rewound = [sink.uid for sink in sinks if sink.action == "rewinds"]
+    sinks = tuple(_looked_at(sink, log, job) if log is not None else sink for sink in sinks)
     readers = readers_of(job, origin.last_commits, rewound) if rewound else Readers()
     return Plan(
         request=request,
@@ -149,6 +154,24 @@ def _refuse_way_back(origin: Origin, job: JobHandle, log: Log | None) -> None:
             f"--rewind-sinks needs to know what job {job.name!r} had delivered, and {origin.label} does not say it, since it was "
             "made of tables or by an older stateflow: leave it out, and what follows is written once more"
         )
+
+
+def _looked_at(sink: SinkRestore, log: Log, job: JobHandle) -> SinkRestore:
+    """DisagreementError for a Delta table that others have written to since. Where only Spark can see that, the plan says so."""
+    prepared = log.newest_sinks.get(sink.uid)
+    kind = kind_in_record(prepared.kind) if prepared is not None else None
+    if sink.action != "rewinds" or prepared is None or kind is None or kind.rewound_as != "delta_rewind":
+        return sink
+    assert log.identity is not None
+    table = log_beside(prepared.target, job.store, job.storage_options)
+    newest = table.newest() if table is not None and not prepared.is_managed else -1
+    if table is not None and newest >= 0 and not table.may_have(newest + 1):
+        app = SinkSlot(log.identity.uuid, log.job, sink.uid, 0, 0).app_id
+        find_rewind(table.commit, newest, app, sink.back_to, prepared)
+        return sink
+    return replace(
+        sink, note=f"{sink.note}, unless somebody else has written to it since, which only --yes finds out"
+    )
 
 
 def _newest(log: Log | None) -> Record | None:

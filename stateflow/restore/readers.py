@@ -15,7 +15,6 @@ from stateflow.errors import StateflowError
 from stateflow.format.records import Prepared, SourceState
 from stateflow.format.source_offsets import NOTHING, kind_of
 from stateflow.pipelines.sink_kinds import rewindable
-from stateflow.spark.internals.delta_log import LoggedCommit, logged_commit
 from stateflow.spark.sinks.delta_rewind import find_rewind
 from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.spark.sources.delta_log import SourceLog, log_beside
@@ -138,7 +137,7 @@ class _Search:
                 raise StateflowError(
                     "its catalog may have newer commits, which the table's log does not have yet"
                 )
-            version, undone = find_rewind(_commits(table, known), app, last, where)
+            version, undone = find_rewind(table.commit, _newest(table, known), app, last, prepared)
         except (StateflowError, ValueError) as error:
             self.notes.append(f"who has read {where} is not known: {error}")
             return None
@@ -185,15 +184,6 @@ def _offsets(sources: Mapping[str, SourceState]) -> Iterator[tuple[str, DeltaOff
         for line in state.lines:
             if line != NOTHING and kind_of(line) == "delta":
                 yield uid, DeltaOffset.parse(line)
-
-
-def _commits(table: SourceLog, known: int) -> Iterator[LoggedCommit]:
-    """From the newest version down, as far as the log reaches."""
-    for version in range(_newest(table, known), -1, -1):
-        body = table.commit(version)
-        if body is None:
-            return
-        yield logged_commit(version, body.splitlines())
 
 
 def _newest(table: SourceLog, known: int) -> int:

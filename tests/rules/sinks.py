@@ -264,8 +264,8 @@ RULES: tuple[Rule, ...] = (
     rule(
         "what others wrote since is not undone",
         _REWIND,
-        "    if foreign is not None and foreign.version > after:\n",
-        "    if False:\n",
+        "    elif wrote is not None:\n",
+        "    elif False:\n",
         "spark/test_rewind.py::test_what_others_wrote_since_is_never_undone_but_what_they_wrote_before_stays",
     ),
     rule(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ from stateflow.errors import DisagreementError
 from stateflow.format.records import Prepared
 from stateflow.jobs.job import Job
 from stateflow.pipelines.inputs.tables import delta
-from stateflow.spark.internals.delta_log import DeltaLog, LoggedCommit
+from stateflow.spark.internals.delta_log import DeltaLog
 from stateflow.spark.sinks.delta_rewind import find_rewind
 from stateflow.spark.sinks.delta_upsert import DeltaUpsert
 from stateflow.spark.sinks.kinds import prepare_rewind
@@ -23,44 +26,101 @@ from tests.spark.pipelines import ORDER, Order, Sum, Workbench, at
 from tests.spark.sink_places import contents, versions
 
 APP = "stateflow/uuid/totals"
+TABLE = Prepared("delta_append", "/lake/t", None)
 
 
 def commit(
-    version: int, slot: int | None = None, *, changes: bool = True, reshapes: bool = False
-) -> LoggedCommit:
-    return LoggedCommit(version, {APP: slot} if slot is not None else {}, changes, reshapes, "WRITE")
+    slot: int | None = None, *files: str, operation: str = "WRITE", shape: str = "", protocol: int = 0
+) -> bytes:
+    """`+a` adds the file a, `-a` removes it."""
+    moved = [{"add" if f[0] == "+" else "remove": {"path": f[1:], "dataChange": True}} for f in files]
+    actions: list[dict[str, Any]] = [{"commitInfo": {"operation": operation}}, *moved]
+    if slot is not None:
+        actions.append({"txn": {"appId": APP, "version": slot}})
+    if shape:
+        actions.append({"metaData": {"id": "t", "schemaString": shape, "createdTime": len(files)}})
+    if protocol:
+        features = ["deletionVectors"] if protocol > 2 else None
+        actions.append({"protocol": {"minWriterVersion": protocol, "writerFeatures": features}})
+    return "\n".join(map(json.dumps, actions)).encode()
 
 
-LOG = [commit(5, 9), commit(4, 8), commit(3, 6), commit(2, 5), commit(1), commit(0, reshapes=True)]
+def rewind(log: Sequence[bytes | None], slot: int | None) -> tuple[int, int]:
+    return find_rewind(dict(enumerate(log)).get, len(log) - 1, APP, slot, TABLE)
+
+
+MADE = commit(operation="CREATE TABLE", shape="a", protocol=2)
+LOG = [MADE, commit(None, "+a"), commit(5, "+b"), commit(6, "+c"), commit(8, "+d"), commit(9, "+e")]
+ALTERED = commit(operation="SET TBLPROPERTIES", shape="b", protocol=7)
+
+
+def restore(*files: str, shape: str = "a") -> bytes:
+    return commit(None, *files, operation="RESTORE", shape=shape, protocol=7)
 
 
 @pytest.mark.parametrize(("wanted", "to"), [(9, (5, 0)), (8, (4, 1)), (5, (2, 3)), (None, (1, 4))], ids=str)
 def test_the_version_to_go_back_to_is_the_one_with_the_slot(wanted: int | None, to: tuple[int, int]) -> None:
-    assert find_rewind(LOG, APP, wanted, "t") == to
+    assert rewind(LOG, wanted) == to
 
 
 def test_what_others_wrote_since_is_never_undone_but_what_they_wrote_before_stays() -> None:
-    assert find_rewind([commit(4, 8), commit(3, 6), commit(2), commit(1, 5)], APP, 6, "t") == (3, 1)
+    other, five, six = commit(None, "+z"), commit(5, "+a"), commit(6, "+b")
+    assert rewind([MADE, five, other, six, commit(8, "+c")], 6) == (3, 1)
+    back = "`RESTORE TABLE delta.`/lake/t` TO VERSION AS OF 1`"
+    with refused(DisagreementError, "version 2", "wrote to it since", back):
+        rewind([MADE, five, other, six], 5)
+    with refused(DisagreementError, "changed its schema", back):
+        rewind([MADE, five, ALTERED, six], 5)
+    with refused(DisagreementError, "version 3", back):
+        rewind([MADE, commit(None, "+y"), six, other], None)
     with refused(DisagreementError, "version 2", "wrote to it since"):
-        find_rewind([commit(3, 6), commit(2), commit(1, 5)], APP, 5, "t")
+        rewind([MADE, five, other, six, restore("-b"), commit(8, "+c")], 5)
+
+
+@pytest.mark.parametrize(
+    ("log", "slot", "to"),
+    [
+        # What the refusal says, after rows, after another shape, and after both.
+        ([commit(None, "+z"), restore("-z")], 5, (1, 0)),
+        ([ALTERED, restore()], 5, (1, 0)),
+        ([commit(6, "+b"), ALTERED, commit(None, "+z"), restore("-b", "-z")], 5, (1, 0)),
+        ([commit(6, "+b"), commit(None, "+z"), restore("-b", "-z", "-a")], None, (-1, 0)),
+        # Back to where the job stood, and from there further by itself.
+        ([commit(6, "+b"), commit(None, "+z"), restore("-z")], 5, (1, 1)),
+        ([commit(6, "+b"), commit(None, "+z"), restore("-z"), commit(8, "+c")], 6, (2, 1)),
+        # Properties that were set and taken back by hand.
+        ([ALTERED, commit(operation="UNSET TBLPROPERTIES", shape="a")], 5, (1, 0)),
+    ],
+)
+def test_what_a_restore_has_undone_is_no_obstacle(
+    log: list[bytes], slot: int | None, to: tuple[int, int]
+) -> None:
+    assert rewind([MADE, commit(5, "+a"), *log], slot) == to
+
+
+def test_a_restore_to_another_version_is_one() -> None:
+    five = commit(5, "+a")
+    with refused(DisagreementError, "version 3 (RESTORE)", "wrote to it since", "TO VERSION AS OF 2"):
+        rewind([MADE, five, commit(6, "+b"), restore("-b")], 6)
     with refused(DisagreementError, "changed its schema"):
-        find_rewind([commit(3, 6), commit(2, changes=False, reshapes=True), commit(1, 5)], APP, 5, "t")
-    with refused(DisagreementError, "version 3"):
-        find_rewind([commit(3), commit(2, 6), commit(1)], APP, None, "t")
+        rewind([MADE, five, commit(None, "+z"), restore("-z", shape="b")], 5)
+    with refused(DisagreementError, "changed its schema"):
+        # Nobody knows which shape the table had then.
+        rewind([None, five, ALTERED, restore()], 5)
 
 
 def test_maintenance_that_changes_no_rows_is_no_obstacle() -> None:
-    assert find_rewind([commit(3, 6), commit(2, changes=False), commit(1, 5)], APP, 5, "t") == (1, 1)
+    assert rewind([MADE, commit(5, "+a"), commit(operation="OPTIMIZE"), commit(6, "+b")], 5) == (1, 1)
 
 
 def test_a_slot_that_the_log_has_forgotten_is_refused() -> None:
     with refused(DisagreementError, "no commit of slot 4"):
-        find_rewind(LOG, APP, 4, "t")
+        rewind(LOG, 4)
     with refused(DisagreementError, "no commit of slot 7"):
         # What an older slot left there is not the output of this one.
-        find_rewind(LOG, APP, 7, "t")
+        rewind(LOG, 7)
     with refused(DisagreementError, "no commit of slot 5"):
-        find_rewind(LOG[:2], APP, 5, "t")
+        rewind([None, None, None, None, *LOG[4:]], 5)
 
 
 def test_a_table_whose_files_of_then_are_gone_is_not_taken_back_but_to_a_later_slot(
@@ -169,18 +229,33 @@ def test_a_table_that_others_have_written_to_stops_the_restore_before_it_is_deci
     orders, job = pipeline(bench), Job(str(bench.folder / "root"), "orders")
     feed(bench, range(2))
     bench.run(orders, retained_checkpoints=20)
-    first = job.checkpoints()[-2].slot
+    first, whole = job.checkpoints()[-2].slot, tables(spark, bench)
     spark.createDataFrame([(99, 1.0)], "user long, total double").write.format("delta").mode("append").save(
         str(bench.folder / "log")
     )
     rows = tables(spark, bench)
-    with refused(DisagreementError, "not of this job"):
-        job.restore(f"checkpoint:{first}", orders, options=options(bench), rewind_sinks=True).apply()
+    # Without Spark, before anybody has said yes.
+    with refused(DisagreementError, "not of this job", "RESTORE TABLE") as refusal:
+        job.restore(f"checkpoint:{first}", orders, options=options(bench), rewind_sinks=True)
     assert tables(spark, bench) == rows
     head = job.log().head
     assert head is not None
     assert head.kind == "checkpoint"
     assert job.log().pending == ()
+
+    advised = re.search(r"`(RESTORE TABLE .*? AS OF \d+)`", str(refusal.value))
+    assert advised is not None
+    spark.sql(advised[1])
+    job.restore(f"checkpoint:{first}", orders, options=options(bench), rewind_sinks=True).apply()
+    bench.run(orders, retained_checkpoints=20)
+    assert tables(spark, bench) == whole
+    # A table that is put back to where the job stood goes back from there.
+    stood, table = versions(bench.folder / "log") - 1, f"delta.`{bench.folder / 'log'}`"
+    spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
+    spark.sql(f"RESTORE TABLE {table} TO VERSION AS OF {stood}")
+    job.restore(f"checkpoint:{first}", orders, options=options(bench), rewind_sinks=True).apply()
+    assert bench.run(orders).warnings == ()
+    assert tables(spark, bench) == whole
 
 
 @pytest.mark.system

@@ -1,26 +1,28 @@
 """Takes a Delta table back to its rows at an older checkpoint, in one transaction that later slots build on.
 
 The table's own log says which of its commits are this job's: each carries the slot as a transaction version. Going back
-would lose what another writer has committed since, so the rewind is refused then.
+would lose what another writer has committed since, so the rewind is refused then, unless a RESTORE has undone it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stateflow.errors import DisagreementError, NotFoundError
 from stateflow.format.records import Prepared
 from stateflow.pipelines.inputs.tables import DeltaTable
-from stateflow.spark.internals.delta_log import DeltaLog, LoggedCommit, TableShape, Transaction
+from stateflow.spark.internals.delta_log import DeltaLog, LoggedCommit, TableShape, Transaction, logged_commit
 from stateflow.spark.sinks.base import (
     CommitRequest,
     Committed,
     Sink,
 )
-from stateflow.spark.sinks.delta_table import called, committed, log_of
+from stateflow.spark.sinks.delta_table import called, committed, in_sql, log_of
 from stateflow.spark.sinks.slot import SinkSlot
+from stateflow.spark.sources.delta_restores import Read, restore_at
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,46 +42,107 @@ class Rewind:
 
 
 def find_rewind(
-    commits: Iterable[LoggedCommit], app_id: str, last_slot: int | None, target: str
+    read: Read, newest: int, app_id: str, last_slot: int | None, prepared: Prepared
 ) -> tuple[int, int]:
-    """The version to go back to, and how many commits that undoes. `commits` come newest first. Pure."""
-    undone = 0
+    """The version to go back to, and how many commits that undoes. It walks down from the newest version, and from a RESTORE of
+    somebody else on to the version that this brought back: what lies between is undone already. Pure."""
+    undone, standing = 0, newest
     oldest_own: int | None = None
-    foreign: LoggedCommit | None = None
-    for commit in commits:
+    wrote: LoggedCommit | None = None
+    reshaped: LoggedCommit | None = None
+    restored: LoggedCommit | None = None
+    lost: tuple[LoggedCommit | None, LoggedCommit | None] = (None, None)
+    for version in range(newest, -1, -1):
+        body = read(version)
+        if body is None:
+            break
+        commit = logged_commit(version, body.splitlines())
         slot = commit.slots.get(app_id)
         if slot is None:
-            reshaped = commit.reshapes and commit.version > 0
-            if reshaped or (commit.changes_data and foreign is None):
-                foreign = commit
+            if commit.reshapes and version > 0:
+                reshaped = commit
+            if version <= standing and commit.changes_data:
+                restore = restore_at(read, version)
+                if restore is not None and restore.kept is not None:
+                    standing, restored = restore.kept, commit
+                elif wrote is None:
+                    wrote = commit
             continue
-        if slot == last_slot:
-            _refuse_foreign(foreign, commit.version, target)
-            return commit.version, undone
+        if last_slot is not None and slot == last_slot:
+            lost = (wrote if version <= standing else wrote or restored, reshaped)
+            _refuse_foreign(read, newest, lost, version, prepared)
+            return version, undone
         if last_slot is not None and slot < last_slot:
             break
+        if version > standing:
+            continue
         undone += 1
-        oldest_own = commit.version
-        if last_slot is None:
-            # Going back undoes only what came after this job's first commit.
-            _refuse_foreign(foreign, commit.version, target)
-            foreign = None
+        oldest_own = version
+        # With no slot to go back to, what came before this job's first commit stays.
+        lost = (wrote, reshaped)
     if last_slot is not None:
         raise DisagreementError(
-            f"Delta table {target} has no commit of slot {last_slot} in its log any more: go back to a later checkpoint, or "
+            f"Delta table {prepared.target} has no commit of slot {last_slot} in its log any more: go back to a later checkpoint, or "
             "restore without --rewind-sinks and put the table right by hand"
         )
-    return (oldest_own - 1 if oldest_own is not None else -1), undone
+    if oldest_own is None:
+        return -1, undone
+    _refuse_foreign(read, newest, lost, oldest_own - 1, prepared)
+    return oldest_own - 1, undone
 
 
-def _refuse_foreign(foreign: LoggedCommit | None, after: int, target: str) -> None:
-    if foreign is not None and foreign.version > after:
-        what = "changed its schema or properties" if foreign.reshapes else "wrote to it"
-        raise DisagreementError(
-            f"Delta table {target} cannot be taken back to version {after}: version {foreign.version} "
-            f"({foreign.operation or 'unknown operation'}), not of this job, {what} since; restore without --rewind-sinks, or "
-            "undo that commit first"
-        )
+def _refuse_foreign(
+    read: Read,
+    newest: int,
+    since: tuple[LoggedCommit | None, LoggedCommit | None],
+    after: int,
+    prepared: Prepared,
+) -> None:
+    """DisagreementError if the way back would lose what others did. `since`: a commit that wrote rows, and one that reshaped."""
+    wrote, reshaped = since
+    if reshaped is not None and not _fits(_shape(read, newest), _shape(read, after)):
+        foreign, what = reshaped, "changed its schema or properties"
+    elif wrote is not None:
+        foreign, what = wrote, "wrote to it"
+    else:
+        return
+    raise DisagreementError(
+        f"Delta table {prepared.target} cannot be taken back to version {after}: version {foreign.version} "
+        f"({foreign.operation or 'unknown operation'}), not of this job, {what} since; restore without --rewind-sinks, or first undo all that "
+        f"came since, with `RESTORE TABLE {in_sql(prepared)} TO VERSION AS OF {after}`, and restore again"
+    )
+
+
+_Shape = tuple[Mapping[str, Any], Mapping[str, Any]]
+"""Metadata and protocol of a table, as its log has them; empty where the log does not reach back so far."""
+
+
+def _shape(read: Read, version: int) -> _Shape:
+    found: dict[str, Mapping[str, Any]] = {}
+    for older in range(version, -1, -1):
+        body = read(older)
+        if body is None or len(found) == 2:
+            break
+        if b'"metaData"' in body or b'"protocol"' in body:
+            for action in map(json.loads, body.splitlines()):
+                for name in {"metaData", "protocol"} & action.keys():
+                    found.setdefault(name, action[name])
+    return found.get("metaData", {}), found.get("protocol", {})
+
+
+def _fits(now: _Shape, then: _Shape) -> bool:
+    """Whether a table may have again, as they are, the files that it had. RESTORE brings the metadata back and leaves a protocol
+    that has grown: a table need not use all that its protocol lets it."""
+    if not all((*now, *then)):
+        return False
+    had, has = then[1], now[1]
+    return all(now[0].get(part) == then[0].get(part) for part in _METADATA) and all(
+        has.get(least, 0) >= had.get(least, 0) and set(had.get(listed) or ()) <= set(has.get(listed) or ())
+        for least, listed in (("minReaderVersion", "readerFeatures"), ("minWriterVersion", "writerFeatures"))
+    )
+
+
+_METADATA = ("id", "schemaString", "partitionColumns", "configuration")
 
 
 def plan_rewind(spark: SparkSession, prepared: Prepared, at: SinkSlot, last_slot: int | None) -> Rewind:
@@ -87,7 +150,7 @@ def plan_rewind(spark: SparkSession, prepared: Prepared, at: SinkSlot, last_slot
     log = log_of(spark, prepared)
     if not log.exists():
         raise NotFoundError(f"{prepared.target} is not a Delta table (any more), so it cannot be taken back")
-    version, undone = find_rewind(log.commits(), at.app_id, last_slot, prepared.target)
+    version, undone = find_rewind(log.read, log.version(), at.app_id, last_slot, prepared)
     return Rewind(prepared.target, last_slot, version, undone)
 
 
@@ -138,7 +201,9 @@ class TableSink(Sink):
 
         def go_back(log: DeltaLog, txn: Transaction, shape: TableShape, marks: list[str]) -> None:
             # Asked again: another writer may have committed since, and the rewind would lose it.
-            to, undone = find_rewind(log.commits(), at.app_id, prepared.payload["last_slot"], prepared.target)
+            to, undone = find_rewind(
+                log.read, log.version(), at.app_id, prepared.payload["last_slot"], prepared
+            )
             # Marks the slot also when nothing is undone: a zombie with a lower slot must find that it came too late.
             txn.commit_restore([*(txn.going_back(to) if undone else ()), *marks], to)
 

@@ -85,11 +85,16 @@ class SourceLog:
         knows."""
         return self.staged is not None and max(self.staged(), default=_BEFORE) >= version
 
-    def commits(self) -> Iterator[LoggedCommit]:
-        """From the newest version down, as far as the log reaches."""
+    def newest(self) -> int:
+        """The newest version; -1 if there is none."""
         version = max(self.versions(), default=_BEFORE) if self.versions is not None else _BEFORE
         while self.commit(version + 1) is not None:
             version += 1
+        return version
+
+    def commits(self) -> Iterator[LoggedCommit]:
+        """From the newest version down, as far as the log reaches."""
+        version = self.newest()
         while version >= 0 and (body := self.commit(version)) is not None:
             yield logged_commit(version, body.decode().splitlines())
             version -= 1
