@@ -271,7 +271,9 @@ class KeptRows:
         order = case.by + self.content
         for key, mine in by_key(rows).items():
             before = self.held[key]
-            old, alike = in_order(before, order)[: case.n], defaultdict[Any, Rows](list)
+            alike = defaultdict[Any, Rows](list)
+            # Held in the order in which it was put out, which another order of columns does not change.
+            old = in_order(before, order)[: case.n] if case.per and case.order else before
             for number, row in enumerate([*before, *mine]):
                 alike[self._kind(row) if case.per else number].append(row)
             last = [*case.order, *self.content]
@@ -359,6 +361,19 @@ def test_zero_is_one_kind_with_either_sign(order: list[str], block: int) -> None
         "top", [["ts", "region", "n", "day", "amount", "id"]], [0], ["day", "-amount"], order, ["amount"], 3, False, 0, block
     )  # fmt: skip
     check(case, Play(turns, 0, "memory", 2))
+
+
+@pytest.mark.parametrize("per", [[], ["n", "name"]])
+def test_a_list_stays_as_it_was_put_out_when_a_release_orders_columns_anew(per: list[str]) -> None:
+    """Rows that are alike in what orders the list are told apart by their columns, from the first one on."""
+    chance, turns = Random(f"{per}"), []
+    for number in range(6):
+        rows: Rows = [{name: chance.choice(values) for name, values in VALUES.items()} for _ in range(4)]
+        for row in rows:
+            row["ts"] = (20 + number) * SECOND
+        turns.append(Turn([rows], 1, "release" if number == 2 else "", 1))
+    releases = [["id", "region", "paid", "n", "name", "ts"], ["id", "region", "ts", "name", "n", "paid"]]
+    check(Case("top", releases, [0, 0], ["paid"], [], per, 3, False, 0, 100_000), Play(turns, 0, "memory", 1))
 
 
 @model(35, 2000)

@@ -49,8 +49,11 @@ class TopRows(ColumnarOperator):
         )
         chosen = listed.chosen(self._by, self._last_by)
         ranked = listed.ranked(chosen, self._by)
-        old = listed.ranked(np.arange(before.num_rows), self._by)
-        self._keep(states["rows"], listed, chosen, ranked, whole(before[PLACE]).to_numpy(), keys)
+        places = whole(before[PLACE]).to_numpy()
+        # Rows that are alike in `by` stay as they were put out, though a release may order their columns anew.
+        stands = not self._last_by and self._declared.states["rows"].ttl is None
+        old = places if stands else listed.ranked(np.arange(before.num_rows), self._by)
+        self._keep(states["rows"], listed, chosen, ranked, places, keys)
         yield from self._latest.put(self._changes(listed, old, ranked, keys), rows)
 
     def _keep(
