@@ -370,7 +370,7 @@ def test_a_list_stays_as_it_was_put_out_when_a_release_orders_columns_anew(per: 
     for number in range(6):
         rows: Rows = [{name: chance.choice(values) for name, values in VALUES.items()} for _ in range(4)]
         for row in rows:
-            row["ts"] = (20 + number) * SECOND
+            row |= {"id": "a", "region": 1, "ts": (20 + number) * SECOND}
         turns.append(Turn([rows], 1, "release" if number == 2 else "", 1))
     releases = [["id", "region", "paid", "n", "name", "ts"], ["id", "region", "ts", "name", "n", "paid"]]
     check(Case("top", releases, [0, 0], ["paid"], [], per, 3, False, 0, 100_000), Play(turns, 0, "memory", 1))
