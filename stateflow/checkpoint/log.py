@@ -388,6 +388,18 @@ def list_jobs(store: Store) -> list[str]:
     return [name for name, answer in zip(names, answers, strict=True) if answer]
 
 
+def names_by_id(store: Store) -> dict[str, str]:
+    """The names of the jobs of a root by their ids. A job whose identity cannot be read is left out: whatever runs it refuses it."""
+
+    def identity(name: str) -> JobIdentity | None:
+        try:
+            return read_identity(store, JobLayout(name))
+        except (CorruptError, IncompatibleError):
+            return None
+
+    return {known.uuid: known.name for known in at_distance(store, identity, list_jobs(store)) if known}
+
+
 def is_job(store: Store, name: str) -> bool:
     """Whether a folder of a root is a job's."""
     return any(entry.path == f"{name}/job" for entry in store.list(f"{name}/job"))

@@ -26,7 +26,7 @@ from stateflow.checkpoint.control import (
     same_owner,
 )
 from stateflow.checkpoint.draft import Draft
-from stateflow.checkpoint.log import read_epochs, read_identity, read_log
+from stateflow.checkpoint.log import names_by_id, read_epochs, read_identity, read_log
 from stateflow.checkpoint.process import this_process
 from stateflow.checkpoint.rescale import kept_key_groups, needs_rescale, rescaled_operators
 from stateflow.checkpoint.retention import Retention
@@ -305,6 +305,7 @@ class _Run:
                 SinkSlot(writer.job, self.job, "", 0, writer.epoch),
                 writer.last_commits,
                 lambda: {checkpoint.slot for checkpoint in read_log(self.store, self.layout).checkpoints},
+                partial(names_by_id, self.store),
                 self.warnings.add,
             )
             loop = self._loop(spark, inputs, open_sinks, sinks, writer, scratch)

@@ -9,10 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from stateflow.checkpoint.log import BodyCache, Log, SlotContent, list_jobs, read_epoch_claim, read_log
+from stateflow.checkpoint.log import (
+    BodyCache,
+    Log,
+    SlotContent,
+    list_jobs,
+    names_by_id,
+    read_epoch_claim,
+    read_log,
+)
 from stateflow.errors import CorruptError, NotFoundError
 from stateflow.format.layout import LAST_EPOCH, JobLayout
-from stateflow.format.records import encode
+from stateflow.format.records import JobIdentity, encode
 from stateflow.storage.local import LocalStore
 from stateflow.storage.memory import Call, MemoryStore
 from stateflow.storage.store import Entry, Store
@@ -267,6 +275,14 @@ def test_the_jobs_of_a_root_are_listed(tmp_path: Path) -> None:
             World(store, job, feeds=False).claim()
         store.put("notes/readme", b"not a job")
         assert list_jobs(store) == ["a", "b-side"]
+
+
+def test_the_names_of_the_jobs_of_a_root_are_known_by_their_ids() -> None:
+    store = MemoryStore()
+    for job in ("payments", "orders"):
+        store.put(JobLayout(job).identity, encode(JobIdentity(uuid=f"id of {job}", name=job)))
+    store.put(JobLayout("damaged").identity, b"{")
+    assert names_by_id(store) == {"id of payments": "payments", "id of orders": "orders"}
 
 
 class Distant(MemoryStore):

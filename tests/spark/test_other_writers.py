@@ -30,11 +30,20 @@ from tests.connectors.iceberg_catalog import NAME, sql_catalog
     ],
 )
 def test_other_jobs_are_told_until_this_one_has_written(app_ids: list[str], others: list[str]) -> None:
-    assert other_writers(dict.fromkeys(app_ids, ""), "me") == others
+    assert other_writers(dict.fromkeys(app_ids, ""), "me", dict) == others
 
 
-def test_a_job_is_told_by_its_name_where_the_target_keeps_it() -> None:
-    assert other_writers({"stateflow/a/one": "orders"}, "me") == ["sink 'one' of the job 'orders' with id a"]
+def test_a_job_is_told_by_its_name_where_the_target_or_the_root_keeps_it() -> None:
+    def of_root() -> dict[str, str]:
+        return {"a": "another", "b": "payments"}
+
+    assert other_writers(
+        {"stateflow/a/one": "orders", "stateflow/b/two": "", "stateflow/c/three": ""}, "me", of_root
+    ) == [
+        "sink 'one' of the job 'orders' with id a",
+        "sink 'two' of the job 'payments' with id b",
+        "sink 'three' of the job with id c",
+    ]
 
 
 @sf.pipeline("copied")
@@ -78,7 +87,7 @@ def test_a_second_job_on_one_target_is_told_once_and_not_when_the_table_is_empty
     assert ran("one").warnings == ()
     assert ran("one").warnings == ()
     (told,) = ran("two").warnings
-    assert "has rows of another job (sink 'rows' of the job " in told
+    assert "has rows of another job (sink 'rows' of the job 'one' with id " in told
     assert ran("two").warnings == ()
     if kind != "delta":
         return

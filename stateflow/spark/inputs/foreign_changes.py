@@ -43,16 +43,18 @@ def tell_of_outputs(
     job: SinkSlot,
     last_commits: Mapping[str, int],
     kept: Callable[[], Collection[int]],
+    jobs: Callable[[], Mapping[str, str]],
     warn: Warn,
 ) -> None:
     """Reports properties that an output lacks, rows of other jobs in an output that this job begins, and a RESTORE of an output
     that it had written to.
 
-    `sinks` are the open ones by uid, `job` is any slot of it, `last_commits` has the sinks that it has committed to, and `kept` gives its checkpoints.
+    `sinks` are the open ones by uid, `job` is any slot of it, `last_commits` has the sinks that it has committed to, `kept` gives its checkpoints, and
+    `jobs` the names of all jobs of its root by their ids.
     """
     for node in flow.sinks:
         begins = node.uid not in last_commits
-        if begins and (others := other_writers(sinks[node.uid].writers(spark), job.job)):
+        if begins and (others := other_writers(sinks[node.uid].writers(spark), job.job, jobs)):
             warn(
                 f"other writers of {node.uid}",
                 f"{node.target} has rows of another job ({', '.join(others)}), and this job adds its own: if both read the same input, rows are there "
@@ -133,9 +135,9 @@ def passed_sentences(
         yield f"source {uid}: read across {version}", sentence
 
 
-def other_writers(writers: Mapping[str, str], job: str) -> list[str]:
+def other_writers(writers: Mapping[str, str], job: str, jobs: Callable[[], Mapping[str, str]]) -> list[str]:
     """The sinks of other jobs among `Sink.writers`, in words; none once `job`, an id, has written there, too. What is no name of a
-    sink's is left out: a Delta table tells all applications that have written to it."""
+    sink's is left out: a Delta table tells all applications that have written to it, and no job's name, which `jobs` may know."""
     written = {
         (parts[0], parts[1]): job_name
         for name, job_name in writers.items()
@@ -143,9 +145,11 @@ def other_writers(writers: Mapping[str, str], job: str) -> list[str]:
     }
     if any(other == job for other, _ in written):
         return []
+    known = {} if all(written.values()) else jobs()
+    names = {key: name or known.get(key[0], "") for key, name in sorted(written.items())}
     return [
         f"sink {sink!r} of the job {f'{name!r} ' if name else ''}with id {other}"
-        for (other, sink), name in sorted(written.items())
+        for (other, sink), name in names.items()
     ]
 
 
