@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,14 @@ import xxhash
 
 import stateflow as sf
 from stateflow.checkpoint.rescale import clipped
-from stateflow.compatibility.states import with_index
+from stateflow.compatibility.states import indexes, resolve_states, state_ids
 from stateflow.format.encoding import PREFIX_WIDTH, prefix, split, split_timer
 from stateflow.format.expiry_blocks import is_block, keys_of
 from stateflow.format.keygroups import key_group
 from stateflow.format.records import FileRef, Shard, StateSchema
-from stateflow.operators.binding import TIMER_IDS, schemas
 from stateflow.operators.context import Moment
 from stateflow.operators.keyed import Chunk, KeyedEngine
-from stateflow.pipelines.processes.operator_spec import OperatorSpec
+from stateflow.pipelines.processes.operator_spec import DEAD_LETTERS, OperatorSpec
 from stateflow.pipelines.rows.row_type import row_type
 from stateflow.spark.task.state_feeds import StateFeeds, TaskFeed
 from stateflow.state.backends.base import Backend, OpenShard, Snapshot
@@ -34,6 +34,8 @@ from stateflow.state.expiry.ttl import Ttl
 from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.values.expiries import expiry_of
 from stateflow.storage.files import inline
+from tests.jobs.operators import operator_of
+from tests.operators.releases import flow_of
 
 GROUPS = 8
 SECOND = 10**6
@@ -47,7 +49,7 @@ BACKENDS = {
 def process_with(ttl: Ttl | str | None) -> type[Any]:
     """Rows are `(what to do, argument)`; what it reads goes out as `(key, what, found)`."""
 
-    class Everything(sf.KeyedProcess[int, tuple[str, int], Any]):
+    class Everything(sf.KeyedProcess[int, Any, Any]):
         value = sf.ValueState(int, ttl=ttl)
         words = sf.ValueState(list[int], default=list, ttl=ttl)
         total = sf.ReducingState(int, lambda a, b: a + b, ttl=ttl)
@@ -57,7 +59,7 @@ def process_with(ttl: Ttl | str | None) -> type[Any]:
         items = sf.ListState(int, ttl=ttl)
         table = sf.MapState(int, int, ttl=ttl)
 
-        def process(self, key: int, rows: Iterator[tuple[str, int]], ctx: sf.Context) -> Iterator[Any]:
+        def process(self, key: int, rows: Iterator[Any], ctx: sf.Context) -> Iterator[Any]:
             for what, number in rows:
                 if what == "set":
                     self.value.value = number
@@ -110,10 +112,17 @@ class Expiring:
     make: Callable[[Ttl | str | None], type[Any]] = process_with
     open_shard: OpenShard = field(init=False)
     shards: list[Shard] = field(init=False)
+    process: type[Any] = field(init=False)
     schemas: dict[str, StateSchema] = field(default_factory=dict)
     next_id: int = 1
     slot: int = 0
     expired: int = 0
+    pieces: list[list[int]] = field(default_factory=list)
+    """The keys of the latest batch, as they were handed to the engine."""
+    letters: list[Any] = field(default_factory=list)
+    """The dead letters of the latest batch."""
+    next_timers: list[tuple[int | None, int | None]] = field(default_factory=list)
+    """Of each shard, after the latest batch."""
     fed: dict[str, list[dict[str, Any]]] | None = None
     """The rows of the feed of each state in the latest batch; None: they have none."""
 
@@ -125,38 +134,36 @@ class Expiring:
 
     def declare(self, ttl: Ttl | str | None) -> None:
         """From now on the states have this ttl."""
-        self.ttl, before = ttl, self.schemas
-        self.schemas = {}
-        for name, schema in schemas(self.make(ttl), "op").items():
-            old = before.get(name)
-            schema = msgspec.structs.replace(schema, id=old.id if old else self.next_id)
-            if old is None:
-                self.next_id += TIMER_IDS if schema.kind == "timer" else 1
-            self.schemas[name] = schema = with_index(schema, old, self.next_id)
-            self.next_id += schema.expiry_index == self.next_id
+        self.ttl = ttl
+        self.release(self.make(ttl))
+
+    def release(self, process: type[Any]) -> None:
+        """From now on with this code, whose states are compared with those that there are."""
+        [node] = flow_of(process).operators
+        before = operator_of(states=self.schemas, next_state_id=self.next_id) if self.schemas else None
+        states, self.next_id = resolve_states(node, before, self.slot + 1)
+        # As a record has it: what a decoder of JSON makes of it.
+        self.schemas = msgspec.json.decode(msgspec.json.encode(states), type=dict[str, StateSchema])
+        self.process = process
 
     def batch(
-        self,
-        rows: Rows,
-        now: int,
-        watermark: int | None = None,
-        *,
-        chunk: int = 3,
-        without_rows: bool = False,
-    ) -> list[Any]:
+        self, rows: Mapping[int, list[Any]], now: int, watermark: int | None = None, *, chunk: int = 3,
+        without_rows: bool = False, on_error: str = "fail", parameters: Mapping[str, Any] | None = None,
+    ) -> list[Any]:  # fmt: skip
         """Runs the rows, and gives what they read."""
         self.slot += 1
-        process = self.make(self.ttl)
-        row = row_type("n long")
+        row, schemas = row_type("n long"), self.schemas
         spec = OperatorSpec(
-            "op", process, process, ("user",), ("int",), (row,), row, {},
-            {name: schema.id for name, schema in self.schemas.items()},
-            indexes={n: s for n, s in self.schemas.items() if s.expiry_index},
+            "op", self.process, self.process, ("user",), ("int",), (row,), row, {}, state_ids(schemas), on_error,
+            indexes=indexes(schemas), evolved={name: schema for name, schema in schemas.items() if schema.evolved},
         )  # fmt: skip
-        moment = Moment(self.slot, now, 1, watermark)
+        moment = Moment(self.slot, now, 1, watermark, parameters or {})
         engine = KeyedEngine(spec, moment, 0)
-        feeds = self._feeds(moment, engine) if self.fed is not None else None
-        files = {name: Kept() for name in self.schemas}
+        engine.open()
+        declared = {name: schema for name, schema in schemas.items() if name in vars(engine.process)}
+        feeds = self._feeds(moment, engine, declared) if self.fed is not None else None
+        files = {name: Kept() for name in declared}
+        self.pieces, self.next_timers = [], []
         ordered = sorted(rows, key=full_key)
         for at, shard in enumerate(self.shards):
             backend = self.open(shard)
@@ -168,23 +175,29 @@ class Expiring:
                 engine.expire(groups, due, shard.entries, without_rows=without_rows)
             keys = [key for key in ordered if key_group(key, GROUPS) in groups]
             for begin in range(0, len(keys), chunk):
-                engine.run(chunk_of(keys[begin : begin + chunk], rows))
-            for _ in engine.fire(groups) if engine.binding.timers else ():
-                pass
+                self.pieces.append(keys[begin : begin + chunk])
+                engine.run(chunk_of(self.pieces[-1], rows))
+            if engine.binding.timers:
+                for _ in engine.fire(groups):
+                    pass
+            self.next_timers.append(engine.next_timers(groups))
             event, processing = engine.next_expiries()
             if feeds is not None and watched is not None:
                 feeds.put_out(watched, files)
-                self.fed = {name: kept.rows for name, kept in files.items()}
             sealed = self._sealed(shard, backend, event, processing)
             self.shards[at] = msgspec.structs.replace(sealed, expiring=engine.expiry.shares)
+        if self.fed is not None:
+            self.fed = {name: kept.rows for name, kept in files.items()}
         self.expired += engine.expiry.expired
+        self.letters = engine.context.sides.get(DEAD_LETTERS, [])
         return list(engine.out)
 
-    def _feeds(self, moment: Moment, engine: KeyedEngine) -> StateFeeds:
+    def _feeds(self, moment: Moment, engine: KeyedEngine, declared: Mapping[str, StateSchema]) -> StateFeeds:
         key = (("user", "int"),)
         feeds = [
             TaskFeed(name, key, name, schema, ChangeRows(key, name, schema).schema)
-            for name, schema in self.schemas.items()
+            for name, schema in declared.items()
+            if schema.kind != "timer"
         ]
         return StateFeeds(feeds, moment, lambda state: vars(engine.process)[state].serializer)
 
@@ -266,11 +279,13 @@ def full_key(key: int) -> bytes:
     return prefix(key_group(key, GROUPS), 0) + CODEC.encode(key) + b"\0"
 
 
-def chunk_of(keys: Sequence[int], rows: Rows) -> Chunk:
+def chunk_of(keys: Sequence[int], rows: Mapping[int, list[Any]]) -> Chunk:
     base = [full_key(key) for key in keys]
+    ends = list(accumulate(len(rows[key]) for key in keys))
     return Chunk(
         list(keys),
         base,
         lambda i: (iter(rows[keys[i]]),),
         lambda state_id: [full[:2] + state_id.to_bytes(2, "big") + full[4:] for full in base],
+        ([row for key in keys for row in rows[key]], [0, *ends[:-1]], ends),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ Act = Callable[[Any, int], Any]
 
 class Row(msgspec.Struct):
     user: int
+    ts: datetime
 
 
 def opened(backend: str, folder: Path) -> Backend:
@@ -54,7 +56,7 @@ def process_of(**body: Any) -> type[Any]:
 
 def flow_of(process_type: Any) -> Flow:
     def declare(flow: Flow) -> None:
-        rows = flow.source("in", sf.delta("/nowhere"), Row)
+        rows = flow.source("in", sf.delta("/nowhere"), Row, event_time="ts", watermark="0 seconds")
         rows.key_by("user").process("op", process_type, output="n long").collect("out", sf.memory("x"))
 
     return Pipeline("job", declare).build()
@@ -99,16 +101,6 @@ class Releases:
         self.dead = engine.context.sides.get("dead_letters", [])
         self.operator = operator_of(states=states, next_state_id=next_id)
         return list(engine.out)
-
-    def snapshot(self) -> tuple[OperatorState | None, list[tuple[bytes, bytes]]]:
-        """What a checkpoint holds: the record's part and all entries."""
-        return self.operator, list(self.on.scan(b"", b"\xff" * 8))
-
-    def restore(self, snapshot: tuple[OperatorState | None, list[tuple[bytes, bytes]]]) -> None:
-        """Goes back to a snapshot; the slots go on, as those of a restored job do."""
-        self.operator, entries = snapshot
-        self.on.delete_range(b"", b"\xff" * 8)
-        self.on.write(entries)
 
     def table(self, state: str) -> list[dict[str, Any]]:
         """The state as tables, exports and canonical savepoints show it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
 
 import stateflow as sf
 from stateflow.format.records import SchemaVersion, Shard, StateSchema
@@ -23,9 +21,7 @@ from stateflow.state.columns.state import ColumnState
 from stateflow.state.values.evolution.declared_types import declared_type, evolved_serializer
 from stateflow.state.values.expiries import plain
 from stateflow.state.values.serializers import serializer_for
-from tests.in_memory import IN_MEMORY
 from tests.operators.expiring import SECOND, Expiring, Kept, full_key
-from tests.operators.test_expiry import Batches, batches
 
 OF_BATCHES = ("kind", "before", "after", "slot", "time")
 Held = dict[tuple[Any, ...], Any]
@@ -55,31 +51,6 @@ def stored(job: Expiring, name: str, schema: StateSchema) -> Held:
     written = WrittenEntries(list(entries), [None] * len(entries), list(entries.values()), ())
     rows = ChangeRows((("user", "int"),), name, schema).rows(changed(written, plain), 0, 0)
     return {entry(row): row["after"] for row in rows.to_pylist()}
-
-
-@pytest.mark.parametrize("renew", ["write", "read"])
-@pytest.mark.parametrize("kind", ["memory", "rocksdb"])
-def test_applied_to_an_empty_dict_the_feed_is_the_stored_state(kind: str, renew: Any) -> None:
-    @settings(max_examples=10 if kind == "memory" else 3)
-    @given(batches)
-    def check(batches: Batches) -> None:
-        with tempfile.TemporaryDirectory(dir=IN_MEMORY) as folder:
-            job = Expiring(Path(folder), kind, sf.ttl(TTL, renew=renew), fed={})
-            held: dict[str, Held] = {name: {} for name in job.schemas}
-            now = 0
-            for rows, pause, parts in batches:
-                now += pause
-                if parts:
-                    job.rescale(parts)
-                job.batch(rows, now)
-                assert job.fed is not None
-                for name, schema in job.schemas.items():
-                    fed = job.fed[name]
-                    assert {(row["slot"], row["state"]) for row in fed} <= {(job.slot, name)}
-                    applied(held[name], fed)
-                    assert held[name] == stored(job, name, schema)
-
-    check()
 
 
 @pytest.fixture

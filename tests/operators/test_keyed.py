@@ -394,33 +394,6 @@ def test_without_a_watermark_no_event_timer_fires(tmp_path: Path) -> None:
     assert made.next_timers(range(128)) == (-(10**12), None)
 
 
-def test_what_a_handler_sets_fires_in_its_turn_among_the_others(tmp_path: Path) -> None:
-    on = set_up(
-        tmp_path, {1: [("one", 10)], 2: [("one", 11.5), ("other", 20)], 9: [("one", 5), ("other", 6)]}
-    )
-    assert fired(engine(Timed, on, watermark=100_000_000)) == [
-        ("one", 9, 5),
-        ("one", 1, 10),
-        ("other", 1, 11),
-        ("one", 2, 11.5),
-        ("one", 1, 12),
-        ("other", 1, 13),
-        ("one", 1, 14),
-        ("other", 2, 20),
-    ]
-
-
-@pytest.mark.parametrize("ahead", [1, 2, 3, 1000])
-def test_the_order_does_not_depend_on_how_many_timers_are_read_ahead(
-    tmp_path: Path, ahead: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(firing, "FIRED_AT_ONCE", ahead)
-    rows = {key: [("one", (key * 7) % 13), ("other", (key * 5) % 11)] for key in range(1, 9)}
-    found = fired(engine(Timed, set_up(tmp_path, rows), watermark=100_000_000))
-    assert [at for _, _, at in found] == sorted(at for _, _, at in found)
-    assert len(found) == len({(name, key, at) for name, key, at in found})
-
-
 def test_a_timer_set_again_or_cleared_leaves_nothing_behind(tmp_path: Path) -> None:
     on = set_up(tmp_path, {3: [("one", 10), ("one", 20)], 4: [("one", 10)]})
     engine(Timed, on, slot=2).run(chunk({3: [("one", 25)], 4: [("one", None)]}))

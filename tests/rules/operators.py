@@ -254,7 +254,7 @@ RULES: tuple[Rule, ...] = (
         "operators/firing.py",
         "        elif not timer.is_set(at):\n",
         "        elif False:\n",
-        "operators/test_timers_model.py",
+        "operators/test_keyed_model.py",
         "operators/test_keyed.py",
     ),
     rule(
@@ -269,7 +269,7 @@ RULES: tuple[Rule, ...] = (
         "operators/expiry.py",
         "            found = going.take(state.expire(backend, now, share_of(entries)))\n",
         "            found = False\n",
-        "operators/test_expiry.py::test_expired_entries_are_never_returned_and_leave_the_store",
+        "operators/test_keyed_model.py",
     ),
     rule(
         "a number that its column cannot hold is refused",
