@@ -248,7 +248,7 @@ class Expiring:
 
     def entries(self) -> dict[bytes, bytes]:
         """Those of the states, without their indexes."""
-        own = {schema.id for schema in self.schemas.values()}
+        own = {schema.id for schema in self.schemas.values() if schema.kind != "timer"}
         return {key: raw for key, raw in self.contents().items() if split(key).state_id in own}
 
     def blocks(self) -> list[tuple[bytes, int]]:

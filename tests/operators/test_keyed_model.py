@@ -33,7 +33,7 @@ from stateflow.state.tabular import tables_of
 from tests.in_memory import IN_MEMORY
 from tests.jobs.operators import operator_of
 from tests.operators.expiring import GROUPS, Expiring
-from tests.operators.plays import Play, Row, Rows, Said, model, played, plays, rows_of, times
+from tests.operators.plays import Play, Row, Rows, Said, Turn, model, played, plays, rows_of, times
 from tests.operators.ready.driving import END, SECOND
 from tests.operators.test_feeds import applied, stored
 
@@ -337,9 +337,10 @@ def process_of(case: Case, number: int) -> type[Any]:
         if row["what"] == "clear_key":
             ctx.clear_key()
             return
-        if row["what"] == "fail" and case.fails:
-            raise ValueError("as agreed")
         held = getattr(self, state.name)
+        if is_failure(case, row):
+            fail(held.at(row["namespace"]) if state.namespaced and not state.is_timer else held, state)
+            return
         if row["what"] == "names":
             yield from [("names", state.name, held.namespaces())] if state.namespaced else []
             return
@@ -353,6 +354,8 @@ def process_of(case: Case, number: int) -> type[Any]:
     def process(self: Any, key: int, rows: Iterator[Row], ctx: sf.Context) -> Iterator[Any]:
         for row in rows:
             yield from done(self, row, row["ts"], ctx)
+            if is_failure(case, row):
+                return
 
     def fires(name: str) -> Any:
         def fired(self: Any, key: int, at: datetime, ctx: sf.Context) -> Iterator[Any]:
@@ -361,6 +364,8 @@ def process_of(case: Case, number: int) -> type[Any]:
             yield next(self.order), *turn
             for row in of_handler(case, turn):
                 yield from done(self, row, at, ctx)
+                if is_failure(case, row):
+                    return
 
         fired.__name__ = f"on_{name}"
         return fired
@@ -371,6 +376,21 @@ def process_of(case: Case, number: int) -> type[Any]:
         if state.is_timer:
             body[f"on_{state.name}"] = made.fires(fires(state.name))
     return type("Made", (sf.KeyedProcess,), body)
+
+
+def is_failure(case: Case, row: Row) -> bool:
+    return case.fails and row["what"] == "fail"
+
+
+def fail(held: Any, state: State) -> None:
+    """At once, or when what was changed is written."""
+    match state.kind:
+        case "value":
+            held.value = object()
+        case "items":
+            held.add(object())
+        case _:
+            raise ValueError("as agreed")
 
 
 def micros(at: datetime) -> int:
@@ -538,7 +558,7 @@ class Keyed:
                     p: e for p, e in self.entries.items() if p[0] not in self.declared or p[1] != key
                 }
                 self.timers = {t for t in self.timers if t[0] not in self.declared or t[1] != key}
-            case "fail" if self.case.fails:
+            case _ if is_failure(self.case, row):
                 raise Refused
             case "names":
                 yield from [("names", state.name, self._names(name, state, key))] if state.namespaced else []
@@ -749,6 +769,8 @@ class KeyedDriven:
         out.append(told("next", *earliest))
         if self.case.counts_expired:
             out.append(told("expired", job.expired - before))
+        if len(self.case.releases) == 1:
+            job.check(0)
         if job.fed is not None:
             self._compare_feeds()
             # What has expired stays in the tables until its key group has its turn.
@@ -824,3 +846,64 @@ def check(case: Case, play: Play) -> None:
 @given(case=cases(), play=plays(ROW, releases=True))
 def test_states_and_timers_are_those_of_plain_dicts(case: Case, play: Play) -> None:
     check(case, play)
+
+
+# ---- dense plays, of what drawn ones seldom have ----
+
+
+def turn(second: int, rows: list[Row], before: str = "") -> Turn:
+    return Turn([[{**row, "ts": second * SECOND} for row in rows]], before=before)
+
+
+def of_each(case: Case, what: str, users: range, number: int = 1) -> list[Row]:
+    """The same for each state of each of these keys, with a namespace and without."""
+    return [
+        {"user": user, "what": what, "pick": pick, "namespace": namespace, "number": number, "seconds": 0}
+        for user in users for pick in range(len(case.releases[0])) for namespace in (None, "a")
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_of_many_timers_that_are_due_handlers_move_and_clear_others(seed: int) -> None:
+    chance = Random(seed)
+    names = ("one", "other", "soon", "each", "value")
+    timers = {name: State(IDS[name], name, (("f", "int", ..., ()),), many=name == "each", namespaced=name in ("one", "each")) for name in names}  # fmt: skip
+    drawn = [
+        [{name: chance.choice(values) for name, values in VALUES.items()} for _ in range(40)]
+        for _ in range(4)
+    ]
+    turns = [turn(20 + 12 * number, rows) for number, rows in enumerate(drawn)]
+    check(Case([timers], seed, fails=seed % 2 == 1), Play(turns, 0, "memory", 1 + seed % 2))
+
+
+def with_ttls(*ttls: tuple[int, str], renew: str = "write") -> Case:
+    """Every kind of state, with one of these ttls after the other: how many seconds, and what becomes of older entries."""
+    kinds = {name: kind for name, kind in IDS.items() if kind not in ("one", "soon", "each")}
+    states = {name: State(kind, name, (("f", "int", ..., ()),), namespaced=name == "table") for name, kind in kinds.items()}  # fmt: skip
+    return Case([
+        {name: replace(state, ttl=length * SECOND, existing=existing, renew=renew) for name, state in states.items()}
+        for length, existing in ttls
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize("backend", ["memory", "rocksdb"])
+def test_a_ttl_that_is_new_or_takes_older_entries_along_looks_at_all_of_them_once_more(backend: str) -> None:
+    case = with_ttls((0, "keep"), (10, "keep"), (10, "from now"), (0, "keep"), (10, "from now"))
+    turns = [turn(20, of_each(case, "set", range(6)))]
+    for second in range(22, 80, 14):
+        turns.append(turn(second, of_each(case, "set", range(3)), "release"))
+        turns.append(turn(second + 1, of_each(case, "set", range(6, 8))))
+        turns.append(turn(second + 12, of_each(case, "read", range(8))))
+    check(case, Play(turns, 0, backend, 2))
+
+
+@pytest.mark.parametrize("backend", ["memory", "rocksdb"])
+@pytest.mark.parametrize("first", [0, 10])
+def test_what_is_read_lives_on_from_then(first: int, backend: str) -> None:
+    case = with_ttls((first, "keep"), (10, "keep"), renew="read")
+    turns = [turn(20, of_each(case, "set", range(6)))]
+    turns += [
+        turn(second, of_each(case, "read", range(3)), before)
+        for second, before in ((27, "release"), (34, ""), (41, ""), (48, ""), (70, ""))
+    ]
+    check(case, Play(turns, 0, backend, 2))
