@@ -109,8 +109,20 @@ def placed(error: BaseException) -> str:
         if frames
         else ""
     )
-    what = " ".join(f"{type(error).__name__}: {error}".rstrip(": ").split())
+    what = " ".join(f"{type(error).__name__}: {error}".rstrip(": ").split()) + _fields_there(error)
     return (what if len(what) <= MOST_SHOWN else f"{what[: MOST_SHOWN - 3]}...") + place
+
+
+def _fields_there(error: BaseException) -> str:
+    """The fields of the row or the value that lacks the one the code names. Empty for any other error, and for one that says itself what was meant."""
+    if not isinstance(error, AttributeError) or isinstance(error, StateflowError):
+        return ""
+    kind = type(error.obj)
+    if issubclass(kind, tuple):  # a row of a schema string
+        names = getattr(kind, "_fields", ())
+    else:
+        names = getattr(kind, "__struct_fields__", getattr(kind, "__dataclass_fields__", ()))
+    return f"; {kind.__name__} has the fields {', '.join(names)}" if names else ""
 
 
 def user_frames(error: BaseException) -> str:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 import stateflow as sf
@@ -19,6 +22,7 @@ from stateflow.errors import (
     placed,
     user_frames,
 )
+from stateflow.pipelines.rows.row_type import row_type
 from stateflow.spark.task.failures import task_error, translated
 
 
@@ -57,6 +61,40 @@ def test_what_is_printed_beside_the_error_does_not_repeat_it() -> None:
     assert "raise problem" in frames_beside(told).splitlines()[-1]
     problem.args = ("x" * 1000,)
     assert frames_beside(told).endswith("x" * 1000), "the sentence has only its beginning"
+
+
+@dataclass
+class Paid:
+    user: int
+    amount: float
+
+
+class Sold(msgspec.Struct):
+    user: int
+    amount: float
+
+
+class Plain:
+    """Neither a row nor a value."""
+
+    _fields = property(lambda self: ())
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (row_type("user long, amount double").make(1, 2.0), "; Row has the fields user, amount"),
+        (Paid(1, 2.0), "; Paid has the fields user, amount"),
+        (Sold(1, 2.0), "; Sold has the fields user, amount"),
+        (Plain(), ""),
+        ((1, 2.0), ""),
+        (None, ""),
+    ],
+)
+def test_a_field_that_a_row_lacks_is_told_with_those_that_it_has(value: Any, told: str) -> None:
+    with pytest.raises(AttributeError) as found:
+        value.amuont  # noqa: B018
+    assert placed(found.value).partition(" (line ")[0] == f"AttributeError: {found.value}{told}"
 
 
 def test_an_error_without_code_of_the_user_has_no_frames() -> None:
