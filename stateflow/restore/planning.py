@@ -17,7 +17,7 @@ from stateflow.checkpoint.log import Log
 from stateflow.checkpoint.rescale import rescaled_operators
 from stateflow.checkpoint.statistics import history
 from stateflow.compatibility.flows import compare
-from stateflow.errors import CorruptError, IncompatibleError, UsageError
+from stateflow.errors import CorruptError, IncompatibleError, StateflowError, UsageError
 from stateflow.format.records import FileRef, Prepared, Record, TableFile
 from stateflow.format.references import references
 from stateflow.observe.status import position_of
@@ -38,8 +38,9 @@ from stateflow.savepoints.format import verify_savepoint
 from stateflow.savepoints.origin import Origin
 from stateflow.spark.sinks.delta_rewind import find_rewind
 from stateflow.spark.sinks.slot import SinkSlot
-from stateflow.spark.sources.delta_log import log_beside
-from stateflow.storage.roots import open_store
+from stateflow.spark.sources.delta_log import SourceLog, log_beside
+from stateflow.spark.sources.undone_output import MOST_COMMITS, MOST_COMMITS_ELSEWHERE, undone_output
+from stateflow.storage.roots import local_folder, open_store
 
 
 def make_plan(request: RestoreRequest) -> Plan:
@@ -99,7 +100,7 @@ def make_plan(request: RestoreRequest) -> Plan:
     refs = distinct(references(taken_over(record, flow)))
     tables = origin.savepoint.tables if origin.savepoint is not None else {}
     parts = [file for states in tables.values() for files in states.values() for file in files]
-    sinks = tuple(_sinks(flow, origin, own, log, request.rewind_sinks))
+    sinks = tuple(_sinks(flow, origin, own, log, request.rewind_sinks, job))
     if request.clone_sinks:
         sinks = with_copies(sinks, origin, job)
     rewound = [sink.uid for sink in sinks if sink.action == "rewinds"]
@@ -162,16 +163,26 @@ def _looked_at(sink: SinkRestore, log: Log, job: JobHandle) -> SinkRestore:
     kind = kind_in_record(prepared.kind) if prepared is not None else None
     if sink.action != "rewinds" or prepared is None or kind is None or kind.rewound_as != "delta_rewind":
         return sink
-    assert log.identity is not None
-    table = log_beside(prepared.target, job.store, job.storage_options)
-    newest = table.newest() if table is not None and not prepared.is_managed else -1
-    if table is not None and newest >= 0 and not table.may_have(newest + 1):
-        app = SinkSlot(log.identity.uuid, log.job, sink.uid, 0, 0).app_id
-        find_rewind(table.commit, newest, app, sink.back_to, prepared)
+    if (table := _table_log(prepared, job)) is not None:
+        find_rewind(table.commit, table.newest(), _app_id(log, sink.uid), sink.back_to, prepared)
         return sink
     return replace(
         sink, note=f"{sink.note}, unless somebody else has written to it since, which only --yes finds out"
     )
+
+
+def _table_log(prepared: Prepared, job: JobHandle) -> SourceLog | None:
+    """The log of a sink's Delta table; None where only Spark can be sure to read all of it."""
+    if prepared.is_managed:
+        return None
+    table = log_beside(prepared.target, job.store, job.storage_options)
+    newest = table.newest() if table is not None else -1
+    return None if table is None or newest < 0 or table.may_have(newest + 1) else table
+
+
+def _app_id(log: Log, sink: str) -> str:
+    assert log.identity is not None
+    return SinkSlot(log.identity.uuid, log.job, sink, 0, 0).app_id
 
 
 def _newest(log: Log | None) -> Record | None:
@@ -262,7 +273,7 @@ def _sources(flow: Flow, record: Record, log: Log | None) -> Iterator[SourceRest
 
 
 def _sinks(
-    flow: Flow, origin: Origin, own: Record | None, log: Log | None, rewind: bool
+    flow: Flow, origin: Origin, own: Record | None, log: Log | None, rewind: bool, job: JobHandle
 ) -> Iterator[SinkRestore]:
     newest = log.newest_sinks if log else {}
     # The slot of an edited savepoint is that of the snapshot it is like.
@@ -281,7 +292,7 @@ def _sinks(
             cloned=node.sink_kind.cloned,
             before=_written_so_far(newest.get(node.uid), node),
         )
-        if has is None:
+        if has is None or log is None:
             yield sink("starts", node.sink_kind.starts)
         elif rewind and node.uid in newest and rewindable(newest[node.uid]):
             to = f"slot {had}" if had is not None else "before this job's first output"
@@ -289,25 +300,47 @@ def _sinks(
         elif has == had or (still and has <= origin.record.slot):
             yield sink("keeps", "has nothing newer than the snapshot")
         elif fed_by(flow, node):
-            yield sink("keeps", _told_of_the_restore(newest.get(node.uid), has, rewind))
+            yield sink("keeps", _told_of_the_restore(newest.get(node.uid), _end(node, log, job), rewind))
         else:
-            yield sink("keeps", _delivered_again(node, newest.get(node.uid), since, has, rewind), again=True)
+            note = _delivered_again(node, newest.get(node.uid), since, has, _end(node, log, job), rewind)
+            yield sink("keeps", note, again=True)
 
 
-def _told_of_the_restore(newest: Prepared | None, has: int, rewind: bool) -> str:
+def _end(sink: SinkNode, log: Log, job: JobHandle) -> str:
+    """Where the job's rows in an output end. The job's log does not say it of a table that somebody else has restored."""
+    prepared, slot = log.newest_sinks.get(sink.uid), f"slot {log.last_commits[sink.uid]}"
+    kind = kind_in_record(prepared.kind) if prepared is not None else None
+    if prepared is None or kind is None or kind.rewound_as != "delta_rewind":
+        return slot
+    most = MOST_COMMITS if local_folder(prepared.target) is not None else MOST_COMMITS_ELSEWHERE
+    try:
+        table = _table_log(prepared, job)
+        undone = undone_output(table.commit, table.newest(), _app_id(log, sink.uid), most) if table else None
+    except (StateflowError, OSError, ValueError) as error:
+        # The restore does without the table.
+        return f"{slot}, as the job's log says (the table's cannot be read: {error})"
+    if undone is None:
+        return slot
+    if undone.slot is None:
+        return f"where somebody else restored the table to (version {undone.version} of it)"
+    return f"slot {undone.slot}, to which somebody else restored the table (version {undone.version} of it)"
+
+
+def _told_of_the_restore(newest: Prepared | None, end: str, rewind: bool) -> str:
     """What becomes of an output that gets a state's feed. Rows that somebody takes out of it would be missed for good."""
     cannot = "cannot be taken back and " if rewind and newest is not None and not rewindable(newest) else ""
     return (
-        f"{cannot}keeps its rows of the feed up to slot {has}: leave them there, since the next batch tells what the restore changes; if it "
+        f"{cannot}keeps its rows of the feed up to {end}: leave them there, since the next batch tells what the restore changes; if it "
         "cannot, its run warns"
     )
 
 
 def _delivered_again(
-    sink: SinkNode, newest: Prepared | None, since: int | None, has: int, rewind: bool
+    sink: SinkNode, newest: Prepared | None, since: int | None, has: int, end: str, rewind: bool
 ) -> str:
-    """What becomes of an output that gets once more what followed the snapshot. `since`: the snapshot's slot, if it is of this job."""
-    said = f"keeps its output up to slot {has}: what followed the snapshot will be delivered again"
+    """What becomes of an output that gets once more what followed the snapshot. `since`: the snapshot's slot, if it is of this job.
+    `end`: where the job's rows in the output end."""
+    said = f"keeps its output up to {end}: what followed the snapshot will be delivered again"
     if newest is None or rewindable(newest) or not sink.place:
         return said
     if rewind:

@@ -304,6 +304,7 @@ class _Run:
                 open_sinks,
                 SinkSlot(writer.job, self.job, "", 0, writer.epoch),
                 writer.last_commits,
+                writer.log.taken_back,
                 lambda: {checkpoint.slot for checkpoint in read_log(self.store, self.layout).checkpoints},
                 partial(names_by_id, self.store),
                 self.warnings.add,

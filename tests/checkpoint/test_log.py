@@ -165,6 +165,25 @@ def test_what_is_missing_at_or_above_the_floor_is_a_gap(what: str, found: Log, g
             found.require_sound()
 
 
+@pytest.mark.parametrize(
+    ("based_on", "taken_back"),
+    [
+        ([None, 1, 2, 3], []),
+        ([None, 1, 2, 1], [2, 3]),
+        # A restore that goes back to before another one continues what that one left.
+        ([None, 1, 2, 1, 4, 3], [4, 5]),
+        # A state from elsewhere, and a record that is gone: what lay below is not told.
+        ([None, 1, 0, 3], []),
+        ([None, 1, 2, 7], []),
+    ],
+)
+def test_slots_that_a_restore_went_back_behind_are_told(
+    based_on: list[int | None], taken_back: list[int]
+) -> None:
+    found = log(*(complete(record(slot, based_on=below)) for slot, below in enumerate(based_on, 1)))
+    assert [slot for slots in found.taken_back for slot in slots] == taken_back
+
+
 def test_a_checkpoint_that_a_collector_has_marked_is_no_choice_any_more() -> None:
     found = log(complete(record(1), "gc"), complete(record(2)))
     assert slots(found.checkpoints) == [2]

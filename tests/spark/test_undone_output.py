@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 import stateflow as sf
 from stateflow.config.options import load
 from stateflow.jobs.job import Job
-from stateflow.spark.inputs.undone_output import UndoneOutput, undone_output
 from stateflow.spark.runner import RunReport, RunRequest, run
+from stateflow.spark.sources.undone_output import UndoneOutput, undone_output
 
 
 def own(slot: int, *files: str) -> bytes:
@@ -75,6 +75,22 @@ def copied(flow: sf.Flow, *, input: str, output: str) -> None:
     flow.source("rows", sf.files(input, "json"), "id long").append("rows", sf.delta(output))
 
 
+@pytest.mark.parametrize(
+    ("taken_back", "verdict"),
+    [
+        ((range(4, 12),), None),
+        ((range(4, 6), range(8, 12)), None),
+        ((range(6, 12),), UndoneOutput(3, 3)),
+        ((range(4, 5),), UndoneOutput(3, 3)),
+    ],
+)
+def test_what_the_job_went_back_behind_is_not_lost(
+    taken_back: tuple[range, ...], verdict: UndoneOutput | None
+) -> None:
+    read = dict(enumerate([MADE, own(3, "+a"), own(5, "+b"), BY_TIME])).get
+    assert undone_output(read, 3, "stateflow/me/rows", 100, taken_back) == verdict
+
+
 def test_the_run_tells_of_it_and_its_advice_brings_the_rows_again(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -99,8 +115,11 @@ def test_the_run_tells_of_it_and_its_advice_brings_the_rows_again(
     def ids() -> list[int]:
         return sorted(row.id for row in spark.read.format("delta").load(parameters["output"]).collect())
 
-    def go_back(checkpoint: int | None) -> None:
-        Job(root, "copied").restore(f"checkpoint:{checkpoint}", copied, parameters).apply()
+    def go_back(checkpoint: int | None, *, apply: bool = True) -> str:
+        plan = Job(root, "copied").restore(f"checkpoint:{checkpoint}", copied, parameters)
+        if apply:
+            plan.apply()
+        return plan.sinks[0].note
 
     first = ran(1).checkpoint
     table = DeltaTable.forPath(spark, parameters["output"])
@@ -116,8 +135,15 @@ def test_the_run_tells_of_it_and_its_advice_brings_the_rows_again(
     table.restoreToVersion(before.version)
     assert len(ran(5).warnings) == 1
     table.restoreToVersion(before.version)
-    go_back(first)  # as advised
-    ran(6)
+    damaged = tmp_path / "output" / "_delta_log" / f"{9:020d}.json"
+    damaged.write_text('{"txn"')
+    assert "as the job's log says (the table's cannot be read: " in go_back(first, apply=False)
+    damaged.unlink()
+    # As advised.
+    assert go_back(first).startswith(
+        f"keeps its output up to slot {first}, to which somebody else restored the table (version 8 of it): what followed"
+    )
+    assert ran(6).warnings == ()
     assert ids() == [1, 2, 3, 4, 5, 6]
 
     # A version of before the job's checkpoints: rows can only be taken from the table's own history.

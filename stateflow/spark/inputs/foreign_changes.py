@@ -13,7 +13,6 @@ from stateflow.format.source_offsets import SourceLeaves
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.inputs.files import Files
 from stateflow.pipelines.inputs.tables import DeltaTable
-from stateflow.spark.inputs import undone_output
 from stateflow.spark.inputs.open_inputs import OpenInputs
 from stateflow.spark.internals.delta_log import DeltaLog
 from stateflow.spark.internals.file_systems import times_of_files
@@ -21,18 +20,13 @@ from stateflow.spark.internals.scratch_folder import log_folder, newest_files
 from stateflow.spark.sinks.base import Sink
 from stateflow.spark.sinks.fit import altered
 from stateflow.spark.sinks.slot import SinkSlot
-from stateflow.spark.sources import rewritten, subfolders
+from stateflow.spark.sources import rewritten, subfolders, undone_output
 from stateflow.spark.sources.delta_log import local_log
 from stateflow.spark.sources.detours import passed_restores
 
 Warn = Callable[[str, str], None]
 """Takes a matter and a sentence about it, as `RunWarnings.add` does."""
 
-MOST_COMMITS = 1000
-"""Commits of an output that are looked through for a RESTORE: 20 ms. Mostly the newest is the job's own, and the only one."""
-MOST_COMMITS_ELSEWHERE = 50
-"""The same for a table that is not on this machine's disk: reading a commit takes two milliseconds and two calls of the
-store."""
 _PREFIX = "stateflow/"
 
 
@@ -42,6 +36,7 @@ def tell_of_outputs(
     sinks: Mapping[str, Sink],
     job: SinkSlot,
     last_commits: Mapping[str, int],
+    taken_back: Sequence[range],
     kept: Callable[[], Collection[int]],
     jobs: Callable[[], Mapping[str, str]],
     warn: Warn,
@@ -49,8 +44,8 @@ def tell_of_outputs(
     """Reports properties that an output lacks, rows of other jobs in an output that this job begins, and a RESTORE of an output
     that it had written to.
 
-    `sinks` are the open ones by uid, `job` is any slot of it, `last_commits` has the sinks that it has committed to, `kept` gives its checkpoints, and
-    `jobs` the names of all jobs of its root by their ids.
+    `sinks` are the open ones by uid, `job` is any slot of it, `last_commits` has the sinks that it has committed to, `taken_back`
+    the slots that it went back behind, `kept` gives its checkpoints, and `jobs` the names of all jobs of its root by their ids.
     """
     for node in flow.sinks:
         begins = node.uid not in last_commits
@@ -73,8 +68,12 @@ def tell_of_outputs(
         if not begins:
             app_id = SinkSlot(job.job, job.job_name, node.uid, job.slot, job.epoch).app_id
             local = None if log.is_managed else local_log(node.target.path)
-            read, most = (log.read, MOST_COMMITS_ELSEWHERE) if local is None else (local.commit, MOST_COMMITS)
-            if undone := undone_output.undone_output(read, log.version(), app_id, most):
+            read, most = (
+                (log.read, undone_output.MOST_COMMITS_ELSEWHERE)
+                if local is None
+                else (local.commit, undone_output.MOST_COMMITS)
+            )
+            if undone := undone_output.undone_output(read, log.version(), app_id, most, taken_back):
                 warn(
                     f"{node.uid} went back",
                     undone_output.sentence(

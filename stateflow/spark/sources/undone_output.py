@@ -3,11 +3,17 @@ checkpoints are gone."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from stateflow.spark.internals.delta_log import logged_commit
 from stateflow.spark.sources.delta_restores import Read, restore_at
+
+MOST_COMMITS = 1000
+"""Commits of an output that are looked through for a RESTORE: 20 ms. Mostly the newest is the job's own, and the only one."""
+MOST_COMMITS_ELSEWHERE = 50
+"""The same for a table that is not on this machine's disk: reading a commit takes two milliseconds and two calls of the
+store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +26,11 @@ class UndoneOutput:
     """The job's last slot whose rows the table still has; None if there is none, or if the log does not say."""
 
 
-def undone_output(read: Read, newest: int, app_id: str, most: int) -> UndoneOutput | None:
-    """Whether a table lost commits of `app_id` since its last one; only the last `most` commits are looked at.
+def undone_output(
+    read: Read, newest: int, app_id: str, most: int, taken_back: Sequence[range] = ()
+) -> UndoneOutput | None:
+    """Whether a table lost commits of `app_id` since its last one; only the last `most` commits are looked at. Those of the slots
+    in `taken_back` are no loss: the job went back, too, and writes their rows again.
 
     It walks down from the newest version, and from a RESTORE on to the version that it brought back.
     """
@@ -33,7 +42,7 @@ def undone_output(read: Read, newest: int, app_id: str, most: int) -> UndoneOutp
             break
         slot = logged_commit(version, body.splitlines()).slots.get(app_id) if b'"txn"' in body else None
         if version > standing:
-            undone = undone or slot is not None
+            undone = undone or (slot is not None and not any(slot in slots for slots in taken_back))
         elif slot is not None:
             return UndoneOutput(restored, slot) if restored is not None and undone else None
         elif (restore := restore_at(read, version)) is not None:
