@@ -14,7 +14,7 @@ from stateflow.pipelines.inputs.files import Files
 from stateflow.pipelines.needs import unmet_needs
 from stateflow.pipelines.pipeline import Pipeline
 from stateflow.spark.inputs.absent_inputs import absent_inputs
-from stateflow.spark.sinks.lacking import lacking
+from stateflow.spark.sinks.lacking import lacking, unreadable
 from stateflow.spark.sources import subfolders
 
 
@@ -25,9 +25,8 @@ def checked(
     misfits = {**lacking(flow), **renamed_targets(flow, written or {})}
     # Warnings: where `check` runs there need not be the data.
     check = compare(flow, job, record, misfits=misfits, written=written, **given)
-    return replace(
-        check, warnings=(*check.warnings, *absent_inputs(flow), *map(str, unmet_needs(flow)), *_unread(flow))
-    )
+    inputs = (*absent_inputs(flow), *unreadable(flow), *map(str, unmet_needs(flow)), *_unread(flow))
+    return replace(check, warnings=(*check.warnings, *inputs))
 
 
 def _unread(flow: Flow) -> Iterator[str]:

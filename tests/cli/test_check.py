@@ -334,6 +334,36 @@ def test_columns_that_a_local_table_lacks_are_told_with_the_statement_that_adds_
     assert command(*arguments).code == 0, "what it cannot read is left to the run"
 
 
+def test_a_column_that_the_local_table_of_a_source_lacks_is_told_with_the_nearest_one(
+    command: Command, tmp_path: Path
+) -> None:
+    table, file = tmp_path / "orders", tmp_path / "read.py"
+
+    def warnings(schema: str, options: str = "") -> list[str]:
+        file.write_text(
+            "import stateflow as sf\n"
+            '@sf.pipeline("read")\n'
+            "def read(flow: sf.Flow) -> None:\n"
+            f"    rows = flow.source('orders', sf.delta({str(table)!r}{options}), {schema!r})\n"
+            "    rows.append('out', sf.delta('/out'))\n"
+        )
+        said = command("check", f"{file}:read", "--checkpoint-dir", tmp_path / "root", "-o", "json")
+        assert said.code == 0, "where a file is checked there need not be the data"
+        found: list[str] = said.json["warnings"]
+        return found
+
+    commit(table, 0, "id", "Amount", "currency")
+    assert warnings("id long, Amount long") == []
+    begins = f"source 'orders' declares 'amuont', and Delta table {table} has no such column: "
+    assert warnings("id long, amuont long") == [f"{begins}did you mean Amount?"]
+    assert "did you mean Amount?" in warnings("id long, amount long")[0], "a run refuses other letters, too"
+    assert warnings("Amount long, amuont long") == [f"{begins}it has id, Amount, currency"]
+    feed = "id long, _change_type string, _commit_version long, _commit_timestamp timestamp"
+    assert warnings(feed, ", changes=True") == []
+    commit(table, 1, "id", "amuont")
+    assert warnings("id long, amuont long") == []
+
+
 def test_the_column_that_says_what_is_deleted_is_no_column_of_the_table(
     command: Command, file: Path, tmp_path: Path
 ) -> None:

@@ -17,6 +17,8 @@ from stateflow.pipelines.rows.row_type import quoted
 
 CHANGE_TYPE = "_change_type"
 """The column of a change feed that says what a row is."""
+FEED_COLUMNS = (CHANGE_TYPE, "_commit_version", "_commit_timestamp")
+"""The columns that a change feed has beside those of its table."""
 READ_FEED = "readChangeFeed"
 """The option of Delta's reader that `changes=True` stands for."""
 _FEEDS = ("readchangefeed", "readchangedata")

@@ -1,4 +1,4 @@
-"""Columns of an output that its Delta table lacks, told without Spark, so that `check` tells them before a run does.
+"""Columns that the Delta table of an output or an input lacks, told without Spark, so that `check` tells them before a run does.
 
 Only tables in local folders are looked at, and only columns that the pipeline declares. A run finds the rest.
 """
@@ -6,12 +6,13 @@ Only tables in local folders are looked at, and only columns that the pipeline d
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from stateflow.errors import UsageError
+from stateflow.names import suggestion
 from stateflow.pipelines.flow import Flow
-from stateflow.pipelines.inputs.tables import DeltaTable
+from stateflow.pipelines.inputs.tables import FEED_COLUMNS, DeltaTable
 from stateflow.pipelines.rows.row_type import Field
 from stateflow.spark.sinks.fit import added_by, renamed_by
 from stateflow.storage.roots import local_folder
@@ -24,7 +25,8 @@ def lacking(flow: Flow) -> dict[str, str]:
         stream, table = node.inputs[0], node.target
         if not isinstance(table, DeltaTable) or not table.path or stream.rows is None:
             continue
-        there = columns_of(table.path)
+        columns = columns_of(table.path)
+        there = None if columns is None else frozenset(name.lower() for name in columns)
         fields = [f for f in stream.rows.fields if f.name != node.options.get("operation")]
         absent = [f for f in fields if there is not None and f.name.lower() not in there]
         if not absent or there is None:
@@ -38,6 +40,22 @@ def lacking(flow: Flow) -> dict[str, str]:
             f"sink {node.uid!r}: {table} has no column {names}: change the output or alter the table: {'; '.join(steps)}"
         )
     return problems
+
+
+def unreadable(flow: Flow) -> Iterator[str]:
+    """A sentence for each column that a source declares and its table lacks. A run refuses it once Spark is there."""
+    for node in flow.sources:
+        table, rows = node.factory, node.rows
+        if not isinstance(table, DeltaTable) or not table.path or rows is None:
+            continue
+        if (there := columns_of(table.path)) is None:
+            continue
+        known = (*there, *(FEED_COLUMNS if table.reads_changes else ()))
+        free = [name for name in there if rows.field(name) is None]
+        for field in rows.fields:
+            if field.name not in known:
+                meant = suggestion(field.name, free) or f": it has {', '.join(there)}"
+                yield f"source {node.uid!r} declares {field.name!r}, and {table} has no such column{meant}"
 
 
 def _former(absent: Iterable[Field], there: frozenset[str]) -> dict[str, str]:
@@ -55,12 +73,12 @@ def _upper(kind: str) -> str:
     return kind if "<" in kind else kind.upper()
 
 
-def columns_of(path: str) -> frozenset[str] | None:
-    """The names of a table's columns in lower case; None when there is no table, or this process cannot tell."""
+def columns_of(path: str) -> list[str] | None:
+    """The names of a table's columns; None when there is no table, or this process cannot tell."""
     try:
         folder = local_folder(path)
         schema = None if folder is None else _newest_schema(folder / "_delta_log")
-        return None if schema is None else frozenset(f["name"].lower() for f in json.loads(schema)["fields"])
+        return None if schema is None else [f["name"] for f in json.loads(schema)["fields"]]
     except (OSError, ValueError, KeyError, UsageError):
         return None
 
