@@ -212,11 +212,6 @@ class Case:
     turns: int = 1
     """In how many batches every key group is looked through for what has expired."""
 
-    @property
-    def counts_expired(self) -> bool:
-        """An entry that is due when a sweep comes along, behind a release, counts twice."""
-        return self.turns == 1 and len(self.releases) == 1
-
 
 @st.composite
 def new_state(draw: Any, name: str, plain: bool) -> State:
@@ -493,7 +488,7 @@ class Keyed:
         self.mark, self.now = mark, self.driven.now
         said, before = Said(), len(self.entries)
         self._expire()
-        if self.case.counts_expired:
+        if self.case.turns == 1:
             said.rows.append(told("expired", before - len(self.entries)))
         for [piece] in pieces:
             for key in dict.fromkeys(row["user"] for row in piece):
@@ -767,7 +762,7 @@ class KeyedDriven:
         out += [told("dead", letter[1], letter[5]) for letter in job.letters]
         earliest = [min((each[at] for each in job.next_timers if each[at] is not None), default=None) for at in (0, 1)]  # fmt: skip
         out.append(told("next", *earliest))
-        if self.case.counts_expired:
+        if self.case.turns == 1:
             out.append(told("expired", job.expired - before))
         if len(self.case.releases) == 1:
             job.check(0)
@@ -906,4 +901,11 @@ def test_what_is_read_lives_on_from_then(first: int, backend: str) -> None:
         turn(second, of_each(case, "read", range(3)), before)
         for second, before in ((27, "release"), (34, ""), (41, ""), (48, ""), (70, ""))
     ]
+    check(case, Play(turns, 0, backend, 2))
+
+
+@pytest.mark.parametrize("backend", ["memory", "rocksdb"])
+def test_what_is_due_as_a_sweep_comes_along_counts_once(backend: str) -> None:
+    case = with_ttls((10, "keep"), (10, "from now"))
+    turns = [turn(20, of_each(case, "set", range(6))), turn(31, of_each(case, "read", range(6)), "release")]
     check(case, Play(turns, 0, backend, 2))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from operator import lt
 from typing import Any
 
@@ -192,6 +192,7 @@ class Expiry:
             return
         keys: list[bytes] = []
         changes: list[Change] = []
+        went: list[Sequence[bytes]] = []
         for group in groups:
             begin = prefix(group, self._state_id)
             for full, value in backend.scan(*state_range(group, self._index_id)):
@@ -208,12 +209,15 @@ class Expiry:
                 if self.ttl is not None:
                     keys += named
             if len(keys) >= PORTION:
-                yield self._decided(backend, keys, changes)
+                yield (portion := self._decided(backend, keys, changes))
+                went.append(portion[0])
                 keys, changes = [], []
         if changes:
-            yield self._decided(backend, keys, changes)
+            yield (portion := self._decided(backend, keys, changes))
+            went.append(portion[0])
         if self._sweep and self.ttl is not None:
-            yield from (((), swept) for swept in self._swept(backend, groups, max(budget // 4, BLOCK_KEYS)))
+            swept = self._swept(backend, groups, max(budget // 4, BLOCK_KEYS), went)
+            yield from (((), each) for each in swept)
 
     def index(self, keys: Sequence[bytes], raws: Sequence[bytes]) -> None:
         """Entries that are there, by the expiries that they have."""
@@ -244,9 +248,13 @@ class Expiry:
             expiry = self.at
         self._moved.setdefault(expiry, []).append(key)
 
-    def _swept(self, backend: Backend, groups: Sequence[int], budget: int) -> Iterator[list[Change]]:
-        """Walks once over entries that the index may not name, some of them with every batch."""
+    def _swept(
+        self, backend: Backend, groups: Sequence[int], budget: int, went: Sequence[Sequence[bytes]]
+    ) -> Iterator[list[Change]]:
+        """Walks once over entries that the index may not name, some of them with every batch. `went` are those that its blocks
+        have named as gone, which may still be stored."""
         assert self.clock is not None
+        gone: frozenset[bytes] | None = None
         marks = [progress_key(group, self._index_id) for group in groups]
         for group, mark, value in zip(groups, marks, backend.get_many(marks), strict=True):
             progress = decode_progress(value) if value else SweepProgress(0, False, b"")
@@ -257,7 +265,8 @@ class Expiry:
             if budget <= 0:
                 self._sooner(self.clock)
                 return
-            changes, progress, seen = self._swept_on(backend, group, progress, budget)
+            gone = frozenset(chain.from_iterable(went)) if gone is None else gone
+            changes, progress, seen = self._swept_on(backend, group, progress, budget, gone)
             budget -= seen
             changes.append((mark, encode_progress(progress)))
             if not progress.through:
@@ -265,7 +274,7 @@ class Expiry:
             yield changes
 
     def _swept_on(
-        self, backend: Backend, group: int, progress: SweepProgress, budget: int
+        self, backend: Backend, group: int, progress: SweepProgress, budget: int, gone: frozenset[bytes]
     ) -> tuple[list[Change], SweepProgress, int]:
         assert self.ttl is not None
         begin = prefix(group, self._state_id)
@@ -278,8 +287,9 @@ class Expiry:
                     changes.append((key, stamped([raw], self.at)[0]))
                     self._moved.setdefault(self.at, []).append(key)
             elif has_expired(raw, self.clock):
-                changes.append((key, None))
-                self.expired += 1
+                if key not in gone:
+                    changes.append((key, None))
+                    self.expired += 1
             else:
                 self._keep(key, raw, changes)
         if len(entries) < budget:
