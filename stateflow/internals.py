@@ -18,7 +18,7 @@ from stateflow.errors import IncompatibleError
 SEEN = ("pyspark 4.0.5", "pyspark 4.1.4", "pyspark 4.2.0")
 """The versions of PySpark, each with Delta 4.4.0's jar for it, in which all names are, unless an entry says otherwise."""
 _OWNERS = {
-    "org.apache.spark.sql.delta.": "Delta", "org.apache.spark.sql.kafka010.": "Spark's Kafka source", "org.apache.spark.": "Spark",
+    "org.apache.spark.sql.delta.": "Delta", "io.delta.": "Delta", "org.apache.spark.sql.kafka010.": "Spark's Kafka source", "org.apache.spark.": "Spark",
     "org.apache.hadoop.": "Hadoop", "org.apache.datasketches.": "DataSketches", "org.apache.parquet.": "Parquet", "org.codehaus.janino.": "Janino", "pyspark.": "PySpark",
     "py4j.": "Py4J", "scala.": "Scala", "java.": "Java", "sun.": "Java", "spark.": "Spark", "uvicorn.": "uvicorn",
 }  # fmt: skip

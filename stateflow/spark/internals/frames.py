@@ -102,6 +102,10 @@ public class StateflowTable implements Table, SupportsRead {
     f"{_SOURCES}.python.PythonDataSourceV2.dataSourceInPython",
     f"{_SOURCES}.python.PythonDataSourceCreationResult.schema()",
     f"{_SOURCES}.python.PythonTable(PythonDataSourceV2, String, StructType)",
+    f"{_SOURCES}.python.PythonTable.newScanBuilder(CaseInsensitiveStringMap)",
+    "org.apache.spark.sql.connector.catalog.SupportsRead.newScanBuilder(CaseInsensitiveStringMap)",
+    "org.apache.spark.sql.connector.catalog.Table.capabilities()",
+    "org.apache.spark.sql.connector.catalog.TableCapability.BATCH_READ",
     f"{_SOURCES}.DataSourceV2Relation$.create(Table, Option, Option, CaseInsensitiveStringMap[, Option])",
     f"{_DATASETS}.Dataset.ofRows(SparkSession, LogicalPlan)",
 )

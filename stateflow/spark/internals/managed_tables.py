@@ -33,10 +33,14 @@ _BY_PATH = "DELTA_PATH_BASED_ACCESS_TO_CATALOG_MANAGED_TABLE_BLOCKED"
 
 
 @internal(
+    "org.apache.spark.sql.classic.SparkSession.getActiveSession()",
+    "org.apache.spark.sql.classic.SparkSession.setActiveSession(SparkSession)",
+    "org.apache.spark.sql.classic.SparkSession.clearActiveSession()",
+    "org.apache.spark.sql.classic.SparkSession.sessionState()",
+    "org.apache.spark.sql.internal.SessionState.catalogManager()",
     "org.apache.spark.sql.connector.catalog.CatalogManager.catalog(String)",
     "org.apache.spark.sql.connector.catalog.TableCatalog.loadTable(Identifier)",
     "org.apache.spark.sql.delta.catalog.DeltaTableV2.catalogTable()",
-    "org.apache.spark.sql.delta.sources.DeltaDataSource.setCatalogTableOpt(Option)",
     "pyspark.sql.SparkSession._jsparkSession",
 )
 def managed_table(spark: SparkSession, parts: Sequence[str]) -> Any:
@@ -52,6 +56,12 @@ def managed_table(spark: SparkSession, parts: Sequence[str]) -> Any:
         ) from error
 
 
+@internal(
+    "org.apache.spark.sql.SQLContext.sparkSession()",
+    "org.apache.spark.sql.delta.sources.DeltaDataSource.setCatalogTableOpt(Option)",
+    "org.apache.spark.sql.delta.sources.DeltaDataSource.sourceSchema(SQLContext, Option, String, Map)",
+    "org.apache.spark.sql.delta.sources.DeltaDataSource.createSource(SQLContext, String, Option, String, Map)",
+)
 def managed_stream(
     spark: SparkSession, parts: Sequence[str], path: str, options: Mapping[str, str]
 ) -> DataFrame:

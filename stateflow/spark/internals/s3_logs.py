@@ -33,7 +33,11 @@ def scheme_of(path: str) -> str:
 
 @internal(
     "org.apache.spark.SparkEnv$.get()",
+    "io.delta.storage.S3SingleDriverLogStore(Configuration)",
+    "io.delta.storage.S3SingleDriverLogStore.write(Path, Iterator, Boolean, Configuration)",
     "org.apache.hadoop.fs.FileSystem.hasPathCapability(Path, String)",
+    "org.apache.hadoop.fs.FileSystem.createFile(Path)",
+    "org.apache.hadoop.fs.FSDataOutputStreamBuilder.must(String, boolean)",
     "pyspark.SparkContext._jsc",
     "org.apache.spark.sql.delta.DeltaLog$.clearCache()",
 )
