@@ -24,7 +24,7 @@ from stateflow.operators.context import Moment
 from stateflow.operators.keyed import Chunk, KeyedEngine
 from stateflow.pipelines.processes.operator_spec import DEAD_LETTERS, OperatorSpec
 from stateflow.pipelines.rows.row_type import row_type
-from stateflow.spark.task.state_feeds import StateFeeds, TaskFeed
+from stateflow.spark.task.state_feeds import StateFeeds, TaskFeed, todays_values
 from stateflow.state.backends.base import Backend, OpenShard, Snapshot
 from stateflow.state.backends.memory import memory_backend
 from stateflow.state.backends.rocksdb import rocksdb_backend
@@ -125,6 +125,8 @@ class Expiring:
     """Of each shard, after the latest batch."""
     fed: dict[str, list[dict[str, Any]]] | None = None
     """The rows of the feed of each state in the latest batch; None: they have none."""
+    shown: dict[str, Any] = field(default_factory=dict)
+    """What makes values of today's type of those that are stored, by state, as feeds do."""
 
     def __post_init__(self) -> None:
         self.open_shard = BACKENDS[self.kind]()
@@ -163,6 +165,11 @@ class Expiring:
         declared = {name: schema for name, schema in schemas.items() if name in vars(engine.process)}
         feeds = self._feeds(moment, engine, declared) if self.fed is not None else None
         files = {name: Kept() for name in declared}
+        self.shown = {
+            name: todays_values(schema, vars(engine.process)[name].serializer)[0]
+            for name, schema in declared.items()
+            if schema.kind != "timer"
+        }
         self.pieces, self.next_timers = [], []
         ordered = sorted(rows, key=full_key)
         for at, shard in enumerate(self.shards):

@@ -19,7 +19,6 @@ from stateflow.state.backends.watched import WatchedBackend, WrittenEntries
 from stateflow.state.change_rows import ChangeRows, changed
 from stateflow.state.columns.state import ColumnState
 from stateflow.state.values.evolution.declared_types import declared_type, evolved_serializer
-from stateflow.state.values.expiries import plain
 from stateflow.state.values.serializers import serializer_for
 from tests.operators.expiring import SECOND, Expiring, Kept, full_key
 
@@ -43,13 +42,13 @@ def applied(held: Held, rows: list[dict[str, Any]]) -> None:
             held[entry(row)] = row["after"]
 
 
-def stored(job: Expiring, name: str, schema: StateSchema) -> Held:
+def stored(job: Expiring, name: str, schema: StateSchema, contents: Mapping[bytes, bytes]) -> Held:
     number = schema.id.to_bytes(2, "big")
-    entries = {key: raw for key, raw in sorted(job.contents().items()) if key[2:4] == number}
+    entries = {key: raw for key, raw in sorted(contents.items()) if key[2:4] == number}
     if not entries:
         return {}
     written = WrittenEntries(list(entries), [None] * len(entries), list(entries.values()), ())
-    rows = ChangeRows((("user", "int"),), name, schema).rows(changed(written, plain), 0, 0)
+    rows = ChangeRows((("user", "int"),), name, schema).rows(changed(written, job.shown[name]), 0, 0)
     return {entry(row): row["after"] for row in rows.to_pylist()}
 
 

@@ -278,7 +278,7 @@ def cases(draw: Any) -> Case:
     here = {name for name in IDS if draw(st.integers(0, 2))} or {"value"}
     known: dict[str, State] = {name: draw(new_state(name, turns > 1)) for name in IDS if name in here}
     releases = [dict(known)]
-    for number in range(1, draw(st.integers(1, 1 if fed or turns > 1 else 4))):
+    for number in range(1, draw(st.integers(1, 1 if turns > 1 else 4))):
         for name in IDS:
             if draw(st.integers(0, 5)) == 0:
                 # What a release leaves out stays, and comes back with its declaration.
@@ -724,7 +724,9 @@ class KeyedDriven:
         self.sides: dict[str, Rows] = {}
         self.counters: dict[str, int] = {}
         self._last: tuple[Any, ...] = ({}, None, 1)
-        self._held: dict[str, Any] = {}
+        self._held: dict[str, Any] | None = {}
+        """By state, what its feed has said; None: a release has changed how that is shown."""
+        self._code = 0
 
     @property
     def ranges(self) -> list[range]:
@@ -733,7 +735,7 @@ class KeyedDriven:
     def restart(self) -> None:
         """The last rows come again, in a batch that fails before it is decided: nothing of it stays."""
         job = self.job
-        before = job.schemas, job.next_id, list(job.shards), dict(self._held)
+        before = job.schemas, job.next_id, list(job.shards), self._held
         self._run(*self._last)
         job.schemas, job.next_id, job.shards, self._held = before
 
@@ -742,6 +744,7 @@ class KeyedDriven:
 
     def release(self, process: Any) -> None:
         self.job.release(process)
+        self._code, self._held = self._code + 1, None
 
     def batch(self, table: pa.Table, mark: int | None, tables: int) -> Rows:
         rows: dict[int, Rows] = {}
@@ -757,6 +760,7 @@ class KeyedDriven:
 
     def _run(self, rows: dict[int, Rows], mark: int | None, chunk: int) -> Rows:
         job, before = self.job, self.job.expired
+        contents = job.contents() if job.fed is not None else {}
         on_error = "dead_letter" if self.case.fails else "fail"
         out = [told(*each) for each in job.batch(rows, self.now, mark, chunk=chunk, on_error=on_error)]
         out += [told("dead", letter[1], letter[5]) for letter in job.letters]
@@ -767,7 +771,7 @@ class KeyedDriven:
         if len(self.case.releases) == 1:
             job.check(0)
         if job.fed is not None:
-            self._compare_feeds()
+            self._compare_feeds(contents)
             # What has expired stays in the tables until its key group has its turn.
             out += self._tables() if self.case.turns == 1 else []
         return out
@@ -778,18 +782,20 @@ class KeyedDriven:
         return {state.name: self.job.schemas[state.name] for state in self._states() if not state.is_timer}
 
     def _states(self) -> list[State]:
-        return [state for release in self.case.releases for state in release.values() if vars(self.job.process).get(state.name) is not None]  # fmt: skip
+        return list(self.case.releases[self._code].values())
 
     def _declared(self) -> list[Any]:
         names = vars(self.job.process)
         return [schema for name, schema in self.job.schemas.items() if name in names]
 
-    def _compare_feeds(self) -> None:
+    def _compare_feeds(self, before: dict[bytes, bytes]) -> None:
         assert self.job.fed is not None
+        last, self._held, after = self._held, {}, self.job.contents()
         for name, schema in self._fed().items():
-            held = self._held[name] = dict(self._held.get(name, {}))
+            shown = stored(self.job, name, schema, before) if last is None else last.get(name, {})
+            held = self._held[name] = dict(shown)
             applied(held, self.job.fed[name])
-            assert held == stored(self.job, name, schema)
+            assert held == stored(self.job, name, schema, after)
 
     def _tables(self) -> Rows:
         tables = tables_of(operator_of(states=self.job.schemas, next_state_id=self.job.next_id))
