@@ -32,6 +32,7 @@ FIRST, MORE, LAST = (2, 4_000), (5, 4_000), (1, 4_000)
 """Files of new orders before each run, and orders in a file. A batch takes one file."""
 PIPELINE_DAG, SAVEPOINT_DAG, RECOVERY_DAG = "stateflow_orders", "stateflow_savepoint", "stateflow_recovery"
 HOST_DAG, HOST = "stateflow_host", "demo"
+OF_A_HOST = "the host "
 ANSWER = 24
 """Lines of a command's answer that are shown."""
 HOST_STARTS = 400.0
@@ -61,13 +62,14 @@ class Story(Narrator):
             environment={"AIRFLOW_VAR_STATEFLOW": json.dumps(self._settings())},
         )
         self.client: AirflowClient
+        self.told_of_hosts = False
 
     def _settings(self) -> dict[str, object]:
         pipeline = {
             "pipeline": f"{self.pipeline}:orders",
             "dag_id": PIPELINE_DAG,
             "parameters": {"input": str(self.folder / "orders"), "output": str(self.totals)},
-            # Until there is one, each run starts a Spark of its own.
+            # Until there is one, each run starts a Spark of its own, and says so.
             "host": HOST,
         }
         # Triggered, not scheduled: the story decides what happens when.
@@ -168,6 +170,7 @@ class Story(Narrator):
     def _warm_host(self) -> tuple[int, float]:
         """The checkpoint of a run on it, and how many seconds that took from queued to success."""
         self.title("5  A warm host")
+        self.told_of_hosts = True
         self.say(
             f"Most of a run's time was Spark's start. DAG {HOST_DAG} keeps a Spark application on this worker from now on; its task "
             "waits in the triggerer. The next runs begin there: nothing else changes."
@@ -322,8 +325,12 @@ class Story(Narrator):
             attempt = max(1, int(task["try_number"]))
             update(f"{run.dag_id}: {task_id} is {task['state'] or 'not yet scheduled'} (try {attempt})")
             for number in sorted({attempt, *printed}):
+                log = self.client.log(run, task_id, number).splitlines()
+                # That there is no host yet says nothing to who does not know what one is.
                 lines = [
-                    line for line in self.client.log(run, task_id, number).splitlines() if _telling(line)
+                    line
+                    for line in log
+                    if _telling(line) and (self.told_of_hosts or not line.startswith(OF_A_HOST))
                 ]
                 for line in lines[printed.get(number, 0) :]:
                     self.console.print(f"   {line}", style="dim", markup=False, soft_wrap=True)
@@ -352,4 +359,4 @@ def takes_runs(folder: Path) -> bool:
 
 def _telling(line: str) -> bool:
     """Whether a log line comes from the library, and not from Airflow or Spark."""
-    return line.startswith(("chk ", f"{JOB}:", "the host ", "AirflowException: ", "AirflowFailException: "))
+    return line.startswith(("chk ", f"{JOB}:", OF_A_HOST, "AirflowException: ", "AirflowFailException: "))
