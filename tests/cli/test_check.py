@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from itertools import count
 from pathlib import Path
 
 import pyarrow as pa
@@ -337,9 +338,11 @@ def test_columns_that_a_local_table_lacks_are_told_with_the_statement_that_adds_
 def test_a_column_that_the_local_table_of_a_source_lacks_is_told_with_the_nearest_one(
     command: Command, tmp_path: Path
 ) -> None:
-    table, file = tmp_path / "orders", tmp_path / "read.py"
+    table, names = tmp_path / "orders", count()
 
     def warnings(schema: str, options: str = "") -> list[str]:
+        # Python takes a file of the same name, size and second for the one that it has compiled.
+        file = tmp_path / f"read_{next(names)}.py"
         file.write_text(
             "import stateflow as sf\n"
             '@sf.pipeline("read")\n'
