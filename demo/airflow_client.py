@@ -56,6 +56,14 @@ class AirflowClient:
     patience: float = 180
     """The most seconds to wait, by default."""
     _token: str = field(init=False, default="", repr=False)
+    _http: httpx.Client = field(init=False, repr=False)
+    """One for all calls: each new one reads all certificates that this machine trusts."""
+
+    def __post_init__(self) -> None:
+        # A connection of its own for each call: Airflow is ended and started again between two. A busy machine may take long to
+        # answer, and the environment's proxies are not for loopback.
+        limits = httpx.Limits(max_keepalive_connections=0)
+        self._http = httpx.Client(base_url=self.url, timeout=90, trust_env=False, limits=limits)
 
     def call(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
         """The JSON of the answer. RefusedError when Airflow refuses, UnreachableError when it does not answer."""
@@ -84,9 +92,7 @@ class AirflowClient:
         self, method: str, path: str, body: Any, headers: Mapping[str, str], query: Mapping[str, Any]
     ) -> httpx.Response:
         try:
-            # A busy machine may take long to answer; the environment's proxies are not for loopback.
-            with httpx.Client(base_url=self.url, timeout=90, trust_env=False) as client:
-                return client.request(method, path, json=body, headers=dict(headers), params=dict(query))
+            return self._http.request(method, path, json=body, headers=dict(headers), params=dict(query))
         except httpx.TransportError as error:
             raise UnreachableError(
                 f"Airflow at {self.url} does not answer ({error or type(error).__name__})"
@@ -106,6 +112,11 @@ class AirflowClient:
         }
 
     # DAGs
+
+    def parse(self, dag_id: str) -> None:
+        """Has the DAG's file read again, soon and not when it is due."""
+        token = self.call("GET", f"/api/v2/dags/{dag_id}")["file_token"]
+        self.call("PUT", f"/api/v2/parseDagFile/{token}")
 
     def dags(self) -> list[str]:
         return sorted(each["dag_id"] for each in self.call("GET", "/api/v2/dags", limit=100)["dags"])
@@ -320,7 +331,7 @@ class AirflowClient:
                     return
             if time.monotonic() > deadline:
                 raise StateflowError(f"waited {limit:g} s for {what}\n{described()}".rstrip())
-            time.sleep(0.3)
+            time.sleep(0.5)
 
 
 def _seconds(timestamp: str | None) -> float:

@@ -63,6 +63,8 @@ class Story(Narrator):
         )
         self.client: AirflowClient
         self.told_of_hosts = False
+        self._printed: dict[tuple[RunOf, str], dict[int, int]] = {}
+        """By task and try: the lines of its log that are printed. Several who wait in turn follow one task."""
 
     def _settings(self) -> dict[str, object]:
         pipeline = {
@@ -313,7 +315,7 @@ class Story(Narrator):
 
     def _follower(self, run: RunOf, task_id: str, update: Callable[[str], None]) -> Callable[[], None]:
         """Prints new lines of a task's log that say how far it is, and shows each task's state while waiting."""
-        printed: dict[int, int] = {}
+        printed = self._printed.setdefault((run, task_id), {})
         last = 0.0
 
         def follow() -> None:

@@ -7,6 +7,7 @@ from importlib import import_module
 from pathlib import Path
 
 from stateflow.internals import ENTRIES, SEEN, Internal
+from stateflow.spark.internals import words
 
 PROJECT = Path(__file__).resolve().parents[1]
 PAGE = PROJECT / "docs" / "spark-internals.md"
@@ -48,6 +49,19 @@ def lines() -> Iterator[str]:
             yield ""
 
 
+def understood() -> Iterator[str]:
+    yield "## `stateflow/spark/internals/words.py`"
+    yield ""
+    yield str(words.__doc__)
+    yield ""
+    for each in words.all_words():
+        yield f"{each.purpose}"
+        yield ""
+        yield from (f"- `{text}`" for text in each.texts)
+        yield f"- In other words: {each.where_other}. `{each.held_by}` then fails."
+        yield ""
+
+
 def page() -> str:
     """The page with the entries as they are in the code."""
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
@@ -59,6 +73,7 @@ def page() -> str:
                 f"Seen in {', '.join(SEEN)}, if an entry does not say otherwise.",
                 "",
                 *lines(),
+                *understood(),
                 END,
             ]
         )

@@ -1,4 +1,5 @@
-"""The tests that touch Spark, with another Spark than the newest: `make test SPARK=4.1`; `--core` for a part that every change runs.
+"""The tests that touch Spark, with another Spark than the newest: `make test SPARK=4.1`; `--core` for a part that every change runs,
+`--prepare` for none, only what they need.
 
 Each Spark has an environment of its own in the cache folder, from a lock with hashes, and its own jars.
 """
@@ -72,6 +73,8 @@ def main(spark: str, arguments: Sequence[str]) -> int:
     python = environment(spark, home)
     own = variables(home)
     subprocess.run([python, "-m", "stateflow.spark.session.jars"], cwd=ROOT, env=own, check=True)
+    if "--prepare" in arguments:
+        return 0
     print(f"-- the tests that touch Spark, with Spark {spark}", flush=True)
     given = [each for argument in arguments for each in (CORE if argument == "--core" else (argument,))]
     if not any(each.startswith("tests") for each in given):

@@ -117,7 +117,9 @@ def _run(copy: Path, tests: Sequence[str]) -> tuple[int, Sequence[str], str]:
     done = subprocess.run(command, cwd=copy, env=env, capture_output=True, text=True, check=False)
     lines = done.stdout.strip().splitlines() or [done.stderr.strip()]
     failed = [
-        line.split(" ", 1)[1].split(" - ")[0] for line in lines if line.startswith(("FAILED ", "ERROR "))
+        line.split(" ", 1)[1].split(" - ")[0]
+        for line in lines
+        if line.startswith(("FAILED tests/", "ERROR tests/"))
     ]
     return done.returncode, failed or tests, lines[-1]
 

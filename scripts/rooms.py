@@ -259,7 +259,7 @@ ROOMS: Mapping[str, Room] = {
     "restore": Room(
         "what a restore would mean, and doing it",
         "checkpoint compatibility config format liveness observe pipelines pipelines/code pipelines/inputs "
-        "quantities savepoints spark spark/session spark/sinks spark/sources "
+        "quantities savepoints spark spark/inputs spark/session spark/sinks spark/sources "
         "spark/state_tables storage",
         "plan.py",
     ),

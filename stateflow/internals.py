@@ -16,18 +16,26 @@ from typing import Any, TypeVar, cast
 from stateflow.errors import IncompatibleError
 
 SEEN = ("pyspark 4.0.5", "pyspark 4.1.4", "pyspark 4.2.0")
-"""The versions of PySpark, each with Delta 4.4.0's jar for it, in which all names are, unless an entry says otherwise."""
+"""The versions of PySpark in which all names are, unless an entry says otherwise."""
+DELTA_SEEN = "delta-spark 4.4.0"
+"""The version of Delta, with its jar for each of them."""
 _OWNERS = {
     "org.apache.spark.sql.delta.": "Delta", "io.delta.": "Delta", "org.apache.spark.sql.kafka010.": "Spark's Kafka source", "org.apache.spark.": "Spark",
     "org.apache.hadoop.": "Hadoop", "org.apache.datasketches.": "DataSketches", "org.apache.parquet.": "Parquet", "org.codehaus.janino.": "Janino", "pyspark.": "PySpark",
     "py4j.": "Py4J", "scala.": "Scala", "java.": "Java", "sun.": "Java", "spark.": "Spark", "uvicorn.": "uvicorn",
 }  # fmt: skip
 _ABSENT = {
-    "AttributeError": "has no attribute",
-    "ImportError": "cannot import name",
-    "Py4JError": "does not exist|ClassNotFoundException",
+    "AttributeError": r"has no attribute '([\w$]+)'",
+    "ImportError": r"cannot import name '(\w+)'",
+    "ModuleNotFoundError": r"No module named '([\w.]+)'",
+    "Py4JError": r"(?:Method |Constructor )?([\w.$]+)(?:\([^()]*\))? does not exist|ClassNotFoundException: ([\w.$]+)",
 }
-"""By the class of the error, the words with which Python, Py4J and Java say that a name is missing."""
+"""By the class of the error, how Python, Py4J and Java say that a name is missing: the name, with or without its path."""
+
+
+class MissingNameError(IncompatibleError):
+    """A function without another way of its own lacks a name. Its caller may have one."""
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -51,19 +59,30 @@ class Internal:
         return sorted({owner_of(name) for name in self.names})
 
     def refusal(self, name: str) -> str:
+        # Delta has one version for every Spark: who has updated it alone has the right Spark.
+        seen = (DELTA_SEEN,) if owner_of(name) == "Delta" else self.seen_in
         return (
             f"{owner_of(name)} has no {name} in the version that is installed, and {self.function} needs it: "
-            f"install {' or '.join(self.seen_in)}, in which it was seen"
+            f"install {' or '.join(seen)}, in which it was seen"
         )
 
     def missing(self, error: BaseException) -> str:
         """The name that the error says is not there; empty for any other error."""
-        sign = _ABSENT.get(type(error).__name__)
         # What follows is Java's stack.
         text = " ".join(f"{error}".splitlines()[:3])
-        if sign is None or not re.search(sign, text):
+        said = re.search(_ABSENT.get(type(error).__name__, "(?!)"), text)
+        if said is None:
             return ""
-        return next((name for name in self.names if member_of(name) in text or _lacks_class(name, text)), "")
+        path = next(filter(None, said.groups()))
+        *inside, last = path.split(".")
+        for is_it in (
+            lambda name: member_of(name) == last,
+            lambda name: _lacks_class(name, path),
+            lambda name: member_of(name) in inside,
+        ):
+            if found := next(filter(is_it, self.names), ""):
+                return found
+        return ""
 
 
 _log = logging.getLogger(__name__)
@@ -100,7 +119,7 @@ def internal(
                 if not (name := entry.missing(error)):
                     raise
                 if otherwise is None:
-                    raise IncompatibleError(entry.refusal(name)) from error
+                    raise MissingNameError(entry.refusal(name)) from error
                 if at not in _noted:
                     _noted.add(at)
                     _log.info(
@@ -125,14 +144,10 @@ def member_of(name: str) -> str:
     return spellings(name)[0].partition("(")[0].rpartition(".")[2]
 
 
-def _lacks_class(name: str, text: str) -> bool:
-    """Whether Java says that it has not even the class, such as one that moved to another package."""
-    classes = [spelling.partition("(")[0].rpartition(".")[0] for spelling in spellings(name)]
-    return any(
-        said in text
-        for each in classes
-        for said in (f"{each} does not exist", f"ClassNotFoundException: {each}")
-    )
+def _lacks_class(name: str, path: str) -> bool:
+    """Whether not even the class is there, or the module, such as one that moved to another package."""
+    owners = (spelling.partition("(")[0].rpartition(".")[0] for spelling in spellings(name))
+    return any(f"{owner}.".startswith(f"{path}.") for owner in owners)
 
 
 def spellings(name: str) -> list[str]:

@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -17,6 +18,8 @@ import pytest
 from hypothesis import settings
 
 from stateflow import logs
+from stateflow.storage.memory import named_store
+from stateflow.storage.roots import FOR_TESTS
 from tests.hdfs_servers import HdfsServer, hdfs_server
 from tests.quick_java import QUICK_JAVA
 from tests.servers import ObjectServer, azure_server, gcs_server, s3_server
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
 # Machines that run tests are busy: how long an example takes says nothing.
 settings.register_profile("tests", deadline=None)
 settings.load_profile("tests")
+
+FOR_TESTS["memory"] = named_store
 
 LONGEST = (
     "test_story.py",
@@ -248,6 +253,11 @@ _settings: list[tuple[str, dict[str, str]]] = []
 """Those that the session began with: as one text, which is quick to compare, and by name."""
 
 
+def _runs() -> bool:
+    pyspark = sys.modules.get("pyspark")
+    return pyspark is not None and pyspark.SparkContext._active_spark_context is not None
+
+
 def _listed(session: SparkSession) -> str:
     return str(session._jsparkSession.sessionState().conf().getAllConfs().toString())
 
@@ -257,6 +267,9 @@ def own_settings(request: pytest.FixtureRequest) -> Iterator[None]:
     """A run sets this and that in the session, which here serves other tests as well."""
     if "spark" not in request.fixturenames:
         yield
+        assert _settings or not _runs(), (
+            "this test began a Spark of its own, which those behind it would get: take `spark`"
+        )
         return
     session: SparkSession = request.getfixturevalue("spark")
     yield

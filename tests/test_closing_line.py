@@ -91,6 +91,9 @@ def test_ci_runs_everything_in_one_random_order_and_its_last_line_sums_all_runs(
     assert seed
     assert oldest == f"test-oldest-spark SEED={seed[1]}"
     assert f"SEED={seed[1]}" in done.stdout
+    # This checkout has no scripts/other_spark.py: what could not be fetched meanwhile says why, above the tests that need it.
+    failed, began = done.stdout.index("other_spark"), done.stdout.index("-- make test-oldest-spark")
+    assert failed < began
 
 
 def test_the_long_form_of_ci_tries_another_airflow_and_every_spark(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -18,10 +19,11 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from demo import __main__ as demo_command
+from demo.airflow_client import RunOf
 from demo.airflow_server import PROJECT, AirflowServer
 from demo.spark import PIPELINE, Demo
 from demo.spark_runs import Command
-from demo.story import BAD, GOOD
+from demo.story import BAD, GOOD, Story
 from demo.table import Orders, compared, read
 from stateflow.cli.main import app
 
@@ -185,6 +187,27 @@ def test_the_faulty_version_changes_a_line_that_the_example_has() -> None:
     text = PIPELINE.read_text(encoding="utf-8")
     assert text.count(GOOD) == 1
     assert BAD not in text
+
+
+def test_a_line_of_a_tasks_log_is_told_once_by_all_who_wait_for_the_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one waits for the kill, the other for the end of the run."""
+    told = io.StringIO()
+    story = Story(tmp_path, Console(file=told))
+    logs = {1: "chk 6  4,000 rows\nSpark's own words\nchk 7  4,000 rows", 2: ""}
+    state = {"try_number": 1, "state": "running"}
+    story.client = SimpleNamespace(  # type: ignore[assignment]
+        task=lambda run, task: state,
+        log=lambda run, task, number: logs[number],
+    )
+    seconds = iter(range(10, 100, 10))
+    monkeypatch.setattr("demo.story.time.monotonic", lambda: float(next(seconds)))
+    run = RunOf("stateflow_orders", "1")
+    for attempt in (1, 1, 2):
+        state["try_number"], logs[2] = attempt, "chk 8  4,000 rows"
+        story._follower(run, "run", lambda text: None)()
+    assert told.getvalue() == "".join(f"   chk {number}  4,000 rows\n" for number in (6, 7, 8))
 
 
 def test_whatever_a_server_has_started_is_found_and_ended(tmp_path: Path) -> None:

@@ -65,20 +65,20 @@ def test_a_single_column_takes_bare_values() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "output", "message"),
+    ("rows", "output", "named"),
     [
         (
             ["abc"],
             "price double",
-            "put out 'abc' in column 'price', which is a double: .*: convert the value in the code",
+            ("put out 'abc'", "column 'price'", "a double", "convert the value in the code"),
         ),
-        ([2.5], "user long, price double", r"put out 2\.5, which is not 2 values \(user, price\)"),
-        ([(1, 2.5)], "price double", r"put out \(1, 2\.5\), which is not one value \(price\)"),
-        ([Order(1, "a", 1.0)], Total, "which is no Total: yield Total"),
+        ([2.5], "user long, price double", ("put out 2.5", "not 2 values (user, price)")),
+        ([(1, 2.5)], "price double", ("put out (1, 2.5)", "not one value (price)")),
+        ([Order(1, "a", 1.0)], Total, ("no Total", "yield Total")),
     ],
 )
-def test_rows_that_a_run_would_refuse_are_refused(rows: Any, output: Any, message: str) -> None:
-    with pytest.raises(sf.UsageError, match=f"operator 'Putting' {message}|operator 'Putting' .*{message}"):
+def test_rows_that_a_run_would_refuse_are_refused(rows: Any, output: Any, named: tuple[str, ...]) -> None:
+    with refused(sf.UsageError, "operator 'Putting'", *named):
         put_out(rows, output=output)
 
 
@@ -148,7 +148,7 @@ def test_a_side_output_takes_rows_of_its_type_only() -> None:
         def process(self, key: int, rows: Iterator[Order], ctx: sf.Context) -> None:
             ctx.emit(LARGE, Total(1, 1.0))
 
-    with pytest.raises(sf.UsageError, match=r"side output 'large' put out Total.*, which is no Order"):
+    with refused(sf.UsageError, "side output 'large'", "Total", "no Order"):
         KeyedHarness(Emitting, outputs=[LARGE]).rows(Order(1, "a", 1.0))
     with refused(sf.UsageError, "two side outputs have one name"):
         KeyedHarness(Emitting, outputs=[LARGE, LARGE])

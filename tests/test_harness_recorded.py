@@ -103,11 +103,9 @@ def test_states_that_are_put_are_those_that_a_snapshot_gives() -> None:
 
 def test_what_cannot_be_put_is_refused() -> None:
     harness = KeyedHarness.of(flow(), "everything")
-    with pytest.raises(UsageError, match="accumulator of an aggregating state cannot be set"):
+    with refused(UsageError, "accumulator", "cannot be set"):
         harness.put("ann", mean=3.0)
-    with pytest.raises(
-        UsageError, match="operator 'everything' has no state 'totl': it has brief, by_day, mean"
-    ):
+    with refused(UsageError, "operator 'everything'", "no state 'totl'", "it has brief, by_day, mean"):
         harness.put("ann", totl=3.0)
 
 
@@ -140,11 +138,9 @@ def test_a_batch_stands_where_that_of_a_checkpoint_stood() -> None:
 
 def test_rows_are_dicts_with_the_columns_of_the_input() -> None:
     harness = KeyedHarness.of(flow(), "everything")
-    with pytest.raises(UsageError, match="have the columns user, amount, ts: look at ts"):
+    with refused(UsageError, "the columns user, amount, ts", "look at ts"):
         harness.rows({"user": "ann", "amount": 1.0})
-    with pytest.raises(
-        UsageError, match="no operator 'totals' whose code gets the rows of a key; it has everything"
-    ):
+    with refused(UsageError, "no operator 'totals'", "it has everything"):
         KeyedHarness.of(flow(), "totals")
 
 

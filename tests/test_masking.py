@@ -14,6 +14,7 @@ from stateflow.pipelines.parameters import from_text
 from stateflow.spark.session.settings import REDACTION
 from stateflow.storage.file_urls import file_folder
 from stateflow.storage.roots import open_recorded, open_store
+from tests.refusals.refusal import refused
 
 SECRETS = (
     *(
@@ -338,7 +339,7 @@ def test_no_error_quotes_a_value_that_is_called_like_a_secret() -> None:
     with pytest.raises(UsageError) as error:
         from_text("orders", parameters["api_key"], "hush")
     assert "parameter 'api_key' is '***', which is no int" in str(error.value)
-    with pytest.raises(UsageError, match="parameter 'limit' is 'x', which is no int"):
+    with refused(UsageError, "parameter 'limit'", "'x'", "no int"):
         from_text("orders", parameters["limit"], "x")
 
 

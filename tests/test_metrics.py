@@ -11,6 +11,7 @@ import pytest
 from stateflow.errors import UnavailableError, UsageError
 from stateflow.metrics import MEASURES, numbers, reporter
 from tests.refusals.refusal import refused
+from tests.spark.standalone import free_port
 
 STATISTICS = {
     "processed_rows": 5,
@@ -19,12 +20,6 @@ STATISTICS = {
     },
     "metrics": {"uploaded_bytes": 10, "inlined_bytes": 2, "cache_hits": 7},
 }
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_a_batch_becomes_numbers_under_flinks_meanings() -> None:

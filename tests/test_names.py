@@ -182,7 +182,7 @@ def test_a_misspelt_name_of_a_context_is_told() -> None:
             list(rows)
             ctx.watermrak  # type: ignore[attr-defined] # noqa: B018
 
-    with pytest.raises(sf.StateflowError, match="the context has no 'watermrak': did you mean watermark"):
+    with refused(sf.StateflowError, "no 'watermrak'", "did you mean watermark"):
         KeyedHarness(Misspelt, key="column").rows(Row(1, NOON))
 
 

@@ -25,9 +25,9 @@ ALLOWED = {
     ("checkpoint/handle.py", "time.time_ns"): "the default of `clock`",
     ("checkpoint/handle.py", "uuid.uuid4"): "the default of `ids`",
     ("checkpoint/process.py", "uuid.uuid4"): "the default of `run`",
-    ("storage/cache.py", "uuid.uuid4"): "the default of `unique`, for names of temporary files",
+    ("storage/cache.py", "uuid.uuid4"): "names of temporary files",
     ("storage/scratch.py", "uuid.uuid4"): "the default of `unique`, for names of folders",
-    ("storage/local.py", "uuid.uuid4"): "the default of `unique`, for names of temporary files",
+    ("storage/local.py", "uuid.uuid4"): "names of temporary files",
     ("state/backends/rocksdb.py", "time.sleep"): "waits for RocksDB's own threads",
 }
 

@@ -28,7 +28,7 @@ from stateflow.storage.store import Store, create_once
 StillOwner = Callable[[], None]
 """Raises FencedError once a newer run owns the job."""
 
-CarryOut = Callable[[Record, Mapping[str, int], StillOwner], Mapping[str, str]]
+CarryOut = Callable[[Record, StillOwner], Mapping[str, str]]
 """Commits a decided record in every sink and returns the outcome by sink uid. Raises to stop."""
 
 ProbeStore = Callable[[Store, Callable[[], str]], None]
@@ -83,7 +83,7 @@ def claim(
             continue
         record = step.record if isinstance(step, CarryOutRecord) else step.fence
         still_owner = partial(require_newest, store, layout, claimed.epoch)
-        outcomes = carry_out(record, log.last_commits, still_owner) if record.carries_state else {}
+        outcomes = carry_out(record, still_owner) if record.carries_state else {}
         complete_record(
             store,
             layout,

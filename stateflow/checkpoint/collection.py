@@ -183,15 +183,9 @@ def is_over(log: Log, path: str) -> bool:
     return any(r.epoch > epoch or (r.epoch == epoch and r.slot > slot) for r in log.chain)
 
 
-def inspect(
-    store: Store,
-    layout: JobLayout,
-    retained: Retention | int,
-    *,
-    cache: BodyCache | None = None,
-) -> CollectionPlan:
+def inspect(store: Store, layout: JobLayout, retained: Retention | int) -> CollectionPlan:
     """What `collect` with orphans would delete now. It deletes nothing."""
-    pins, log = _observed(store, layout, cache)
+    pins, log = _observed(store, layout, None)
     files, others = _files(store, layout), _others(store, layout)
     return plan(log, pins, retained, files=files, others=others)
 

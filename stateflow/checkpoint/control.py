@@ -92,7 +92,6 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     format: int = FORMAT
     epoch: int
     slot: int
-    phase: str = ""
     statistics: dict[str, Any] = {}
     at: Micros = 0
 
@@ -157,7 +156,6 @@ def watch(
     sleep: Callable[[float], object],
     interval: float = 1.0,
     silent: Callable[[int, Owner, float, float], object] = lambda epoch, owner, since, left: None,
-    dead: Callable[[ProcessIdentity | None], bool] = is_dead,
 ) -> Liveness:
     """Whether the newest run lives: whether its counter changes within `patience` seconds.
 
@@ -171,7 +169,7 @@ def watch(
     if first is None or first.ended:
         return Liveness(epoch, owner, False)
     reported = False
-    while not dead(first.process) and (passed := monotonic() - began) < patience:
+    while not is_dead(first.process) and (passed := monotonic() - began) < patience:
         if not reported and passed >= patience * SILENCE:
             reported = True
             silent(epoch, first.owner, passed, patience - passed)

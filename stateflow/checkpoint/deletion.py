@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from stateflow.checkpoint.claim import claim_epoch
 from stateflow.checkpoint.collection import DisposeSavepoint, dispose_all
-from stateflow.checkpoint.log import read_epochs, read_identity, read_log
+from stateflow.checkpoint.log import read_epoch_claim, read_epochs, read_identity, read_log
 from stateflow.checkpoint.pins import list_pins
-from stateflow.errors import UsageError
+from stateflow.errors import StateflowError, UsageError
 from stateflow.format.layout import LAST_EPOCH, JobLayout
 from stateflow.format.records import EpochClaim, Owner, encode
 from stateflow.format.references import bases
@@ -27,6 +27,14 @@ class Deleted:
     """Savepoints that the job had claimed, and that were deleted with it."""
     undisposed: Mapping[str, str] = field(default_factory=dict)
     """Claimed savepoints that could not be deleted, with the reason."""
+
+
+def is_deleted(store: Store, layout: JobLayout, uuid: str) -> bool:
+    """Whether the job of this UUID had the name, and was deleted. False when its root cannot be read."""
+    try:
+        return read_epoch_claim(store, layout, LAST_EPOCH).job == uuid
+    except StateflowError:
+        return False
 
 
 def delete_job(

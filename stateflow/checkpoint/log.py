@@ -168,17 +168,6 @@ class Log:
         return dict(outcome.last_commits) if outcome else {}
 
     @property
-    def taken_back(self) -> tuple[range, ...]:
-        """The slots that the job's state does not continue, because a restore went back behind them; as far as the chain tells."""
-        ranges: list[range] = []
-        record = self.decided
-        # 0 is no slot: the state came from elsewhere. A damaged record that names a later one would lead in a circle.
-        while record is not None and record.based_on and record.based_on < record.slot:
-            ranges.append(range(record.based_on + 1, record.slot))
-            record = self.member(record.based_on)
-        return tuple(each for each in ranges if each)
-
-    @property
     def late(self) -> dict[str, tuple[int, ...]]:
         """By sink uid: the slots that were abandoned since. A fenced run may still deliver their output."""
         outcome = self._last_outcome

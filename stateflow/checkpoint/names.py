@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from stateflow.format.records import Outcome, Pin, Record
 
 _WRITE = "write latest, 42, checkpoint:42, tag:NAME or a time such as 2026-11-20T10:00"
-_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d")
+_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?P<second>:\d\d(?P<fraction>[.,]\d)?)?")
+_SECOND, _MINUTE = 1_000_000, 60_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +50,24 @@ class Tag:
 
 @dataclass(frozen=True, slots=True)
 class Time:
-    """The state that the job had then: the newest checkpoint that was decided by this time."""
+    """The state that the job had then: the newest checkpoint that was decided by the end of this time."""
 
     micros: int
+    """Its begin."""
+    length: int = 1
+    """In microseconds: a time without fractions is its whole second, or minute. Commands show times cut to seconds, and whoever gives
+    one back means the checkpoint beside which it stood."""
+
+    @property
+    def last(self) -> int:
+        """Its last microsecond."""
+        return self.micros + self.length - 1
 
     def __str__(self) -> str:
         from stateflow.format.instants import instant  # few DAG files name a time
 
-        return instant(self.micros).isoformat().replace("+00:00", "Z")
+        unit = {_MINUTE: "minutes", _SECOND: "seconds"}.get(self.length, "microseconds")
+        return instant(self.micros).isoformat(timespec=unit).replace("+00:00", "Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +96,9 @@ def parse(text: str) -> Name:
         return Slot(int(rest))
     if kind in ("checkpoint", "tag") and not rest:
         raise UsageError(f"{kind!r} names no checkpoint: {_WRITE}")
-    if _TIME.match(text):
-        return Time(_micros(text))
+    if written := _TIME.match(text):
+        length = 1 if written["fraction"] else _SECOND if written["second"] else _MINUTE
+        return Time(_micros(text), length)
     return Tag(rest) if kind == "tag" else Elsewhere(text)
 
 
@@ -126,7 +138,7 @@ def slot_at(time: Time, job: JobHandle, log: Log) -> int:
 
     _refuse_future(time, job)
     kept = complete_records(log)
-    held = max((record.slot for record in kept if record.at <= time.micros), default=0)
+    held = max((record.slot for record in kept if record.at <= time.last), default=0)
     later = min((record.slot for record in kept if record.slot > held), default=0)
     present = {record.slot for record in log.chain if not log.slots[record.slot].marks}
     if held and (not later or present.issuperset(range(held, later))):
@@ -149,7 +161,7 @@ def slot_by(time: Time, job: JobHandle, lines: Iterable[HistoryLine]) -> int:
     """The checkpoint that was the newest then, also a collected one; 0 for none."""
     _refuse_future(time, job)
     done = (line for line in lines if line.kind != "fence" and line.status != "IN_PROGRESS")
-    return max((line.id for line in done if line.latest_ack_timestamp <= time.micros // 1000), default=0)
+    return max((line.id for line in done if line.latest_ack_timestamp <= time.last // 1000), default=0)
 
 
 def _refuse_future(time: Time, job: JobHandle) -> None:

@@ -22,6 +22,8 @@ from stateflow.format.references import references
 from stateflow.storage.store import Entry, Store
 
 SEGMENT = 256
+CONTINUED_SLOT = "continued_slot"
+"""Among the statistics of a restore from a savepoint of the job itself: the slot whose state that has."""
 LONGEST_UID = 255
 """Most characters of a source's uid that are taken from a batch's note; a run may have noted anything."""
 _LONGEST_PARTITION = 260
@@ -170,6 +172,24 @@ def merged(segments: Iterable[Segment], standing: Iterable[HistoryLine]) -> list
     lines = {line.id: line for segment in segments for line in segment.lines}
     lines.update({line.id: line for line in standing})
     return [lines[slot] for slot in sorted(lines)]
+
+
+def taken_back(lines: Sequence[HistoryLine]) -> tuple[range, ...]:
+    """The slots that the job's state does not continue, because restores went back behind them; as far as the history tells."""
+    by_slot = {line.id: line for line in lines}
+    ranges: list[range] = []
+    line = lines[-1] if lines else None
+    # A damaged line that names a later slot would lead in a circle.
+    while line is not None and (base := _continued(line)) and base < line.id:
+        ranges.append(range(base + 1, line.id))
+        line = by_slot.get(base)
+    return tuple(each for each in ranges if each)
+
+
+def _continued(line: HistoryLine) -> int:
+    """The slot of the job's own whose state a record continues; 0 for none."""
+    noted = line.metrics.get(CONTINUED_SLOT) if line.kind == "restore" else None
+    return line.based_on or (noted if isinstance(noted, int) else 0)
 
 
 def summary(lines: Iterable[HistoryLine]) -> Summary:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 
 def main() -> None:
@@ -28,7 +27,7 @@ def on_host(argv: Sequence[str]) -> int | None:
     from stateflow.errors import StateflowError
 
     try:
-        options = load(cli=_of_hosts(argv), folder=Path.cwd(), untrusted="leave out")
+        options = load(cli=_of_hosts(argv), untrusted="leave out")
     except (StateflowError, OSError):
         return None
     if not options.host:

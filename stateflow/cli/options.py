@@ -267,7 +267,7 @@ def configured(
             for other in [other for other in cli if other.replace("-", "_") == name]:
                 del cli[other], typed[other]
             cli[name], typed[name] = str(value), _ARGUMENTS.get(name, "")
-    options = load(cli=cli, typed=typed, folder=Path.cwd(), untrusted=untrusted)
+    options = load(cli=cli, typed=typed, untrusted=untrusted)
     logs.set_up(options.log_format, level=logging.DEBUG if debug else logging.WARNING)
     logs.on_wait((lambda what: ConsoleOutput().log(what)) if options.progress else None)
     return options

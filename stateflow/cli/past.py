@@ -24,7 +24,7 @@ from stateflow.cli.options import (
     pairs,
 )
 from stateflow.cli.output import Heading, Piece, TextTable
-from stateflow.cli.text import moment, several, size
+from stateflow.cli.text import in_json, moment, several, size
 from stateflow.errors import UsageError
 
 if TYPE_CHECKING:
@@ -443,16 +443,10 @@ def _predicate(text: str) -> str | Predicate:
 
 def _cut(values: Iterable[Any]) -> list[str]:
     """The note where two values may look the same only since they are cut."""
-    is_cut = any(len(_text(value)) > _WIDE for value in values)
+    is_cut = any(len(in_json(value)) > _WIDE for value in values)
     return [f"values are cut after {_WIDE} characters: -o json has them whole"] if is_cut else []
 
 
-def _text(value: Any) -> str:
-    import json
-
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
 def _short(value: Any) -> str:
-    text = _text(value)
+    text = in_json(value)
     return text if len(text) <= _WIDE else text[: _WIDE - 1] + "…"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,7 +18,7 @@ from stateflow.cli.options import (
     root_of,
 )
 from stateflow.cli.output import Piece, TextTable
-from stateflow.cli.text import moment
+from stateflow.cli.text import in_json, moment
 from stateflow.errors import UsageError
 
 if TYPE_CHECKING:
@@ -109,11 +109,5 @@ def _shown(found: LookupResult) -> list[Piece]:
     if not found.found:
         return []
     if found.what == "map":
-        return [TextTable(("map key", "value"), [(name, _text(one)) for name, one in value.items()])]
-    return [_text(one) for one in (value if found.what == "list" else [value])]
-
-
-def _text(value: Any) -> str:
-    import json
-
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        return [TextTable(("map key", "value"), [(name, in_json(one)) for name, one in value.items()])]
+    return [in_json(one) for one in (value if found.what == "list" else [value])]

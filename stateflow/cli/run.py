@@ -212,7 +212,7 @@ def _checked(
     if job is None:
         loaded.pipeline.arguments(given)
         return given
-    checked = checked_parameters(loaded, job, given)
+    checked = checked_parameters(loaded.pipeline, job, given)
     if strict:
         job.check(loaded.pipeline, checked).refuse_evolution()
     if taken := {name: value for name, value in checked.items() if name not in given}:

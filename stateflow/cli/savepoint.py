@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
@@ -31,6 +30,7 @@ from stateflow.cli.text import moment, number, size
 from stateflow.errors import UsageError
 
 if TYPE_CHECKING:
+    from stateflow.config.options import Options
     from stateflow.format.records import Savepoint
     from stateflow.jobs.savepoints import SavepointKind
     from stateflow.savepoints.format import ListedSavepoint
@@ -89,7 +89,7 @@ def create(
     if name:
         checked_name("savepoint", name)
     if detach:
-        _detach(job, call.output)
+        _detach(job, call.output, options)
         return
     with call.output.progress(f"savepoint of {job}", shown=options.progress) as progress:
         made = found.savepoint(
@@ -304,13 +304,13 @@ def _parsed(parse: Any, flag: str, text: str) -> Any:
         raise UsageError(f"{flag}: {error}") from None
 
 
-def _detach(job: str, output: CommandOutput) -> None:
+def _detach(job: str, output: CommandOutput, options: Options) -> None:
     """The same command without --detach, in a session of its own; what it says goes to a file."""
-    from stateflow.config.options import cache_folder
+    from stateflow.config.options import cache_of
     from stateflow.private_folders import make_private
     from stateflow.spark.session.workers import imports_from_working_folder
 
-    folder = Path(cache_folder()) / "logs"
+    folder = cache_of(options) / "logs"
     make_private(folder)
     log = folder / f"savepoint-{job}-{os.getpid()}.log"
     arguments = [a for a in sys.argv[1:] if a != "--detach"]

@@ -193,6 +193,10 @@ def erase(
             "--empty", metavar="UID.STATE", help="Empty this operator state, too: its elements have no key."
         ),
     ] = None,
+    absent: Annotated[
+        bool,
+        flag("--absent", help="Also if the newest checkpoint has nothing under the key: older ones may."),
+    ] = False,
     takeover: Takeover = False,
     note: Note = "",
     yes: Yes = False,
@@ -207,9 +211,11 @@ def erase(
     from stateflow.jobs.erasure import plan_erase
 
     options = call.options(option)
-    plan = plan_erase(job_of(options, job), key, options, operator=operator, empty=empty or ())
+    plan = plan_erase(job_of(options, job), key, options, operator=operator, empty=empty or (), absent=absent)
     found = {
         "operators": sorted(plan.keys),
+        "entries_found": dict(plan.entries),
+        "not_looked_at": dict(plan.not_looked_at),
         "dropped_checkpoints": list(plan.dropped),
         "released": [p.name or p.kind for p in plan.pins],
         "savepoints": list(plan.savepoints),
@@ -228,6 +234,8 @@ def erase(
     lines = [
         f"record {done.checkpoint}: {several(done.entries, 'entry', 'entries')} of the key {'is' if done.entries == 1 else 'are'} gone"
     ]
+    if plan.not_looked_at:
+        lines.append(f"not looked at: {_not_looked_at(plan.not_looked_at)}")
     if made := sorted(set(done.savepoints) - set(plan.savepoints)):
         lines.append(f"made meanwhile, and may hold it: {', '.join(made)}")
     if plan.feeds:
@@ -239,7 +247,12 @@ def erase(
 
 
 def _found(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    yield "operators", ", ".join(found["operators"])
+    counts = found["entries_found"]
+    yield (
+        "operators",
+        ", ".join(f"{uid} ({several(counts[uid], 'entry', 'entries')})" for uid in found["operators"]),
+    )
+    yield "not looked at", _not_looked_at(found["not_looked_at"]) or "none"
     yield "written anew", f"up to {size(found['rewritten_bytes'])}"
     yield "checkpoints that go", ", ".join(map(str, found["dropped_checkpoints"]))
     for label, name, none in (
@@ -250,3 +263,8 @@ def _found(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         ("tables of feeds that keep its rows", "feeds", "none"),
     ):
         yield label, ", ".join(found[name]) or none
+
+
+def _not_looked_at(forms: Mapping[str, str]) -> str:
+    """Operators whose key is of another shape, and how it is written."""
+    return "; ".join(f"{uid}, whose key is {form}" for uid, form in forms.items())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from stateflow.quantities import several
 from stateflow.quantities import size_text as size
@@ -10,12 +11,19 @@ from stateflow.quantities import time_text as moment
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
-__all__ = ["amount", "harmless", "moment", "number", "seconds", "several", "size"]
+__all__ = ["amount", "harmless", "in_json", "moment", "number", "seconds", "several", "size"]
 
 
 def harmless(value: object) -> str:
     """Without what a terminal obeys: notes and names may be somebody else's."""
     return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", str(value))
+
+
+def in_json(value: Any) -> str:
+    """A text as it is, any other value as JSON."""
+    import json
+
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def seconds(length: float) -> str:

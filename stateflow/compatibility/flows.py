@@ -25,12 +25,13 @@ from stateflow.compatibility.states import (
     where_to_go_back,
 )
 from stateflow.errors import IncompatibleError, UsageError
-from stateflow.format.records import OperatorState, Record
+from stateflow.format.records import OperatorState, Prepared, Record
+from stateflow.format.source_offsets import SourceLeaves, check_same_source
 from stateflow.operators.combining import combining_of
 from stateflow.pipelines.delivery import taking_ids
 from stateflow.pipelines.event_times import has_event_time, splitting_operator, splitting_source
 from stateflow.pipelines.flow import Flow
-from stateflow.pipelines.graph import KeyedNode, SourceNode, UnionNode, origin
+from stateflow.pipelines.graph import KeyedNode, SinkNode, SourceNode, UnionNode, origin
 from stateflow.pipelines.inputs.files import Files
 from stateflow.pipelines.inputs.places import same_place, same_spelling
 from stateflow.pipelines.processes.operator_spec import DEAD_LETTERS, MAIN
@@ -93,14 +94,14 @@ class Check:
     compatible: bool
     operators: tuple[OperatorCheck, ...]
     sources: Mapping[str, str]
-    """Per source uid: continues, new, or dropped."""
+    """Per source uid: continues, new, incompatible, or dropped."""
     sinks: Mapping[str, str]
     problem: str = ""
     """Of the sources together."""
     warnings: tuple[str, ...] = ()
     """Warnings of what works and is perhaps not intended."""
     misfits: tuple[str, ...] = ()
-    """Of outputs that do not fit their tables, as far as it can be told without Spark."""
+    """Of sources that do not fit the record, and outputs that do not fit their tables, as far as it can be told without Spark."""
 
     def refuse_evolution(self) -> None:
         """Raises IncompatibleError when any state's type changes, also by rule. One that is only written another way does not."""
@@ -144,6 +145,22 @@ def check_flow(
         check_key_columns(node, before)
         if refusal := left.of_states(node, before):
             raise IncompatibleError(refusal)
+    for sentence in other_kinds(flow, record).values():
+        raise IncompatibleError(sentence)
+
+
+def other_kinds(flow: Flow, record: Record | None) -> dict[str, str]:
+    """By uid of a source why it cannot take up what the record says of it. Of a function's stream only the run knows, once it is open."""
+    problems = {}
+    for node in flow.sources:
+        recorded = record.sources.get(node.uid) if record else None
+        if recorded is None or not node.factory.offset_kind:
+            continue
+        try:
+            check_same_source(SourceLeaves(node.uid, 1, (node.factory.offset_kind,)), recorded)
+        except IncompatibleError as error:
+            problems[node.uid] = str(error)
+    return problems
 
 
 def compare(
@@ -155,11 +172,11 @@ def compare(
     checkpoints: Collection[int] = (),
     counts: Counts | None = None,
     misfits: Mapping[str, str] | None = None,
-    written: Mapping[str, str] | None = None,
+    written: Mapping[str, Prepared] | None = None,
     read: Mapping[str, str] | None = None,
 ) -> Check:
     """Reports every problem, not only the first. `checkpoints` are those that can be restored, as far as known; `misfits` says
-    by the uid of a sink what its table lacks, and `written` where the job has written to, if not the record alone tells it; `read` which folders of files it has read."""
+    by the uid of a sink what its table lacks, and `written` what the job has written there, if not the record alone tells it; `read` which folders of files it has read."""
     before = record.operators if record else {}
     nodes = {node.uid: node for node in flow.operators}
     left = non_restored(flow, record)
@@ -175,11 +192,12 @@ def compare(
         problem = left.of_operator(uid)
         states = dict.fromkeys(before[uid].states, "dropped")
         operators.append(OperatorCheck(uid, "incompatible" if problem else "dropped", states, problem))
-    compatible = not left.sources and not any(each.problem for each in operators)
+    others = other_kinds(flow, record)
+    compatible = not left.sources and not others and not any(each.problem for each in operators)
     if compatible:
         check_flow(flow, record)
     if written is None:
-        written = {uid: prepared.target for uid, prepared in record.sinks.items()} if record else {}
+        written = record.sinks if record else {}
     sinks = _compared([n.uid for n in flow.sinks], list(written))
     misfits = misfits or {}
     return Check(
@@ -188,15 +206,20 @@ def compare(
         checkpoint=record.slot if record else None,
         compatible=compatible and not misfits,
         operators=tuple(operators),
-        sources=_compared([n.uid for n in flow.sources], list(record.sources) if record else []),
+        sources={
+            **_compared([n.uid for n in flow.sources], list(record.sources) if record else []),
+            **dict.fromkeys(others, "incompatible"),
+        },
         sinks={**sinks, **dict.fromkeys(misfits, "incompatible")},
         problem=left.sources,
         warnings=(
             *(warning for each in operators for warning in _losses(each, record)),
+            *filter(None, [left.warning]),
             *(warning for source in flow.sources for warning in _lost_late_rows(flow, source)),
             *(warning for node in flow.operators for warning in _warnings(flow, node)),
             *taking_ids(flow.sinks).values(),
             *_moved(flow, written),
+            *_under_new_uids(flow, written),
             *_other_folders(flow, read or {}),
             *(
                 warning
@@ -205,7 +228,7 @@ def compare(
                 for warning in _without_time(node)
             ),
         ),
-        misfits=tuple(misfits.values()),
+        misfits=(*others.values(), *misfits.values()),
     )
 
 
@@ -227,19 +250,19 @@ def _lost_late_rows(flow: Flow, source: SourceNode) -> Iterator[str]:
         )
 
 
-def renamed_targets(flow: Flow, written: Mapping[str, str]) -> dict[str, str]:
+def renamed_targets(flow: Flow, written: Mapping[str, Prepared]) -> dict[str, str]:
     """By uid of a sink why its target cannot be the one that the job has written to."""
     return {
-        sink.uid: f"sink {sink.uid!r} wrote {written[sink.uid]}, and the pipeline now says {sink.output}: put the name back, or give the sink a "
-        "new uid, with which it begins there"
+        sink.uid: f"sink {sink.uid!r} wrote {written[sink.uid].target}, and the pipeline now says {sink.output}: put the name back, or give the sink "
+        "a new uid, with which it begins there"
         for sink in flow.sinks
-        if sink.uid in written and sink.sink_kind.renamed(sink.target, written[sink.uid])
+        if sink.uid in written and sink.sink_kind.renamed(sink.target, written[sink.uid].target)
     }
 
 
-def _moved(flow: Flow, written: Mapping[str, str]) -> Iterator[str]:
+def _moved(flow: Flow, written: Mapping[str, Prepared]) -> Iterator[str]:
     for sink in flow.sinks:
-        before = written.get(sink.uid)
+        before = written[sink.uid].target if sink.uid in written else None
         if before is None or not sink.place or sink.sink_kind.renamed(sink.target, before):
             continue
         # Where a catalog has the table, only a run asks.
@@ -249,6 +272,27 @@ def _moved(flow: Flow, written: Mapping[str, str]) -> Iterator[str]:
                 f"sink {sink.uid!r} has written to {before} and goes on in {sink.output}: a run refuses a table that is not that one, "
                 "moved as a whole; give a new table a new uid"
             )
+
+
+def _under_new_uids(flow: Flow, written: Mapping[str, Prepared]) -> Iterator[str]:
+    for sink in flow.sinks:
+        if sink.uid not in written and (before := other_uid(sink, written)):
+            yield (
+                f"sink {sink.uid!r} begins in {sink.output}, where the job has written as sink {before!r}: a run adds to those rows what "
+                f"comes from now on, and --rewind-sinks will leave them there; if it is the same sink, call it {before!r} again"
+            )
+
+
+def other_uid(sink: SinkNode, written: Mapping[str, Prepared]) -> str:
+    """The other uid under which the job has written where a sink writes; empty if there is none."""
+    return next(
+        (
+            uid
+            for uid, each in written.items()
+            if uid != sink.uid and sink.place and sink.sink_kind.is_at(sink.target, each.target, each.name)
+        ),
+        "",
+    )
 
 
 def folders(flow: Flow) -> dict[str, str]:
@@ -263,7 +307,7 @@ def _other_folders(flow: Flow, read: Mapping[str, str]) -> Iterator[str]:
         if same_place(read[uid], path):
             yield (
                 f"source {uid!r} has read {read[uid]} and reads it as {path} now, under which Spark would read every file again, so that a "
-                f"run refuses it: give it {read[uid]}, or, to read all once more, a new uid"
+                f"run refuses it: give it {read[uid]}, or, to read all once more, a new uid, and the operators behind it, too"
             )
         else:
             yield (

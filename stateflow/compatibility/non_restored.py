@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ from stateflow.compatibility.states import (
 from stateflow.errors import IncompatibleError
 from stateflow.format.records import OperatorState, Record, StateSchema
 from stateflow.pipelines.flow import Flow
-from stateflow.pipelines.graph import KeyedNode
+from stateflow.pipelines.graph import KeyedNode, SourceNode, sources_of
 from stateflow.state.values.evolution.decision import RefusedError
 from stateflow.state.values.evolution.declared_types import evolved
 from stateflow.state.values.serializers import serializer_for
@@ -33,6 +34,8 @@ class NonRestored:
     sources: str
     """The refusal of sources that would be read from their beginning once more."""
     allowed: bool
+    warning: str = ""
+    """Of rows that operators have and that are read again, or would be."""
 
     @property
     def refusal(self) -> str:
@@ -62,21 +65,50 @@ def non_restored(flow: Flow, record: Record | None) -> NonRestored:
         return NonRestored((), "", "", allowed)
     where = f"job {flow.name!r}, checkpoint {record.slot}"
     gone = sorted(set(record.operators) - {node.uid for node in flow.operators})
-    sources = "" if allowed else _read_again(flow, record, where)
-    return NonRestored(tuple(gone), where, sources, allowed)
+    lost = sorted(set(record.sources) - {node.uid for node in flow.sources})
+    new = [node for node in flow.sources if node.uid not in record.sources] if lost else []
+    refusal = _read_again(lost, new, where) if new and not allowed else ""
+    keeps = [node for node in flow.operators if node.uid in record.operators]
+    warning = ""
+    if new and allowed:
+        warning = _counted_again(keeps, lost, new)
+    elif lost and not new and keeps:
+        warning = _forgotten(keeps, lost, record)
+    return NonRestored(tuple(gone), where, refusal, allowed, warning)
 
 
-def _read_again(flow: Flow, record: Record, where: str) -> str:
+def _read_again(lost: Sequence[str], new: Sequence[SourceNode], where: str) -> str:
     """A source under another uid would be read from its beginning once more, into state that has its rows."""
-    uids = {node.uid for node in flow.sources}
-    lost, new = sorted(set(record.sources) - uids), sorted(uids - set(record.sources))
-    if not lost or not new:
+    return (
+        f"{where}: it knows how far source {_names(lost)} was read, which "
+        f"is not in this pipeline any more, and source {_names(each.uid for each in new)} is new and would be read from its "
+        "beginning: give it the uid that it had, or accept that with --allow-non-restored-state, and give the operators behind it new uids, too, if "
+        "they should not count twice what both have"
+    )
+
+
+def _forgotten(keeps: Sequence[KeyedNode], lost: Sequence[str], record: Record) -> str:
+    return (
+        f"source {_names(lost)} is not in this pipeline any more, and the next checkpoint forgets how far it was read, while operator "
+        f"{_names(each.uid for each in keeps)} keeps what it has of it: should it come back under this uid, it is read from its beginning, and its "
+        f"rows count twice; only a restore of checkpoint {record.slot} brings its position back"
+    )
+
+
+def _counted_again(keeping: Sequence[KeyedNode], lost: Sequence[str], new: Sequence[SourceNode]) -> str:
+    begin = [node for node in new if not node.factory.since]
+    keeps = [node.uid for node in keeping if not sources_of(node).isdisjoint(begin)]
+    if not keeps:
         return ""
     return (
-        f"{where}: it knows how far source {', '.join(map(repr, lost))} was read, which "
-        f"is not in this pipeline any more, and source {', '.join(map(repr, new))} is new and would be read from its "
-        "beginning: give it the uid that it had, or accept that with --allow-non-restored-state"
+        f"source {_names(each.uid for each in begin)} is read from its beginning, and operator {_names(keeps)} keeps what it has counted of source "
+        f"{_names(lost)}: what both have counts twice there; if that is not meant, give the operators behind the source new uids, and the source "
+        "another one again, with --allow-non-restored-state"
     )
+
+
+def _names(uids: Iterable[str]) -> str:
+    return ", ".join(map(repr, uids))
 
 
 def check_replaced(node: KeyedNode, before: OperatorState) -> None:

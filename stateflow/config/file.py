@@ -6,6 +6,7 @@ import os
 import re
 import tomllib
 from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -68,7 +69,16 @@ def configuration_file(
             raise UsageError(f"the configuration file {path}, named by {FILE_VARIABLE}, does not exist")
         return read_file(path, env, guarded, named=True)
     path = folder / FILE_NAME
-    return read_file(path, env, guarded) if path.is_file() else None
+    if path.is_file():
+        return read_file(path, env, guarded)
+    # A folder may let its files be read and not listed.
+    with suppress(OSError):
+        for other in folder.iterdir():
+            if other.name != FILE_NAME and other.name.lower() == FILE_NAME:
+                raise UsageError(
+                    f"the file {other} is not read, since its name is not {FILE_NAME} to the letter: rename it"
+                )
+    return None
 
 
 def read_file(

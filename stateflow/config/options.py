@@ -372,18 +372,18 @@ def load(
     typed: Mapping[str, str] = {},
     code: Mapping[str, Any] = {},
     env: Mapping[str, str] = os.environ,
-    folder: Path,
+    folder: str | Path | None = None,
     origin_of_code: str = "the pipeline's code",
     untrusted: Literal["refuse", "leave out"] = "refuse",
 ) -> Options:
-    """Reads all layers. `folder` may hold a `stateflow.toml`. In `cli`, None means that the argument was left out. `typed` tells
-    how the user wrote an argument that is not named like its option, such as `--option backend`.
+    """Reads all layers. `folder`, the working folder if it is None, may hold a `stateflow.toml`. In `cli`, None means that the
+    argument was left out. `typed` tells how the user wrote an argument that is not named like its option, such as `--option backend`.
 
     `untrusted`: what becomes of guarded options that such a file sets, and no other layer, if the user has not trusted them.
     """
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
-    file = configuration_file(env, folder, GUARDED)
+    file = configuration_file(env, Path.cwd() if folder is None else Path(folder), GUARDED)
     layers = (
         _from_file(file, leave_out=untrusted == "leave out"),
         ((name, value, origin_of_code) for name, value in code.items()),
@@ -425,10 +425,13 @@ def cache_folder(env: Mapping[str, str] = os.environ) -> Path:
     return _users_cache(env)
 
 
+def cache_of(options: Options) -> Path:
+    return Path(options.cache_dir) if options.cache_dir else cache_folder()
+
+
 def scratch_parent(options: Options) -> Path:
     """The folder in which processes of this host make their scratch folders."""
-    cache = Path(options.cache_dir) if options.cache_dir else cache_folder()
-    return Path(options.scratch_dir or cache / "scratch").absolute()
+    return Path(options.scratch_dir or cache_of(options) / "scratch").absolute()
 
 
 def drivers_folder(env: Mapping[str, str] = os.environ) -> Path:
@@ -456,9 +459,11 @@ def _from_file(file: ConfigurationFile | None, *, leave_out: bool) -> Iterator[t
         yield name, value, str(file.path)
 
 
-def unread_variables(env: Mapping[str, str] = os.environ) -> list[str]:
+def unread_variables() -> list[str]:
     """Variables that begin like those of options and set none."""
-    names = (v.removeprefix(PREFIX) for v in sorted(env) if v.startswith(PREFIX) and v not in _NOT_OPTIONS)
+    names = (
+        v.removeprefix(PREFIX) for v in sorted(os.environ) if v.startswith(PREFIX) and v not in _NOT_OPTIONS
+    )
     return [
         f"{PREFIX}{name}"
         for name in names

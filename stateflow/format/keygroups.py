@@ -27,12 +27,12 @@ _SIGN = 1 << 63
 _WRAP = 1 << 64
 
 
-def xxhash64(key: object, seed: int = SEED) -> int:
+def xxhash64(key: object) -> int:
     """Spark's `xxhash64(columns...)` of a key, signed; a tuple is several columns.
 
     An int is hashed as Spark's long, a Decimal as decimal(38,18), a datetime as a timestamp with time zone.
     """
-    hashed = seed
+    hashed = SEED
     for part in key if isinstance(key, tuple) else (key,):
         # A null column leaves the hash as it was; every other one is hashed with the hash so far as its seed.
         if part is not None:

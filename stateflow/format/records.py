@@ -260,7 +260,7 @@ class SourceState(msgspec.Struct, frozen=True, omit_defaults=True):
     files: tuple[FileRef, ...] = ()
     """The file source's own log, content-named in `shared/`; `name` is `<leaf>/<entry>`."""
     kind: str = ""
-    """delta, file, kafka, other"""
+    """delta, file, kafka, iceberg, package, other: also those of packages in records from before this was told apart"""
     event_time: Micros | None = None
     """Highest event time seen so far."""
     active: Micros | None = None

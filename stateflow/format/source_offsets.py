@@ -22,6 +22,17 @@ _WRITTEN = {
     "delta": '{"sourceVersion":1,"reservoirId":"TABLE ID","reservoirVersion":8,"index":-1,"isStartingVersion":false}',
     "kafka": '{"TOPIC":{"0":12,"1":7}}',
 }
+CONNECTED = ("iceberg", "package")
+"""Kinds of sources that a connector reads. A record says them, as their positions are whatever the connector likes."""
+_KINDS = {
+    "delta": ("a delta source", "a delta offset"),
+    "file": ("a file source", "a file offset"),
+    "kafka": ("a kafka source", "a kafka offset"),
+    "iceberg": ("an iceberg source", "an iceberg position"),
+    "package": ("a package source", "a position of a package's source"),
+    "other": ("another stream of Spark's", "an offset of another kind"),
+}
+"""By kind: a source of it, and where it stands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +43,11 @@ class SourceLeaves:
     leaves: int
     kinds: tuple[str, ...] = ()
     """The leaves' kinds when they are known (see `check_frame`); empty: told from the offset lines."""
+
+
+def places_of(layout: Sequence[SourceLeaves]) -> list[tuple[str, int]]:
+    """Source of each stream, and its place within it. Its index here is its number in plan order."""
+    return [(source.uid, place) for source in layout for place in range(source.leaves)]
 
 
 def split_lines(layout: Sequence[SourceLeaves], lines: Sequence[str]) -> dict[str, tuple[str, ...]]:
@@ -68,12 +84,24 @@ def check_same_source(source: SourceLeaves, recorded: SourceState) -> None:
             "stream each"
         )
     for leaf, (line, kind) in enumerate(zip(recorded.lines, source.kinds, strict=False)):
-        if line != NOTHING and kind not in ("", "other") and kind_of(line) != kind:
-            before = kind_of(line)
+        before = "" if line == NOTHING else recorded.kind if recorded.kind in CONNECTED else kind_of(line)
+        if not _goes_on(before, kind, sure=bool(recorded.topic_ids)):
+            stream = f" (stream {leaf})" if source.leaves > 1 else ""
             raise IncompatibleError(
-                f"source {source.uid!r} (stream {leaf}) is now a {kind} source but the checkpoint holds "
-                f"{f'a {before} offset' if before != 'other' else 'an offset of another kind'} for it: give the changed source a new uid"
+                f"source {source.uid!r}{stream} is now {_KINDS[kind][0]} but the checkpoint holds {_KINDS[before][1]} for it: give it a new "
+                "uid, with which it reads from its beginning, and the operators behind it new uids, too, unless what they have counted "
+                "may stand"
             )
+
+
+def _goes_on(before: str, kind: str, *, sure: bool) -> bool:
+    """Whether a stream of a kind takes up offsets of the kind `before`. `sure`: brokers have told the ids of the topics in them."""
+    if before in ("", kind) or not kind:
+        return True
+    if kind in CONNECTED or kind == "other":
+        # A record of an older release says of a connector's position what it looks like, which may be that of Kafka.
+        return before == "other" or (before == "kafka" and not sure)
+    return False
 
 
 def check_given(uid: str, kinds: Sequence[str], line: str) -> None:
@@ -114,7 +142,7 @@ def _is_offset(kind: str, line: str) -> bool:
 
 
 def kind_of(line: str) -> str:
-    """`delta`, `file`, `kafka` or `other`, told from the offset itself; empty for a leaf without data."""
+    """`delta`, `file`, `kafka` or `other` (a connector's too), told from the offset itself; empty for a leaf without data."""
     if line == NOTHING:
         return ""
     try:

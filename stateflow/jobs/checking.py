@@ -8,7 +8,7 @@ from typing import Any
 
 from stateflow.compatibility.flows import Check, compare, folders, renamed_targets
 from stateflow.errors import StateflowError
-from stateflow.format.records import Record
+from stateflow.format.records import Prepared, Record
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.inputs.files import Files
 from stateflow.pipelines.needs import unmet_needs
@@ -19,9 +19,9 @@ from stateflow.spark.sources import subfolders
 
 
 def checked(
-    flow: Flow, job: str, record: Record | None, written: Mapping[str, str] | None = None, **given: Any
+    flow: Flow, job: str, record: Record | None, written: Mapping[str, Prepared] | None = None, **given: Any
 ) -> Check:
-    """`written` says where the job has written to; `given` are the further arguments of `compare`."""
+    """`written` is what the job has written last, by sink; `given` are the further arguments of `compare`."""
     misfits = {**lacking(flow), **renamed_targets(flow, written or {})}
     # Warnings: where `check` runs there need not be the data.
     check = compare(flow, job, record, misfits=misfits, written=written, **given)

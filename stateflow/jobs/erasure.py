@@ -40,7 +40,7 @@ from stateflow.liveness.heart import Heart
 from stateflow.liveness.stale_pins import stale
 from stateflow.reading.opened_shard import opened_shard
 from stateflow.reading.query import key_from_text
-from stateflow.reading.snapshots import reader_context
+from stateflow.reading.snapshots import checkpoint_reader, reader_context
 from stateflow.replay.fork import sweep as sweep_forks
 from stateflow.replay.reports import forget as forget_replays
 from stateflow.savepoints.format import list_savepoints, unfinished
@@ -49,6 +49,7 @@ from stateflow.spark.task.shards import TaskShards
 from stateflow.spark.task.storage import TaskStorage, task_storage
 from stateflow.state.backends.choice import open_backend
 from stateflow.state.keys.codec import KeyCodec
+from stateflow.state.keys.text import forms_of_key
 from stateflow.storage.scratch import sweep_scratch
 
 if TYPE_CHECKING:
@@ -85,6 +86,10 @@ class ErasePlan:
     """Tables of feeds of these operators: they keep the rows of the key."""
     conditions: Mapping[str, str] = field(default_factory=dict)
     """By operator: which rows of its feeds are those of the key, as SQL."""
+    entries: Mapping[str, int] = field(default_factory=dict)
+    """By operator: how many entries of the key the newest checkpoint has."""
+    not_looked_at: Mapping[str, str] = field(default_factory=dict)
+    """Operators with keys that stay as they are: by uid, how one of their keys is written."""
 
     @property
     def rows_elsewhere(self) -> list[str]:
@@ -107,11 +112,18 @@ class Erased:
 
 
 def plan_erase(
-    job: Job, key: str, options: Options, *, operator: str = "", empty: Collection[str] = ()
+    job: Job,
+    key: str,
+    options: Options,
+    *,
+    operator: str = "",
+    empty: Collection[str] = (),
+    absent: bool = False,
 ) -> ErasePlan:
     """Plans to erase `key`, given as text. Without `operator`: from every operator whose key it can be.
 
-    `empty` names operator states, as `UID.STATE`, that lose all their elements.
+    `empty` names operator states, as `UID.STATE`, that lose all their elements. `absent` takes a key that the newest checkpoint
+    does not have: older ones may have it. Without it, a misspelt key would take every older checkpoint, and leave the person's.
     """
     log = job.log()
     head = log.head
@@ -142,6 +154,18 @@ def plan_erase(
         raise UsageError(
             f"{key!r} cannot be a key of any operator of job {job.name!r}: name one with --operator to see why"
         )
+    entries = _entries(job, head, keys, options)
+    others = {
+        uid: forms_of_key(state.key)
+        for uid, state in sorted(head.operators.items())
+        if state.key and uid not in keys
+    }
+    if keys and not any(entries.values()) and not absent and not _unfinished(log, head):
+        raise NotFoundError(
+            f"checkpoint {head.slot}, the newest of job {job.name!r}, has nothing under the key {key!r} (looked at: "
+            f"{', '.join(sorted(keys))}; not looked at: {', '.join(others) or 'none'}): write the key as the state has it, or go on with "
+            "--absent (absent=True) if older checkpoints may have it; the erasure deletes them, with their tags"
+        )
     return ErasePlan(
         job=job,
         options=options,
@@ -155,7 +179,29 @@ def plan_erase(
         unreached=tuple(sorted(elements.difference(empty))),
         feeds=tuple(each for each in log.feeds if each.operator in keys),
         conditions={uid: _condition(head.operators[uid], key) for uid, key in keys.items()},
+        entries=entries,
+        not_looked_at=others,
     )
+
+
+def _entries(job: Job, head: Record, keys: Mapping[str, object], options: Options) -> dict[str, int]:
+    """By operator: how many entries of its key the checkpoint has."""
+    if not keys:
+        return {}
+    counts = {}
+    context = reader_context(options, job.root, job.clock)
+    with checkpoint_reader(context, job.name, str(head.slot), owner=job.owner(), ids=job.new_id) as reader:
+        for uid, key in keys.items():
+            keep, group = _Keep(head.operators[uid], key), group_of(head.operators[uid], key)
+            for entry in reader.entries(uid, group, *group_range(group, group)):
+                keep(*entry)
+            counts[uid] = keep.dropped
+    return counts
+
+
+def _unfinished(log: Log, head: Record) -> bool:
+    """Whether the newest record is an erasure that left older checkpoints, so that it has to be repeated: its key is gone from it."""
+    return head.kind == "erase" and any(r.carries_state and r.slot < head.slot for r in log.chain)
 
 
 def _condition(operator: OperatorState, key: object) -> str:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from stateflow.checkpoint.abandon import Abandoned, Probe
@@ -45,7 +44,7 @@ from stateflow.config.options import Options, load
 from stateflow.config.retention_rule import NO_RULE, RetentionRule
 from stateflow.errors import NotFoundError, UsageError
 from stateflow.format.layout import LAST_EPOCH, JobLayout
-from stateflow.format.records import Pin, Record
+from stateflow.format.records import Pin, Prepared, Record
 from stateflow.jobs.savepoints import MadeSavepoint, SavepointRequest, create_savepoint
 from stateflow.jobs.stopping import Stopped, stop_job
 from stateflow.observe.status import JobStatus, status_of
@@ -162,7 +161,7 @@ class Job(JobHandle):
 
         record: Record | None = None
         checkpoints: tuple[int, ...] = ()
-        written: dict[str, str] = {}
+        written: dict[str, Prepared] = {}
         if self.exists:
             log = read_log(self.store, self.layout)
             decided, checkpoints = log.decided, tuple(kept.slot for kept in log.checkpoints)
@@ -190,15 +189,17 @@ class Job(JobHandle):
         options: Options | Mapping[str, Any] | None = None,
         **request: Any,
     ) -> RunReport:
-        """Runs the pipeline as this job, to the end of its trigger. `request` takes the fields of `RunRequest`.
+        """Runs the pipeline as this job, to the end of its trigger. `request` takes the fields of `RunRequest`. Parameters that it needs
+        and that are not given are those of the job's last run.
 
         Options that the mapping does not set come from the environment and `stateflow.toml`. Root and credentials are the job's.
         """
         from stateflow.spark.runner import RunRequest, run  # loads Spark
 
         own = self._run_options(options)
+        given = pipeline.parameters_behind(self.log().head if self.exists else None, parameters or {})
         pipeline = permitted(pipeline, request.pop(PERMISSION, False))
-        return run(RunRequest(pipeline, own, dict(parameters or {}), job=self.name, **request))
+        return run(RunRequest(pipeline, own, given, job=self.name, **request))
 
     def replay(
         self,
@@ -674,11 +675,11 @@ class Job(JobHandle):
             return options
         # The file's root and credentials are not taken, so it need not be trusted for them.
         own = {"checkpoint_dir": self.root, "storage_options": self.storage_options}
-        loaded = load(code={**(options or {}), **own}, folder=Path.cwd())
+        loaded = load(code={**(options or {}), **own})
         return replace(loaded, checkpoint_dir=self.root, storage_options=self.storage_options)
 
     def _options(self) -> Options:
-        return load(cli={"checkpoint_dir": self.root}, folder=Path.cwd())
+        return load(cli={"checkpoint_dir": self.root})
 
     def _probe(self, conf: Mapping[str, str]) -> Probe:
         from stateflow.spark.sinks.kinds import delivered, needs_spark

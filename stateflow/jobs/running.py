@@ -17,8 +17,7 @@ from stateflow.checkpoint.control import (
     newest_heartbeat,
 )
 from stateflow.errors import NotFoundError
-from stateflow.pipelines.bounds import parse_bounds
-from stateflow.pipelines.parameters import required_parameters
+from stateflow.pipelines.bounds import check_bounds, parse_bounds
 from stateflow.quantities import time_text
 
 if TYPE_CHECKING:
@@ -26,21 +25,16 @@ if TYPE_CHECKING:
     from stateflow.format.records import Owner
     from stateflow.jobs.job import Job
     from stateflow.pipelines.loading import LoadedPipeline
+    from stateflow.pipelines.pipeline import Pipeline
     from stateflow.replay.comparison import ReplayReport
     from stateflow.spark.runner import RunReport
 
 _log = logging.getLogger(__name__)
 
 
-def checked_parameters(loaded: LoadedPipeline, job: Job, parameters: Mapping[str, str]) -> dict[str, str]:
-    """The given parameters; for required ones that are missing, the values of the job's last run.
-
-    Refuses wrong ones before Spark loads.
-    """
-    if job.exists:
-        parameters = {**required_parameters(loaded.pipeline.function, job.log().head), **parameters}
-    loaded.pipeline.arguments(parameters)
-    return dict(parameters)
+def checked_parameters(pipeline: Pipeline, job: Job, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The given parameters; for required ones that are missing, the values of the job's last run."""
+    return pipeline.parameters_behind(job.log().head if job.exists else None, parameters)
 
 
 def foreseen(
@@ -69,7 +63,8 @@ def foreseen(
         if not may_tell(log, heartbeat, options, bounded=bound is not None):
             return None
         loaded = load_pipeline(pipeline, Path.cwd(), allow_non_restored_state=allow_non_restored_state)
-        flow = loaded.pipeline.build(checked_parameters(loaded, job, parameters))
+        flow = loaded.pipeline.build(checked_parameters(loaded.pipeline, job, parameters))
+        check_bounds(bound, flow)
         answer = look_ahead(
             flow,
             log,

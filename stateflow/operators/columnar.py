@@ -27,7 +27,7 @@ from stateflow.pipelines.rows.defaults import Default
 from stateflow.state.backends.base import Backend
 from stateflow.state.bound import Cursor
 from stateflow.state.columns.state import UNKNOWN, ColumnState
-from stateflow.state.expiry.index import Expiry, NextDue, expiry_of_schema
+from stateflow.state.expiry.index import Expiry, expiry_of_schema
 
 OUTPUT_ROWS = 100_000
 """Most rows of an output batch."""
@@ -87,15 +87,14 @@ class ColumnarEngine:
             name: expiry_of_schema(schema, moment.now, moment.watermark, moment.slot + moment.shift)
             for name, schema in spec.states.items()
         }
-        self.expiry = OperatorExpiry([e for e in expiries.values() if e is not None and e.indexed])
-        self._slot = moment.slot
+        self.expiry = OperatorExpiry(
+            [e for e in expiries.values() if e is not None and e.indexed], moment.slot
+        )
         self._watermark_of_rows, self._watermark = of_rows_and_timers(
             moment, waited=spec.waited, held_back=spec.held_back
         )
-        self._expired = False
         self.dead_letters = 0
         """Keys whose rows were diverted."""
-        self._backend: Backend | None = None
         self.states = {
             name: self._state(name, schema, expiries[name]) for name, schema in spec.states.items()
         }
@@ -116,27 +115,12 @@ class ColumnarEngine:
         earliest = UNKNOWN if next_due is None else next_due - waits
         for state in self.states.values():
             state.attach(backend, groups, earliest, empty=empty)
-        self._backend, self._expired = backend, False
-        self.expiry.attach(expiring)
-
-    def expire(self, groups: range, known: NextDue, entries: int, *, without_rows: bool = False) -> None:
-        """Deletes entries whose ttl is over, before the shard's rows. `known` is when the first of them is due; `without_rows`:
-        the shard has none."""
-        assert self._backend is not None
-        self._expired = self.expiry.expire(
-            self._backend, groups, known, entries, self._slot, without_rows=without_rows
-        )
-
-    def next_expiries(self) -> NextDue:
-        """Ends the shard: indexes what the batch has written, and tells when the first of it is due."""
-        assert self._backend is not None
-        self._expired |= self.expiry.finish(self._backend)
-        return self.expiry.next_due
+        self.expiry.attach(backend, expiring)
 
     @property
     def changed(self) -> bool:
         """Whether the attached shard was written to."""
-        return self._expired or any(state.changed for state in self.states.values())
+        return self.expiry.wrote or any(state.changed for state in self.states.values())
 
     @property
     def keys(self) -> int:

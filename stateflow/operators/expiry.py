@@ -21,36 +21,37 @@ close together, so most look-ups become steps to the next entry."""
 
 
 class OperatorExpiry:
-    """The states with a ttl in one task."""
+    """The states with a ttl in one task. `attach` a shard's backend, `expire` before its rows, `finish` behind them."""
 
-    def __init__(self, states: Sequence[Expiry]) -> None:
+    def __init__(self, states: Sequence[Expiry], turn: int) -> None:
+        """Of a large shard, each `turn` begins at another key group."""
         self.states = states
+        self._turn = turn
+        self._backend: Backend | None = None
+        self.wrote = False
+        """Whether it has written to the attached shard."""
 
     @property
     def expired(self) -> int:
         """Entries that this task has deleted."""
         return sum(state.expired for state in self.states)
 
-    def attach(self, known: Sequence[ExpiryShare] = ()) -> None:
+    def attach(self, backend: Backend, known: Sequence[ExpiryShare] = ()) -> None:
         """Turns to another shard; `known` is what its record says about the bytes that expire."""
+        self._backend, self.wrote = backend, False
         for state in self.states:
             state.attach(known)
 
     def expire(
-        self,
-        backend: Backend,
-        groups: range,
-        known: NextDue,
-        entries: int,
-        turn: int,
-        *,
-        without_rows: bool = False,
-    ) -> bool:
-        """Deletes what is due, of a large shard the share of one batch, beginning at another key group with every `turn`.
+        self, groups: range, known: NextDue = (None, None), entries: int = 0, *, without_rows: bool = False
+    ) -> None:
+        """Deletes what is due, of a large shard the share of one batch. `known` is when the first of it is due.
 
         `entries` is about how many the shard has; `without_rows`: nothing else happens to it in this batch. All scans come
-        before the rows of the batch: a backend sorts what was written before it scans. Tells whether it wrote.
+        before the rows of the batch: a backend sorts what was written before it scans.
         """
+        assert self._backend is not None
+        backend, turn = self._backend, self._turn
         start = turn * 31 % len(groups)
         order = [*groups[start:], *groups[:start]]
         now, later = order, list[int]()
@@ -69,26 +70,23 @@ class OperatorExpiry:
             elif later:
                 # Nothing was due here, so it may be over: then the shard's record is to say so.
                 going.take(state.expire(backend, later, share_of(entries)))
-        return going.write()
+        self.wrote = going.write()
 
-    def finish(self, backend: Backend) -> bool:
-        """Writes the blocks of all that the shard was given an expiry for. Tells whether there were any."""
+    def finish(self) -> NextDue:
+        """Writes the blocks of all that the shard was given an expiry for. Tells when the first of it is due."""
+        assert self._backend is not None
         changes = [change for state in self.states for change in state.blocks()]
         if changes:
-            backend.write(changes)
+            self._backend.write(changes)
+            self.wrote = True
         for state in self.states:
-            state.measure(backend)
-        return bool(changes)
+            state.measure(self._backend)
+        return next_due(self.states)
 
     @property
     def shares(self) -> tuple[ExpiryShare, ...]:
         """How much of the attached shard expires when, after `finish`."""
         return tuple(share for state in self.states for share in state.shares)
-
-    @property
-    def next_due(self) -> NextDue:
-        """For the attached shard, after `finish`."""
-        return next_due(self.states)
 
 
 class _Going:

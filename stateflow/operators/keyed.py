@@ -22,6 +22,7 @@ from stateflow.errors import (
     StateflowError,
     UnavailableError,
     UserCodeError,
+    masked_lines,
     own_frames,
     placed,
 )
@@ -40,7 +41,6 @@ from stateflow.pipelines.processes.process import ConnectedProcess
 from stateflow.state.backends.base import Backend
 from stateflow.state.bound import Change
 from stateflow.state.broadcast_map import BroadcastWriteError
-from stateflow.state.expiry.index import NextDue
 from stateflow.state.keys.codec import KeyCodec
 
 _NEVER_DIVERTED = (
@@ -87,7 +87,7 @@ class KeyedEngine(ProcessEngine):
         """A key whose rows `takers` refuse can be a dead letter."""
         super().__init__(spec, moment, subtask, parallelism, takers)
         self.context.keyed = self.binding.keyed
-        self.expiry = OperatorExpiry(self.binding.expiring)
+        self.expiry = OperatorExpiry(self.binding.expiring, moment.slot)
         self.codec = KeyCodec(spec.key_types, spec.key_columns if len(spec.key_columns) > 1 else ())
         self.dead_letters = 0
         self._diverted = 0
@@ -118,23 +118,7 @@ class KeyedEngine(ProcessEngine):
         self.cursor.position = 0
         self.cursor.changed = False
         self._firing.forget()
-        self.expiry.attach(expiring)
-
-    def expire(
-        self, groups: range, known: NextDue = (None, None), entries: int = 0, *, without_rows: bool = False
-    ) -> None:
-        """Deletes entries whose ttl is over, before the shard's rows. `known` is when the first of them is due; `without_rows`:
-        the shard has none."""
-        if self.expiry.expire(
-            self.cursor.backend, groups, known, entries, self.moment.slot, without_rows=without_rows
-        ):
-            self.cursor.changed = True
-
-    def next_expiries(self) -> NextDue:
-        """Ends the shard: indexes what the batch has written, and tells when the first of it is due."""
-        if self.expiry.finish(self.cursor.backend):
-            self.cursor.changed = True
-        return self.expiry.next_due
+        self.expiry.attach(backend, expiring)
 
     def run(self, chunk: Chunk) -> None:
         """Calls user code for every key of the chunk and applies its state changes."""
@@ -255,7 +239,7 @@ class KeyedEngine(ProcessEngine):
     @property
     def changed(self) -> bool:
         """Whether the attached shard was written to."""
-        return self.cursor.changed
+        return self.cursor.changed or self.expiry.wrote
 
     def change(self, base: bytes, key: Any, code: Callable[[], None]) -> None:
         """Lets `code` change the states of a key, as user code does; `base` is its full key under state id 0."""
@@ -277,7 +261,11 @@ class KeyedEngine(ProcessEngine):
 
 
 def _user_frames(error: Exception) -> str:
-    return "".join(f"  {f.filename}:{f.lineno} in {f.name}: {f.line}\n" for f in own_frames(error)[-3:])
+    frames = own_frames(error)[-3:]
+    lines = [masked_lines(f"    {frame.line}").strip() for frame in frames]
+    return "".join(
+        f"  {f.filename}:{f.lineno} in {f.name}: {line}\n" for f, line in zip(frames, lines, strict=True)
+    )
 
 
 def as_json(rows: list[Any]) -> str:

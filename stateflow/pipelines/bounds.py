@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stateflow.errors import UsageError
+
+if TYPE_CHECKING:
+    from stateflow.pipelines.flow import Flow
 
 
 def parse_bounds(texts: Iterable[str] | None) -> Any:
@@ -14,6 +17,8 @@ def parse_bounds(texts: Iterable[str] | None) -> Any:
     bounds: dict[str, int | datetime] = {}
     for text in texts or ():
         uid, equals, value = text.partition("=")
+        if equals and uid in bounds:
+            raise UsageError(f"--until is given twice for source {uid!r}: give the one that is meant")
         bounds[uid if equals else ""] = _bound(value if equals else text)
     if not bounds:
         return None
@@ -22,6 +27,16 @@ def parse_bounds(texts: Iterable[str] | None) -> Any:
             raise UsageError("--until is given once for all sources, or as SOURCE=... for each")
         return bounds[""]
     return bounds
+
+
+def check_bounds(until: Any, flow: Flow) -> None:
+    """UsageError for a bound of a source that the pipeline does not have. A source without a bound is not read."""
+    uids = [node.uid for node in flow.sources]
+    for uid in until if isinstance(until, Mapping) else ():
+        if uid not in uids:
+            raise UsageError(
+                f"until names a source {uid!r}, and pipeline {flow.name!r} has none of that uid: it has {', '.join(sorted(uids))}"
+            )
 
 
 def _bound(text: str) -> int | datetime:

@@ -248,6 +248,13 @@ def put_table(node: SourceNode | SinkNode, table: DeltaTable) -> None:
     object.__setattr__(node, "factory" if isinstance(node, SourceNode) else "target", table)
 
 
+def sources_of(node: Node) -> set[SourceNode]:
+    """Those whose rows come to the node, by whatever way."""
+    if isinstance(node, SourceNode):
+        return {node}
+    return {source for stream in node.inputs for source in sources_of(stream.node)}
+
+
 def origin(stream: NodeRows) -> str:
     """The uids of the sources and operators that the rows come from, without the steps in between."""
     if stream.node.kind:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stateflow.errors import StateflowError, UsageError, placed
 from stateflow.format.layout import checked_name
 from stateflow.pipelines.code.bound_code import BoundCode
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.graph import KeyedNode, Node, SinkNode
-from stateflow.pipelines.parameters import from_text
+from stateflow.pipelines.parameters import from_text, required_parameters
 from stateflow.pipelines.sinks import refuse_own_output
+
+if TYPE_CHECKING:
+    from stateflow.format.records import Record
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,12 @@ class Pipeline:
                 _refuse_waiting_for_ever(operator)
         return flow
 
+    def parameters_behind(self, record: Record | None, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The given parameters, and for required ones that are missing those of the record. UsageError for wrong ones."""
+        values = {**required_parameters(self.function, record), **given}
+        self.arguments(values)
+        return values
+
     def arguments(self, values: Mapping[str, Any]) -> dict[str, Any]:
         signature = inspect.signature(self.function, eval_str=True)
         accepted = list(signature.parameters.values())[1:]
@@ -81,7 +90,7 @@ class Pipeline:
                 out[parameter.name] = from_text(self.name, parameter, values[parameter.name])
             elif parameter.default is parameter.empty and parameter.kind is parameter.KEYWORD_ONLY:
                 raise UsageError(
-                    f"pipeline {self.name!r} needs parameter {parameter.name!r}: give it with -p {parameter.name}=VALUE"
+                    f"pipeline {self.name!r} needs parameter {parameter.name!r}: give it, on a command line with -p {parameter.name}=VALUE"
                 )
         for name in values:
             out.setdefault(name, values[name])

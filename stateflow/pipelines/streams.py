@@ -462,7 +462,7 @@ class KeyedStream(GroupedRows, Steps, called="a keyed stream", comes="after .key
             window_of(window),
             not_negative("window", "lateness", lateness),
             time,
-            late_when("window", late),
+            late_when(late),
         )
 
     def top(

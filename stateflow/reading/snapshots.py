@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from stateflow.checkpoint.handle import JobHandle
 from stateflow.checkpoint.names import LatestCheckpoint, Name, parse, slot_of
 from stateflow.checkpoint.pins import pin, release
-from stateflow.config.options import cache_folder, scratch_parent
+from stateflow.config.options import cache_of, scratch_parent
 from stateflow.errors import NotFoundError, UsageError
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import Owner, Pin, Record, Shard
@@ -64,7 +64,7 @@ class ReaderContext:
 
 def reader_context(options: Options, root: str, clock: Callable[[], int]) -> ReaderContext:
     """Uses the same folders as runs, so that a state file in this host's cache is not fetched again."""
-    folder = Path(options.cache_dir) if options.cache_dir else cache_folder()
+    folder = cache_of(options)
     return ReaderContext(
         root=root,
         cache=FileCache(folder / "state", options.cache_size),

@@ -212,7 +212,7 @@ def evaluation(
         )
         with _folder(scratch_parent(options)) as scratch:
             try:
-                inputs = open_inputs(spark, flow, exactly_once=True)
+                inputs = open_inputs(spark, flow.sources, exactly_once=True)
                 Outline(spark, flow, inputs).check(before)
                 made = Evaluation(
                     flow,

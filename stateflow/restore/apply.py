@@ -27,19 +27,21 @@ from stateflow.checkpoint.log import Log, read_log
 from stateflow.checkpoint.pins import pinned
 from stateflow.checkpoint.rescale import rescaled_operators
 from stateflow.checkpoint.retention import Retention
+from stateflow.checkpoint.statistics import CONTINUED_SLOT
 from stateflow.checkpoint.writer import Writer
-from stateflow.config.options import scratch_parent
+from stateflow.config.options import cache_folder, scratch_parent
 from stateflow.errors import CorruptError, NotFoundError, UsageError
 from stateflow.format.records import FileRef, Pin, Prepared, Record
 from stateflow.format.references import bases
 from stateflow.liveness.heart import Heart
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.parameters import as_texts
+from stateflow.restore.ahead import check_ahead, jars_to_ask
 from stateflow.restore.copies import copies_of
 from stateflow.restore.digest import digest, require_same
 from stateflow.restore.gone_back import note
 from stateflow.restore.plan import Plan, Progress, Restored, same_job
-from stateflow.restore.planning import make_plan, taken_over
+from stateflow.restore.planning import is_own_savepoint, make_plan, taken_over
 from stateflow.savepoints.dispose import dispose_claimed
 from stateflow.savepoints.format import claim_savepoint, read_savepoint, to_pin
 from stateflow.savepoints.origin import find_origin, refuse_erased
@@ -168,8 +170,14 @@ class RestoreRun:
         if not self.job.exists:
             return
         head = read_log(self.job.store, self.job.layout).head
-        files = head is not None and any(s.kind == "file" for s in head.sources.values())
-        if head is None or not files or head.slot == self.origin.record.slot:
+        if head is None or head.slot == self.origin.record.slot:
+            return
+        self._check_files(head)
+        if self.request.rewind_sinks:
+            check_ahead(self.flow.sources, self.origin.record.sources, lambda: self.spark)
+
+    def _check_files(self, head: Record) -> None:
+        if not any(state.kind == "file" for state in head.sources.values()):
             return
         from stateflow.spark.sources.availability import (
             check_rewindable,  # loads Spark, which few restores need
@@ -217,7 +225,7 @@ class RestoreRun:
                 for uid, s in sources.items()
             }
         own = origin.owner is not None and same_job(origin.owner, self.job)
-        self._copy_tables()
+        self._copy_tables(writer.job)
         rewinds = self._rewinds(writer) if request.rewind_sinks else {}
         return Draft(
             "restore",
@@ -240,6 +248,11 @@ class RestoreRun:
             statistics={
                 "trigger_timestamp": self.job.clock() // 1000,
                 "restored_bytes": self.copied_bytes,
+                **(
+                    {CONTINUED_SLOT: origin.record.slot}
+                    if is_own_savepoint(origin, self.job, writer.log)
+                    else {}
+                ),
                 **note(request.together, digest(self.plan)),
             },
         )
@@ -322,10 +335,10 @@ class RestoreRun:
         )
         return msgspec.structs.replace(record, operators=operators)
 
-    def _copy_tables(self) -> None:
+    def _copy_tables(self, uuid: str) -> None:
         """Before the decision: a fork that is there has its tables."""
         for copy in copies_of(self.plan.sinks):
-            copy_table(self.spark, copy)
+            copy_table(self.spark, copy, uuid)
 
     @property
     def _copied(self) -> list[str]:
@@ -363,6 +376,15 @@ class RestoreRun:
 
     @cached_property
     def spark(self) -> Any:
-        from stateflow.spark.session.build import build_session  # loads Spark
+        from stateflow.spark.session.build import build_session, starts_anew  # loads Spark
+        from stateflow.spark.session.jars import recorded_bundles
 
-        return build_session(f"stateflow restore {self.job.name}", conf=dict(self.request.conf))
+        bundles: set[str] = set()
+        if self.request.rewind_sinks and starts_anew():
+            # Those that are here: a restore fetches nothing in order to ask.
+            bundles = jars_to_ask(self.flow.sources, self.origin.record.sources) & {
+                *recorded_bundles(cache_folder())
+            }
+        return build_session(
+            f"stateflow restore {self.job.name}", conf=dict(self.request.conf), bundles=sorted(bundles)
+        )

@@ -36,8 +36,10 @@ def refuse_copies(origin: Origin, job: JobHandle) -> None:
         )
 
 
-def with_copies(sinks: Sequence[SinkRestore], origin: Origin, job: JobHandle) -> tuple[SinkRestore, ...]:
-    """The sinks of a plan, with the origin of each copied table."""
+def with_copies(
+    sinks: Sequence[SinkRestore], origin: Origin, job: JobHandle, uuid: str
+) -> tuple[SinkRestore, ...]:
+    """The sinks of a plan, with the origin of each copied table. `uuid` is the fork's; empty before its first try."""
     assert origin.owner is not None
     theirs = origin.owner.log().newest_sinks
     tables = [sink for sink in sinks if sink.cloned and sink.uid in theirs]
@@ -55,7 +57,7 @@ def with_copies(sinks: Sequence[SinkRestore], origin: Origin, job: JobHandle) ->
                 "give each sink an output of its own, or leave it out"
             )
         there = list(commits_of(copy.target, job.store, job.storage_options))
-        is_copied(there, copy)  # refuses another table
+        is_copied(there, copy, uuid)  # refuses another table
     return tuple(copied)
 
 

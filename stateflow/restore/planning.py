@@ -12,12 +12,14 @@ from functools import partial
 import msgspec
 
 from stateflow.checkpoint.claim import living_epochs
+from stateflow.checkpoint.deletion import is_deleted
 from stateflow.checkpoint.handle import JobHandle
 from stateflow.checkpoint.log import Log
 from stateflow.checkpoint.rescale import rescaled_operators
 from stateflow.checkpoint.statistics import history
-from stateflow.compatibility.flows import compare
+from stateflow.compatibility.flows import compare, other_uid
 from stateflow.errors import CorruptError, IncompatibleError, StateflowError, UsageError
+from stateflow.format.layout import JobLayout
 from stateflow.format.records import FileRef, Prepared, Record, TableFile
 from stateflow.format.references import references
 from stateflow.observe.status import position_of
@@ -102,7 +104,8 @@ def make_plan(request: RestoreRequest) -> Plan:
     parts = [file for states in tables.values() for files in states.values() for file in files]
     sinks = tuple(_sinks(flow, origin, own, log, request.rewind_sinks, job))
     if request.clone_sinks:
-        sinks = with_copies(sinks, origin, job)
+        tried = log.identity if log is not None else None
+        sinks = with_copies(sinks, origin, job, tried.uuid if tried is not None else "")
     rewound = [sink.uid for sink in sinks if sink.action == "rewinds"]
     sinks = tuple(_looked_at(sink, log, job) if log is not None else sink for sink in sinks)
     readers = readers_of(job, origin.last_commits, rewound) if rewound else Readers()
@@ -120,6 +123,7 @@ def make_plan(request: RestoreRequest) -> Plan:
         bytes=sum(ref.size for ref in refs) + sum(part.size for part in parts),
         warnings=(
             *_warnings(request, log),
+            *_erased_since(origin, job, log),
             *_other_code(request),
             *(_unhashed([*refs, *parts]) if origin.savepoint is not None else ()),
             *shared,
@@ -135,40 +139,41 @@ def _refuse_way_back(origin: Origin, job: JobHandle, log: Log | None) -> None:
     """UsageError for a snapshot of which nobody knows what the job's outputs had."""
     if origin.owner is not None and same_job(origin.owner, job):
         return
-    savepoint, record = origin.savepoint, origin.record
-    # A copy of the root has a job with the same UUID, which may have made another record of this slot.
-    known = (
-        savepoint is not None
-        and log is not None
-        and log.identity is not None
-        and log.identity.uuid == record.job
-    )
-    if not known or (record.slot, record.writer) not in [
-        (line.id, line.writer) for line in history(job.store, job.layout, log=log)
-    ]:
+    if log is None or not is_own_savepoint(origin, job, log):
         raise UsageError(
             f"--rewind-sinks takes the outputs of job {job.name!r} back to one of its own checkpoints or savepoints, and {origin.label} is "
             "not one: leave it out, and what follows is written once more, or restore a checkpoint or a tag that `stateflow show` lists"
         )
-    if savepoint is not None and savepoint.last_commits is None:
+    if origin.savepoint is not None and origin.savepoint.last_commits is None:
         raise UsageError(
             f"--rewind-sinks needs to know what job {job.name!r} had delivered, and {origin.label} does not say it, since it was "
             "made of tables or by an older stateflow: leave it out, and what follows is written once more"
         )
 
 
+def is_own_savepoint(origin: Origin, job: JobHandle, log: Log) -> bool:
+    """Whether it is a savepoint of this job, whose state is that of one of its own slots."""
+    record = origin.record
+    if origin.savepoint is None or log.identity is None or log.identity.uuid != record.job:
+        return False
+    # A copy of the root has a job with the same UUID, which may have made another record of this slot.
+    lines = history(job.store, job.layout, log=log)
+    return (record.slot, record.writer) in [(line.id, line.writer) for line in lines]
+
+
 def _looked_at(sink: SinkRestore, log: Log, job: JobHandle) -> SinkRestore:
-    """DisagreementError for a Delta table that others have written to since. Where only Spark can see that, the plan says so."""
+    """DisagreementError for a Delta table that others have written to since. The plan says of which output it does not know."""
     prepared = log.newest_sinks.get(sink.uid)
     kind = kind_in_record(prepared.kind) if prepared is not None else None
-    if sink.action != "rewinds" or prepared is None or kind is None or kind.rewound_as != "delta_rewind":
+    if sink.action != "rewinds" or prepared is None or kind is None:
         return sink
-    if (table := _table_log(prepared, job)) is not None:
-        find_rewind(table.commit, table.newest(), _app_id(log, sink.uid), sink.back_to, prepared)
-        return sink
-    return replace(
-        sink, note=f"{sink.note}, unless somebody else has written to it since, which only --yes finds out"
-    )
+    unknown = "if it still can go there"
+    if kind.rewound_as == "delta_rewind":
+        if (table := _table_log(prepared, job)) is not None:
+            find_rewind(table.commit, table.newest(), _app_id(log, sink.uid), sink.back_to, prepared)
+            return sink
+        unknown = "unless somebody else has written to it since"
+    return replace(sink, note=f"{sink.note}, {unknown}, which only --yes finds out")
 
 
 def _table_log(prepared: Prepared, job: JobHandle) -> SourceLog | None:
@@ -239,6 +244,12 @@ def _shared_outputs(flow: Flow, origin: Origin, own: Record | None, job: JobHand
         ):
             continue
         path = _target(sink)
+        if origin.job != job.name and is_deleted(job.store, JobLayout(origin.job), origin.record.job):
+            yield (
+                f"sink {sink.uid} writes to {quoted(path)}, where job {quoted(origin.job)} wrote, which is deleted: rows that it wrote behind the "
+                "snapshot stand there, and the restored job adds its own"
+            )
+            continue
         if origin.job != job.name:
             raise UsageError(
                 f"sink {sink.uid!r} of job {job.name!r} would write to {quoted(path)}, where job {origin.job!r} "
@@ -284,6 +295,7 @@ def _sinks(
     for node in flow.sinks:
         target = _target(node) or node.mode
         had, has = had_then.get(node.uid), commits.get(node.uid)
+        other = other_uid(node, {uid: newest[uid] for uid in commits if uid in newest})
         sink = partial(
             SinkRestore,
             node.uid,
@@ -292,11 +304,18 @@ def _sinks(
             cloned=node.sink_kind.cloned,
             before=_written_so_far(newest.get(node.uid), node),
         )
-        if has is None or log is None:
+        if has is None and other:
+            again = since is None or commits[other] > since
+            what = ": what followed the snapshot will be delivered again" if again else ""
+            yield sink(
+                "starts", f"has what the job wrote there as sink {other}, which stays{what}", again=again
+            )
+        elif has is None or log is None:
             yield sink("starts", node.sink_kind.starts)
         elif rewind and node.uid in newest and rewindable(newest[node.uid]):
             to = f"slot {had}" if had is not None else "before this job's first output"
-            yield sink("rewinds", f"back to {to}", back_to=had)
+            stays = f"; what the job wrote there as sink {other} stays" if other else ""
+            yield sink("rewinds", f"back to {to}{stays}", back_to=had)
         elif has == had or (still and has <= origin.record.slot):
             yield sink("keeps", "has nothing newer than the snapshot")
         elif fed_by(flow, node):
@@ -396,6 +415,42 @@ def _warnings(request: RestoreRequest, log: Log | None) -> Iterator[str]:
             yield f"the job goes back by {records}; {stay} restorable until collected by retention"
     if request.claim_mode == "claim" and request.origin.savepoint is not None:
         yield "the savepoint becomes the job's own: it is deleted when no checkpoint needs its files any more"
+
+
+def _erased_since(origin: Origin, job: JobHandle, log: Log | None) -> Iterator[str]:
+    """Notes erasures behind the snapshot, of this job and of the one in this root that made it. Their lines outlive their records."""
+    record, maker = origin.record, _maker(origin, job)
+    for handle, its_log in ((job, log), *([(maker, maker.log())] if maker is not None else [])):
+        if its_log is None or its_log.identity is None:
+            continue
+        own = its_log.identity.uuid == record.job
+        if handle is maker and not own:
+            continue  # another job of this name
+        # The slots of two jobs do not say which is older.
+        slots = [
+            line.id
+            for line in history(handle.store, handle.layout, log=its_log)
+            if line.kind == "erase"
+            and (line.id > record.slot if own else line.latest_ack_timestamp > record.at // 1000)
+        ]
+        if slots:
+            erasures = "the erasure of record" if len(slots) == 1 else "the erasures of records"
+            yield (
+                f"the snapshot is older than {erasures} {', '.join(map(str, slots))} of job {quoted(handle.name)}: a key that was erased "
+                "then comes back if the snapshot has it, and has to be erased again behind this restore"
+            )
+
+
+def _maker(origin: Origin, job: JobHandle) -> JobHandle | None:
+    """The job that the snapshot says made it, if that is another one, in this root."""
+    if origin.job == job.name:
+        return None
+    try:
+        layout = JobLayout(origin.job)
+    except UsageError:
+        return None  # somebody has written another name into the savepoint
+    maker = JobHandle(job.store, layout, clock=job.clock, ids=job.new_id)
+    return maker if maker.exists else None
 
 
 def _other_code(request: RestoreRequest) -> Iterator[str]:

@@ -13,10 +13,9 @@ from contextlib import ExitStack, suppress
 from types import MappingProxyType
 
 from stateflow.checkpoint.collection import DisposeSavepoint
-from stateflow.checkpoint.log import read_epoch_claim
+from stateflow.checkpoint.deletion import is_deleted
 from stateflow.errors import CorruptError, IncompatibleError, NotFoundError, StateflowError, UsageError
 from stateflow.format.layout import (
-    LAST_EPOCH,
     SAVEPOINT_CLAIM,
     SAVEPOINT_METADATA,
     SAVEPOINT_STATE,
@@ -252,12 +251,10 @@ def _of_deleted_job(store: Store, claim: SavepointClaim, storage_options: Mappin
     if not claim.job or not claim.root:
         return False
     try:
-        tombstone = read_epoch_claim(
-            open_recorded(claim.root, storage_options, root=store.url), JobLayout(claim.name), LAST_EPOCH
-        )
+        root = open_recorded(claim.root, storage_options, root=store.url)
     except StateflowError:
         return False
-    return tombstone.job == claim.job
+    return is_deleted(root, JobLayout(claim.name), claim.job)
 
 
 def _replaced(store: Store) -> UsageError:

@@ -113,14 +113,11 @@ def distinct(record: Record) -> list[FileRef]:
     return list(by_place.values())
 
 
-def planned(
-    refs: Sequence[FileRef], max_files: int, attempt: str, container_bytes: int = CONTAINER_BYTES
-) -> list[Content]:
+def planned(refs: Sequence[FileRef], max_files: int, attempt: str) -> list[Content]:
     """The files of the savepoint, and which state files go into each. Pure."""
-    groups = grouped(refs, max_files, container_bytes)
     return [
         Content(savepoint_state_file(attempt, number, _suffix(group)), tuple(group))
-        for number, group in enumerate(groups, 1)
+        for number, group in enumerate(grouped(refs, max_files), 1)
     ]
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from stateflow.checkpoint.log import Log
 from stateflow.checkpoint.names import Elsewhere, Name, Slot, Tag, parse, require_checkpoint, slot_of
 from stateflow.errors import UsageError
-from stateflow.format.records import Record, Savepoint, ShownState
+from stateflow.format.records import Prepared, Record, Savepoint, ShownState
 from stateflow.savepoints.format import read_savepoint, resolved
 from stateflow.storage.roots import open_store
 
@@ -104,9 +104,11 @@ def refuse_erased(log: Log, slot: int) -> None:
         )
 
 
-def written_places(log: Log) -> dict[str, str]:
-    """By sink uid: where the job has written to, or will as soon as its last record is carried out."""
-    newest, pending = log.newest_sinks, {uid for record in log.pending for uid in record.sinks}
+def written_places(log: Log) -> dict[str, Prepared]:
+    """By sink uid: what the job has written last, or will as soon as its last record is carried out; it says where."""
+    pending = {uid for record in log.pending for uid in record.sinks}
     return {
-        uid: prepared.target for uid, prepared in newest.items() if uid in log.last_commits or uid in pending
+        uid: prepared
+        for uid, prepared in log.newest_sinks.items()
+        if uid in log.last_commits or uid in pending
     }

@@ -28,6 +28,8 @@ class BatchWarnings:
     _absent: AbsentColumns = field(init=False)
     _partly_late: Counter[str] = field(default_factory=Counter)
     """Rows by operator, of all batches of this run."""
+    _told: int = 0
+    """The slot of the batch that was looked at last."""
 
     def __post_init__(self) -> None:
         self._absent = AbsentColumns(self.spark, self.inputs, self.warnings.add)
@@ -41,6 +43,9 @@ class BatchWarnings:
     ) -> None:
         """Warns of what the batch showed. IncompatibleError for a misspelt field, before the batch is decided."""
         attempt = batch.attempt
+        slot = attempt.moment.slot
+        if slot == self._told:
+            return  # It is tried again, with the same rows, which would count twice.
         self._absent.check(observed, positions, location)
         for about, sentence in batch.warnings.items():
             self.warnings.add(about, sentence)
@@ -59,3 +64,4 @@ class BatchWarnings:
         self._partly_late.update(partly_late_rows(batch.statistics()["operators"]))
         for operator, rows in self._partly_late.items():
             self.warnings.add(f"partly late: {operator}", partly_late_warning(operator, rows))
+        self._told = slot

@@ -51,9 +51,7 @@ class Sinks:
         stager = Stager(partial(open_store, job.root, job.storage_options), job.new_id)
         return cls(job.name, spark, stager, functions or {})
 
-    def carry_out_pending(
-        self, record: Record, last_commits: Mapping[str, int], still_owner: StillOwner
-    ) -> dict[str, str]:
+    def carry_out_pending(self, record: Record, still_owner: StillOwner) -> dict[str, str]:
         """For `claim`: carries out the record that an earlier run decided and did not finish."""
         _log.info("carrying out record %d, which an earlier run had decided", record.slot)
         return self.carry_out(CommitPermit.to_carry_out(record), still_owner)

@@ -7,30 +7,27 @@ behind it.
 from __future__ import annotations
 
 import itertools
-import threading
 import uuid
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from pyspark.sql import SparkSession
 
 from stateflow.checkpoint.control import BOUND_BEHIND, BOUND_REACHED, INPUT_DRAINED
 from stateflow.checkpoint.log import read_log
-from stateflow.checkpoint.writer import Writer
-from stateflow.config.options import Options
-from stateflow.errors import DisagreementError, StateflowError
+from stateflow.errors import DisagreementError, IncompatibleError, StateflowError
 from stateflow.format.records import SourceState
+from stateflow.format.source_offsets import joined_lines
 from stateflow.spark.inputs.beginnings import tell_of_beginnings
 from stateflow.spark.inputs.foreign_changes import tell_of_files
-from stateflow.spark.inputs.open_inputs import OpenInputs
 from stateflow.spark.inputs.seeding import plan_batch, seed
 from stateflow.spark.inputs.silence import looked_into
+from stateflow.spark.internals.words import RENAMED, UNRECORDED, WAITING
 from stateflow.spark.loop import BatchLoop
+from stateflow.spark.sources import changed_columns, feed_gaps
 from stateflow.spark.sources.availability import check_available
 from stateflow.spark.sources.delta_restores import Detour, UndoneRead
 from stateflow.spark.sources.detours import LeafDetour, detours, latest_unaffected
@@ -49,27 +46,22 @@ from stateflow.storage.file_urls import hadoop_path
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-_IDLE = ("Waiting for data to arrive", "Waiting for next trigger")
-"""The status messages that Spark gives a query between batches that has found no input."""
 
-
-@dataclass
 class Queries:
-    spark: SparkSession
-    job: str
-    inputs: OpenInputs
-    loop: BatchLoop
-    writer: Writer
-    scratch: Path
-    options: Options
-    until: Bound | Mapping[str, Bound] | None
-    stop: threading.Event
-    idle: Callable[[], object]
-    """Called while an endless query waits for input."""
-    clock: Callable[[], int]
-    _unread: Collection[str] = ()
-    """Sources whose beginning this run has recorded, and that it has not read yet."""
-    _numbers: itertools.count[int] = field(default_factory=itertools.count)
+    def __init__(
+        self,
+        loop: BatchLoop,
+        scratch: Path,
+        until: Bound | Mapping[str, Bound] | None,
+        idle: Callable[[], object],
+    ) -> None:
+        """`idle` is called while an endless query waits for input."""
+        self.loop, self.scratch, self.until, self.idle = loop, scratch, until, idle
+        self.spark, self.inputs, self.options = loop.spark, loop.inputs, loop.options
+        self.stop, self.clock = loop.stop, loop.clock
+        self._unread: Collection[str] = ()
+        """Sources whose beginning this run has recorded, and that it has not read yet."""
+        self._numbers = itertools.count()
 
     def run(self) -> str:
         """Reads to the end; returns why it ended."""
@@ -77,7 +69,7 @@ class Queries:
         if not self._detours():
             self._check_available(known)
         beginnings = resolve_initial(
-            self.spark, self.inputs.layout, self.inputs.leaves, known, self.scratch / "initial", self.until
+            self.spark, self.inputs.leaves, known, self.scratch / "initial", self.until
         )
         tell_of_beginnings(self.spark, self.inputs.nodes, known, beginnings, self.loop.warnings.add)
         if beginnings:
@@ -88,7 +80,11 @@ class Queries:
                 self._check_available(known)
             try:
                 return self._to_the_end()
-            except StateflowError:
+            except StateflowError as error:
+                if RENAMED.is_in(str(error)):
+                    raise IncompatibleError(self._columns_sentence()) from error
+                if UNRECORDED.is_in(str(error)) and (gap := self._gap_sentence()):
+                    raise IncompatibleError(gap) from error
                 # A table may have gone back under the query. What failed in a batch of ours has another reason.
                 if self.loop.failure is not None or all(each.stops for each, _ in self._detours()):
                     raise
@@ -97,12 +93,16 @@ class Queries:
     def _sources(self) -> dict[str, SourceState]:
         return self.loop.sources.recorded()
 
+    def _lines(self) -> tuple[str, ...]:
+        """Where the streams are, in plan order."""
+        return joined_lines(self.inputs.layout, self._sources())
+
     def _folder(self, name: str) -> Path:
         return self.scratch / f"{name}-{next(self._numbers)}"
 
     def _check_available(self, uids: Collection[str]) -> None:
         state = {uid: source for uid, source in self._sources().items() if uid in uids}
-        check_available(self.spark, self.inputs.layout, self.inputs.leaves, state, self._folder("available"))
+        check_available(self.spark, self.inputs.leaves, state, self._folder("available"))
 
     def _to_the_end(self) -> str:
         if self.until is None:
@@ -112,11 +112,11 @@ class Queries:
                 self._unbounded()
             self._reached_end()
             return INPUT_DRAINED
-        nearer = {each.number: each.nearer(way) for each, way in self._detours() if each.stops}
+        nearer = {each.leaf.number: each.nearer(way) for each, way in self._detours() if each.stops}
         planned = self._bounded(self.until, nearer)
         self._reached_end()
-        bounded = (self.spark, self.loop.location, self.inputs.layout, self.inputs.leaves)
-        if not planned and bound_lies_behind(*bounded, self._sources(), self.until):
+        streams = (self.spark, self.loop.location, self.inputs.leaves)
+        if not planned and bound_lies_behind(*streams, self._lines(), self.until):
             return BOUND_BEHIND
         return BOUND_REACHED
 
@@ -140,15 +140,14 @@ class Queries:
         """Runs the batches up to the bounds; returns whether there were any."""
         began = self.clock()
         batch_id = self._seed()
-        newest = ends_at_newest(self.spark, self.loop.location, self.inputs.layout, self.inputs.leaves, until)
+        newest = ends_at_newest(self.spark, self.loop.location, self.inputs.leaves, until)
         self.loop.sources.looking.begin(looked_into(self.loop.sources.looking.uids, began, until, newest))
         planned = False
         for lines in bounded_batches(
             self.spark,
             self.loop.location,
-            self.inputs.layout,
             self.inputs.leaves,
-            self._sources(),
+            self._lines(),
             until,
             nearer,
             self.loop.admission.limit,
@@ -169,8 +168,8 @@ class Queries:
         admission = self.loop.admission
         if not admission.plans_first_batch:
             return
-        bounded = (self.spark, self.loop.location, self.inputs.layout, self.inputs.leaves, self._sources())
-        while (lines := limited_batch(*bounded, admission.limit)) is None and self.loop.sources.go_on():
+        streams = (self.spark, self.loop.location, self.inputs.leaves, self._lines())
+        while (lines := limited_batch(*streams, admission.limit)) is None and self.loop.sources.go_on():
             pass
         if lines is not None:
             plan_batch(self.loop.location, batch_id, lines, self._conf, self.clock() // 1000)
@@ -196,13 +195,10 @@ class Queries:
             str(uuid.uuid4()),
         )
         for uid, sentence in tell_of_other_folders(
-            self.spark, self.inputs.layout, self.inputs.leaves, sources, self.loop.location
+            self.spark, self.inputs.leaves, sources, self.loop.location
         ):
             self.loop.warnings.add(f"folder of {uid}", sentence)
-        flow = self.loop.settings.flow
-        tell_of_files(
-            self.spark, flow, self.inputs.layout, sources, self.loop.location, self.loop.warnings.add
-        )
+        tell_of_files(self.spark, self.inputs, sources, self.loop.location, self.loop.warnings.add)
         return batch_id
 
     @property
@@ -215,7 +211,6 @@ class Queries:
         ways = []
         for each in detours(
             self.spark,
-            self.inputs.layout,
             self.inputs.leaves,
             self._sources(),
             self._folder("detours"),
@@ -235,7 +230,7 @@ class Queries:
             if not ways:
                 break
             went = True
-            if ahead := {each.number: way.through for each, way in ways if not way.reached}:
+            if ahead := {each.leaf.number: way.through for each, way in ways if not way.reached}:
                 self._bounded({}, ahead)
             else:
                 self._pass_over(ways)
@@ -245,31 +240,43 @@ class Queries:
         """Records that the sources go on behind the undone versions."""
         sources = self._sources()
         for each, way in ways:
-            state = sources[each.uid]
+            uid = each.leaf.uid
+            state = sources[uid]
             lines = list(state.lines)
-            lines[each.leaf] = way.onward.line()
-            sources[each.uid] = msgspec.structs.replace(state, lines=tuple(lines))
+            lines[each.leaf.place] = way.onward.line()
+            sources[uid] = msgspec.structs.replace(state, lines=tuple(lines))
             version = way.restore.version
             self.loop.warnings.add(
-                f"source {each.uid}: table went back at {version}",
-                f"source {each.uid!r}: version {version} took the Delta table {each.table} back (RESTORE); nothing of what that "
+                f"source {uid}: table went back at {version}",
+                f"source {uid!r}: version {version} took the Delta table {each.table} back (RESTORE); nothing of what that "
                 "undid had been read, so the source goes on behind it",
             )
-        self.loop.source_records.move(sources, {each.uid: way.restore.version for each, way in ways})
+        self.loop.source_records.move(sources, {each.leaf.uid: way.restore.version for each, way in ways})
+
+    def _columns_sentence(self) -> str:
+        inputs, folder = self.inputs, self._folder("columns")
+        return changed_columns.sentence(
+            changed_columns.changed_columns(self.spark, inputs.leaves, self._sources(), folder)
+        )
+
+    def _gap_sentence(self) -> str:
+        """Empty if no source of the pipeline stands in a gap."""
+        gaps = feed_gaps.feed_gaps(self.spark, self.inputs.leaves, self._sources(), self._folder("gaps"))
+        return feed_gaps.sentence(gaps[0]) if gaps else ""
 
     def _undone_sentence(self, each: LeafDetour, step: UndoneRead) -> str:
         kept = step.restore.kept
         what = f"the versions from {kept + 1} to {each.position.version - 1}" if kept is not None else "rows"
-        log = read_log(self.writer.store, self.writer.layout)
+        log = read_log(self.loop.writer.store, self.loop.writer.layout)
         slot = latest_unaffected(log.checkpoints, each)
         way = (
-            f"take the job back to checkpoint {slot}, from before it read them (`stateflow restore {self.job} FILE --from "
+            f"take the job back to checkpoint {slot}, from before it read them (`stateflow restore {self.loop.settings.job} FILE --from "
             f"checkpoint:{slot} --rewind-sinks`)"
             if slot is not None
             else "restore a savepoint from before it read them"
         )
         return (
-            f"source {each.uid!r} has read {what} of the Delta table {each.table}, which version {step.restore.version} undid: it "
+            f"source {each.leaf.uid!r} has read {what} of the Delta table {each.table}, which version {step.restore.version} undid: it "
             f"took the table back (RESTORE), and what the job has made of these rows is wrong now; {way}, or, to let that stand, "
             f"give the source a new uid and startingVersion={step.restore.version + 1}, and run once with --allow-non-restored-state"
         )
@@ -306,7 +313,7 @@ class Queries:
                 loop.deliveries.look()
                 if endless and loop.sources.due():
                     loop.input_free()
-                elif endless and query.status["message"] in _IDLE:
+                elif endless and query.status["message"] in WAITING.texts:
                     loop.sources.looking.was_idle()
                     if loop.sources.silent_too_long():
                         loop.admission.release(str(query.id))

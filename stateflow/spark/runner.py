@@ -30,6 +30,7 @@ from stateflow.checkpoint.log import names_by_id, read_epochs, read_identity, re
 from stateflow.checkpoint.process import this_process
 from stateflow.checkpoint.rescale import kept_key_groups, needs_rescale, rescaled_operators
 from stateflow.checkpoint.retention import Retention
+from stateflow.checkpoint.statistics import history, taken_back
 from stateflow.checkpoint.writer import Writer
 from stateflow.compatibility.flows import check_flow, compare, renamed_targets
 from stateflow.config.options import Options, checkpoint_root, scratch_parent
@@ -38,6 +39,7 @@ from stateflow.format.layout import JobLayout
 from stateflow.format.records import Owner, Record
 from stateflow.liveness.heart import Heart
 from stateflow.metrics import numbers, reporter
+from stateflow.pipelines.bounds import check_bounds
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.graph import put_table
 from stateflow.pipelines.lost_rows import LostRows, added, lost_rows
@@ -144,6 +146,7 @@ class _Run:
         self.scratch = scratch_parent(self.options)
 
     def run(self) -> RunReport:
+        check_bounds(self.request.until, self.flow)
         self._check_before_spark()
         for sentence in absent_inputs(self.flow):
             raise NotFoundError(sentence)
@@ -262,9 +265,10 @@ class _Run:
 
     def _with_spark(self, spark: SparkSession, scratch: Path) -> RunReport:
         exactly_once = self.options.delivery == "exactly_once"
-        inputs = open_inputs(spark, self.flow, exactly_once=exactly_once)
-        outline = Outline(spark, self.flow, inputs)
+        inputs = open_inputs(spark, self.flow.sources, exactly_once=exactly_once)
         log = read_log(self.store, self.layout) if read_identity(self.store, self.layout) else None
+        inputs.check(log.head if log else None)
+        outline = Outline(spark, self.flow, inputs)
         outline.check(log.head if log else None)
         open_sinks = self._open_sinks(spark, outline, log.last_commits if log else {})
         stager = Stager(self._opener(), lambda: uuid.uuid4().hex)
@@ -296,6 +300,7 @@ class _Run:
             drained = writer.parent is not None and writer.parent.final and self.request.drain
             if not drained:
                 self._refuse_drained(writer.parent)
+            inputs.check(writer.parent)
             outline.check(writer.parent)
             self._rescale(writer)
             tell_of_outputs(
@@ -304,7 +309,7 @@ class _Run:
                 open_sinks,
                 SinkSlot(writer.job, self.job, "", 0, writer.epoch),
                 writer.last_commits,
-                writer.log.taken_back,
+                lambda: taken_back(history(self.store, self.layout, log=writer.log)),
                 lambda: {checkpoint.slot for checkpoint in read_log(self.store, self.layout).checkpoints},
                 partial(names_by_id, self.store),
                 self.warnings.add,
@@ -312,11 +317,7 @@ class _Run:
             loop = self._loop(spark, inputs, open_sinks, sinks, writer, scratch)
             with traced(spark, self.flow, inputs, outline, writer), loop:
                 with _set_by(self.stop, signal.SIGTERM, signal.SIGINT):
-                    stopped = (
-                        JOB_DRAINED
-                        if drained
-                        else self._batches(spark, inputs, loop, writer, scratch, heart.found_nothing)
-                    )
+                    stopped = JOB_DRAINED if drained else self._batches(loop, scratch, heart.found_nothing)
                 if heart.fenced is not None:
                     raise heart.fenced
                 if heart.drain or (self.request.drain and not self.stop.is_set()):
@@ -448,28 +449,8 @@ class _Run:
 
         return both
 
-    def _batches(
-        self,
-        spark: SparkSession,
-        inputs: OpenInputs,
-        loop: BatchLoop,
-        writer: Writer,
-        scratch: Path,
-        idle: Callable[[], object],
-    ) -> str:
-        stopped = Queries(
-            spark=spark,
-            job=self.job,
-            inputs=inputs,
-            loop=loop,
-            writer=writer,
-            scratch=scratch,
-            options=self.options,
-            until=self.request.until,
-            stop=self.stop,
-            idle=idle,
-            clock=_micros,
-        ).run()
+    def _batches(self, loop: BatchLoop, scratch: Path, idle: Callable[[], object]) -> str:
+        stopped = Queries(loop, scratch, self.request.until, idle).run()
         if self.stop.is_set():
             return INTERRUPTED
         for _ in range(MOST_INPUT_FREE):

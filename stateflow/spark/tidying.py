@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,23 +21,39 @@ ORPHANS_EVERY = 64
 
 @dataclass
 class Tidying:
-    """The tidying of a run, of one checkpoint at a time."""
+    """The tidying of a run, in a thread of its own. No batch waits for a slow one: the next one covers what came meanwhile."""
 
     writer: Writer
     options: Options
     clock: Callable[[], int]
     _times: int = 0
-    _under_way: Future[Any] | None = None
+    _newest: Progress | None = None
+    """What was begun last and has not been looked at."""
+    _orphans: bool = False
+    _is_busy: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
     _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "stateflow-tidy"))
 
     def begin(self, slot: int, statistics: Mapping[str, Any]) -> None:
-        """Begins behind a checkpoint, when that of the one before has ended."""
-        if self._under_way is not None:
-            self._under_way.result()
+        """Begins behind a checkpoint, at once or when what is under way has ended."""
         self._times += 1
-        orphans = self._times % ORPHANS_EVERY == 1
         progress = Progress(epoch=self.writer.epoch, slot=slot, statistics=dict(statistics), at=self.clock())
-        self._under_way = self._pool.submit(self._tidy, progress, orphans=orphans)
+        with self._lock:
+            self._newest = progress
+            self._orphans |= self._times % ORPHANS_EVERY == 1
+            if not self._is_busy:
+                self._is_busy = True
+                self._pool.submit(self._catch_up)
+
+    def _catch_up(self) -> None:
+        while True:
+            with self._lock:
+                progress, orphans = self._newest, self._orphans
+                self._newest, self._orphans = None, False
+                if progress is None:
+                    self._is_busy = False
+                    return
+            self._tidy(progress, orphans=orphans)
 
     def _tidy(self, progress: Progress, *, orphans: bool) -> None:
         writer = self.writer
@@ -58,6 +75,5 @@ class Tidying:
             _log.warning("checkpoints were not tidied up: %s", error)
 
     def end(self) -> None:
-        if self._under_way is not None:
-            self._under_way.result()
+        """Waits for what was begun."""
         self._pool.shutdown(wait=True)

@@ -10,7 +10,7 @@ from stateflow.errors import StateflowError, UsageError
 from stateflow.state.backends.base import Backend
 from stateflow.state.expiry.index import Expiry
 from stateflow.state.keys.codec import KeyCodec
-from stateflow.state.values.expiries import expires, has_expired, stamped
+from stateflow.state.values.expiries import has_expired, stamped
 from stateflow.state.values.serializers import Serializer
 
 NO_KEY = "keyed state was used where there is no key: use it in process or in a timer's handler"
@@ -188,14 +188,14 @@ class ValuesState(BoundState):
         if entries and self._expiry is not None:
             raws = list(entries.values())
             changes.extend(zip(entries, stamped(raws, self._expiry.at), strict=True))
-            self._expiry.wrote(key for key, raw in entries.items() if not expires(raw))
+            self._expiry.wrote(key for key, raw in entries.items() if self._expiry.is_unnamed(raw))
 
     def _wrote(self, key: bytes, before: Any) -> None:
         """Tells the index about an entry that is written with an expiry; `before` is what is stored, if that is known."""
         if self._expiry is not None:
             if before is UNREAD:
                 self._expiry.wrote_over((key,))
-            elif not expires(before):
+            elif self._expiry.is_unnamed(before):
                 self._expiry.wrote((key,))
 
 

@@ -112,7 +112,8 @@ class StoredState(Handle, ValuesState, Namespaced, Generic[T]):
         else:
             self._raws = list(raws)
             if not expiry.on_read:
-                unexpired, self._indexed = live(raws, expiry.clock)
+                unexpired, latest = live(raws, expiry.clock)
+                self._indexed = latest is not None and latest <= expiry.at
                 self._values = self._read_many(unexpired)
                 return
         # Reads go through `_load`, which notes them.

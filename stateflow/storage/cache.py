@@ -36,10 +36,6 @@ _MARKER = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def _unique() -> str:
-    return uuid.uuid4().hex
-
-
 class FileCache:
     """Checks an entry's checksum once, when it fetches it. A hit checks only the size.
 
@@ -47,13 +43,12 @@ class FileCache:
     read them.
     """
 
-    def __init__(self, folder: Path, limit_bytes: int, unique: Callable[[], str] = _unique) -> None:
+    def __init__(self, folder: Path, limit_bytes: int) -> None:
         self.folder = folder
         self.limit_bytes = limit_bytes
         self.hits = 0
         self.misses = 0
         self.bytes_fetched = 0
-        self._unique = unique
         self._lock = threading.Lock()
         self._unseen = limit_bytes
         """Bytes added since the folder was last measured. It starts at the limit, so the first entry measures the folder."""
@@ -104,7 +99,7 @@ class FileCache:
         `FileRef.base`."""
 
         def fetch(ref: FileRef) -> Path:
-            return self.link(store_of(ref.base), ref, directory / f"fetched-{self._unique()}")
+            return self.link(store_of(ref.base), ref, directory / f"fetched-{uuid.uuid4().hex}")
 
         return fetch
 
@@ -198,7 +193,7 @@ class FileCache:
         self._count(hit=False, fetched=ref.size if ref.data is None else 0)
 
     def _place(self, entry: Path, ref: FileRef, write: Callable[[Path], object]) -> None:
-        temp = self.folder / f"{TEMP}{os.getpid()}-{self._unique()}"
+        temp = self.folder / f"{TEMP}{os.getpid()}-{uuid.uuid4().hex}"
         try:
             write(temp)
             with suppress(PermissionError):  # a link to another user's file

@@ -50,10 +50,6 @@ _CLOSED = -1
 _NEW = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def _unique() -> str:
-    return uuid.uuid4().hex
-
-
 class LocalStore:
     """To publish a file, it writes a temporary file, fsyncs it, links it to its name, unlinks it, and fsyncs the folder.
 
@@ -61,14 +57,7 @@ class LocalStore:
     through `Folder`, which follows no link.
     """
 
-    def __init__(
-        self,
-        root: Path,
-        fsync: bool = True,
-        unique: Callable[[], str] = _unique,
-        *,
-        below: Path | None = None,
-    ) -> None:
+    def __init__(self, root: Path, fsync: bool = True, *, below: Path | None = None) -> None:
         """`below`: another root that holds this one. Then no link between the two is followed either."""
         self._root = Path(os.path.normpath(root.absolute()))
         self._top = self._root if below is None else Path(os.path.normpath(below.absolute()))
@@ -76,7 +65,6 @@ class LocalStore:
         self._way = self._root.relative_to(self._top).parts
         self._url = file_url(self._root)
         self._fsync = fsync
-        self._unique = unique
         self._held: int | None = None
         """A descriptor of the root, while an operation holds it: see `held_root`."""
         self._anchored: dict[str, int] = {}
@@ -298,7 +286,7 @@ class LocalStore:
     ) -> None:
         name = path.rpartition("/")[2]
         for _ in range(_TRIES):
-            temp = f"{TEMP}{self._unique()}"
+            temp = f"{TEMP}{uuid.uuid4().hex}"
             try:
                 folder = self._folder_of(path, make=True)
             except FileNotFoundError:
@@ -489,7 +477,11 @@ class LocalStore:
                 return UnavailableError(
                     f"the disk that holds {folder} is full: free space on it and run again"
                 )
-            case errno.EACCES | errno.EROFS:
+            case errno.EROFS:
+                return UnavailableError(
+                    f"{path} in {self.url} cannot be written, since the file system that holds {folder} is read-only: mount it for writing and run again"
+                )
+            case errno.EACCES:
                 return UnavailableError(
                     f"{path} in {self.url} is not permitted: grant access to {folder} and run again"
                 )

@@ -7,7 +7,7 @@ import os
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import urlsplit
@@ -16,7 +16,6 @@ from stateflow.errors import CorruptError, UsageError
 from stateflow.masking import masked
 from stateflow.storage.file_urls import file_folder, file_url
 from stateflow.storage.local import LocalStore
-from stateflow.storage.memory import named_store
 from stateflow.storage.store import Store
 
 _MOST_STORES = 32
@@ -24,6 +23,9 @@ _SHOWN = 200
 _NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
 _HDFS = ("hdfs", "webhdfs", "swebhdfs")
 _SCHEME = re.compile(r"(?:([a-z][a-z0-9+.-]*)://|(file):)", re.IGNORECASE)
+
+FOR_TESTS: dict[str, Callable[[str], Store]] = {}
+"""By scheme, how tests open stores that end with the process. A run knows no such scheme: its state would be gone."""
 
 _Key = tuple[str, bytes, bool, str]
 _opened: OrderedDict[_Key, Store] = OrderedDict()
@@ -33,16 +35,17 @@ _lock = threading.Lock()
 def open_store(
     url: str, options: Mapping[str, str] = _NO_OPTIONS, *, fsync: bool = True, below: str = ""
 ) -> Store:
-    """The store of a root: a folder, file://, s3://, gs://, az:// (abfs://, adl://), hdfs:// (webhdfs://, swebhdfs://), or
-    memory:// in tests.
+    """The store of a root: a folder, file://, s3://, gs://, az:// (abfs://, adl://) or hdfs:// (webhdfs://,
+    swebhdfs://).
 
     `below`: the checkpoint root whose record or listing gave the URL. If that root holds the folder, no link on the way
     from the root to it is followed: somebody else may have put it there.
 
     Cheap to call again, since every task does: a process keeps the stores that it used most recently.
     """
-    if url.startswith("memory://"):
-        return named_store(url.removeprefix("memory://").strip("/"))
+    scheme, _, name = url.partition("://")
+    if scheme in FOR_TESTS:
+        return FOR_TESTS[scheme](name.strip("/"))
     folder = local_folder(url)
     top = _holding(folder, below)
     name = url.rstrip("/") if folder is None else file_url(folder)
@@ -115,7 +118,7 @@ def local_folder(url: str) -> Path | None:
 
 def _holding(folder: Path | None, below: str) -> Path | None:
     """The folder of the root `below`, if `folder` is inside it."""
-    if folder is None or not below or below.startswith("memory://"):
+    if folder is None or not below:
         return None
     top = local_folder(below)
     return top if top is not None and top != folder and folder.is_relative_to(top) else None

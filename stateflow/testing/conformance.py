@@ -285,12 +285,17 @@ class SinkConformance:
         """The server may go away at any line of commit(), also after it has carried the transaction out and before it says so."""
         breaks = type(self).break_connection is not SinkConformance.break_connection
         self._skip_unless(breaks, "the class has no break_connection()")
-        self._enumerate(_Life(self, tmp_path), self.break_connection)
+        self._enumerate(_Life(self, tmp_path), self.break_connection, anew=True)
 
-    def _enumerate(self, life: _Life, act: Callable[[], None]) -> None:
-        for _ in range(2):  # the first slot of a sink makes what later ones find
-            prepared, after = life.prepare()
-            life.survive(act, lambda prepared=prepared: life.log.commit(prepared), after)  # type: ignore[misc]
+    def _enumerate(self, life: _Life, act: Callable[[], None], anew: bool = False) -> None:
+        """`anew`: a commit that gets over an accident has its record in, so that the next one needs another record."""
+        for _ in range(1 if anew else 2):  # the first slot of a sink makes what later ones find
+            accidents = Accidents(self.code(life.sink), act, self.every)
+            while True:
+                prepared, after = life.prepare()
+                life.survive(accidents, lambda prepared=prepared: life.log.commit(prepared), after, anew)  # type: ignore[misc]
+                if not accidents.at:
+                    break
 
     # --- logs and targets of another time
 
@@ -407,7 +412,8 @@ class SinkConformance:
         life.log.last = last
         prepared = rewound(first)
         life.expect(life.model, "before the rewind is committed")
-        life.survive(_die, lambda: life.log.commit(prepared), at_first)
+        accidents = Accidents(self.code(life.sink), _die, self.every)
+        life.survive(accidents, lambda: life.log.commit(prepared), at_first)
         life.try_to_commit(newest, last)
         life.expect(life.model, "after a late commit of what was taken back")
         forward: Prepared | None = None
@@ -588,11 +594,13 @@ class _Life:
             self.log.commit(prepared, slot)
         self.log.last = max(last or 0, slot or self.log.slot)
 
-    def survive(self, act: Callable[[], None], call: Callable[[], Any], after: list[dict[str, Any]]) -> None:
-        """Calls until there was an accident at each line; after each one the target has all of the record or nothing."""
-        accidents = Accidents(self.kit.code(self.sink), act, self.kit.every)
-        went_in = False
-        while True:
+    def survive(
+        self, accidents: Accidents, call: Callable[[], Any], after: list[dict[str, Any]], anew: bool = False
+    ) -> None:
+        """Calls until there was an accident at each line, or with `anew` until a call returns; after each accident the target has all
+        of the record or nothing."""
+        went_in = returned = False
+        while not returned or (accidents.at and not anew):
             returned = False
             try:
                 with accidents:
@@ -608,8 +616,6 @@ class _Life:
                 went_in = self.has(after)  # it has come in since
             where = f"after an accident at {accidents.at}" if accidents.at else "after no accident"
             self.expect(after if went_in else self.model, f"{where}{', though it returned,' * returned}")
-            if not accidents.at:
-                break
         self.model = after
 
     def refused(self, what: str, attempt: Callable[[], Any]) -> str:

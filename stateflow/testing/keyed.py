@@ -183,7 +183,7 @@ class KeyedHarness(KeyedStateHarness):
                 _set(getattr(engine.process, name), value)
 
         engine.change(_full_key(self._codec, self._max, key), key, change)
-        engine.next_expiries()
+        engine.expiry.finish()
 
     def _serializer(self, of: str) -> Serializer:
         return evolved_serializer(type_of(self._process_type, self._uid, of), self._operator.states[of])
@@ -293,7 +293,7 @@ class KeyedHarness(KeyedStateHarness):
         with self._engine() as engine:
             before(engine)
             with self._watched.expiry():
-                engine.expire(range(self._max))
+                engine.expiry.expire(range(self._max))
             watch = Watch(engine)
             for _ in engine.visit(range(self._max)):
                 watch.raise_violation()
@@ -313,7 +313,7 @@ class KeyedHarness(KeyedStateHarness):
                 for _ in engine.fire(range(self._max)):
                     pass
                 watch.raise_violation()
-            engine.next_expiries()
+            engine.expiry.finish()
             produced = list(engine.out)
             for name, emitted in ((MAIN, produced), *engine.context.sides.items()):
                 if name in self._takers:

@@ -16,8 +16,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from demo.airflow_server import free_port
 from scripts.postgres import find
+from tests.spark.standalone import free_port
 
 
 def binaries() -> Path:

@@ -90,4 +90,4 @@ def until(there: Callable[[], bool], what: str, patience: float = PATIENCE) -> N
     deadline = time.monotonic() + patience
     while not there():
         assert time.monotonic() < deadline, f"waited {patience:g} s for {what}"
-        time.sleep(0.1)
+        time.sleep(0.3)

@@ -91,6 +91,14 @@ def test_a_template_is_kept_until_it_is_rendered() -> None:
     assert made.read("retained") == 7
 
 
+def test_a_flag_whose_template_renders_to_nothing_is_refused() -> None:
+    """As False, an empty dry_run would do what was only to be reported."""
+    made: Any = Nearer(deep="{{ dag_run.conf.deep }}")
+    made.deep = ""
+    with pytest.raises(ValueError, match="deep='' has to be true or false"):
+        made.read("deep")
+
+
 def test_help_explains_each_argument() -> None:
     assert (
         inspect.getdoc(Example) == "Holds arguments.\n\n:param name: who it is.\n:param retained: how many."

@@ -73,9 +73,7 @@ def test_a_connection_of_another_type_is_refused_before_anything_of_it_is_read(
 def test_a_connection_without_a_root_says_where_it_goes(
     monkeypatch: pytest.MonkeyPatch, connection: dict[str, Any]
 ) -> None:
-    with pytest.raises(
-        UsageError, match="connection 'stateflow_default' has no checkpoint root: put it into its host"
-    ):
+    with refused(UsageError, "'stateflow_default'", "no checkpoint root", "put it into its host"):
         _ = said(monkeypatch, connection).root
 
 

@@ -6,7 +6,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -24,10 +25,18 @@ WORKING = (
 """What a run's task needs once it works. Airflow parses every DAG file again and again, in a fresh process each time."""
 DAGS = sorted((Path(__file__).resolve().parents[2] / "dags").glob("*.py"))
 
+NAMES = ("StateflowRunOperator", "SparkSubmit", "checkpoint_asset")
+TEN = """
+from airflow.sdk import DAG
+from stateflow.airflow import SparkSubmit, StateflowRunOperator, checkpoint_asset
+with DAG("ten", schedule=None):
+    for n in range(10):
+        StateflowRunOperator(task_id=f"t{n}", pipeline="/p/a.py:a", launcher=SparkSubmit(), options={"a": 1},
+                             until="{{ data_interval_end }}", outlets=[checkpoint_asset("a")])
+"""
 LOADED = """
 import importlib.util, json, sys
-heavy, names, files = json.loads(sys.argv[1])
-sys.path[:0] = sorted({file.rpartition("/")[0] for file in files})
+heavy, steps = json.loads(sys.argv[1])
 told = {}
 
 def note(what):
@@ -39,25 +48,41 @@ import airflow.sdk
 note("airflow itself")
 import stateflow.airflow
 note("stateflow.airflow")
-for name in names:
-    getattr(stateflow.airflow, name)
-    note(name)
-for number, file in enumerate(files):
-    spec = importlib.util.spec_from_file_location(f"parsed_{number}", file)
-    sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    note(file)
+for number, step in enumerate(steps):
+    if not step.endswith(".py"):
+        getattr(stateflow.airflow, step)
+    else:
+        sys.path.insert(0, step.rpartition("/")[0])
+        spec = importlib.util.spec_from_file_location(f"parsed_{number}", step)
+        sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    note(step)
 print(json.dumps(told))
 """
 
 
-def loaded(
-    names: list[str], files: list[Path], folder: Path, heavy: tuple[str, ...] = HEAVY
-) -> Mapping[str, str]:
-    """Each heavy module that was imported, and what it was that first did."""
-    request = json.dumps([heavy, names, list(map(str, files))])
+@dataclass(frozen=True)
+class Loaded:
+    """Each module that was imported, and what it was that first did."""
+
+    ten: Path
+    heavy: Path
+    modules: Mapping[str, str]
+
+    def by(self, *steps: str, those: Sequence[str] = HEAVY) -> dict[str, str]:
+        return {module: step for module, step in self.modules.items() if step in steps and module in those}
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
+    """One process does it all, what may load the least first: to import Airflow is what takes the time."""
+    folder = tmp_path_factory.mktemp("loading")
+    ten, heavy = folder / "ten.py", folder / "heavy.py"
+    ten.write_text(TEN)
+    heavy.write_text("import rocksdict\n")
+    steps = [*NAMES, str(ten), *stateflow.airflow.__all__, *map(str, DAGS), str(heavy)]
     done = subprocess.run(
-        [sys.executable, "-c", LOADED, request],
+        [sys.executable, "-c", LOADED, json.dumps([(*HEAVY, *WORKING), steps])],
         env={**os.environ, "AIRFLOW_HOME": str(folder), "AIRFLOW__CORE__LOAD_EXAMPLES": "False"},
         preexec_fn=lambda: os.nice(10),
         capture_output=True,
@@ -65,34 +90,22 @@ def loaded(
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    modules: Mapping[str, str] = json.loads(done.stdout.splitlines()[-1])
-    return modules
+    return Loaded(ten, heavy, json.loads(done.stdout.splitlines()[-1]))
 
 
-def test_no_public_name_loads_spark_or_what_reads_state(tmp_path: Path) -> None:
-    assert loaded(list(stateflow.airflow.__all__), [], tmp_path) == {}
+def test_a_file_that_declares_runs_loads_nothing_that_carries_them_out(loaded: Loaded) -> None:
+    steps = ("airflow itself", "stateflow.airflow", *NAMES, str(loaded.ten))
+    assert loaded.by(*steps, those=(*HEAVY, *WORKING)) == {}
 
 
-def test_a_file_that_declares_runs_loads_nothing_that_carries_them_out(tmp_path: Path) -> None:
-    names = ["StateflowRunOperator", "SparkSubmit", "checkpoint_asset"]
-    dag = tmp_path / "ten.py"
-    dag.write_text(
-        "from airflow.sdk import DAG\n"
-        "from stateflow.airflow import SparkSubmit, StateflowRunOperator, checkpoint_asset\n"
-        "with DAG('ten', schedule=None):\n"
-        "    for n in range(10):\n"
-        "        StateflowRunOperator(task_id=f't{n}', pipeline='/p/a.py:a', launcher=SparkSubmit(), options={'a': 1},\n"
-        "                             until='{{ data_interval_end }}', outlets=[checkpoint_asset('a')])\n"
-    )
-    assert loaded(names, [dag], tmp_path, (*HEAVY, *WORKING)) == {}
+def test_no_public_name_loads_spark_or_what_reads_state(loaded: Loaded) -> None:
+    assert loaded.by(*stateflow.airflow.__all__) == {}
 
 
 @pytest.mark.skipif(not DAGS, reason="no dags/ beside this checkout")
-def test_no_dag_of_this_project_does(tmp_path: Path) -> None:
-    assert loaded([], DAGS, tmp_path) == {}
+def test_no_dag_of_this_project_does(loaded: Loaded) -> None:
+    assert loaded.by(*map(str, DAGS)) == {}
 
 
-def test_this_test_sees_what_is_loaded(tmp_path: Path) -> None:
-    heavy = tmp_path / "heavy.py"
-    heavy.write_text("import rocksdict\n")
-    assert loaded([], [heavy], tmp_path) == {"rocksdict": str(heavy)}
+def test_these_tests_see_what_is_loaded(loaded: Loaded) -> None:
+    assert loaded.by(str(loaded.heavy)) == {"rocksdict": str(loaded.heavy)}

@@ -213,41 +213,42 @@ def test_a_typed_savepoint_is_made_and_restored_into_another_job(desk: Desk) -> 
 
 IN_A_PROCESS = """
 import json, os, signal, sys
+from pathlib import Path
 from airflow.sdk.exceptions import AirflowException
-from stateflow.airflow import StateflowSavepointOperator
-from tests.airflow.tasks import Try, airflow_signals, context_of, task
-
-operator = task(StateflowSavepointOperator, kind="canonical", spark_conn_id="spark_here")
-if sys.argv[1] == "killed":
-    operator.progress = lambda: lambda *progress: os.kill(os.getpid(), signal.SIGTERM)
-with airflow_signals(operator):
-    try:
-        said = operator.execute(context_of(Try("it")))["savepoint"]
-    except AirflowException as error:
-        said = str(error)
 from pyspark import SparkContext
-print(json.dumps({"said": said, "spark": SparkContext._active_spark_context is not None}))
+from stateflow.airflow import StateflowSavepointOperator
+from tests.airflow.tasks import Try, airflow_signals, context_of, files_of, task
+
+for way in ("killed", "to its end"):
+    operator = task(StateflowSavepointOperator, kind="canonical", spark_conn_id="spark_here")
+    if way == "killed":
+        operator.progress = lambda: lambda *progress: os.kill(os.getpid(), signal.SIGTERM)
+    with airflow_signals(operator):
+        try:
+            said = operator.execute(context_of(Try("it")))["savepoint"]
+        except AirflowException as error:
+            said = str(error)
+    spark = SparkContext._active_spark_context is not None
+    print(json.dumps({"said": said, "spark": spark, "files": sorted(files_of(Path(sys.argv[1])))}))
 """
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("way", ["killed", "to its end"])
-def test_a_task_of_its_own_ends_with_its_spark(desk: Desk, way: str) -> None:
+def test_tasks_of_their_own_end_with_their_spark_killed_or_not(desk: Desk) -> None:
     before = files_of(desk.root)
     done = subprocess.run(
-        [sys.executable, "-c", IN_A_PROCESS, way], cwd=REPOSITORY, env=dict(os.environ), capture_output=True, text=True,
+        [sys.executable, "-c", IN_A_PROCESS, str(desk.root)], cwd=REPOSITORY, env=dict(os.environ), capture_output=True, text=True,
         check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    [answer] = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    killed, ended = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert "py4j" not in done.stdout
-    assert not answer["spark"]
+    assert not killed["spark"]
+    assert not ended["spark"]
     assert list_pins(desk.job.store, desk.job.layout) == []
-    if way == "killed":
-        assert answer["said"].startswith("task 'it' was killed")
-        assert files_of(desk.root) == before
-    else:
-        assert verify_savepoint(open_store(answer["said"]), deep=True) == []
+    assert killed["said"].startswith("task 'it' was killed")
+    assert set(killed["files"]) == before
+    assert verify_savepoint(open_store(ended["said"]), deep=True) == []
 
 
 def test_a_shadow_of_the_same_code_differs_in_nothing_and_one_of_other_code_in_its_own(

@@ -61,7 +61,7 @@ def test_the_first_claim_asks_whether_the_store_can_be_trusted_and_later_ones_do
             owner=Owner(run="r"),
             ids=lambda: f"id{next(numbers)}",
             clock=lambda: next(numbers),
-            carry_out=lambda record, commits, still_owner: {},
+            carry_out=lambda record, still_owner: {},
             probe=probe,
         )
     assert asked == [store.url]
@@ -81,7 +81,7 @@ def test_a_store_that_overwrites_is_refused_before_anything_is_claimed() -> None
             owner=Owner(run="r"),
             ids=lambda: f"id{next(numbers)}",
             clock=lambda: next(numbers),
-            carry_out=lambda record, commits, still_owner: {},
+            carry_out=lambda record, still_owner: {},
         )
     assert broken.list("orders/") == []
 
@@ -126,16 +126,14 @@ def test_tables_of_feeds_count_as_written_while_their_record_is_on_its_way(store
     assert {each.sink: each.slot for each in writer.feeds} == on_its_way
 
 
-def test_what_a_dead_run_had_decided_is_carried_out_by_the_next_with_what_the_sinks_have(
-    world: World,
-) -> None:
+def test_what_a_dead_run_had_decided_is_carried_out_by_the_next(world: World) -> None:
     drain(1)(world)
     dead = world.claim("dead")
     record = dead.decide(world.prepare(dead)).record
-    seen: list[tuple[Record, dict[str, int]]] = []
+    seen: list[Record] = []
 
-    def carry_out(record: Record, last_commits: Mapping[str, int], still_owner: object) -> Mapping[str, str]:
-        seen.append((record, dict(last_commits)))
+    def carry_out(record: Record, still_owner: object) -> Mapping[str, str]:
+        seen.append(record)
         return world.commit(record)
 
     writer = claim(
@@ -146,7 +144,7 @@ def test_what_a_dead_run_had_decided_is_carried_out_by_the_next_with_what_the_si
         clock=world.clock,
         carry_out=carry_out,
     )
-    assert seen == [(record, {"left": 2, "right": 2})]
+    assert seen == [record]
     assert writer.parent == record
 
 
@@ -296,7 +294,7 @@ def test_what_was_carried_out_is_not_decided_again_when_its_record_is_lost(world
 def test_a_job_whose_identity_is_lost_is_not_run(world: World) -> None:
     world.batch(world.claim())
     world.store.delete([world.layout.identity])
-    with pytest.raises(CorruptError, match="orders/job, which says who job 'orders' is, is missing"):
+    with refused(CorruptError, "orders/job", "'orders'", "is missing"):
         world.claim()
 
 

@@ -140,12 +140,10 @@ def test_a_stop_request_reaches_its_run_with_what_it_asks(world: World) -> None:
 def test_progress_is_there_for_other_programs(world: World) -> None:
     assert read_progress(world.store, world.layout, 1) is None
     for slot in (2, 3):
-        report_progress(
-            world.store, world.layout, Progress(epoch=1, slot=slot, phase="commit", statistics={"rows": 5})
-        )
+        report_progress(world.store, world.layout, Progress(epoch=1, slot=slot, statistics={"rows": 5}))
     found = read_progress(world.store, world.layout, 1)
     assert found is not None
-    assert (found.slot, found.phase, found.statistics) == (3, "commit", {"rows": 5})
+    assert (found.slot, found.statistics) == (3, {"rows": 5})
 
 
 def test_a_heartbeat_names_epoch_and_owner(world: World) -> None:

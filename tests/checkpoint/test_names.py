@@ -7,9 +7,20 @@ from pathlib import Path
 import pytest
 
 from stateflow.checkpoint.handle import JobHandle
-from stateflow.checkpoint.names import Elsewhere, LatestCheckpoint, Name, Slot, Tag, Time, parse, slot_of
+from stateflow.checkpoint.names import (
+    Elsewhere,
+    LatestCheckpoint,
+    Name,
+    Slot,
+    Tag,
+    Time,
+    parse,
+    slot_by,
+    slot_of,
+)
 from stateflow.errors import NotFoundError, StateflowError, UsageError
 from stateflow.jobs.job import Job
+from stateflow.jobs.past import kept_records
 from tests.jobs.builder import T0, JobBuilder
 from tests.jobs.made import made_job
 from tests.refusals.refusal import refused
@@ -21,9 +32,11 @@ NAMES: list[tuple[str, Name, str]] = [
     ("tag:v1", Tag("v1"), "tag:v1"),
     ("tag:42", Tag("42"), "tag:42"),
     ("tag:a:b", Tag("a:b"), "tag:a:b"),
-    ("2026-01-01T10:00", Time(T0 + 36_000_000_000), "2026-01-01T10:00:00Z"),
+    ("2026-01-01T10:00", Time(T0 + 36_000_000_000, 60_000_000), "2026-01-01T10:00Z"),
+    ("2026-01-01 10:00:00", Time(T0 + 36_000_000_000, 1_000_000), "2026-01-01T10:00:00Z"),
+    ("2026-01-01T10:00:00.0", Time(T0 + 36_000_000_000), "2026-01-01T10:00:00.000000Z"),
     ("2026-01-01 10:00:00.5Z", Time(T0 + 36_000_500_000), "2026-01-01T10:00:00.500000Z"),
-    ("2026-01-01T11:00+01:00", Time(T0 + 36_000_000_000), "2026-01-01T10:00:00Z"),
+    ("2026-01-01T11:00+01:00", Time(T0 + 36_000_000_000, 60_000_000), "2026-01-01T10:00Z"),
     ("2026-01-01", Elsewhere("2026-01-01"), "2026-01-01"),
     ("s3://bucket/savepoint", Elsewhere("s3://bucket/savepoint"), "s3://bucket/savepoint"),
     ("./42", Elsewhere("./42"), "./42"),
@@ -115,7 +128,7 @@ def test_a_name_that_leads_nowhere_says_what_there_is(
 def test_a_job_that_has_not_run_has_no_latest_checkpoint(tmp_path: Path) -> None:
     made_job(tmp_path, batches=0)
     job = Job(str(tmp_path), "orders")
-    with pytest.raises(NotFoundError, match="job 'orders' has no complete checkpoint yet: run it once"):
+    with refused(NotFoundError, "'orders'", "no complete checkpoint yet", "run it once"):
         slot_of(LatestCheckpoint(), job, job.log())
 
 
@@ -136,6 +149,24 @@ def test_a_time_is_the_checkpoint_that_was_the_newest_then(tmp_path: Path) -> No
         slot_then(made, records[0].at - 1)
     with refused(UsageError, "has not come yet: write latest"):
         slot_then(made, made.clock() + 3_600_000_000)
+
+
+@pytest.mark.parametrize("unit", ["2026-01-01T00:02", "2026-01-01 00:02:00", "2026-01-01T01:02:00+01:00"])
+def test_a_time_that_commands_cut_is_that_of_the_checkpoint_beside_it(tmp_path: Path, unit: str) -> None:
+    now = T0
+    made = JobBuilder(str(tmp_path), clock=lambda: now)
+    made.decide()
+    now = T0 + 120_400_000
+    shown = made.decide()
+    now = T0 + 180_000_000
+    later = made.decide()
+    job = Job(str(tmp_path), "orders", clock=made.clock)
+    log = job.log()
+    assert slot_of(parse(unit), job, log) == shown.slot
+    assert slot_by(parse(unit), job, job.history()) == shown.slot
+    assert slot_of(parse("2026-01-01T00:02:00.0"), job, log) == shown.slot - 1, "fractions say it exactly"
+    assert [r.slot for r in kept_records(job, log, since=unit)] == [shown.slot, later.slot]
+    assert [r.slot for r in kept_records(job, log, since=unit, until=unit)] == [shown.slot]
 
 
 def test_the_state_of_a_time_whose_checkpoint_was_collected_is_not_that_of_an_older_one(

@@ -17,6 +17,7 @@ from stateflow.storage.memory import Call, MemoryStore
 from stateflow.storage.store import Entry
 from tests.jobs.log import complete, log, pending, record
 from tests.protocol.scenario import World, check
+from tests.refusals.refusal import refused
 
 MINUTE = 60_000_000
 HOURLY = retention_rule("hourly for 3 days")
@@ -238,9 +239,7 @@ def test_a_kept_checkpoint_that_was_damaged_stops_collections_but_no_run(lost: s
     store.delete([path])
     writer = world.claim(retained=by(world))
     world.batch(writer)
-    with pytest.raises(
-        CorruptError, match=f"checkpoint {slot}, which the retention .* put it back .* remove the folder"
-    ):
+    with refused(CorruptError, f"checkpoint {slot}", "the retention", "put it back", "remove the folder"):
         writer.collect(by(world), orphans=True)
     assert f"checkpoint {slot}, which the retention of job 'orders' keeps, cannot be read" in " ".join(
         f.text for f in verify(store, world.layout)

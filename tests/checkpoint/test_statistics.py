@@ -9,6 +9,7 @@ import xxhash
 from stateflow.checkpoint.collection import collect
 from stateflow.checkpoint.rescale import rescaled_operators
 from stateflow.checkpoint.statistics import (
+    CONTINUED_SLOT,
     HistoryLine,
     damaged_segments,
     held,
@@ -16,11 +17,13 @@ from stateflow.checkpoint.statistics import (
     history_line,
     read_segments,
     summary,
+    taken_back,
 )
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import FileRef, Outcome, total_size
 from stateflow.storage.files import inline
 from stateflow.storage.memory import Call, CrashError, MemoryStore
+from tests.jobs.builder import JobBuilder
 from tests.jobs.log import SOMEBODY, file, record
 from tests.jobs.operators import one_shard
 from tests.protocol.scenario import World, copy_sinks, drain
@@ -297,3 +300,45 @@ def test_the_newest_segments_are_those_of_the_highest_slots_whatever_their_names
         store.put(layout.statistics_segment(slot, 1, xxhash.xxh3_64_hexdigest(body)), body)
     newest = read_segments(store, layout, choose=lambda entries: entries[-2:])
     assert [line.id for segment in newest for line in segment.lines] == [100_000_000, 100_000_001]
+
+
+@pytest.mark.parametrize(
+    ("based_on", "savepoint", "slots"),
+    [
+        ([None, 1, 2, 3], 0, []),
+        ([None, 1, 2, 1], 0, [2, 3]),
+        # A restore that goes back to before another one continues what that one left.
+        ([None, 1, 2, 1, 4, 3], 0, [4, 5]),
+        # A state from elsewhere, and a line that is lost: what lay below is not told.
+        ([None, 1, 0, 3], 0, []),
+        ([None, 1, 2, 7], 0, []),
+        # A savepoint of the job itself, and one of nobody knows whom.
+        ([None, 1, 2, 0], 1, [2, 3]),
+        ([None, 1, 2, 0, 4, 2], 1, [3, 4, 5]),
+        ([None, 1, 2, 0], 9, []),
+        ([None, 1, 2, 0], "1", []),
+    ],
+)
+def test_slots_that_restores_went_back_behind_are_told(
+    based_on: list[int | None], savepoint: int | str, slots: list[int]
+) -> None:
+    made = [
+        record(
+            slot, based_on=below, kind="restore" if slot == 4 else "checkpoint",
+            statistics={CONTINUED_SLOT: savepoint} if slot == 4 else {},
+        )
+        for slot, below in enumerate(based_on, 1)
+    ]  # fmt: skip
+    lines = [history_line(each, None) for each in made]
+    assert sorted(slot for behind in taken_back(lines) for slot in behind) == slots
+
+
+def test_they_are_told_when_the_records_are_gone() -> None:
+    builder = JobBuilder(MemoryStore("root"), retained=1)
+    first, _, third = [builder.decide().slot for _ in range(3)]
+    builder.decide(kind="restore", based_on=first)
+    for _ in range(3):
+        builder.decide()
+    builder.collect()
+    assert [each.kind for each in builder.log().chain] == ["checkpoint"]
+    assert taken_back(history(builder.store, builder.layout)) == (range(first + 1, third + 1),)

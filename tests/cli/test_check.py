@@ -80,6 +80,18 @@ def test_a_changed_key_does_not_fit(command: Command, root: Path, file: Path) ->
     assert "keyed by user (int)" in said.json["problems"][0]
 
 
+def test_a_source_of_another_kind_does_not_fit(command: Command, root: Path, file: Path) -> None:
+    made_job(root)
+    edited(file, 'sf.delta(input, options={"maxFilesPerTrigger": "1"})', "sf.files(input, 'json')")
+    said = command("check", f"{file}:orders", "--checkpoint-dir", root, "-o", "json")
+    assert said.code == 4
+    assert said.json["compatible"] is False
+    assert said.json["sources"] == {"events": "incompatible"}
+    (problem,) = said.json["problems"]
+    assert problem in said.err
+    assert "source 'events' is now a file source but the checkpoint holds a delta offset" in problem
+
+
 def test_state_without_an_operator_is_told_and_may_be_allowed(
     command: Command, root: Path, file: Path
 ) -> None:

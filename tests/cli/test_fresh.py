@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Command
+from tests.commands import process_of_commands
 
 CODE = """
 from pathlib import Path
@@ -65,7 +64,7 @@ def test_a_parameter_that_is_missing_is_asked_for(command: Command, tmp_path: Pa
 
 
 @pytest.mark.system
-@pytest.mark.timeout(900)  # two starts of Spark, on a machine that may be busy
+@pytest.mark.timeout(900)  # a start of Spark, on a machine that may be busy
 def test_a_fresh_run_shows_its_tables_and_leaves_everything_as_it_was(tmp_path: Path) -> None:
     (tmp_path / "payments.py").write_text(CODE)
     (tmp_path / "in").mkdir()
@@ -73,34 +72,18 @@ def test_a_fresh_run_shows_its_tables_and_leaves_everything_as_it_was(tmp_path: 
         file = tmp_path / "in" / f"{number}.json"
         file.write_text(json.dumps({"account": "ann", "amount": amount}) + "\n")
         os.utime(file, (1_790_000_000 + number,) * 2)  # they are read in the order of their times
-    run = [
-        sys.executable,
-        "-m",
-        "stateflow",
-        "run",
-        "payments.py",
-        "-p",
-        "input=in",
-        "-p",
-        "output=out",
-        "--fresh",
-    ]
-    env = {name: value for name, value in os.environ.items() if name != "STATEFLOW_CHECKPOINT_DIR"}
+    run = ("run", "payments.py", "-p", "input=in", "-p", "output=out", "--fresh")
     before = contents(tmp_path)
-    scratch = ["--option", f"scratch_dir={tmp_path / 'scratch'}"]
-    done = subprocess.run(
-        [*run, *scratch, "-o", "json"], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
-    )
+    scratch = ("--option", f"scratch_dir={tmp_path / 'scratch'}")
+    with process_of_commands(tmp_path, STATEFLOW_CHECKPOINT_DIR="") as command:
+        done = command(*run, *scratch, "-o", "json")
+        text = command(*run, *scratch)
     assert done.returncode == 0, done.stderr
     events = [json.loads(line) for line in done.stdout.splitlines()]
     tables = {event["sink"]: (event["rows"], event["count"]) for event in events if event["event"] == "table"}
     both = [{"account": "ann", "balance": 2.5}, {"account": "ann", "balance": 4.0}]
     assert tables == {"balances": (both, 2), "newest": (both[1:], 1), "mailed": (both, 2)}
     assert events[-1]["event"] == "summary"
-    assert contents(tmp_path) == before
-    text = subprocess.run(
-        [*run, *scratch], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
-    )
     assert "balances: 2 rows\naccount  balance" in text.stdout
     assert "mailed: 2 rows, which its function was not called with" in text.stdout
     assert contents(tmp_path) == before

@@ -17,6 +17,7 @@ from stateflow.format.records import Savepoint, encode
 from stateflow.state.values.serializers import serializer_for
 from stateflow.storage.roots import open_store
 from tests.cli.conftest import Command, Said
+from tests.jobs.operators import operator_of
 from tests.reading.grown import EVERY_KIND, LOG, OPEN, TOTAL, GrownJob, full
 
 _int, _str = serializer_for(int), serializer_for(str)
@@ -544,3 +545,30 @@ def test_an_erased_key_is_gone_from_its_history(command: Command, root: Path, jo
     assert [(v["kind"], v["what"], v["value"]) for v in versions] == [("erase", "not there", None)]
     refused = command("diff", "orders", 5, "latest", "--checkpoint-dir", root)
     assert "has no checkpoint 5 (any more)" in refused.err
+
+
+def test_a_misspelt_key_erases_nothing(command: Command, root: Path, job: GrownJob) -> None:
+    before = {entry.path for entry in job.store.list("")}
+    said = command("state", "erase", "orders", 11, "--yes", "--checkpoint-dir", root)
+    assert said.code == 3
+    assert "has nothing under the key '11'" in said.err
+    assert "--absent" in said.err
+    assert {entry.path for entry in job.store.list("")} == before
+    done = command(
+        "state", "erase", "orders", 11, "--absent", "--yes", "-o", "json", "--checkpoint-dir", root
+    )
+    assert (done.json["entries_found"], done.json["entries"]) == ({"balance": 0}, 0)
+
+
+def test_operators_that_an_erasure_does_not_look_at_are_named(
+    command: Command, root: Path, job: GrownJob
+) -> None:
+    pairs = operator_of((), key=(("user", "int"), ("shop", "str")))
+    job.decide(operators={**job.head().operators, "pairs": pairs})
+    named = "pairs, whose key is (user int, shop str) as a JSON array, or its parts with commas between"
+    said = command("state", "erase", "orders", 1, "--checkpoint-dir", root)
+    assert named in said.out
+    assert "balance (1 entry)" in said.out
+    done = command("state", "erase", "orders", 1, "--yes", "--checkpoint-dir", root)
+    assert f"not looked at: {named}" in done.out.splitlines()[-1]
+    assert done.code == 0

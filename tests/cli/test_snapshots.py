@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 import pytest
 
 from stateflow.checkpoint.log import read_log
@@ -52,6 +56,37 @@ def test_a_savepoint_is_made_listed_shown_and_disposed_of(command: Command, root
         command("savepoint", "list", "orders", "--checkpoint-dir", root, "-o", "json").json["savepoints"]
         == []
     )
+
+
+def test_a_savepoint_is_made_by_a_process_of_its_own_that_keeps_what_it_says_in_the_cache_folder(
+    root: Path, job: MadeJob, tmp_path: Path
+) -> None:
+    cache = tmp_path / "cache-of-mine"
+    typed = [
+        "savepoint",
+        "create",
+        "orders",
+        "--detach",
+        "--checkpoint-dir",
+        str(root),
+        "--option",
+        f"cache_dir={cache}",
+        "-o",
+        "json",
+    ]
+    said = subprocess.run(
+        [sys.executable, "-m", "stateflow.cli", *typed],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=True,
+    )
+    begun = json.loads(said.stdout)
+    log = Path(begun["log"])
+    assert log.parent == cache / "logs"
+    with suppress(psutil.NoSuchProcess):
+        psutil.Process(begun["pid"]).wait(60)
+    assert json.loads(log.read_text())["checkpoint"] == 4
 
 
 def test_a_savepoint_is_shown_with_the_state_that_has_no_key(

@@ -9,9 +9,11 @@ import pytest
 from pyspark import SparkContext
 
 from stateflow.errors import StateflowError
+from stateflow.format.records import Prepared
 from stateflow.spark.session import build as session
 from tests.cli.conftest import Command
 from tests.jobs.made import ORDERS, MadeJob, made_job
+from tests.jobs.queried import QueriedJob, queried_job
 
 STARTING = "starting Spark\n"
 PIPELINE = f"{ORDERS}:orders"
@@ -47,6 +49,14 @@ def pending(root: Path) -> MadeJob:
     return job
 
 
+def pending_with_key(root: Path) -> QueriedJob:
+    """A job of which user 42 has state."""
+    job = queried_job(root, 42)
+    output = Prepared(kind="delta_append", target="/data/totals", prev=None, rows=1)
+    job.decide(operators=job.head().operators, sinks={"totals": output}, pending=True)
+    return job
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -62,7 +72,7 @@ def pending(root: Path) -> MadeJob:
 def test_what_carries_out_a_pending_record_says_that_spark_starts(
     command: Command, root: Path, words: tuple[object, ...]
 ) -> None:
-    pending(root)
+    (pending_with_key if words[0] == "state" else pending)(root)
     (Path.cwd() / "a/_delta_log").mkdir(parents=True)
     said = command(*words, "--checkpoint-dir", root)
     assert said.code == 1

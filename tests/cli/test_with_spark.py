@@ -19,6 +19,7 @@ from stateflow.spark.sinks.kinds import delivered, needs_spark
 from stateflow.spark.state_tables.parquet import parquet_frame
 from tests.cli.conftest import Command, Said
 from tests.jobs.made import ORDERS, REPOSITORY, made_job
+from tests.refusals.refusal import refused
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,7 +35,7 @@ def test_a_session_and_its_executors_are_looked_at(spark: SparkSession, tmp_path
 def test_a_table_that_is_not_there_or_no_parquet_is_named_as_it_was_typed(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    with pytest.raises(NotFoundError, match=f"--table balance.total={tmp_path}/no: there is nothing at"):
+    with refused(NotFoundError, f"--table balance.total={tmp_path}/no", "nothing at"):
         parquet_frame(spark, f"{tmp_path}/no", f"--table balance.total={tmp_path}/no")
     (tmp_path / "empty").mkdir()
     with pytest.raises(StateflowError, match="cannot be read as Parquet: "):

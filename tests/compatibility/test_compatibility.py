@@ -131,9 +131,7 @@ def test_a_changed_declaration_is_refused_with_the_next_step(change: dict[str, A
 
 def test_a_lost_operator_is_refused_unless_it_is_dropped_on_purpose() -> None:
     lost = record_of(op=state_of(BEFORE))
-    with pytest.raises(
-        sf.IncompatibleError, match=r"checkpoint 7: state of operator 'op' .*--allow-non-restored-state"
-    ):
+    with refused(sf.IncompatibleError, "checkpoint 7", "'op'", "--allow-non-restored-state"):
         check_flow(flow(BEFORE, uid="other"), lost)
     check_flow(allowing(flow(BEFORE, uid="other")), lost)
     check_flow(flow(BEFORE), lost)
@@ -142,11 +140,9 @@ def test_a_lost_operator_is_refused_unless_it_is_dropped_on_purpose() -> None:
 
 def test_another_key_is_refused() -> None:
     before = state_of(BEFORE)
-    with pytest.raises(
-        sf.IncompatibleError, match=r"was keyed by user \(int\) and is keyed by user, sku now"
-    ):
+    with refused(sf.IncompatibleError, "keyed by user (int)", "keyed by user, sku now"):
         check_flow(flow(BEFORE, "user", "sku"), record_of(op=before))
-    with pytest.raises(sf.IncompatibleError, match=r"was keyed by user \(int\) and its key is \(str\) now"):
+    with refused(sf.IncompatibleError, "keyed by user (int)", "its key is (str) now"):
         check_key("op", ("str",), before)
     check_key("op", ("int",), before)
 
@@ -164,7 +160,7 @@ def test_queryable_and_ttl_may_change() -> None:
 
 
 def reading(*uids: str) -> Record:
-    sources = {uid: SourceState(lines=("0",), kind="delta") for uid in uids}
+    sources = {uid: SourceState(lines=("-",), kind="delta") for uid in uids}
     return msgspec.structs.replace(record_of(op=state_of(BEFORE)), sources=sources)
 
 

@@ -334,24 +334,3 @@ def test_names_change_over_several_releases_and_are_asked_by_those_of_today(tmp_
     reader.close()
     assert [(rows[key]["row_income"], rows[key]["row_item"]) for key in rows] == [(5, "tea"), (8, "rum")]
     assert came(third, Third(1, 6, "ale", at(4))) == [vars(Third(1, 6, "ale", at(4)))]
-
-
-def test_an_answer_is_known_under_the_new_name_of_its_field() -> None:
-    @dataclass
-    class Located:
-        shop: int
-        country: str
-
-    @dataclass
-    class LocatedNow:
-        shop: int
-        land: Annotated[str, sf.field(aliases=["country"])]
-
-    def asked(field: str, out: type) -> Callable[[Any, Names], Any]:
-        return lambda s, _: s.key_by("shop").enrich("op", lambda keys: [{field: "SE"} for _ in keys], out)
-
-    before, _ = release(Sale, asked("country", Located))
-    before.rows(Sale(1, "tea", 5, at(1)))
-    after, _ = release(Sale, asked("land", LocatedNow), before)
-    assert after.rows(Sale(1, "jam", 5, at(2))) == [LocatedNow(1, "SE")]
-    assert after.metrics == {"asked_keys": 0}

@@ -16,6 +16,7 @@ from stateflow.format.records import Record
 from stateflow.pipelines.graph import KeyedNode
 from tests.compatibility.allowed import allowing
 from tests.compatibility.test_ready_options import recorded
+from tests.refusals.refusal import refused
 
 FIELDS = {"tag": str | None, "number": int | None, "more": bool | None}
 
@@ -99,9 +100,7 @@ def test_check_says_what_becomes_of_the_rows_that_are_kept(
     assert check.compatible
     assert operator.states[STATES[join, side]] == said.format(side).replace("was tag", f"was {side}.tag")
     assert len(operator.evolution) == 1, "the other states are kept as they are"
-    with pytest.raises(
-        IncompatibleError, match=rf"the type of state op\.{STATES[join, side]} changes: leave out --strict"
-    ):
+    with refused(IncompatibleError, f"state op.{STATES[join, side]} ", "leave out --strict"):
         check.refuse_evolution()
 
 
@@ -113,9 +112,9 @@ def test_a_type_that_does_not_hold_what_is_kept_is_refused(join: str, side: str)
     assert f"column {side}.tag: str cannot become int by itself" in operator.problem
     assert operator.problem.startswith("operator 'op'")
     assert "put it back, or give" in operator.problem
-    with pytest.raises(IncompatibleError) as refused:
+    with pytest.raises(IncompatibleError) as caught:
         check_flow(allowing(flow_of(join, **retyped)[1]), before)
-    assert str(refused.value) == operator.problem, "a run says what check says"
+    assert str(caught.value) == operator.problem, "a run says what check says"
 
 
 def nothing_changes(check: Check) -> bool:

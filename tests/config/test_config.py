@@ -12,6 +12,7 @@ import pytest
 from scripts.configuration_page import SHOWN_BY, page
 from stateflow.config.options import DECLARATIONS, Options, cache_folder, load
 from stateflow.errors import UsageError
+from tests.refusals.refusal import refused
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -68,83 +69,31 @@ def test_the_environment_can_name_another_file(tmp_path: Path) -> None:
     assert (found.retained_checkpoints, found.origin("retained_checkpoints")) == (10, str(elsewhere))
 
 
-def test_a_named_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"missing\.toml, named by STATEFLOW_CONFIG, does not exist"):
-        options(tmp_path, env={"STATEFLOW_CONFIG": str(tmp_path / "missing.toml")})
+def test_a_file_named_in_capitals_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "Stateflow.toml").write_text("parallelism = 7\n", encoding="utf-8")
+    with refused(UsageError, "Stateflow.toml", "rename it"):
+        load(env={}, folder=tmp_path)
+    (tmp_path / "Stateflow.toml").rename(tmp_path / "stateflow.toml")
+    assert load(env={}, folder=str(tmp_path)).parallelism == 7
 
 
-def test_a_file_that_is_not_toml_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"stateflow\.toml is not valid TOML"):
+def test_a_program_needs_to_name_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "stateflow.toml").write_text("parallelism = 7\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    loaded = load(code={"max_parallelism": 256}, env={})
+    assert (loaded.parallelism, loaded.max_parallelism) == (7, 256)
+
+
+def test_a_file_that_is_not_toml_or_has_an_unknown_option_is_named(tmp_path: Path) -> None:
+    with refused(UsageError, f"{tmp_path}/stateflow.toml", "is not valid TOML"):
         options(tmp_path, file="backend = memory")
-
-
-@pytest.mark.parametrize(
-    ("layers", "origin"),
-    [
-        ({"cli": {"retained-checkpoint": "3"}}, r"the command line \(--retained-checkpoint\)"),
-        (
-            {"env": {"STATEFLOW_RETAINED_CHECKPOINT": "3"}},
-            r"the environment \(STATEFLOW_RETAINED_CHECKPOINT\)",
-        ),
-        ({"code": {"retained_checkpoint": 3}}, "the pipeline's code"),
-        ({"file": "retained_checkpoint = 3"}, r".*stateflow\.toml"),
-    ],
-)
-def test_an_unknown_option_names_itself_its_place_and_the_right_name(
-    tmp_path: Path, layers: dict[str, Any], origin: str
-) -> None:
-    with pytest.raises(
-        UsageError, match=f"set by {origin}, does not exist: did you mean retained_checkpoints"
-    ):
-        options(tmp_path, **layers)
-
-
-@pytest.mark.parametrize(
-    ("theirs", "ours"),
-    [
-        ("execution.checkpointing.timeout", "batch_deadline"),
-        ("checkpoint_timeout", "batch_deadline"),
-        ("checkpointing.max-concurrent-checkpoints", "max_concurrent_checkpoints"),
-        ("tolerable_failed_checkpoints", "tolerable_failed_batches"),
-        ("watermark-alignment-max-drift", "max_source_drift"),
-    ],
-)
-def test_whoever_writes_flinks_name_of_an_option_is_told_ours(tmp_path: Path, theirs: str, ours: str) -> None:
-    with pytest.raises(UsageError, match=f"option {theirs}, .* does not exist: did you mean {ours}\\?"):
-        options(tmp_path, cli={theirs: "1"})
+    with refused(UsageError, f"{tmp_path}/stateflow.toml", "did you mean retained_checkpoints?"):
+        options(tmp_path, file="retained_checkpoint = 3")
 
 
 def test_variables_that_resemble_no_option_belong_to_somebody_else(tmp_path: Path) -> None:
     found = options(tmp_path, env={"STATEFLOW_SERVICE_HOST": "10.0.0.1", "STATEFLOW_PORT_80_TCP": "x"})
     assert found == Options()
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "problem"),
-    [
-        ("parallelism", "many", "'many' is not a whole number"),
-        ("parallelism", "-1", "'-1' is less than 0"),
-        ("parallelism", True, "True is not a whole number"),
-        ("max_parallelism", 40_000, "40000 is more than 32768"),
-        ("inline_threshold", "2 MB", "'2 MB' is more than 1 MB"),
-        ("inline_threshold", "small", "'small' is not a size"),
-        ("batch_deadline", "10", "'10' is not a duration"),
-        ("backend", "hashmap", "'hashmap' is not one of rocksdb, memory"),
-        ("local_fsync", "perhaps", "'perhaps' is neither true nor false"),
-        ("trigger", "sometimes", "'sometimes' is neither drain, until-stopped nor an interval"),
-        ("trigger", "0", "'0' is neither drain, until-stopped nor an interval"),
-        ("checkpoint_dir", 5, "5 is not a text"),
-        ("storage_options", [1], "it has to be a table"),
-    ],
-)
-def test_a_value_that_does_not_fit_names_option_place_and_problem(
-    tmp_path: Path, name: str, value: object, problem: str
-) -> None:
-    with pytest.raises(UsageError) as caught:
-        options(tmp_path, code={name: value})
-    assert str(caught.value).startswith(
-        f"option {name}, set by the pipeline's code, is not usable: {problem}"
-    )
 
 
 @pytest.mark.parametrize(
@@ -169,18 +118,6 @@ def test_every_kind_of_value_can_be_written_as_text(
 ) -> None:
     found = options(tmp_path, env={f"STATEFLOW_{name.upper()}": text})
     assert getattr(found, name) == value
-
-
-def test_options_that_contradict_each_other_are_refused_with_both_places(tmp_path: Path) -> None:
-    with pytest.raises(
-        UsageError,
-        match=r"parallelism \(64, from the pipeline's code\) is more than max_parallelism \(8, from",
-    ):
-        options(tmp_path, code={"parallelism": 64}, env={"STATEFLOW_MAX_PARALLELISM": "8"})
-    with pytest.raises(
-        UsageError, match=r"heartbeat_timeout \(1 second, .*has to be longer than heartbeat_interval"
-    ):
-        options(tmp_path, code={"heartbeat_timeout": "1 s"})
 
 
 def test_a_credential_is_never_shown(tmp_path: Path) -> None:

@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 
 from stateflow.config.options import load
 from stateflow.config.retention_rule import NO_RULE, RetentionRule, retention_rule
-from stateflow.errors import UsageError
-from tests.refusals.refusal import refused
 
 MINUTE, HOUR, DAY = 60_000_000, 3_600_000_000, 86_400_000_000
 T0 = 20_454 * DAY
@@ -36,45 +34,7 @@ def test_a_rule_is_written_as_it_is_said(text: str, rule: str) -> None:
     assert retention_rule(rule) == retention_rule(text)
 
 
-@pytest.mark.parametrize(
-    ("text", "because"),
-    [
-        ("", "it is empty: write it like 'all for 1 hour, .*', or 'none'"),
-        ("houry for 2 days", "'houry' in 'houry for 2 days' is no step: did you mean hourly\\?"),
-        ("fortnight for 9 weeks", "is no step: use one of all, hourly, daily, weekly"),
-        ("hourly for 2 dais", "'2 dais' is not a duration: write it with its unit"),
-        ("hourly", "'hourly' is no part of a rule: write each like 'hourly for 2 days'"),
-        ("all for 1 hour,", "'' is no part of a rule"),
-        (
-            "daily for 30 days, hourly for 40 days",
-            "'hourly for 40 days' cannot stand behind 'daily for 30 days'",
-        ),
-        ("hourly for 2 days, hourly for 3 days", "each part takes longer steps"),
-        ("hourly for 2 days, daily for 1 day", "and reaches further back than the part before it"),
-        ("hourly for 30 minutes", "is too short to keep anything for sure: make it 1 hour or more"),
-        ("all for 0", "make it more than 0"),
-        ("daily for 99999999999 weeks", "is longer than any time there is"),
-    ],
-)
-def test_a_rule_that_is_wrong_is_refused_in_a_sentence_that_says_what_is_right(
-    text: str, because: str
-) -> None:
-    with pytest.raises(ValueError, match=because):
-        retention_rule(text)
-
-
-def test_the_refusal_names_the_option_and_who_set_it(tmp_path: Path) -> None:
-    with refused(UsageError, "option retention, set by", "STATEFLOW_RETENTION", "did you mean daily"):
-        load(env={"STATEFLOW_RETENTION": "dayly for 3 days"}, folder=tmp_path)
-    with pytest.raises(UsageError, match=r"option retention, set by the pipeline's code, .* is not a text"):
-        load(code={"retention": 3}, env={}, folder=tmp_path)
-
-
-def test_two_options_that_say_how_long_every_checkpoint_stays_are_refused_together(tmp_path: Path) -> None:
-    with pytest.raises(
-        UsageError, match=r"option retention .* says how long every checkpoint stays, as does retained_age"
-    ):
-        load(code={"retention": "daily for 9 days", "retained_age": "1 hour"}, env={}, folder=tmp_path)
+def test_a_rule_goes_with_a_number_of_checkpoints_and_no_rule_with_an_age(tmp_path: Path) -> None:
     load(code={"retention": "daily for 9 days", "retained_checkpoints": 9}, env={}, folder=tmp_path)
     load(code={"retention": "none", "retained_age": "1 hour"}, env={}, folder=tmp_path)
 

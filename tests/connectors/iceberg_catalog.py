@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import NoSuchTableError
 
@@ -19,6 +20,10 @@ NAME = "lake"
 @contextmanager
 def sql_catalog(folder: Path) -> Iterator[Catalog]:
     """A catalog in SQLite, as PyIceberg's variables in the environment name it."""
+    pytest.importorskip(
+        "sqlalchemy",
+        reason="SQLAlchemy comes with Airflow, which the environments of older Sparks do not have",
+    )
     folder.mkdir(parents=True, exist_ok=True)
     with _configured(folder, type="sql", uri=f"sqlite:///{folder}/catalog.db") as catalog:
         yield catalog

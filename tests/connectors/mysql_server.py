@@ -16,9 +16,9 @@ from pathlib import Path
 import pymysql
 import pytest
 
-from demo.airflow_server import free_port
 from scripts.mysql import SERVER
 from tests.connectors.postgres_server import variable
+from tests.spark.standalone import free_port
 
 SETTINGS = "--innodb-buffer-pool-size=32M", "--innodb-flush-log-at-trx-commit=0", "--skip-name-resolve"
 

@@ -31,6 +31,8 @@ from stateflow.storage.roots import open_store
 from stateflow.testing import SinkConformance
 from stateflow.testing.conformance import ODD_VALUES
 from stateflow.testing.sink_log import SinkLog
+from tests.connectors.promises import only
+from tests.refusals.refusal import refused
 from tests.servers import ObjectServer
 from tests.test_documents import ran
 
@@ -77,8 +79,7 @@ _OF_JSON = {
     "test_rows_are_seen_when_their_record_is_committed_and_not_before",
 }
 """What is staged are lines here. From the bytes of a file on it is the code of the other formats."""
-for name in {name for name in dir(SinkConformance) if name.startswith("test_")} - _OF_JSON:
-    setattr(TestJson, name, None)
+only(TestJson, _OF_JSON)
 
 
 class TestCsv(SinkConformance):
@@ -138,8 +139,7 @@ _OF_BUCKETS = {
     "test_the_target_says_which_slot_it_has",
     "test_the_target_says_whose_rows_it_has",
 }
-for name in {name for name in dir(SinkConformance) if name.startswith("test_")} - _OF_BUCKETS:
-    setattr(TestBucket, name, None)
+only(TestBucket, _OF_BUCKETS)
 
 
 @dataclass
@@ -251,9 +251,7 @@ def test_a_restore_takes_files_back(shop: Any, tmp_path: Path) -> None:
     assert latest(made.output) == before[:1]
     assert [path.exists() for path in before] == [True, False, False]
     # Forward again it cannot go: the files are deleted.
-    with pytest.raises(
-        IncompatibleError, match=rf"cannot go to slot {slots[2]} .* deleted in slot \d+; .* new folder"
-    ):
+    with refused(IncompatibleError, f"slot {slots[2]} ", "deleted in slot ", "new folder"):
         job.restore(f"checkpoint:{slots[2]}", made.pipeline, rewind_sinks=True).apply()
     assert latest(made.output) == before[:1]
     made.run(made.pipeline)
@@ -273,9 +271,7 @@ def test_the_list_of_all_files_is_made_anew_where_it_was_lost(shop: Any) -> None
     made.run(made.pipeline)
     assert len(latest(made.output)) == 4
     (made.output / "_latest.json").write_text("{")
-    with pytest.raises(
-        CorruptError, match=r"_latest.json in .* is no JSON: .*; delete it, and it is made anew"
-    ):
+    with refused(CorruptError, "_latest.json", "is no JSON", "delete it"):
         made.run(made.pipeline)
     (made.output / "_latest.json").unlink()
     made.run(made.pipeline)
@@ -336,21 +332,15 @@ def test_a_connection_is_told_before_spark(tmp_path: Path) -> None:
         return shop
 
     lake = sf.files("s3://lake/in", "json", connection="env:NO_LAKE")
-    with pytest.raises(
-        UsageError, match=r"source 'orders': connection='env:NO_LAKE' is for a sink, .*spark.hadoop.fs.s3a"
-    ):
+    with refused(UsageError, "source 'orders'", "='env:NO_LAKE'", "for a sink", "spark.hadoop.fs.s3a"):
         declared(lake, sf.files("out", "csv")).build({})
     job = Job(str(tmp_path / "root"), "shop")
-    with pytest.raises(
-        UsageError, match=r"sink 'output': the folder s3://lake/in: the connection .* the variable NO_LAKE"
-    ):
+    with refused(UsageError, "sink 'output'", "s3://lake/in", "the variable NO_LAKE"):
         job.run(declared(sf.files(str(tmp_path), "json"), lake))
     for text in ('{"secret_access_key": "x"}', "secret_access_key=x"):
-        with pytest.raises(
-            UsageError, match="and not the properties themselves, which would stand in records"
-        ) as refused:
+        with refused(UsageError, "not the properties themselves", "in records") as caught:
             sf.files("s3://lake/in", "json", connection=text)
-        assert "secret_access_key" not in str(refused.value)
+        assert "secret_access_key" not in str(caught.value)
 
 
 def test_two_sinks_and_a_table_around_it_are_refused() -> None:
@@ -365,13 +355,9 @@ def test_two_sinks_and_a_table_around_it_are_refused() -> None:
 
     with pytest.raises(UsageError, match=r"write to one place, \./out"):
         declared(sf.files("out", "csv"), sf.files("./out", "json"))
-    with pytest.raises(
-        UsageError, match="VACUUM of the table of sink 'one' would delete the files of the other one"
-    ):
+    with refused(UsageError, "VACUUM of the table of sink 'one'"):
         declared(sf.delta("table"), sf.files("table/files", "json"))
-    with pytest.raises(
-        UsageError, match="VACUUM of the table of sink 'other' would delete the files of the other one"
-    ):
+    with refused(UsageError, "VACUUM of the table of sink 'other'"):
         declared(sf.files("table/files", "json"), sf.delta("table"))
     declared(sf.files("files", "json"), sf.delta("files/table"))
 
@@ -379,9 +365,7 @@ def test_two_sinks_and_a_table_around_it_are_refused() -> None:
 def test_csv_refuses_what_it_cannot_hold(spark: Any, tmp_path: Path) -> None:
     sink = make_sink("output", "append", sf.files(str(tmp_path / "out"), "csv"))
     for kind in ("binary", "array<string>", "struct<x: int>", "map<string, int>"):
-        with pytest.raises(
-            IncompatibleError, match=r"column 'v' is .*, which CSV in .* cannot hold: write json or parquet"
-        ):
+        with refused(IncompatibleError, "column 'v'", "CSV in ", "write json or parquet"):
             sink.open(spark, spark.createDataFrame([], f"id long, v {kind}").schema)
 
 
@@ -393,7 +377,5 @@ def test_json_refuses_maps_whose_keys_it_cannot_hold(key: str, spark: Any, tmp_p
         sf.kafka("orders", bootstrap="nobody:1"),
         sf.postgres("shop.orders", connection="postgresql://nobody/shop"),
     ):
-        with pytest.raises(
-            IncompatibleError, match=r"column 'v' is .*, and JSON in .* has texts alone as the keys"
-        ):
+        with refused(IncompatibleError, "column 'v'", "JSON in ", "texts alone as the keys"):
             make_sink("output", "append", target).open(spark, schema)

@@ -38,3 +38,12 @@ class TestIcebergAppend(SinkConformance):
 
 class TestIcebergUpsert(TestIcebergAppend):
     mode = "upsert"
+    # From here on it is the code of an append: the slot in the table, whoever has replaced the run, and the way back.
+    test_a_run_that_was_replaced_writes_nothing = None
+    test_another_job_has_slots_of_its_own = None
+    test_what_a_copy_of_the_log_committed_is_not_taken_for_this_record = None
+    test_a_target_that_lost_slots_is_refused = None
+    test_an_abandoned_slot_may_have_arrived_or_not = None
+    test_the_target_says_which_slot_it_has = None
+    test_the_target_says_whose_rows_it_has = None
+    test_the_output_goes_back_to_an_older_slot_or_says_that_it_cannot = None

@@ -270,9 +270,7 @@ def test_what_others_wrote_since_refuses_the_way_back(catalog: Catalog, log: Sin
     deliver(log, sink, 1)
     newest = deliver(log, sink, 2)
     catalog.load_table("shop.orders").append(pa.table({"id": [100], "item": ["other"]}))
-    with pytest.raises(
-        IncompatibleError, match=r"others have written since \(snapshot \d+\).*restore without --rewind-sinks"
-    ):
+    with refused(IncompatibleError, "others have written since", "snapshot ", "without --rewind-sinks"):
         rewound(log, newest, 1)
     assert ids(catalog) == [1, 2, 100]
 
@@ -302,9 +300,7 @@ def test_others_who_write_between_decision_and_commit_stop_the_way_back(
     log.slot += 1
     prepared = log.stored(prepare_rewind(log.spark, newest, log.at(), None))
     catalog.load_table("shop.orders").append(pa.table({"id": [100], "item": ["other"]}))
-    with pytest.raises(
-        DisagreementError, match=r"cannot go back any more: others .*`stateflow abandon orders 2`"
-    ):
+    with refused(DisagreementError, "cannot go back any more", "others", "`stateflow abandon orders 2`"):
         log.commit(prepared)
     assert ids(catalog) == [1, 100]
 
@@ -332,14 +328,14 @@ def test_a_table_that_somebody_rolled_back_is_refused_until_it_is_brought_forwar
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ("made anew", "was dropped or made anew"),
-        ("partitions", "has other partitions"),
-        ("column gone", "has lost its column 'item'"),
-        ("file gone", r"its data file .* is gone"),
+        ("made anew", ("dropped or made anew",)),
+        ("partitions", ("other partitions",)),
+        ("column gone", ("lost its column 'item'",)),
+        ("file gone", ("its data file", "is gone")),
     ],
 )
 def test_a_table_that_changed_since_the_decision_stops_with_the_reason(
-    catalog: Catalog, log: SinkLog, change: str, expected: str
+    catalog: Catalog, log: SinkLog, change: str, expected: tuple[str, ...]
 ) -> None:
     sink = sink_of(log)
     prepared = log.prepare(sink, frame(log, 1))
@@ -353,9 +349,7 @@ def test_a_table_that_changed_since_the_decision_stops_with_the_reason(
         table.update_schema().delete_column("item").commit()
     else:
         table.io.delete(prepared.payload["files"][0]["path"])
-    with pytest.raises(
-        DisagreementError, match=rf"record 1 of .* is decided, and .*{expected}.*stateflow abandon orders 1"
-    ):
+    with refused(DisagreementError, "record 1 of", "is decided", *expected, "stateflow abandon orders 1"):
         log.commit(prepared)
     assert ids(catalog) == []
 
@@ -442,10 +436,15 @@ def test_a_column_that_does_not_fit_is_refused_with_all_others(catalog: Catalog,
         NestedField(3, "at", StringType()),
     )
     catalog.create_table("shop.orders", schema)
-    with pytest.raises(
+    with refused(
         IncompatibleError,
-        match=r"^Iceberg table shop.orders of catalog 'lake' does not fit its output: its column 'id' is int, which does not hold every bigint.*; "
-        r"its column 'at' is string, .*; it has no column 'more' \(ALTER TABLE ... ADD COLUMN more double\); its column 'must' is required",
+        "shop.orders of catalog 'lake'",
+        "its column 'id' is int",
+        "every bigint",
+        "its column 'at' is string",
+        "no column 'more'",
+        "ALTER TABLE ... ADD COLUMN more double",
+        "its column 'must' is required",
     ):
         sink_of(log, "id long, at timestamp, more double")
 
@@ -467,17 +466,13 @@ def test_a_null_in_a_required_column_fails_the_batch_before_its_record(
 def test_a_type_that_iceberg_has_not_is_refused_at_the_start(
     catalog: Catalog, log: SinkLog, kind: str
 ) -> None:
-    with pytest.raises(
-        IncompatibleError, match=r"column 'v' of the output for .*, and Iceberg has no type for it"
-    ):
+    with refused(IncompatibleError, "column 'v'", "Iceberg has no type for it"):
         sink_of(log, f"id long, v {kind}")
     assert not catalog.table_exists("shop.orders")
 
 
 def test_a_table_or_a_namespace_that_is_not_there_is_refused(catalog: Catalog, log: SinkLog) -> None:
-    with pytest.raises(
-        NotFoundError, match=r"shop\.orders of catalog 'lake' is not there: make it, or .*create=True"
-    ):
+    with refused(NotFoundError, "shop.orders of catalog 'lake'", "is not there", "create=True"):
         sink_of(log, create=False)
     target = sf.iceberg("nowhere.orders", catalog=NAME, create=True)
     with refused(NotFoundError, "no namespace nowhere", "create_namespace('nowhere')"):
@@ -512,9 +507,7 @@ def test_an_error_of_the_catalog_is_told_without_its_password(
         raise ConnectionError("https://lake.example?token=geheim does not answer")
 
     monkeypatch.setattr(type(catalog), "load_table", away)
-    with pytest.raises(
-        UnavailableError, match=r"cannot be reached: https://lake.example\?token=\*\*\* does not answer"
-    ):
+    with refused(UnavailableError, "cannot be reached", "https://lake.example?token=***"):
         sink_of(log, create=False)
 
 
@@ -561,9 +554,7 @@ def test_a_table_of_version_3_is_refused(catalog: Catalog, log: SinkLog) -> None
     newer = file.with_name("00009-newer.metadata.json")
     newer.write_text(json.dumps({**json.loads(file.read_text()), "format-version": 3, "next-row-id": 0}))
     catalog.register_table("shop.orders", f"file://{newer}")
-    with pytest.raises(
-        IncompatibleError, match=r"has version 3 of Iceberg's format, .*: write to a table of version 2"
-    ):
+    with refused(IncompatibleError, "version 3 of Iceberg's format", "a table of version 2"):
         sink_of(log, "id long")
 
 

@@ -293,9 +293,7 @@ def test_a_null_in_a_required_column_is_refused_unless_the_row_deletes(
     rows = "id long, item string, gone long"
     sink = sink_of(log, rows, delete_when="gone = 1")
     log.deliver(sink, frame(log, (1, "a", 0), columns=rows))
-    with pytest.raises(
-        IncompatibleError, match=r"null in column 'item' .*, which is required: no row was written"
-    ):
+    with refused(IncompatibleError, "null in column 'item'", "no row was written"):
         log.prepare(sink, frame(log, (2, None, 0), columns=rows))
     log.slot -= 1
     log.deliver(sink, frame(log, (1, None, 1), columns=rows))

@@ -19,6 +19,7 @@ from stateflow.connectors.kafka.columns import MESSAGE, PARSED, REASON
 from stateflow.connectors.kafka.registry import SchemaRegistry
 from stateflow.spark.task.failures import translated
 from tests.connectors.schema_registry import double, framed, number, registry, text
+from tests.refusals.refusal import refused
 
 
 def record(*fields: tuple[str, Any]) -> dict[str, Any]:
@@ -79,41 +80,40 @@ def test_a_value_is_decoded_by_its_schema(schema: Any, data: bytes, value: Any) 
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (number(7), "its bytes are not of this schema"),
-        (number(7) + double(1.0) + b"\0", "its bytes go on behind the end of the value"),
-        (b"", "its bytes are not of this schema"),
+        (number(7), "not of this schema"),
+        (number(7) + double(1.0) + b"\0", "behind the end of the value"),
+        (b"", "not of this schema"),
     ],
 )
 def test_bytes_of_another_schema_are_told(data: bytes, reason: str) -> None:
-    with pytest.raises(AvroMisfit, match=reason):
+    with refused(AvroMisfit, reason):
         AvroSchema(json.dumps(OLD)).decode(data)
 
 
+DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 20, "scale": 4}
+
+
 @pytest.mark.parametrize(
-    ("schema", "columns", "misfit"),
+    ("schema", "columns", "named"),
     [
+        (record(("at", "long")), {"at": "timestamp"}, ("'at' is a long", "a timestamp in the row class")),
+        (record(("user", "long")), {"user": "int"}, ("'user' is a long",)),
+        (record(("user", ["null", "string"])), {"user": "bigint"}, ("'user' is a string",)),
+        (record(("user", "double")), {"user": "bigint"}, ("'user' is a double",)),
         (
-            record(("at", "long")),
-            {"at": "timestamp"},
-            "'at' is a long in its schema, and a timestamp in the row class",
+            record(("tags", {"type": "array", "items": "int"})),
+            {"tags": "array<string>"},
+            ("'tags' is an int",),
         ),
-        (record(("user", "long")), {"user": "int"}, "'user' is a long"),
-        (record(("user", ["null", "string"])), {"user": "bigint"}, "'user' is a string"),
-        (record(("user", "double")), {"user": "bigint"}, "'user' is a double"),
-        (record(("tags", {"type": "array", "items": "int"})), {"tags": "array<string>"}, "'tags' is an int"),
-        (
-            record(("a", {"type": "bytes", "logicalType": "decimal", "precision": 20, "scale": 4})),
-            {"a": "decimal(10,2)"},
-            r"'a' is a decimal\(20,4\)",
-        ),
-        ("int", {"a": "int"}, "its schema is no record"),
-        (record(("usr", "long")), {"user": "bigint"}, "its schema has no 'user'; it has usr"),
+        (record(("a", DECIMAL)), {"a": "decimal(10,2)"}, ("'a' is a decimal(20,4)",)),
+        ("int", {"a": "int"}, ("its schema is no record",)),
+        (record(("usr", "long")), {"user": "bigint"}, ("no 'user'", "it has usr")),
     ],
 )
 def test_a_schema_that_does_not_fit_the_row_class_is_told_before_a_value_is_cut(
-    schema: Any, columns: dict[str, str], misfit: str
+    schema: Any, columns: dict[str, str], named: tuple[str, ...]
 ) -> None:
-    with pytest.raises(AvroMisfit, match=misfit):
+    with refused(AvroMisfit, *named):
         AvroSchema(json.dumps(schema)).require(columns, [(name,) for name in columns])
 
 
@@ -190,17 +190,13 @@ def test_types_in_other_subjects_are_found_and_those_that_are_missing_or_go_roun
 
 def test_a_registry_that_does_not_help_is_an_error_with_the_next_step() -> None:
     with registry("me:hunter2") as served:
-        with pytest.raises(
-            UsageError, match=r"refuses the login: correct schema\.registry\.basic\.auth"
-        ) as refused:
+        with refused(UsageError, "refuses the login", "schema.registry.basic.auth") as caught:
             SchemaRegistry(served.url, "me:wrong1").check()
-        assert "wrong1" not in str(refused.value)
+        assert "wrong1" not in str(caught.value)
         known = SchemaRegistry(served.url, "me:hunter2")
         known.check()
         assert "hunter2" not in repr(known)
-        with pytest.raises(
-            NotFoundError, match="has no /schemas/ids/9: is it the registry that the topic's writers use"
-        ):
+        with refused(NotFoundError, "/schemas/ids/9", "the topic's writers"):
             known.schema(9, "AVRO")
         of = AvroRows(COLUMNS, WANTED, known)
         ((row, reason),) = rows(of, framed(9, b""))
@@ -219,8 +215,6 @@ def test_a_file_has_the_schema_where_there_is_no_registry(tmp_path: Path) -> Non
     file.write_text(json.dumps(OLD))
     of = AvroRows(COLUMNS, WANTED, schema=file.read_text())
     assert rows(of, number(7) + double(2.5)) == [({"user": 7, "amount": 2.5, "note": None}, None)]
-    with pytest.raises(UsageError, match=r"none\.avsc cannot be read \(No such file or directory\)"):
-        sf.kafka("a", bootstrap="b:1", value="avro", schema=str(tmp_path / "none.avsc")).declared("a", None)
     file.write_text('{"type": "record"')
     with pytest.raises(UsageError, match=r"the Avro schema .* cannot be read"):
         sf.kafka("a", bootstrap="b:1", value="avro", schema=str(file)).declared("a", None)

@@ -12,6 +12,7 @@ import stateflow as sf
 from stateflow.connectors import UsageError
 from stateflow.connectors.kafka import slots
 from stateflow.connectors.kafka.cluster import Cluster
+from tests.refusals.refusal import refused
 
 OUT = sf.kafka("out", bootstrap="broker:9092")
 
@@ -35,10 +36,7 @@ def test_a_dry_run_writes_into_a_folder_and_to_no_topic(tmp_path: Path) -> None:
 
 def test_without_the_client_a_run_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
-    with pytest.raises(
-        UsageError,
-        match=r"^Kafka topic out needs the package confluent_kafka, .*pip install 'stateflow-spark\[kafka\]'$",
-    ):
+    with refused(UsageError, "Kafka topic out", "confluent_kafka", "pip install 'stateflow-spark[kafka]'"):
         Cluster(OUT)
 
 

@@ -311,34 +311,23 @@ def test_what_the_topic_has_is_compared_with_the_row_class_before_a_row_is_read(
             decoder(kafka(served))
         assert decoder(kafka(served, message=ORDER)).message == ORDER
         served.under("orders-value", 1, TWO)
-        with pytest.raises(
-            UsageError,
-            match=r"of the messages shop\.Order, shop\.Refund nobody says which the topic has: say message=",
-        ):
+        with refused(UsageError, "shop.Order, shop.Refund", "say message="):
             decoder(kafka(served))
-        with pytest.raises(UsageError, match=r"has no message 'Order'; it has shop\.Order, shop\.Refund"):
+        with refused(UsageError, "no message 'Order'", "it has shop.Order, shop.Refund"):
             decoder(kafka(served, message="Order"))
         assert decoder(kafka(served, message="shop.Refund")).message == "shop.Refund"
         served.under("orders-value", 2, NEW)
         assert decoder(kafka(served)).message == ORDER
-        with pytest.raises(
-            UsageError,
-            match=r"'user' is an int64 .* \(the newest schema of subject orders-value .*correct the row class",
-        ):
+        with refused(UsageError, "'user' is an int64", "newest schema", "orders-value", "the row class"):
             decoder(kafka(served), "user string")
         with pytest.raises(UsageError, match=r"has no 'usr'; it has amount, user, note"):
             decoder(kafka(served), "usr long")
         served.under("returns-value", 3, file(message("Return", USER, AMOUNT)))
         both = sf.kafka("orders", "returns", bootstrap="b:1", value="protobuf", registry=served.url)
-        with pytest.raises(
-            UsageError,
-            match=r"several types .shop\.Order in orders, shop\.Return in returns.: give each type a source",
-        ):
+        with refused(UsageError, "shop.Order in orders", "shop.Return in returns", "give each type a source"):
             decoder(both)
         served.under("orders-value", 4, {"type": "record", "name": "Order", "fields": []})
-        with pytest.raises(
-            UsageError, match="is Avro, and the topic is read or written as Protobuf: say value='avro'"
-        ):
+        with refused(UsageError, "is Avro", "as Protobuf", "value='avro'"):
             decoder(kafka(served))
         served.under("orders-value", 5, NEW)
         served.serialized = False
@@ -357,27 +346,15 @@ def test_a_file_or_a_class_has_the_schema_where_there_is_no_registry(tmp_path: P
     topic = sf.kafka("orders", bootstrap="b:1", value="protobuf", schema=str(path))
     assert rows(decoder(topic), value(OLD, ORDER, user=7, amount=2.5)) == [({"user": 7, "amount": 2.5}, None)]
     path.write_bytes(b'syntax = "proto3";')
-    with pytest.raises(
-        UsageError, match=r"cannot be read \(it is no set of descriptors\): .*protoc --include_imports"
-    ):
+    with refused(UsageError, "no set of descriptors", "protoc --include_imports"):
         decoder(topic)
-    with pytest.raises(UsageError, match=r"cannot be read \(No such file or directory\)"):
+    with refused(UsageError, "No such file or directory"):
         decoder(sf.kafka("orders", bootstrap="b:1", value="protobuf", schema=str(tmp_path / "none")))
     generated = sf.kafka("orders", bootstrap="b:1", value="protobuf", schema=timestamp_pb2.Timestamp)
     assert generated.message == "google.protobuf.Timestamp"
     assert rows(
         decoder(generated, "seconds long"), timestamp_pb2.Timestamp(seconds=5).SerializeToString()
     ) == [({"seconds": 5}, None)]
-    with pytest.raises(UsageError, match="which is no message of Protobuf: give one that protoc has made"):
-        sf.kafka("orders", bootstrap="b:1", value="protobuf", schema=Path)
-    with pytest.raises(UsageError, match="schema is a class, and the value is not Protobuf"):
-        sf.kafka("orders", bootstrap="b:1", schema=timestamp_pb2.Timestamp)
-    with pytest.raises(UsageError, match="message would do nothing, as the value is not Protobuf"):
-        sf.kafka("orders", bootstrap="b:1", message=ORDER)
-    with pytest.raises(
-        UsageError, match=r"the value is Protobuf, and nothing says its schema: .*schema='orders\.desc'"
-    ):
-        sf.kafka("orders", bootstrap="b:1", value="protobuf")
 
 
 def test_imports_are_found_in_other_subjects_and_what_is_missing_is_told() -> None:

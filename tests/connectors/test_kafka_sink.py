@@ -125,9 +125,7 @@ def test_a_topic_that_was_made_anew_is_refused(log: SinkLog, topics: Topics, top
     topics.delete(topic)
     time.sleep(1)
     topics.make(topic)
-    with pytest.raises(
-        DisagreementError, match=f"Kafka topic {topic} was deleted and made anew, .* a new uid"
-    ):
+    with refused(DisagreementError, f"Kafka topic {topic} ", "made anew", "a new uid"):
         log.prepare(sink, rows(log, PAIR, (2, "b")))
 
 
@@ -159,13 +157,9 @@ def test_a_key_twice_or_without_value_is_refused_before_anything_is_written(
     log: SinkLog, topics: Topics, topic: str
 ) -> None:
     sink = opened(log, topics, topic, mode="upsert", keys=["id", "v"])
-    with pytest.raises(
-        IncompatibleError, match=r"2 rows of one batch of .* have the key '{\"id\":1,\"v\":\"a\"}'"
-    ):
+    with refused(IncompatibleError, "2 rows of one batch", """the key '{"id":1,"v":"a"}'"""):
         log.prepare(sink, rows(log, PAIR, (1, "a"), (1, "a")))
-    with pytest.raises(
-        IncompatibleError, match=r"1 of the rows of .* have a null in the key id, v of Kafka topic"
-    ):
+    with refused(IncompatibleError, "1 of the rows", "a null in the key id, v"):
         log.prepare(sink, rows(log, PAIR, (1, None), (1, "a")))
     assert topics.read(topic, "read_uncommitted") == []
 
@@ -226,9 +220,7 @@ def test_rows_that_are_no_such_messages_are_refused_at_the_start(
 
 
 def test_a_topic_that_is_not_there_is_told_with_the_command(log: SinkLog, topics: Topics) -> None:
-    with pytest.raises(
-        NotFoundError, match=r"Kafka topic nowhere is not there: kafka-topics.sh --create --topic nowhere"
-    ):
+    with refused(NotFoundError, "Kafka topic nowhere", "kafka-topics.sh --create --topic nowhere"):
         opened(log, topics, "nowhere")
 
 
@@ -237,7 +229,7 @@ def test_brokers_that_are_not_there_are_told_after_a_bounded_time(
 ) -> None:
     monkeypatch.setattr(tries, "PAUSES", (0.01,))
     monkeypatch.setattr("stateflow.connectors.kafka.cluster.PATIENCE", 0.5)
-    with pytest.raises(UnavailableError, match=r"Kafka topic x: .*; run again when the brokers are well"):
+    with refused(UnavailableError, "Kafka topic x", "run again when the brokers are well"):
         opened(log, Topics(f"127.0.0.1:{free_port()}"), "x")
 
 
@@ -246,10 +238,7 @@ def test_a_message_that_is_too_large_fails_the_batch_before_its_record(
 ) -> None:
     topics.make(f"{topic}-small", max_message_bytes="2000")
     sink = opened(log, topics, f"{topic}-small")
-    with pytest.raises(
-        IncompatibleError,
-        match=r"becomes a message of \d+ bytes, and Kafka topic .* takes 2000: no message was",
-    ):
+    with refused(IncompatibleError, "a message of ", "takes 2000", "no message was"):
         log.prepare(sink, rows(log, PAIR, (1, "x" * 2000)))
     assert (
         log.deliver(sink, rows(log, PAIR, *((k, random.randbytes(700).hex()) for k in range(50))))
@@ -263,9 +252,7 @@ def test_a_message_that_is_too_large_fails_the_batch_before_its_record(
 
 def test_a_null_that_readers_take_for_a_delete_is_refused(log: SinkLog, topics: Topics, topic: str) -> None:
     sink = opened(log, topics, topic, PAIR.replace("long", "string"), value="string", keys="id")
-    with pytest.raises(
-        IncompatibleError, match=r"have a null for a value, which readers of .* take for a delete"
-    ):
+    with refused(IncompatibleError, "a null for a value", "take for a delete"):
         log.prepare(sink, rows(log, "id string, v string", ("1", None)))
 
 
@@ -318,7 +305,7 @@ def test_a_topic_says_where_its_next_messages_will_stand(log: SinkLog, topics: T
     assert ends_of([topic], topics.address)[topic] == before
     assert log.deliver(sink, rows(log, PAIR, (3, "c"))) == "committed"
     assert sum(ends_of([topic], topics.address)[topic].values()) > sum(before.values())
-    with pytest.raises(NotFoundError, match="Kafka topic nobody-has-made-it is not there"):
+    with refused(NotFoundError, "Kafka topic nobody-has-made-it"):
         ends_of(["nobody-has-made-it"], topics.address)
 
 

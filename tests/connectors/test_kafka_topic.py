@@ -6,10 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-import pytest
-
 import stateflow as sf
-from stateflow.connectors import UsageError
 from stateflow.connectors.kafka.settings import (
     java_settings,
     registry_settings,
@@ -69,11 +66,6 @@ def test_a_variable_holds_properties_as_lines_or_as_json() -> None:
     assert settings_of(topic, {"KAFKA": text}) == parsed(
         "bootstrap.servers=one:9092\nenable.idempotence=true\nretries=3"
     )
-
-
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"none\.properties cannot be read \(No such file or directory\)"):
-        settings_of(sf.kafka("a", connection=str(tmp_path / "none.properties")))
 
 
 def test_errors_of_others_are_shown_without_the_secrets_of_the_connection() -> None:

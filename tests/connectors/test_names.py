@@ -11,6 +11,7 @@ import pytest
 
 import stateflow.connectors
 from stateflow.connectors import UsageError, required
+from tests.refusals.refusal import refused
 
 ROOM = Path(stateflow.connectors.__file__).parent
 OWN = sorted(path for path in ROOM.glob("*/") if path.name != "__pycache__")
@@ -76,8 +77,5 @@ def test_importing_them_loads_nothing_heavy() -> None:
 
 
 def test_a_package_that_is_not_there_is_named_with_the_command_that_installs_it() -> None:
-    with pytest.raises(
-        UsageError,
-        match=r"^sink 'x' needs the package nowhere, .*: pip install 'stateflow-spark\[postgres\]'$",
-    ):
+    with refused(UsageError, "sink 'x'", "the package nowhere", "pip install 'stateflow-spark[postgres]'"):
         required("nowhere.at_all", "postgres", "sink 'x'")

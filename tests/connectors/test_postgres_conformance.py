@@ -13,6 +13,7 @@ import stateflow as sf
 import stateflow.connectors.tries as pauses_module
 from stateflow.testing import SinkConformance
 from tests.connectors.postgres_server import Server
+from tests.connectors.promises import only
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300), pytest.mark.usefixtures("spark")]
 
@@ -62,3 +63,15 @@ class TestPostgresAppend(SinkConformance):
 class TestPostgresUpsert(TestPostgresAppend):
     mode = "upsert"
     tables = "upsert"
+
+
+_OF_UPSERTS = {
+    "test_rows_are_seen_when_their_record_is_committed_and_not_before",
+    "test_a_record_that_is_committed_again_is_in_once",
+    "test_a_death_at_any_line_of_commit_loses_and_doubles_nothing",
+    "test_every_value_comes_back_as_it_was",
+    "test_columns_that_do_not_fit_are_refused_before_the_decision",
+    "test_of_a_key_the_newest_row_stays_and_deletes_delete",
+}
+# An upsert is the code of an append but for its statements and the columns that it needs.
+only(TestPostgresUpsert, _OF_UPSERTS)

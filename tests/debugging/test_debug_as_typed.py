@@ -8,7 +8,6 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -17,6 +16,8 @@ from typer.testing import CliRunner
 from stateflow.cli.main import app
 from stateflow.jobs.job import Job
 from tests.cli.conftest import Said
+from tests.spark import by_hand
+from tests.spark.pipelines import at
 
 pytestmark = pytest.mark.system
 
@@ -146,28 +147,14 @@ def shop(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Shop:
     file, tables = made.folder / "shop.py", made.folder / "tables"
     file.write_text(PIPELINE)
 
-    def write(table: str, *rows: tuple[Any, ...], schema: str) -> None:
-        frame = spark.createDataFrame(list(rows), schema)
-        frame.selectExpr(
-            *[
-                "timestamp_seconds(1767225600 + 60 * ts) AS ts" if name == "ts" else name
-                for name in frame.columns
-            ]
-        ).coalesce(1).write.format("delta").mode("append").save(str(tables / table))
-
+    paid = by_hand.columns("user int, amount double, ts timestamp")
     for batch in range(2):
-        minute = 2 * batch
-        write(
-            "orders",
-            *((u, 10.0 * u + batch, minute) for u in (1, 2)),
-            schema="user int, amount double, ts int",
-        )
-        write(
-            "refunds",
-            *((u, 1.0 + batch, minute + 1) for u in (1, 2)),
-            schema="user int, amount double, ts int",
-        )
-        write("limits", ("all", 15.0 + batch), schema="name string, most double")
+        orders = [(user, 10.0 * user + batch, at(2 * batch)) for user in (1, 2)]
+        by_hand.append(tables / "orders", orders, paid)
+        refunds = [(user, 1.0 + batch, at(2 * batch + 1)) for user in (1, 2)]
+        by_hand.append(tables / "refunds", refunds, paid)
+        limit = by_hand.columns("name string, most double")
+        by_hand.append(tables / "limits", [("all", 15.0 + batch)], limit)
         ran = made.typed("run", f"{file}:shop", "-p", f"tables={tables}")
         assert ran.code == 0, ran.err
     made.slots += [record.slot for record in Job(made.root, "shop").log().checkpoints][-2:]

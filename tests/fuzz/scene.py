@@ -22,6 +22,7 @@ from stateflow.format.records import Owner, Prepared, SourceState
 from stateflow.jobs.job import Job
 from stateflow.storage.local import LocalStore
 from stateflow.storage.memory import MemoryStore, _named, named_store
+from stateflow.storage.roots import FOR_TESTS
 from stateflow.storage.store import Store
 from tests.jobs.builder import T0, options_of
 from tests.jobs.files import stored
@@ -34,6 +35,7 @@ OFFSET = '{"sourceVersion":1,"reservoirId":"r","reservoirVersion":%d,"index":-1,
 KEYS = (3, 4, 700)
 """Keys that are looked up: the last one was never seen."""
 MEMORY = "memory://fuzz"
+FOR_TESTS["memory"] = named_store  # the fuzzer runs without pytest, too
 
 
 @dataclass
@@ -128,7 +130,7 @@ class _Made(QueriedJob):
     def __init__(self, folder: Path) -> None:
         super().__init__(MEMORY, process=Account, folder=folder)
 
-    def carry_out(self, record: Any, last_commits: Any, still_owner: Any) -> Mapping[str, str]:
+    def carry_out(self, record: Any, still_owner: Any) -> Mapping[str, str]:
         return dict.fromkeys(record.sinks, "committed")
 
     def batch(self, rows: int) -> None:

@@ -126,7 +126,7 @@ def claim_job(scene: Scene, seed: int) -> None:
     """As a run does that begins: it carries out what is pending, decides a record and collects."""
     job = scene.job()
 
-    def carry_out(record: Any, last_commits: Any, still_owner: Any) -> Mapping[str, str]:
+    def carry_out(record: Any, still_owner: Any) -> Mapping[str, str]:
         return dict.fromkeys(record.sinks, "committed")
 
     writer = claim(
@@ -147,7 +147,7 @@ def change_job(scene: Scene, seed: int) -> None:
         lambda: job.delete(takeover=True),
         lambda: job.stop(),
         lambda: job.plan_abandon(6),
-        lambda: plan_erase(job, "3", scene.options),
+        lambda: plan_erase(job, "3", scene.options, absent=seed % 2 == 0),
     )[seed % 9]()
 
 

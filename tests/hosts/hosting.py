@@ -13,6 +13,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from typer.testing import CliRunner
+
+from stateflow.cli.main import app
 from stateflow.hosts import client
 from tests.lent_cache import lend
 
@@ -78,6 +81,14 @@ class Host:
         with suppress(client.Refused):
             return client.ask(self.cache / "hosts" / name, "show")
         return {}
+
+    def total(self, job: str) -> float:
+        """Of an account of a job, 1.0 for each file: as the command says it, whose start takes a second, in this process."""
+        words = ["query", job, "total", "total", "a3", "-o", "json"]
+        said = CliRunner().invoke(app, [*words, "--checkpoint-dir", str(self.folder / "checkpoints")])
+        assert said.exit_code == 0, said.output
+        found: float = json.loads(said.stdout)["value"]
+        return found
 
     def log(self, name: str = "tests") -> str:
         return (self.cache / "hosts" / name / "host.log").read_text(encoding="utf-8")

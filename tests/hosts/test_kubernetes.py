@@ -14,7 +14,7 @@ from stateflow.config.options import cache_folder
 from stateflow.spark.session.jars import spark_home
 from stateflow.spark.session.java import require_java
 from tests.hosts.hosting import Host, alive, eventually, give, host
-from tests.hosts.test_standalone import CONF, SHARED, total
+from tests.hosts.test_standalone import CONF, SHARED
 from tests.kubernetes_server import Kubernetes, kubernetes_server
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
@@ -61,11 +61,11 @@ def command_lines() -> str:
     return "\n".join(lines)
 
 
-def carries_on(made: Host, project: Path, total_then: str) -> str:
+def carries_on(made: Host, project: Path, total_then: float) -> str:
     """What the command of a run says that adds a file of rows."""
     ran = made.run(project, *SHARED, "--host-wait", "2 minutes")
     assert ran.returncode == 0, ran.stderr
-    assert total(made, "orders") == total_then
+    assert made.total("orders") == total_then
     give(project)
     return ran.stderr
 
@@ -78,7 +78,7 @@ def test_runs_on_executors_in_pods(tmp_path: Path) -> None:
         master, uid = f"k8s://{kubernetes.address}", kubernetes.add_running("workers-0")
         with host(tmp_path, *words_of(conf), master=master) as made:
             application, project = made.shown()["pid"], made.project("orders")
-            assert f"runs on the warm host tests ({master})" in carries_on(made, project, "1.0")
+            assert f"runs on the warm host tests ({master})" in carries_on(made, project, 1.0)
             eventually(lambda: len(running_pods(kubernetes)) == 2, "both executors have their pods")
             for pod in kubernetes.executors():
                 container = pod["spec"]["containers"][0]
@@ -89,19 +89,19 @@ def test_runs_on_executors_in_pods(tmp_path: Path) -> None:
 
             killed = running_pods(kubernetes)[0]
             os.kill(kubernetes.processes[killed].pid, signal.SIGKILL)
-            carries_on(made, project, "2.0")
+            carries_on(made, project, 2.0)
             eventually(
                 lambda: len(kubernetes.processes) == 3 and len(running_pods(kubernetes)) == 2,
                 "there is another pod for the one that failed",
             )
             assert kubernetes.seen()[killed] == ["Pending", "Running", "Failed", "deleted"]
-            carries_on(made, project, "3.0")
+            carries_on(made, project, 3.0)
             assert made.shown()["pid"] == application
 
             # Nobody is left who could delete the pods of a driver that is killed. They end by themselves, and stay as their pod's.
             left = running_pods(kubernetes)
             os.kill(made.shown()["processes"]["jvm"], signal.SIGKILL)
-            carries_on(made, project, "4.0")
+            carries_on(made, project, 4.0)
             eventually(
                 lambda: not any(alive(kubernetes.processes[pod].pid) for pod in left), "they have ended"
             )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -59,11 +58,6 @@ def begin(made: Host, project: Path) -> subprocess.Popen[str]:
     return made.started("run", "pipeline.py", "--host", "tests", "--host-only", *SHARED, cwd=project)
 
 
-def total(made: Host, job: str) -> str:
-    shown = made.stateflow("query", job, "total", "total", "a3", "-o", "json")
-    return str(json.loads(shown.stdout)["value"])
-
-
 def test_runs_on_the_executors_of_a_cluster(tmp_path: Path) -> None:
     words = [word for name, value in CONF.items() for word in ("--conf", f"{name}={value}")]
     with (
@@ -82,7 +76,7 @@ def test_runs_on_the_executors_of_a_cluster(tmp_path: Path) -> None:
         give(projects[0])
         ran = made.run(projects[0], *SHARED)
         assert ran.returncode == 0, ran.stderr
-        assert [total(made, name) for name in ("one", "two")] == ["2.0", "1.0"]
+        assert [made.total(name) for name in ("one", "two")] == [2.0, 1.0]
         assert not shared.exists()
 
         application, before = made.shown()["pid"], executors(made)
@@ -100,7 +94,7 @@ def test_runs_on_the_executors_of_a_cluster(tmp_path: Path) -> None:
         go.touch()
         said, _ = client.communicate(timeout=120)
         assert client.returncode == 0, said
-        assert total(made, "killed") == "1.0"
+        assert made.total("killed") == 1.0
         assert made.shown()["pid"] == application
         assert len(before) == 2
         assert not any(map(alive, before))

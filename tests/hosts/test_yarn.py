@@ -11,7 +11,7 @@ import pytest
 from stateflow.spark.session.jars import spark_home
 from tests.hosts.hosting import alive, eventually, give, host
 from tests.hosts.test_runs import running, slow
-from tests.hosts.test_standalone import CONF, SHARED, begin, total
+from tests.hosts.test_standalone import CONF, SHARED, begin
 from tests.yarn_servers import YarnServer, yarn_server
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
@@ -45,7 +45,7 @@ def test_runs_on_the_executors_of_yarn(tmp_path: Path, monkeypatch: pytest.Monke
             give(projects[0])
             ran = made.run(projects[0], *SHARED)
             assert ran.returncode == 0, ran.stderr
-            assert [total(made, name) for name in ("one", "two")] == ["2.0", "1.0"]
+            assert [made.total(name) for name in ("one", "two")] == [2.0, 1.0]
 
             project, begun, go = slow(made, "killed")
             client = begin(made, project)
@@ -55,7 +55,7 @@ def test_runs_on_the_executors_of_yarn(tmp_path: Path, monkeypatch: pytest.Monke
             go.touch()
             ran = made.run(project, *SHARED)
             assert ran.returncode == 0, ran.stderr
-            assert total(made, "killed") == "1.0"
+            assert made.total("killed") == 1.0
 
             elsewhere = made.environ.pop("HADOOP_CONF_DIR")
             refused = made.run(project, *SHARED)

@@ -123,9 +123,7 @@ class JobBuilder:
 
     # -- runs and their records
 
-    def carry_out(
-        self, record: Record, last_commits: Mapping[str, int], still_owner: Callable[[], None]
-    ) -> Mapping[str, str]:
+    def carry_out(self, record: Record, still_owner: Callable[[], None]) -> Mapping[str, str]:
         raise StateflowError("the table is not to be had")
 
     def claim(self, run: str = "run", retained: Retention | int | None = None) -> Writer:

@@ -173,3 +173,12 @@ def filled(*users: int, rows: int = 2) -> sf.testing.KeyedHarness:
     harness = sf.testing.KeyedHarness(Balance)
     harness.rows(*(Row(user, f"sku{number % 3}", float(number)) for user in users for number in range(rows)))
     return harness
+
+
+def queried_job(place: Path, *users: int, checkpoints: int = 3) -> QueriedJob:
+    """A job whose run has ended, with these users in each of its checkpoints."""
+    job = QueriedJob(place)
+    for _ in range(checkpoints):
+        job.checkpoint(entries_of(filled(*users)))
+    job.beat(ended=True)
+    return job

@@ -170,7 +170,8 @@ def test_a_restore_that_copies_and_is_denied_leaves_the_job_as_it_was_or_restore
     root = f"memory://{tmp_path}"
     made_job(root)
     orders, copy = Job(root, "orders"), Job(root, "copy")
-    options = options_of(root, tmp_path)
+    # A restore that is denied everything cannot say that it has ended, so the next one watches it for so long.
+    options = options_of(root, tmp_path, heartbeat_interval="100 ms", heartbeat_timeout="200 ms")
     place = orders.savepoint(options=options, to=f"{root}-one").url
     what = {"origin": place} if origin == "savepoint" else {"origin": "latest", "from_job": "orders"}
     stores = [named_store(url.removeprefix("memory://").strip("/")) for url in (root, place)]

@@ -17,6 +17,7 @@ from stateflow.jobs.job import Job
 from stateflow.reading.query import StateReader
 from stateflow.storage.local import LocalStore
 from tests.jobs.builder import options_of
+from tests.jobs.operators import operator_of
 from tests.jobs.queried import QueriedJob, entries_of, filled
 from tests.refusals.refusal import refused
 
@@ -88,10 +89,55 @@ def test_no_file_that_stays_has_a_byte_of_it_and_older_checkpoints_are_gone(
     assert log.head.owner.note == "asked to be forgotten"
 
 
-def test_a_key_that_has_no_state_still_lets_older_checkpoints_go(made: QueriedJob, tmp_path: Path) -> None:
-    done = plan_erase(job(tmp_path), "987654", options(tmp_path)).apply(ME)
+def test_a_key_that_the_newest_checkpoint_lacks_is_refused_before_anything_is_claimed(
+    made: QueriedJob, tmp_path: Path
+) -> None:
+    before = {entry.path for entry in made.store.list("")}
+    with refused(
+        NotFoundError,
+        "checkpoint 3",
+        "'987654'",
+        "(looked at: balance;",
+        "--absent",
+    ):
+        plan_erase(job(tmp_path), "987654", options(tmp_path))
+    assert {entry.path for entry in made.store.list("")} == before
+
+
+def test_a_key_that_only_older_checkpoints_have_goes_with_them(made: QueriedJob, tmp_path: Path) -> None:
+    made.checkpoint(entries_of(filled(OTHER)))
+    with refused(NotFoundError, "has nothing under the key '3'"):
+        plan_erase(job(tmp_path), str(KEY), options(tmp_path))
+    plan = plan_erase(job(tmp_path), str(KEY), options(tmp_path), absent=True)
+    assert plan.entries == {"balance": 0}
+    done = plan.apply(ME)
     assert done.entries == 0
     assert [r.slot for r in job(tmp_path).log().chain if r.carries_state] == [done.checkpoint]
+
+
+def test_the_plan_counts_the_entries_that_go(made: QueriedJob, tmp_path: Path) -> None:
+    plan = plan_erase(job(tmp_path), str(KEY), options(tmp_path))
+    assert plan.entries == {"balance": plan.apply(ME).entries}
+
+
+def _with_other_keys(made: QueriedJob) -> None:
+    balance = made.head().operators["balance"]
+    pairs = operator_of((), key=(("user", "int"), ("shop", "str")))
+    made.decide(
+        operators={"balance": balance, "names": operator_of((), key=(("name", "str"),)), "pairs": pairs}
+    )
+
+
+def test_operators_whose_keys_have_another_shape_are_named(made: QueriedJob, tmp_path: Path) -> None:
+    _with_other_keys(made)
+    plan = plan_erase(job(tmp_path), str(KEY), options(tmp_path))
+    assert dict(plan.keys) == {"balance": KEY, "names": str(KEY)}
+    pairs = "(user int, shop str) as a JSON array, or its parts with commas between"
+    assert plan.not_looked_at == {"pairs": pairs}
+    chosen = plan_erase(job(tmp_path), str(KEY), options(tmp_path), operator="balance")
+    assert list(chosen.not_looked_at) == ["names", "pairs"]
+    with refused(NotFoundError, "(looked at: names;", "not looked at: balance, pairs)"):
+        plan_erase(job(tmp_path), "03", options(tmp_path))
 
 
 def test_savepoints_that_may_hold_it_are_named_and_left_alone(made: QueriedJob, tmp_path: Path) -> None:

@@ -141,6 +141,41 @@ def test_outputs_are_known_after_a_record_that_writes_none(tmp_path: Path) -> No
     )
 
 
+def test_what_becomes_of_a_sink_under_another_uid_is_told(tmp_path: Path) -> None:
+    made = made_job(tmp_path)
+    job = made.opened()
+
+    def named(*uids: str) -> sf.Pipeline:
+        @sf.pipeline("orders")
+        def renamed(flow: sf.Flow, *, input: str, output: str) -> None:
+            events = flow.source("events", sf.delta(input), "user int")
+            for number, uid in enumerate(uids):
+                events.append(uid, sf.delta(f"{output}-{number}" if number else output))
+
+        return renamed
+
+    def told(*uids: str) -> list[str]:
+        check = job.check(named(*uids), allow_non_restored_state=True)
+        return [warning for warning in check.warnings if "begins in" in warning]
+
+    def plan(checkpoint: int, *uids: str) -> list[str]:
+        given = {"options": made.options(), "allow_non_restored_state": True}
+        return [sink.note for sink in job.restore(f"checkpoint:{checkpoint}", named(*uids), **given).sinks]
+
+    starts = "has nothing of this job yet, and gets only rows that follow the snapshot"
+    assert told("totals", "more") == []
+    assert plan(2, "totals", "more")[1] == starts
+    assert told("sums", "more") == [
+        (
+            "sink 'sums' begins in /data/totals, where the job has written as sink 'totals': a run adds to those rows what comes from now on, and "
+            "--rewind-sinks will leave them there; if it is the same sink, call it 'totals' again"
+        )
+    ]
+    stays = "has what the job wrote there as sink totals, which stays"
+    assert plan(2, "sums", "more") == [f"{stays}: what followed the snapshot will be delivered again", starts]
+    assert plan(made.writer.next_slot - 1, "sums") == [stays]
+
+
 @pytest.mark.parametrize(
     ("kind", "wrote", "same", "other"),
     [
@@ -170,7 +205,7 @@ def test_another_table_or_topic_under_an_old_uid_is_refused_before_spark(
     def into(target: Any) -> sf.Pipeline:
         @sf.pipeline("orders")
         def moved(flow: sf.Flow) -> None:
-            events = flow.source("events", sf.files(str(tmp_path), "json"), "user long")
+            events = flow.source("events", sf.delta(str(tmp_path)), "user long")
             events.append("totals", target)
 
         return moved
@@ -220,7 +255,7 @@ def test_a_folder_under_another_name_is_warned_of(tmp_path: Path) -> None:
     (told,) = compare(flow, "orders", None, read={"events": str(tmp_path / "in")}).warnings
     assert told == (
         f"source 'events' has read {tmp_path}/in and reads it as {tmp_path}/link now, under which Spark would read every file again, so "
-        f"that a run refuses it: give it {tmp_path}/in, or, to read all once more, a new uid"
+        f"that a run refuses it: give it {tmp_path}/in, or, to read all once more, a new uid, and the operators behind it, too"
     )
 
 
@@ -285,3 +320,19 @@ def test_a_run_takes_root_and_credentials_of_its_job_and_the_rest_from_where_it_
     assert (request.job, request.options.checkpoint_dir) == ("mine", str(tmp_path / "root"))
     assert dict(request.options.storage_options) == {"region": "x"}
     assert (request.options.upload_threads, request.options.trigger) == (7, "drain")
+
+
+def test_a_run_takes_the_parameters_that_it_needs_from_the_last_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made_job(tmp_path)
+    asked: list[Any] = []
+    monkeypatch.setattr("stateflow.spark.runner.run", asked.append)
+
+    @sf.pipeline("orders")
+    def pipeline(flow: sf.Flow, *, input: str, output: str = "elsewhere") -> None: ...
+
+    sf.Job(str(tmp_path), "orders").run(pipeline)
+    assert asked[0].parameters == {"input": PARAMETERS["input"]}
+    with refused(sf.UsageError, "'input'"):
+        sf.Job(str(tmp_path), "another").run(pipeline)

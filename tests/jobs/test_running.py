@@ -45,9 +45,8 @@ class Desk:
         at = (NOON + timedelta(hours=version)).timestamp()
         os.utime(self.folder / "orders" / "_delta_log" / f"{version:020d}.json", (at, at))
 
-    def foresee(self, until: str = "") -> RunOutcome | None:
-        bounds = [until] if until else []
-        return foreseen(f"{ORDERS}:orders", self.job, self.parameters, options=self.options, until=bounds)
+    def foresee(self, *until: str) -> RunOutcome | None:
+        return foreseen(f"{ORDERS}:orders", self.job, self.parameters, options=self.options, until=until)
 
     def run(self, until: str = "") -> RunReport:
         loaded = load_pipeline(f"{ORDERS}:orders", self.folder)
@@ -95,6 +94,11 @@ def test_what_is_foreseen_is_what_a_run_comes_to(desk: Desk, spark: SparkSession
     head = desk.job.log().head
     assert head is not None
     assert (outcome.stopped, outcome.checkpoint) == (INPUT_DRAINED, head.slot)
+
+    # A run refuses a bound of a source that is not there.
+    [uid] = head.sources
+    assert desk.foresee(f"{uid}=0") is not None
+    assert desk.foresee(f"{uid}=0", "other=0") is None
 
     # Delta rewrites files without new rows, and then deletes some, which only a run may judge.
     spark.sql(f"optimize delta.`{desk.folder / 'orders'}`")

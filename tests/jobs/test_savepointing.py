@@ -197,7 +197,7 @@ class TestPlaces:
         made(str(tmp_path / "other"))
         shutil.move(tmp_path / "other/orders", tmp_path / "root/fraud")
         for place in ("orders/savepoints/v1", "fraud/v1", "_savepoints/fraud/v1", ""):
-            with pytest.raises(UsageError, match=r"is no place for .* or .*/root/_savepoints/orders/NAME"):
+            with refused(UsageError, "is no place for", "/root/_savepoints/orders/NAME"):
                 save(job, tmp_path, to=str(tmp_path / "root" / place))
         assert not (tmp_path / "root/orders/savepoints").exists()
         assert not (tmp_path / "root/_savepoints").exists()
@@ -212,12 +212,12 @@ class TestPlaces:
         sound = save(job, tmp_path, to=url)
         folder = liar.snapshot()
         monkeypatch.setattr(liar, "create", liar.put)
-        with pytest.raises(UsageError, match="a second create of the same path succeeded"):
+        with refused(UsageError, "a second create"):
             take_over(job, sound.url, tmp_path)
         assert read_savepoint_claim(liar) is None
         assert liar.snapshot() == folder
         liar.restore({})
-        with pytest.raises(UsageError, match="a second create of the same path succeeded"):
+        with refused(UsageError, "a second create"):
             save(job, tmp_path, to=url)
         assert liar.snapshot() == {}
 

@@ -37,6 +37,8 @@ def test_most_mistakes_in_code_are_refused_without_spark(tmp_path: Path) -> None
     assert len(passed) < len(played) / 6, passed
 
 
+# Their runs take the Spark of this process.
+@pytest.mark.usefixtures("spark")
 @pytest.mark.system
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("case", CASES.values(), ids=lambda case: case.recipe)
@@ -47,6 +49,7 @@ def test_without_a_mistake_the_result_is_right_and_nobody_is_told_anything(
     assert (verdict.outcome, verdict.said) == ("right", "")
 
 
+@pytest.mark.usefixtures("spark")
 @pytest.mark.system
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mistake", sample(1, seed=24), ids=lambda mistake: mistake.name)

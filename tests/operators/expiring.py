@@ -15,7 +15,7 @@ import xxhash
 
 import stateflow as sf
 from stateflow.checkpoint.rescale import clipped
-from stateflow.compatibility.states import indexes, resolve_states, state_ids
+from stateflow.compatibility.states import begin_to_sweep, indexes, resolve_states, state_ids
 from stateflow.format.encoding import PREFIX_WIDTH, prefix, split, split_timer
 from stateflow.format.expiry_blocks import is_block, keys_of
 from stateflow.format.keygroups import key_group
@@ -142,8 +142,9 @@ class Expiring:
     def release(self, process: type[Any]) -> None:
         """From now on with this code, whose states are compared with those that there are."""
         [node] = flow_of(process).operators
-        before = operator_of(states=self.schemas, next_state_id=self.next_id) if self.schemas else None
+        before = operator_of(self.shards, states=self.schemas, next_state_id=self.next_id)
         states, self.next_id = resolve_states(node, before, self.slot + 1)
+        self.shards = [shard for [shard] in begin_to_sweep(before, states)]
         # As a record has it: what a decoder of JSON makes of it.
         self.schemas = msgspec.json.decode(msgspec.json.encode(states), type=dict[str, StateSchema])
         self.process = process
@@ -179,7 +180,7 @@ class Expiring:
             engine.attach(watched or backend, shard.expiring)
             due = shard.next_event_expiry, shard.next_processing_expiry
             with watched.expiry() if watched is not None else nullcontext():
-                engine.expire(groups, due, shard.entries, without_rows=without_rows)
+                engine.expiry.expire(groups, due, shard.entries, without_rows=without_rows)
             keys = [key for key in ordered if key_group(key, GROUPS) in groups]
             for begin in range(0, len(keys), chunk):
                 self.pieces.append(keys[begin : begin + chunk])
@@ -188,7 +189,7 @@ class Expiring:
                 for _ in engine.fire(groups):
                     pass
             self.next_timers.append(engine.next_timers(groups))
-            event, processing = engine.next_expiries()
+            event, processing = engine.expiry.finish()
             if feeds is not None and watched is not None:
                 feeds.put_out(watched, files)
             sealed = self._sealed(shard, backend, event, processing)

@@ -10,6 +10,7 @@ import pytest
 import stateflow as sf
 from stateflow.operators.binding import bind, schemas
 from stateflow.state.cursor import Cursor
+from tests.refusals.refusal import refused
 
 
 class Base(sf.KeyedProcess[int, Any, Any]):
@@ -61,7 +62,7 @@ def test_states_are_bound_per_instance_and_stay_declarations_on_the_class() -> N
 
 
 def test_state_is_not_to_be_had_outside_of_a_run() -> None:
-    with pytest.raises(sf.UsageError, match="was used outside of a run: test a process with"):
+    with refused(sf.UsageError, "outside of a run", "test a process with"):
         Full().skus.add("x")
 
 
@@ -81,7 +82,7 @@ def test_a_type_that_cannot_be_stored_names_operator_and_state(state: Any, messa
 
 
 def test_a_second_state_of_one_name_in_a_class_is_refused_and_named() -> None:
-    with pytest.raises(sf.UsageError, match=r"state 'total' is declared twice in .*Twice"):
+    with refused(sf.UsageError, "state 'total' is declared twice", "Twice"):
 
         class Twice(sf.KeyedProcess[int, Any, Any]):
             total = sf.ValueState(float, default=0.0)

@@ -15,10 +15,12 @@ import pyarrow as pa
 import pytest
 
 import stateflow as sf
+from stateflow.errors import UserCodeError
 from stateflow.format.keygroups import key_group
 from stateflow.state.columns.state import ColumnState
 from stateflow.testing import ColumnarHarness
 from tests.operators.columnar_operators import LATE, Click, Minute, PerMinute, matched
+from tests.refusals.refusal import refused
 from tests.state.conftest import BACKENDS, Shelf
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -147,9 +149,7 @@ class Mistaken:
 def test_a_default_that_its_column_cannot_hold_is_named() -> None:
     harness = ColumnarHarness(as_they_came, Mistaken, key="user", state={"n": int}, output=Mistaken)
     assert harness.rows(Mistaken("al", 1)) == [Mistaken("al", 1)]
-    with pytest.raises(
-        sf.UsageError, match=r"operator 'as_they_came': field 'amount' .* default 'many'.* int64"
-    ):
+    with refused(sf.UsageError, "operator 'as_they_came'", "field 'amount'", "'many'", "int64"):
         harness.rows({"user": "al"})
 
 
@@ -181,27 +181,31 @@ def test_a_batch_that_fails_changes_nothing() -> None:
 
     harness = ColumnarHarness(careless, Click, key="user", state={"n": int}, output="n long")
     harness.rows(Click(1, "good", at(0)))
-    with pytest.raises(sf.StateflowError, match="operator 'careless' failed: ValueError: a bad page"):
+    with refused(UserCodeError, "operator 'careless'", "ValueError: a bad page"):
         harness.rows(Click(2, "bad", at(0)))
     assert harness.state().get(pa.array([1, 2]))["n"].to_pylist() == [1, None]
 
 
-def refused(state: Any, code: Any = matched, **arguments: Any) -> str:
+def refusal_of(state: Any, code: Any = matched, **arguments: Any) -> str:
     with pytest.raises(sf.UsageError) as caught:
         ColumnarHarness(code, Click, key="user", state=state, output="n long", **arguments)
     return str(caught.value)
 
 
 def test_layouts_that_cannot_be_are_refused_in_one_sentence() -> None:
-    assert "state column 'n' is list[int]: use int, float" in refused({"n": list[int]})
-    assert "state has no columns" in refused({})
-    assert "state has up to 64 columns, not 65" in refused({f"c{i}": int for i in range(65)})
-    assert "'x' of `by` is <class 'float'>: use a type that keys have" in refused(sf.columns(by={"x": float}))
-    assert "would have two columns 'user'" in refused(sf.columns({"user": int}, by={"page": str}))
-    assert "'n' stands beside states of sf.columns(...)" in refused({"a": sf.columns({"b": int}), "n": int})
-    assert "say what state it has" in refused(None)
-    assert "PerMinute says itself what state it has" in refused({"n": int}, PerMinute())
-    assert "is no function of (table, state, ctx)" in refused({"n": int}, 7)
+    assert "state column 'n' is list[int]: use int, float" in refusal_of({"n": list[int]})
+    assert "state has no columns" in refusal_of({})
+    assert "state has up to 64 columns, not 65" in refusal_of({f"c{i}": int for i in range(65)})
+    assert "'x' of `by` is <class 'float'>: use a type that keys have" in refusal_of(
+        sf.columns(by={"x": float})
+    )
+    assert "would have two columns 'user'" in refusal_of(sf.columns({"user": int}, by={"page": str}))
+    assert "'n' stands beside states of sf.columns(...)" in refusal_of(
+        {"a": sf.columns({"b": int}), "n": int}
+    )
+    assert "say what state it has" in refusal_of(None)
+    assert "PerMinute says itself what state it has" in refusal_of({"n": int}, PerMinute())
+    assert "is no function of (table, state, ctx)" in refusal_of({"n": int}, 7)
 
 
 def wrong(state: Any, use: Any) -> str:
@@ -293,7 +297,5 @@ def test_a_key_of_another_shard_is_refused_by_every_call(tmp_path: Path) -> None
     for groups in (range(5), range(6, 8)):
         state.attach(backend, groups)
         for call in calls:
-            with pytest.raises(
-                sf.UsageError, match=rf"^operator 'x': .*{key}.* is no key of this table's rows"
-            ):
+            with refused(sf.UsageError, "operator 'x'", str(key), "no key of this table's rows"):
                 call()

@@ -22,6 +22,7 @@ from stateflow.pipelines.rows.row_type import row_type
 from stateflow.state.backends.base import Backend
 from stateflow.state.backends.memory import memory_backend
 from stateflow.state.keys.codec import KeyCodec
+from tests.refusals.refusal import refused
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SIDE = sf.output("side", "n long")
@@ -223,13 +224,26 @@ def test_a_dead_letter_leaves_the_keys_around_it_alone(tmp_path: Path) -> None:
     assert again.out == [(2, 1)]
 
 
+def login(password: str) -> str:
+    return "refused"
+
+
+def test_a_dead_letter_shows_no_password_of_the_code(tmp_path: Path) -> None:
+    class Failing(sf.KeyedProcess[int, Any, Any]):
+        def process(self, key: int, rows: Any, ctx: sf.Context) -> Any:
+            raise KeyError(login(password="hunter2"))
+
+    made = engine(Failing, backend(tmp_path), on_error="dead_letter")
+    made.run(chunk({1: [5]}))
+    [letter] = made.context.sides[DEAD_LETTERS]
+    assert letter[3].endswith(" in process: raise KeyError(login(password=***))\n")
+    assert "hunter2" not in "".join(map(str, letter))
+
+
 def test_more_diverted_rows_than_may_be_kept_fail_the_task(tmp_path: Path) -> None:
     made = engine(Sum, backend(tmp_path), on_error="dead_letter", limit=4)
     made.run(chunk({1: [13, 1]}))
-    with pytest.raises(
-        sf.StateflowError,
-        match=r"diverted more than dead_letter_limit=4 rows .* key 2 .*raise dead_letter_limit in",
-    ):
+    with refused(sf.StateflowError, "dead_letter_limit=4", "key 2", "raise dead_letter_limit"):
         made.run(chunk({2: [13, 1, 2]}))
 
 
@@ -284,9 +298,7 @@ def test_keyed_state_is_refused_where_there_is_no_key(tmp_path: Path, use: Any, 
     if where == "close":
         made.run(chunk({1: [1]}))
     before = list(on.written)
-    with pytest.raises(
-        sf.UsageError, match=f"operator 'op', {where}: keyed state was used where there is no key: use it in"
-    ):
+    with refused(sf.UsageError, f"operator 'op', {where}", "keyed state", "use it in"):
         made.open() if where == "open" else made.close()
     assert on.written == before
     assert not made.cursor.dirty

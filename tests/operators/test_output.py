@@ -13,6 +13,7 @@ from stateflow.errors import UsageError
 from stateflow.operators.arrow_types import arrow_schema_of
 from stateflow.operators.output import RowWriter, returned
 from stateflow.pipelines.rows.row_type import row_type
+from tests.refusals.refusal import refused
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -92,7 +93,7 @@ def test_what_is_no_value_of_the_column_is_refused(kind: str, row: Any, message:
 
 
 def test_of_nested_values_the_one_that_does_not_fit_is_named() -> None:
-    with pytest.raises(UsageError, match=r"put out Spot\(x='bad', y=2\) in column 'value'"):
+    with refused(UsageError, "Spot(x='bad', y=2)", "column 'value'"):
         written("value struct<x:long,y:long>", Spot(1, 2), Spot("bad", 2))  # type: ignore[arg-type]
 
 
@@ -103,7 +104,7 @@ def test_many_rows_are_taken_as_they_come(rows: Any) -> None:
 
 @pytest.mark.parametrize("row", ["abc", "", b"abc", {"a": 1}, Point(1, 2), Spot(1, 2), 5, 2.5, NOON])
 def test_one_row_is_not_taken_apart(row: Any) -> None:
-    with pytest.raises(UsageError, match=r"operator 'x' returned .*, which is one value and not many rows"):
+    with refused(UsageError, "operator 'x'", "one value and not many rows"):
         returned("x", row)
 
 

@@ -13,6 +13,7 @@ import stateflow as sf
 from stateflow.compatibility.flows import check_flow, compare
 from stateflow.errors import UserCodeError
 from tests.operators.releases import Releases, flow_of, opened, process_of
+from tests.refusals.refusal import refused
 
 BACKENDS = ("memory", "rocksdb")
 LONG = bool(os.environ.get("STATEFLOW_LONG"))
@@ -140,10 +141,7 @@ def test_a_release_may_be_rolled_back_where_rules_allow_both_ways(releases: Rele
 def test_what_older_code_cannot_read_names_where_to_go_back_to(releases: Releases) -> None:
     releases.run(process_of(value=sf.ValueState(int)), {1: [lambda p, k: setattr(p.value, "value", 1)]})
     releases.run(process_of(value=sf.ValueState(float)), {1: [lambda p, k: setattr(p.value, "value", 1.5)]})
-    with pytest.raises(
-        sf.IncompatibleError,
-        match=r"restore a checkpoint below 2, which introduced a type that it cannot read",
-    ):
+    with refused(sf.IncompatibleError, "restore a checkpoint below 2"):
         releases.run(process_of(value=sf.ValueState(int)), {1: []})
     checked = compare(
         flow_of(process_of(value=sf.ValueState(int))), "job", releases.record, checkpoints=(1, 2, 3)

@@ -79,16 +79,14 @@ def test_what_every_spark_brings_is_left_to_it(shelf: Shelf) -> None:
 
 def test_a_missing_requirement_is_named_with_who_needs_it(shelf: Shelf) -> None:
     shelf.add("top", "1", "rocksdict>=0.3")
-    with pytest.raises(
-        NotFoundError, match=r"^top needs rocksdict>=0\.3, which is not installed here: pip install"
-    ):
+    with refused(NotFoundError, "top needs rocksdict>=0.3", "pip install"):
         closure({"top": "me"}, shelf.find)
 
 
 def test_a_version_that_does_not_fit_is_refused(shelf: Shelf) -> None:
     shelf.add("top", "1", "numpy>=2")
     shelf.add("numpy", "1.26.4")
-    with pytest.raises(UsageError, match=r"^top needs numpy>=2, but 1\.26\.4 is installed"):
+    with refused(UsageError, "top needs numpy>=2", "1.26.4 is installed"):
         closure({"top": "me"}, shelf.find)
 
 
@@ -119,9 +117,7 @@ def test_a_file_that_is_gone_and_a_distribution_without_a_list_are_refused(shelf
     shelf.add("broken", "1", files=("broken.py",))
     (shelf.folder / "broken.py").unlink()
     (needed,) = closure({"broken": "me"}, shelf.find)
-    with pytest.raises(
-        UsageError, match=r"broken\.py belongs to broken 1 and is not there: pip install --force-reinstall"
-    ):
+    with refused(UsageError, "broken.py", "broken 1", "pip install --force-reinstall"):
         list(files_of(needed))
     shelf.add("of-the-system", "1", record=False)
     (needed,) = closure({"of-the-system": "me"}, shelf.find)

@@ -12,6 +12,7 @@ import stateflow as sf
 from stateflow.pipelines.absent import Absence, absences
 from stateflow.pipelines.rows.row_type import row_type
 from stateflow.state.values.schema import schema_of
+from tests.refusals.refusal import refused
 
 
 @dataclass
@@ -93,9 +94,7 @@ def test_aliases_that_stand_where_a_default_stands_are_refused() -> None:
         takings: float = sf.field(aliases=["revenue"])  # type: ignore[assignment]
 
     for declared in (Plain, Struct, Named):
-        with pytest.raises(
-            sf.UsageError, match=r"write `Annotated\[float, sf\.field\(aliases=\['revenue'\]\)\]`"
-        ):
+        with refused(sf.UsageError, "Annotated[float,", "sf.field(aliases=['revenue'])]"):
             row_type(declared)
         with pytest.raises(sf.UsageError, match="stands where a field's default stands"):
             schema_of(declared, aliases=True)

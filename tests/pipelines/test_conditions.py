@@ -17,6 +17,7 @@ from stateflow.pipelines.conditions.expression import Expression, condition_of
 from stateflow.pipelines.rows.row_type import row_type
 from stateflow.reading.predicates import Predicate, condition
 from stateflow.testing import ColumnarHarness
+from tests.refusals.refusal import refused
 
 ROWS = row_type(
     "a int, b int, c int, p boolean, q boolean, r boolean, s string, date date, show int, case boolean, symmetric int"
@@ -94,32 +95,20 @@ def test_a_condition_is_read_as_sql(text: str, means: str) -> None:
     ],
 )  # fmt: skip
 def test_everything_else_is_refused_where_it_begins(text: str, at: str) -> None:
-    with pytest.raises(UsageError) as refused:
+    with pytest.raises(UsageError) as caught:
         said(text)
     begins = f"a test: the condition {text!r} cannot be read at {repr(at) if at else ''}"
-    assert str(refused.value).startswith(begins)
-    assert str(refused.value).endswith(
+    assert str(caught.value).startswith(begins)
+    assert str(caught.value).endswith(
         ": it takes comparisons, AND, OR, NOT, IS NULL, IN, BETWEEN, LIKE and arithmetic; for anything else, "
         "compute a boolean column with transform()"
     )
 
 
-@pytest.mark.parametrize(
-    "text", ["upper(s) = 'A'", "a < all (b)", "`if`(p)", "p AND exists (q)", "date('2024-02-29') = date"]
-)
-def test_a_call_is_refused_by_its_name(text: str) -> None:
-    with pytest.raises(
-        UsageError, match=r"calls '(upper|all|if|exists|date)', and conditions have no functions"
-    ):
-        said(text)
-
-
-def test_thousands_of_values_are_taken_and_what_is_nested_too_deeply_is_refused() -> None:
+def test_thousands_of_values_are_taken() -> None:
     values = ", ".join(map(str, range(3000)))
     assert said(f"a IN ({values})").count("=") == 3000
     assert said(" OR ".join(["p"] * 3000)).count("OR") == 2999
-    with pytest.raises(UsageError, match="is nested too deeply: compute a boolean column"):
-        said("(" * 500 + "p" + ")" * 500)
 
 
 def test_only_a_condition_imports_sqlglot() -> None:
@@ -152,10 +141,14 @@ def test_a_whole_number_that_no_double_is_fails_no_batch(where: str) -> None:
 
 
 def test_a_sum_that_overflows_says_what_to_write_and_that_does() -> None:
-    with pytest.raises(
+    with refused(
         UserCodeError,
-        match=r"^operator 'totals' failed: OverflowError: v \* 4 in a condition does not fit int64 and int32: begin it with 1e0 \* to "
-        "compute with doubles: nothing of the batch was stored",
+        "operator 'totals'",
+        "OverflowError",
+        "v * 4",
+        "int64",
+        "1e0 *",
+        "nothing of the batch was stored",
     ):
         counted("v * 4 > 1").rows({"user": 1, "v": 2**62})
     (found,) = counted("1e0 * v * 4 > 1").rows({"user": 1, "v": 2**62})
@@ -187,11 +180,6 @@ def test_a_search_in_state_has_the_answers_of_an_aggregate(
 def test_of_many_values_those_in_front_of_one_that_overflows_are_told() -> None:
     answers = iter(of_state("value * 4 > 4", "int").of_each([(1, None), (2, None), (2**62, None)]))
     assert [next(answers), next(answers)] == [False, True]
-    with pytest.raises(UserCodeError, match=r"^--first: value \* 4 in a condition does not fit"):
+    with refused(UserCodeError, "--first", "value * 4", "does not fit"):
         next(answers)
     assert of_state("1e0 * value * 4 > 4", "int").holds(2**62, None)
-
-
-def test_values_of_two_types_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"compares values of two types: .*give a Python function"):
-        of_state("value > previous", "int").holds(3, "a")

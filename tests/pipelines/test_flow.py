@@ -18,6 +18,7 @@ from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.graph import KeyedNode
 from stateflow.pipelines.parameters import as_texts
 from stateflow.pipelines.pipeline import Pipeline
+from tests.refusals.refusal import refused
 
 
 @dataclass
@@ -58,8 +59,8 @@ def built(declare: Callable[[Flow], Any], **parameters: Any) -> Flow:
     return Pipeline("test", declare).build(parameters)
 
 
-def refused(declare: Callable[[Flow], Any], message: str) -> None:
-    with pytest.raises(sf.UsageError, match=message) as caught:
+def unbuilt(declare: Callable[[Flow], Any], *named: str) -> None:
+    with refused(sf.UsageError, *named) as caught:
         built(declare)
     assert "\n" not in str(caught.value)
 
@@ -100,11 +101,7 @@ def test_two_uids_alike_of_one_kind_are_refused(kind: str) -> None:
             else:
                 totals.append("same", NOWHERE)
 
-    refused(
-        declare,
-        f"{kind} uid 'same' is taken: no two {kind}s of a pipeline have the same one, so that each finds what is its own again: "
-        "say another, such as 'same-2'",
-    )
+    unbuilt(declare, f"{kind} uid 'same' is taken", "such as 'same-2'")
 
 
 def test_a_source_an_operator_and_a_sink_may_have_one_name() -> None:
@@ -127,9 +124,8 @@ def test_two_states_alike_are_refused() -> None:
     class Derived(Base):
         total = sf.ValueState(int)  # type: ignore[assignment]
 
-    refused(
-        lambda f: source(f).key_by("user").process("x", Derived),
-        "state 'total' is declared in both Base and Derived",
+    unbuilt(
+        lambda f: source(f).key_by("user").process("x", Derived), "state 'total'", "both Base and Derived"
     )
 
     one = sf.ValueState(float)
@@ -144,33 +140,31 @@ def test_an_alias_that_is_a_state_itself_is_refused() -> None:
         old = sf.ValueState(float)
         new = sf.ValueState(float, aliases=["old"])
 
-    refused(lambda f: source(f).key_by("user").process("x", Aliased), "alias 'old', which is a state itself")
+    unbuilt(lambda f: source(f).key_by("user").process("x", Aliased), "alias 'old', which is a state itself")
 
 
 def test_a_timer_without_a_handler_is_refused() -> None:
     class Timed(sf.KeyedProcess[int, Order, Total]):
         idle = sf.Timer("event")
 
-    refused(
+    unbuilt(
         lambda f: source(f).key_by("user").process("x", Timed),
-        r"timer 'idle' of Timed has no handler: .*@idle\.fires",
+        "timer 'idle' of Timed has no handler",
+        "@idle.fires",
     )
-    with pytest.raises(sf.UsageError, match="'event' or 'processing' time, not 'lunch'"):
+    with refused(sf.UsageError, "'event' or 'processing'", "'lunch'"):
         sf.Timer("lunch")
 
 
 @pytest.mark.parametrize("default", [[], {}, set(), bytearray()])
 def test_a_mutable_default_is_a_factory(default: Any) -> None:
-    with pytest.raises(sf.UsageError, match="shared by all keys: give a factory, such as default="):
+    with refused(sf.UsageError, "shared by all keys", "a factory, such as default="):
         sf.ValueState(list[int], default=default)
 
 
 @pytest.mark.parametrize("ttl", ["7 parsecs", "soon", "", "7", "-", "1 month", "10m", 86400])
 def test_a_duration_that_is_none_is_refused(ttl: Any) -> None:
-    with pytest.raises(
-        sf.UsageError,
-        match=r"ttl: .* is not a duration: write a number and a unit with a space between, .* units are .* hours, days and weeks",
-    ):
+    with refused(sf.UsageError, f"ttl: {ttl!r} is", "a number and a unit", "hours, days and weeks"):
         sf.ValueState(int, ttl=ttl)
 
 
@@ -188,21 +182,19 @@ def test_durations(ttl: Any, micros: int) -> None:
 
 
 def test_keys_are_columns_that_can_be_keys() -> None:
-    refused(lambda f: source(f).key_by(), "at least one column")
-    refused(lambda f: source(f).key_by("usr"), "key_by: Order has no column 'usr'; it has user, amount, ts")
-    refused(lambda f: source(f).key_by("user", order_by="when"), "has no column 'when'")
-    refused(lambda f: source(f).key_by("user", order_by="-when"), "has no column 'when'")
-    refused(
-        lambda f: source(f).key_by("user", order_by="ts desc"), "key_by: write '-ts' in place of 'ts desc'"
-    )
-    refused(lambda f: source(f).key_by("user", order_by="ts ASC"), "key_by: write 'ts' in place of 'ts ASC'")
-    refused(
+    unbuilt(lambda f: source(f).key_by(), "at least one column")
+    unbuilt(lambda f: source(f).key_by("usr"), "key_by: Order has no column 'usr'", "user, amount, ts")
+    unbuilt(lambda f: source(f).key_by("user", order_by="when"), "has no column 'when'")
+    unbuilt(lambda f: source(f).key_by("user", order_by="-when"), "has no column 'when'")
+    unbuilt(lambda f: source(f).key_by("user", order_by="ts desc"), "key_by: write '-ts'", "'ts desc'")
+    unbuilt(lambda f: source(f).key_by("user", order_by="ts ASC"), "key_by: write 'ts'", "'ts ASC'")
+    unbuilt(
         lambda f: source(f).append(sf.delta("x"), "x"),
-        "sink uid .* is no text: give the uid first, such as 'totals'",
+        "sink uid",
+        "is no text",
+        "the uid first, such as 'totals'",
     )
-    refused(
-        lambda f: source(f).key_by("amount"), "column 'amount' is a double, which cannot be a key: use bool"
-    )
+    unbuilt(lambda f: source(f).key_by("amount"), "column 'amount' is a double", "use bool")
 
 
 def test_connected_inputs_have_the_same_key() -> None:
@@ -214,49 +206,56 @@ def test_connected_inputs_have_the_same_key() -> None:
         names = flow.source("names", SOURCE, Name)
         names.key_by("first").connect(source(flow).key_by("user")).process("x", Joined)
 
-    refused(columns, "left input has 1 key columns and the right one 2")
-    refused(types, "left input is keyed by first .string. and the right one by user .bigint.")
+    unbuilt(columns, "1 key columns", "the right one 2")
+    unbuilt(types, "keyed by first (string)", "by user (bigint)")
 
 
 @pytest.mark.parametrize("watermark", ["-10 minutes", timedelta(minutes=-10)])
 def test_a_watermark_below_zero_is_refused(watermark: Any) -> None:
-    refused(
+    unbuilt(
         lambda f: source(f, event_time="ts", watermark=watermark),
-        r"source 'in': watermark is .*-.*: give it zero or more, such as '5 minutes'",
+        "source 'in': watermark is",
+        "-",
+        "zero or more, such as '5 minutes'",
     )
 
 
 def test_event_time_needs_a_watermark_and_a_time() -> None:
-    refused(lambda f: source(f, event_time="ts"), "both event_time and watermark")
-    refused(lambda f: source(f, watermark="1 hour"), "both event_time and watermark")
-    refused(lambda f: source(f, event_time="when", watermark="1 hour"), "no event-time column 'when'")
-    refused(lambda f: source(f, event_time="user", watermark="1 hour"), "'user' is a bigint, not a datetime")
-    refused(lambda f: source(f, late=LATE), "late rows need event_time and watermark")
-    refused(
+    unbuilt(lambda f: source(f, event_time="ts"), "both event_time and watermark")
+    unbuilt(lambda f: source(f, watermark="1 hour"), "both event_time and watermark")
+    unbuilt(lambda f: source(f, event_time="when", watermark="1 hour"), "no event-time column 'when'")
+    unbuilt(lambda f: source(f, event_time="user", watermark="1 hour"), "'user' is a bigint", "datetime")
+    unbuilt(lambda f: source(f, late=LATE), "late rows", "event_time and watermark")
+    unbuilt(
         lambda f: source(f, event_time="ts", watermark="1 hour", late="late"),  # type: ignore[arg-type]
-        r"late is 'late': give it an output, such as sf\.output\('late', Order\)",
+        "late is 'late'",
+        "sf.output('late', Order)",
     )
-    refused(
+    unbuilt(
         lambda f: source(f, event_time="ts", watermark="soon"),
-        "source 'in': watermark: 'soon' is not a duration",
+        "source 'in': watermark",
+        "'soon'",
+        "not a duration",
     )
 
 
 def test_processes_are_what_the_operator_takes() -> None:
-    refused(lambda f: source(f).key_by("user").process("x", Joined), "Joined is not a KeyedProcess")  # type: ignore[arg-type]
+    unbuilt(lambda f: source(f).key_by("user").process("x", Joined), "Joined is not a KeyedProcess")  # type: ignore[arg-type]
     keyed = lambda f: source(f).key_by("user")  # noqa: E731
-    refused(
+    unbuilt(
         lambda f: keyed(f).process("x", Sum, on_error="ignore"),
-        "on_error is 'fail' or 'dead_letter', not 'ignore'",
+        "on_error is 'fail' or 'dead_letter'",
+        "'ignore'",
     )
-    refused(lambda f: keyed(f).process("x", Sum, outputs=[LARGE, LARGE]), "two side outputs have one name")
-    refused(lambda f: keyed(f).process("x", Sum).side("large"), "no side output 'large': list it in outputs")
-    refused(lambda f: source(f).side("late"), "source 'in' has no side output 'late': ask the operator")
-    refused(
+    unbuilt(lambda f: keyed(f).process("x", Sum, outputs=[LARGE, LARGE]), "two side outputs have one name")
+    unbuilt(lambda f: keyed(f).process("x", Sum).side("large"), "no side output 'large'", "in outputs")
+    unbuilt(lambda f: source(f).side("late"), "source 'in'", "no side output 'late'", "ask the operator")
+    unbuilt(
         lambda f: keyed(f).process("x", Sum).dead_letters,
-        "no side output 'dead_letters': .*on_error='dead_letter'",
+        "no side output 'dead_letters'",
+        "on_error='dead_letter'",
     )
-    refused(lambda f: keyed(f).process("x", 5), "5 is not a KeyedProcess")  # type: ignore[arg-type]
+    unbuilt(lambda f: keyed(f).process("x", 5), "5 is not a KeyedProcess")  # type: ignore[arg-type]
 
 
 def test_an_output_type_is_needed() -> None:
@@ -266,8 +265,8 @@ def test_an_output_type_is_needed() -> None:
     class Silent(sf.KeyedProcess[int, Order, None]):
         pass
 
-    refused(lambda f: source(f).key_by("user").process("x", Untyped), "say what Untyped puts out")
-    refused(lambda f: source(f).key_by("user").process("x", Silent), "say what Silent puts out")
+    unbuilt(lambda f: source(f).key_by("user").process("x", Untyped), "say what Untyped puts out")
+    unbuilt(lambda f: source(f).key_by("user").process("x", Silent), "say what Silent puts out")
     flow = built(
         lambda f: source(f).key_by("user").process("x", Untyped, output="n long").append("o", NOWHERE)
     )
@@ -279,13 +278,13 @@ def test_an_output_type_is_needed() -> None:
 
 def test_a_side_output_may_not_take_a_name_that_is_taken() -> None:
     letters = sf.output("dead_letters", Order)
-    refused(lambda f: source(f).key_by("user").process("x", Sum, outputs=[letters], on_error="dead_letter"),
+    unbuilt(lambda f: source(f).key_by("user").process("x", Sum, outputs=[letters], on_error="dead_letter"),
             "side output cannot be called 'dead_letters'")  # fmt: skip
 
 
 def test_a_pipeline_that_does_nothing_is_refused() -> None:
-    refused(lambda flow: None, "has no source")
-    refused(lambda flow: source(flow), "does nothing")
+    unbuilt(lambda flow: None, "has no source")
+    unbuilt(lambda flow: source(flow), "does nothing")
 
 
 class Waits(sf.KeyedProcess[int, Order, Total]):
@@ -307,13 +306,17 @@ class Keeps(sf.KeyedProcess[int, Order, Total]):
 
 
 def test_what_waits_for_event_time_needs_a_source_that_has_it() -> None:
-    refused(
+    unbuilt(
         lambda f: source(f).key_by("user").process("x", Waits),
-        r"operator 'x': timer 'silence' waits for event time, and no source has any: .*, or take sf.Timer.\"processing\".",
+        "operator 'x': timer 'silence'",
+        "no source has any",
+        'take sf.Timer("processing")',
     )
-    refused(
+    unbuilt(
         lambda f: source(f).key_by("user").process("x", Keeps),
-        "operator 'x': the ttl of state 'seen' waits for event time, .*, or take time=\"processing\"",
+        "operator 'x'",
+        "the ttl of state 'seen'",
+        'take time="processing"',
     )
     timed = {"event_time": "ts", "watermark": "1 minute"}
     for process in (Waits, Keeps):
@@ -348,16 +351,16 @@ def test_parameters_given_as_text_are_converted(given: dict[str, Any], expected:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("given", "named"),
     [
-        ({}, "needs parameter 'path': give it with -p path=VALUE"),
-        ({"path": "p", "cuont": 1}, "has no parameter 'cuont'; it takes: count, dry, free, path, rate"),
-        ({"path": "p", "count": "many"}, "parameter 'count' is 'many', which is no int"),
-        ({"path": "p", "dry": "perhaps"}, "parameter 'dry' is 'perhaps', which is no bool"),
+        ({}, ("needs parameter 'path'", "-p path=VALUE")),
+        ({"path": "p", "cuont": 1}, ("no parameter 'cuont'", "count, dry, free, path, rate")),
+        ({"path": "p", "count": "many"}, ("parameter 'count' is 'many'", "no int")),
+        ({"path": "p", "dry": "perhaps"}, ("parameter 'dry' is 'perhaps'", "no bool")),
     ],
 )
-def test_parameters_that_do_not_fit_are_told(given: dict[str, Any], message: str) -> None:
-    with pytest.raises(sf.UsageError, match=message):
+def test_parameters_that_do_not_fit_are_told(given: dict[str, Any], named: tuple[str, ...]) -> None:
+    with refused(sf.UsageError, *named):
         built(accept, **given)
 
 
@@ -418,12 +421,12 @@ def test_text_becomes_what_a_parameter_is_annotated_as_and_back() -> None:
         Path("/a b"),
     )
     for name, wrong, wanted in (
-        ("day", "yesterday", "date"),
-        ("countries", "a, b", r"list\[str\]: write it as JSON, such as '\[1, 2\]'"),
-        ("limits", '{"x": "many"}', r"dict\[str, int\]: write it as JSON, such as '{\"a\": 1}'"),
-        ("kind", "c", "Literal"),
+        ("day", "yesterday", ("date",)),
+        ("countries", "a, b", ("list[str]", "as JSON, such as '[1, 2]'")),
+        ("limits", '{"x": "many"}', ("dict[str, int]", """as JSON, such as '{"a": 1}'""")),
+        ("kind", "c", ("Literal",)),
     ):
-        with pytest.raises(sf.UsageError, match=f"parameter '{name}' is .*, which is no .*{wanted}"):
+        with refused(sf.UsageError, f"parameter '{name}' is", *wanted):
             built(declare, **{**texts, name: wrong})
 
 

@@ -44,12 +44,10 @@ def pipeline(read: Any, written: str) -> Pipeline:
     ],
 )
 def test_a_source_that_reads_what_a_sink_writes_is_refused(read: Any, written: str) -> None:
-    with pytest.raises(UsageError) as caught:
+    with refused(
+        UsageError, f"source 'in' reads {read.path},", f"sink 'out' writes to {written},", "another path"
+    ):
         pipeline(read, written).build()
-    assert str(caught.value) == (
-        f"source 'in' reads {read.path}, and sink 'out' writes to {written}, so that every row would come in again: give the sink "
-        "another path"
-    )
     pipeline(read, "/elsewhere").build()
 
 
@@ -79,5 +77,5 @@ def test_a_source_that_is_declared_after_the_sink_is_seen_too() -> None:
         flow.source("first", sf.delta("/data/a"), Order).append("out", sf.delta("/data/b"))
         flow.source("second", sf.delta("/data/b/"), Order).append("other", sf.delta("/data/c"))
 
-    with pytest.raises(UsageError, match="source 'second' reads /data/b/, and sink 'out' writes to /data/b"):
+    with refused(UsageError, "source 'second'", "/data/b/", "sink 'out' writes to /data/b"):
         Pipeline("job", declare).build()

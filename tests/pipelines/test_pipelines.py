@@ -43,7 +43,7 @@ def test_of_several_one_has_to_be_named(folder: Path) -> None:
     (folder / "p.py").write_text(TWO)
     with refused(UsageError, "several pipelines", "(clicks, views)"):
         load_pipeline("p.py", folder)
-    with pytest.raises(NotFoundError, match="no pipeline 'likes'; it has: clicks, views"):
+    with refused(NotFoundError, "no pipeline 'likes'", "clicks, views"):
         load_pipeline("p.py:likes", folder)
 
 
@@ -79,7 +79,7 @@ def test_modules_beside_the_file_can_be_imported_and_are_known(folder: Path) -> 
 def test_an_error_deep_in_a_library_is_told_with_the_users_own_line(folder: Path) -> None:
     (folder / "p.py").write_text("import stateflow as sf\n\nsf.ValueState(int, ttl='soon')\n")
     before = set(sys.modules)
-    with pytest.raises(UsageError, match=r"p\.py, line 3: ttl: 'soon' is not a duration"):
+    with refused(UsageError, "p.py, line 3", "ttl: 'soon'"):
         load_pipeline("p.py", folder)
     assert not [name for name in set(sys.modules) - before if name.startswith("_stateflow_pipeline_")]
 
@@ -114,7 +114,7 @@ def test_a_file_outside_the_allowed_folders_is_refused_unread_by_whatever_way(fo
         f"{outside}/p.py:clicks", "../outside/p.py", "link.py", "linked/p.py:clicks", f"{inside}/sub/../../outside/p.py",
         f"{inside}x/p.py", "x:/../../outside/p.py", "../outside/p.py:/../../inside/p.py",
     ):  # fmt: skip
-        with pytest.raises(UsageError, match=r"lies in none of the allowed folders \(.*/inside\)$"):
+        with refused(UsageError, "none of the allowed folders", f"{inside})"):
             refuse_outside(spec, inside, [inside])
     for spec in ("sub/p.py:clicks", f"{inside}/p.py", "sub/../p.py:clicks"):
         refuse_outside(spec, inside, [inside])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -15,6 +14,7 @@ from stateflow.compatibility.flows import compare
 from stateflow.pipelines.graph import KeyedNode
 from stateflow.pipelines.streams import KeyedStream
 from stateflow.testing import ColumnarHarness
+from tests.refusals.refusal import refused
 
 
 @dataclass
@@ -76,302 +76,116 @@ def flow_of(
 
 MINUTE = sf.tumbling("1 minute")
 
-REFUSED: list[tuple[Callable[[KeyedStream], Any], dict[str, Any] | None, str]] = [
-    (lambda k: k.aggregate("op", Total), None, "operator 'op' aggregates nothing: give it an aggregate, such as n=sf.count()"),
-    (lambda k: k.aggregate("op", Total, n=1), None, "operator 'op': n=1 is not an aggregate: say one such as sf.count()"),
-    (
-        lambda k: k.aggregate("op", Total, n=sf.sum("amuont")),
-        None,
-        "operator 'op': 'n' needs column 'amuont', but Order has none; it has user, sku, amount, tags, paid, ts",
-    ),
-    (
-        lambda k: k.aggregate("op", Total, n=sf.sum("sku")),
-        None,
-        "operator 'op': 'n' is the sum of column 'sku' (string), and takes a number: cast the column with transform()",
-    ),
-    (
-        lambda k: k.aggregate("op", Total, n=sf.count(where="amount > 'x'")),
-        None,
-        "operator 'op', 'n': > in the condition \"amount > 'x'\" does not take number and string",
-    ),
-    (
-        lambda k: k.aggregate("op", Total, n=sf.count(where="amuont > 1")),
-        None,
-        ("operator 'op', 'n': the condition 'amuont > 1' needs column 'amuont', but Order has none; it has user, sku, amount, "
-        "tags, paid, ts"),
-    ),
-    (
-        lambda k: k.aggregate("op", Total, n=sf.count(where="upper(sku) = 'A'")),
-        None,
-        ("operator 'op', 'n': the condition \"upper(sku) = 'A'\" calls 'upper', and conditions have no functions: compute a boolean "
-         "column with transform()"),
-    ),
-    (
-        lambda k: k.aggregate("op", Total, n=sf.count(where="amount > 1 AND")),
-        None,
-        ("operator 'op', 'n': the condition 'amount > 1 AND' cannot be read at 'its end': it takes comparisons, AND, OR, NOT, "
-        "IS NULL, IN, BETWEEN, LIKE and arithmetic; for anything else, compute a boolean column with transform()"),
-    ),
-    (
-        lambda k: k.aggregate("op", Total, n=sf.collect("sku", 3)),
-        None,
-        "operator 'op': 'n' is the collect of its rows, which have no order: say key_by(..., order_by=...)",
-    ),
-    (
-        lambda k: k.aggregate("op", Total, n=sf.quantile("amount", 95)),
-        None,
-        "quantile('amount', 95): give it a share from 0 to 1, such as 0.95",
-    ),
-    (
-        lambda k: k.aggregate("op", Total, n=sf.quantile("amount", 0.5, accuracy=2)),
-        None,
-        "quantile('amount', accuracy=2): give it a share such as 0.01, at least 0.0001, or 0 for exact",
-    ),
-    (
-        lambda k: k.aggregate("op", Total, n=sf.top_values("sku", 0)),
-        None,
-        "top_values: 0 values: give it a whole number of at least 1",
-    ),
-    (
-        lambda k: k.aggregate("op", Total, n=sf.top_values("amount", 3)),
-        None,
-        ("operator 'op': 'n' counts the values of column 'amount' (double), and takes a whole number, a decimal, a string, a "
-        "binary, a boolean, a date or a timestamp: cast the column with transform()"),
-    ),
-    (
-        lambda k: k.aggregate("op", Total, n=sf.max("tags")),
-        None,
-        ("operator 'op': 'n' is the max of column 'tags' (array<string>), and takes a number, a string, a binary, a "
-        "boolean, a date or a timestamp: cast the column with transform()"),
-    ),
-    (
-        lambda k: k.aggregate("op", Total, n=sf.count(where="sku")),
-        None,
-        ("operator 'op': the condition of 'n', column 'sku' (string), is no boolean: say what it must be, as in "
-        '"sku > 0"'),
-    ),
-    (
-        lambda k: k.aggregate("op", Total, n=sf.last("sku")),
-        None,
-        "operator 'op': 'n' is the last of its rows, which have no order: say key_by(..., order_by=...)",
-    ),
-    (
-        lambda k: k.aggregate("op", Total, n=sf.sum("amount")),
-        None,
-        "operator 'op' puts double into Total.n, which is bigint: change the type of the field",
-    ),
-    (
-        lambda k: k.aggregate("op", Texts, n=sf.count()),
-        None,
-        "operator 'op' puts bigint into Texts.n, which is string: change the type of the field",
-    ),
-    (
-        lambda k: k.aggregate("op", Total, n=every(result=len)),
-        None,
-        ("operator 'op' puts array<bigint> into Total.n, which is bigint: say sf.aggregate(..., output=) where result gives another "
-        "type than the state, or change the type of the field"),
-    ),
-    (
-        lambda k: k.aggregate("op", Total, n=every()),
-        None,
-        "operator 'op' puts array<bigint> into Total.n, which is bigint: change the type of the field",
-    ),
-    (
-        lambda k: k.aggregate("op", Total, m=sf.count()),
-        None,
-        "operator 'op': Total has no field for 'm': add it; it has user, n",
-    ),
-    (
-        lambda k: k.aggregate("op", "n long", n=sf.count()),
-        None,
-        "operator 'op': Row has no field for 'user': add it; it has n",
-    ),
-    (
-        lambda k: k.aggregate("op", Wide, n=sf.count()),
-        None,
-        "operator 'op' does not know what to put into Wide.extra: it has user, n",
-    ),
-    (
-        lambda k: k.aggregate("op", Total, user=sf.count()),
-        None,
-        "operator 'op': 'user' is an aggregate and a key column: rename the aggregate",
-    ),
-    (
-        lambda k: k.aggregate("op", "user long, n double, n_sum double", n=sf.mean("amount"), n_sum=sf.sum("amount")),
-        None,
-        "operator 'op': two aggregates keep a column 'n_sum': rename 'n_sum'",
-    ),
-    (
-        lambda k: k.aggregate("op", Total, n=sf.count()),
-        {"rows": None},
-        ("operator 'op' cannot tell the types of its columns: give flow.source(..., type) or transform(..., type=...) before it "
-        "the type of the rows"),
-    ),
-    (
-        lambda k: k.aggregate("op", Total, n=sf.count()).append("out", sf.delta("/out")),
-        None,
-        ("sink 'out' (append): the rows of operator 'op' replace each other by user: take them with .upsert(), or make them rows with "
-        ".changes_as_rows(op='op')"),
-    ),
-    (
-        lambda k: k.aggregate("op", Total, n=sf.count()).key_by("n"),
-        None,
-        ("key_by: the rows of operator 'op' replace each other by user: take them with .upsert(), or make them rows with "
-        ".changes_as_rows(op='op')"),
-    ),
-    (
-        lambda k: k.window(MINUTE).aggregate("op", PerWindow, n=sf.count()),
-        {},
-        "operator 'op' needs event time, which none of its sources has: give flow.source(...) event_time= and watermark=",
-    ),
-    (
-        lambda k: k.window(MINUTE, time="sku").aggregate("op", PerWindow, n=sf.count()),
-        None,
-        "operator 'op': the event time, column 'sku' (string), is no datetime",
-    ),
-    (
-        lambda k: k.window(MINUTE, time="at").aggregate("op", PerWindow, n=sf.count()),
-        None,
-        ("operator 'op': Order has no column 'at' with the event time; it has user, sku, amount, tags, paid, ts: name one, as "
-        "time='ts'"),
-    ),
-    (
-        lambda k: k.window(MINUTE).aggregate("op", PerWindow, emit="eager", n=sf.count()),
-        None,
-        "operator 'op': emit is 'final', 'changes' or 'on_time', not 'eager'",
-    ),
-    (
-        lambda k: k.window(MINUTE).aggregate("op", Total, emit="changes", n=sf.count()),
-        None,
-        ("operator 'op': with emit='changes' its rows replace each other by window, but Total does not tell the window: add "
-        "the field window_start or window_end"),
-    ),
-    (
-        lambda k: k.aggregate("op", Total, n=sf.count_distinct("amount")),
-        None,
-        (
-            "operator 'op': 'n' counts the distinct values of column 'amount' (double), and takes a whole number, a decimal, a string, a "
-            "binary, a boolean, a date or a timestamp: cast the column with transform()"
-        ),
-    ),
-    (
-        lambda k: k.window(sf.session("1 minute")).aggregate("op", PerWindow, n=sf.count_distinct("sku")),
-        None,
-        (
-            "operator 'op': session windows grow together, so that 'n' would have to be counted anew: say "
-            "approximate=True, which is a sketch; the exact count is for the other windows"
-        ),
-    ),
-    (
-        lambda k: k.window(sf.session("1 minute")).aggregate("op", PerWindow, emit="changes", n=sf.count()),
-        None,
-        ("operator 'op': session windows grow together, so that rows put out before would have to be taken back: say "
-        "emit='final'"),
-    ),
-    (
-        lambda k: k.window(MINUTE).aggregate("op", PerWindow, n=sf.count()).key_by("user").window(
-            sf.tumbling("1 hour")
-        ).aggregate("hours", PerWindow, n=sf.count()),
-        None,
-        ("operator 'hours': PerWindow has no column 'ts' with the event time; it has user, window_start, n: name one, as "
-        "time='window_start'"),
-    ),
-    (lambda k: k.window("1 minute"), None, "window: '1 minute' is not a window: say one such as sf.tumbling('1 minute')"),
-    (
-        lambda k: k.window(MINUTE, lateness="-1 minutes"),
-        None,
-        "window: lateness is '-1 minutes': give it zero or more, such as '5 minutes'",
-    ),
-    (
-        lambda k: sf.session("-5 minutes"),
-        None,
-        "session: gap is '-5 minutes': give it a length above zero, such as '1 minute'",
-    ),
-    (
-        lambda k: sf.hopping("1 minute", "2 minutes"),
-        None,
-        ("hopping('1 minute', every='2 minutes'): between windows that begin further apart than they are long, rows would be in "
-        "none: make `every` at most `size`"),
-    ),
-    (
-        lambda k: sf.cumulative("1 hour", "7 minutes"),
-        None,
-        ("cumulative('1 hour', every='7 minutes'): 1 hour is no multiple of 7 minutes: make it one, such as cumulative('1 day', "
-        "every='1 hour')"),
-    ),
-    (lambda k: sf.tumbling(60), None, "tumbling: size is 60: write it like '10 minutes', or as a timedelta"),
+REFUSED: list[tuple[Callable[[KeyedStream], Any], dict[str, Any] | None, tuple[str, ...]]] = [
+    (lambda k: k.aggregate("op", Total), None, ("operator 'op' aggregates nothing", "such as n=sf.count()")),
+    (lambda k: k.aggregate("op", Total, n=1), None, ("operator 'op'", "n=1 is not an aggregate", "such as sf.count()")),
+    (lambda k: k.aggregate("op", Total, n=sf.sum("amuont")), None,
+     ("operator 'op'", "'n' needs column 'amuont'", "it has user, sku, amount, tags, paid, ts")),
+    (lambda k: k.aggregate("op", Total, n=sf.sum("sku")), None,
+     ("operator 'op'", "'n' is the sum of column 'sku' (string)", "takes a number", "cast the column")),
+    (lambda k: k.aggregate("op", Total, n=sf.count(where="amount > 'x'")), None,
+     ("operator 'op', 'n'", "\"amount > 'x'\"", "number and string")),
+    (lambda k: k.aggregate("op", Total, n=sf.count(where="amuont > 1")), None,
+     ("operator 'op', 'n'", "'amuont > 1'", "column 'amuont'", "it has user, sku, amount, tags, paid, ts")),
+    (lambda k: k.aggregate("op", Total, n=sf.count(where="upper(sku) = 'A'")), None,
+     ("operator 'op', 'n'", "calls 'upper'", "compute a boolean column with transform()")),
+    (lambda k: k.aggregate("op", Total, n=sf.count(where="amount > 1 AND")), None,
+     ("operator 'op', 'n'", "'amount > 1 AND'", "'its end'", "compute a boolean column with transform()")),
+    (lambda k: k.aggregate("op", Total, n=sf.collect("sku", 3)), None,
+     ("operator 'op'", "'n' is the collect", "no order", "key_by(..., order_by=...)")),
+    (lambda k: k.aggregate("op", Total, n=sf.quantile("amount", 95)), None, ("quantile('amount', 95)", "from 0 to 1", "0.95")),
+    (lambda k: k.aggregate("op", Total, n=sf.quantile("amount", 0.5, accuracy=2)), None,
+     ("quantile('amount', accuracy=2)", "at least 0.0001, or 0 for exact")),
+    (lambda k: k.aggregate("op", Total, n=sf.top_values("sku", 0)), None, ("top_values: 0 values", "at least 1")),
+    (lambda k: k.aggregate("op", Total, n=sf.top_values("amount", 3)), None,
+     ("operator 'op'", "'n' counts the values", "'amount' (double)", "a whole number, a decimal, a string", "cast the column")),
+    (lambda k: k.aggregate("op", Total, n=sf.max("tags")), None,
+     ("operator 'op'", "'n' is the max", "'tags' (array<string>)", "a number, a string", "cast the column")),
+    (lambda k: k.aggregate("op", Total, n=sf.count(where="sku")), None,
+     ("operator 'op'", "the condition of 'n'", "'sku' (string)", "no boolean", '"sku > 0"')),
+    (lambda k: k.aggregate("op", Total, n=sf.last("sku")), None,
+     ("operator 'op'", "'n' is the last", "no order", "key_by(..., order_by=...)")),
+    (lambda k: k.aggregate("op", Total, n=sf.sum("amount")), None,
+     ("operator 'op' puts double", "Total.n, which is bigint", "change the type of the field")),
+    (lambda k: k.aggregate("op", Texts, n=sf.count()), None,
+     ("operator 'op' puts bigint", "Texts.n, which is string", "change the type of the field")),
+    (lambda k: k.aggregate("op", Total, n=every(result=len)), None,
+     ("operator 'op' puts array<bigint>", "Total.n, which is bigint", "sf.aggregate(..., output=)", "the type of the field")),
+    (lambda k: k.aggregate("op", Total, n=every()), None,
+     ("operator 'op' puts array<bigint>", "Total.n, which is bigint: change the type")),
+    (lambda k: k.aggregate("op", Total, m=sf.count()), None, ("operator 'op'", "Total has no field for 'm'", "it has user, n")),
+    (lambda k: k.aggregate("op", "n long", n=sf.count()), None, ("operator 'op'", "Row has no field for 'user'", "it has n")),
+    (lambda k: k.aggregate("op", Wide, n=sf.count()), None, ("operator 'op'", "Wide.extra", "it has user, n")),
+    (lambda k: k.aggregate("op", Total, user=sf.count()), None,
+     ("operator 'op'", "'user' is an aggregate and a key column", "rename the aggregate")),
+    (lambda k: k.aggregate("op", "user long, n double, n_sum double", n=sf.mean("amount"), n_sum=sf.sum("amount")), None,
+     ("operator 'op'", "two aggregates", "rename 'n_sum'")),
+    (lambda k: k.aggregate("op", Total, n=sf.count()), {"rows": None},
+     ("operator 'op'", "the types of its columns", "flow.source(..., type)", "transform(..., type=...)")),
+    (lambda k: k.aggregate("op", Total, n=sf.count()).append("out", sf.delta("/out")), None,
+     ("sink 'out' (append)", "operator 'op'", "replace each other by user", ".upsert()", ".changes_as_rows(op='op')")),
+    (lambda k: k.aggregate("op", Total, n=sf.count()).key_by("n"), None,
+     ("key_by: ", "operator 'op'", "replace each other by user", ".upsert()", ".changes_as_rows(op='op')")),
+    (lambda k: k.window(MINUTE).aggregate("op", PerWindow, n=sf.count()), {},
+     ("operator 'op' needs event time", "event_time= and watermark=")),
+    (lambda k: k.window(MINUTE, time="sku").aggregate("op", PerWindow, n=sf.count()), None,
+     ("operator 'op'", "the event time, column 'sku' (string)", "no datetime")),
+    (lambda k: k.window(MINUTE, time="at").aggregate("op", PerWindow, n=sf.count()), None,
+     ("operator 'op'", "no column 'at'", "it has user, sku, amount, tags, paid, ts", "time='ts'")),
+    (lambda k: k.window(MINUTE).aggregate("op", PerWindow, emit="eager", n=sf.count()), None,
+     ("operator 'op'", "'final', 'changes' or 'on_time'", "'eager'")),
+    (lambda k: k.window(MINUTE).aggregate("op", Total, emit="changes", n=sf.count()), None,
+     ("operator 'op'", "emit='changes'", "Total", "the field window_start or window_end")),
+    (lambda k: k.aggregate("op", Total, n=sf.count_distinct("amount")), None,
+     ("operator 'op'", "'n' counts the distinct values", "'amount' (double)", "a whole number, a decimal, a string", "cast the column")),
+    (lambda k: k.window(sf.session("1 minute")).aggregate("op", PerWindow, n=sf.count_distinct("sku")), None,
+     ("operator 'op'", "session windows", "'n'", "approximate=True")),
+    (lambda k: k.window(sf.session("1 minute")).aggregate("op", PerWindow, emit="changes", n=sf.count()), None,
+     ("operator 'op'", "session windows", "emit='final'")),
+    (lambda k: k.window(MINUTE).aggregate("op", PerWindow, n=sf.count()).key_by("user").window(sf.tumbling("1 hour"))
+     .aggregate("hours", PerWindow, n=sf.count()), None,
+     ("operator 'hours'", "PerWindow has no column 'ts'", "it has user, window_start, n", "time='window_start'")),
+    (lambda k: k.window("1 minute"), None, ("window: '1 minute' is not a window", "sf.tumbling('1 minute')")),
+    (lambda k: k.window(MINUTE, lateness="-1 minutes"), None, ("window: lateness is '-1 minutes'", "such as '5 minutes'")),
+    (lambda k: sf.session("-5 minutes"), None, ("session: gap is '-5 minutes'", "such as '1 minute'")),
+    (lambda k: sf.hopping("1 minute", "2 minutes"), None, ("hopping('1 minute', every='2 minutes')", "`every` at most `size`")),
+    (lambda k: sf.cumulative("1 hour", "7 minutes"), None,
+     ("cumulative('1 hour', every='7 minutes')", "no multiple", "cumulative('1 day', every='1 hour')")),
+    (lambda k: sf.tumbling(60), None, ("tumbling: size is 60", "'10 minutes'", "a timedelta")),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("declare", "source", "message"), REFUSED, ids=[m[:60] for *_, m in REFUSED])
+@pytest.mark.parametrize(("declare", "source", "named"), REFUSED, ids=[" ".join(n)[:60] for *_, n in REFUSED])
 def test_what_cannot_be_is_refused_in_one_sentence(
-    declare: Callable[[KeyedStream], Any], source: dict[str, Any] | None, message: str
+    declare: Callable[[KeyedStream], Any], source: dict[str, Any] | None, named: tuple[str, ...]
 ) -> None:
-    with pytest.raises(sf.UsageError) as caught:
+    with refused(sf.UsageError, *named) as caught:
         flow_of(declare, None if source is None else dict(source))
-    assert str(caught.value) == message
-
-
-DEDUPLICATED: list[tuple[dict[str, Any], dict[str, Any] | None, str]] = [
-    ({"by": "id"}, None, "key_by: Order has no column 'id'; it has user, sku, amount, tags, paid, ts"),
-    ({"by": "sku", "keep": "all"}, None, "operator 'once': keep is 'first' or 'last', not 'all'"),
-    (
-        {"by": "sku", "within": "-7 days"},
-        None,
-        "deduplicate: within is '-7 days': give it zero or more, such as '5 minutes'",
-    ),
-    (
-        {"by": "sku", "ttl": "7 days"},
-        None,
-        (
-            "operator 'once': deduplicate takes no ttl=: say within='7 days', after which a row's copy counts as new and its key is "
-            "forgotten"
-        ),
-    ),
-    (
-        {"by": "sku", "within": "7 days"},
-        {},
-        (
-            "operator 'once': within= needs event time, which none of its sources has: give flow.source(...) event_time= and "
-            "watermark="
-        ),
-    ),
-    (
-        {"by": "sku", "keep": "last"},
-        {},
-        (
-            "operator 'once': keep='last' needs event time, which none of its sources has: give flow.source(...) event_time= and "
-            "watermark="
-        ),
-    ),
-    (
-        {"by": "ts"},
-        None,
-        "operator 'once': column 'ts' is the event time, and cannot be what rows are alike in",
-    ),
-    (
-        {"by": "sku"},
-        None,
-        (
-            "operator 'once' cannot keep and compare column 'tags' (array<string>): take it out, or make a string of it, with "
-            "transform()"
-        ),
-    ),
-]
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "source", "message"), DEDUPLICATED, ids=[m[:50] for *_, m in DEDUPLICATED]
-)
+    ("arguments", "source", "named"),
+    [
+        ({"by": "id"}, None, ("key_by", "Order has no column 'id'", "it has user, sku, amount, tags, paid, ts")),
+        ({"by": "sku", "keep": "all"}, None, ("operator 'once'", "keep is 'first' or 'last'", "'all'")),
+        ({"by": "sku", "within": "-7 days"}, None, ("within is '-7 days'", "such as '5 minutes'")),
+        ({"by": "sku", "ttl": "7 days"}, None, ("operator 'once'", "no ttl=", "within='7 days'")),
+        ({"by": "sku", "within": "7 days"}, {}, ("operator 'once'", "within= needs event time", "event_time= and watermark=")),
+        ({"by": "sku", "keep": "last"}, {}, ("operator 'once'", "keep='last' needs event time", "event_time= and watermark=")),
+        ({"by": "ts"}, None, ("operator 'once'", "column 'ts' is the event time", "alike")),
+        ({"by": "sku"}, None, ("operator 'once'", "'tags' (array<string>)", "make a string of it, with transform()")),
+    ],
+)  # fmt: skip
 def test_a_deduplication_that_cannot_be_is_refused_in_one_sentence(
-    arguments: dict[str, Any], source: dict[str, Any] | None, message: str
+    arguments: dict[str, Any], source: dict[str, Any] | None, named: tuple[str, ...]
 ) -> None:
-    with pytest.raises(sf.UsageError) as caught:
+    with refused(sf.UsageError, *named) as caught:
         flow_of(
             lambda keyed: keyed.stream.deduplicate("once", **arguments),
             None if source is None else dict(source),
         )
-    assert str(caught.value) == message
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(("within", "count"), [("7 days", 0), (None, 1)])
@@ -437,7 +251,9 @@ SUMS = {
 @pytest.mark.parametrize("order", ["total", "skus", "newest", "-n", ["total", "n"], ["-newest", "n"]])
 def test_a_list_of_sums_is_ordered_by_the_count_of_their_rows(order: str | list[str]) -> None:
     falls = order if isinstance(order, str) else order[0]
-    with pytest.raises(sf.UsageError) as caught:
+    with refused(
+        sf.UsageError, "operator 'best'", repr(falls), "add n=sf.count()", "key_by(..., order_by='n')"
+    ):
         flow_of(
             lambda k: (
                 k.aggregate("op", Sums, **SUMS)
@@ -446,11 +262,6 @@ def test_a_list_of_sums_is_ordered_by_the_count_of_their_rows(order: str | list[
                 .top("best", 3, by="-total", per="user")
             )
         )
-    assert str(caught.value) == (
-        f"operator 'best': order_by says which row is newer, and {falls!r} does not grow with every row, so that the list would keep "
-        "a value that is out of date: add n=sf.count() to the aggregates, without a column or where=, and say "
-        "key_by(..., order_by='n')"
-    )
 
 
 @pytest.mark.parametrize("order", ["n", ["newest", "n"], ["what", "n"]])
@@ -483,18 +294,13 @@ def test_a_list_of_rows_that_were_changes_has_to_know_which_row_is_newer() -> No
     def sums(keyed: KeyedStream) -> sf.Stream:
         return keyed.aggregate("op", Total, n=sf.count()).changes_as_rows(op="what")
 
-    refused = (
-        "operator 'best': its rows replaced each other by user before .changes_as_rows(), and the list would keep a value that has "
-        "fallen since: say which row is newer with key_by(..., order_by=...), such as a column that counts the rows, and "
-        "whose rows replace each other with per="
-    )
+    named = "operator 'best'", "by user before .changes_as_rows()", "key_by(..., order_by=...)", "with per="
     for order, per in (((), "user"), ("n", ()), ((), ())):
-        with pytest.raises(sf.UsageError) as caught:
+        with refused(sf.UsageError, *named):
             flow_of(
                 lambda k, o=order, p=per: sums(k).key_by("what", order_by=o).top("best", 3, by="-n", per=p)
             )  # type: ignore[misc]
-        assert str(caught.value) == refused
-    with pytest.raises(sf.UsageError, match="the list would keep a value that has fallen"):
+    with refused(sf.UsageError, "a value that has fallen"):
         flow_of(
             lambda k: (
                 sums(k)
@@ -546,7 +352,7 @@ def test_a_running_sum_that_has_fallen_leaves_the_list() -> None:
 
 
 def test_a_list_takes_no_rows_that_say_what_is_gone() -> None:
-    with pytest.raises(sf.UsageError) as caught:
+    with refused(sf.UsageError, "operator 'best'", "a row is gone", "without .changes_as_rows()"):
         flow_of(
             lambda k: (
                 k.stream.transform(lambda frame: frame, "user long, sku string, amount double, ts timestamp")
@@ -557,10 +363,6 @@ def test_a_list_takes_no_rows_that_say_what_is_gone() -> None:
                 .top("best", 3, by="-amount", per="sku")
             )
         )
-    assert str(caught.value) == (
-        "operator 'best': some of its rows say that a row is gone, and the list would rank them like others: rank the rows from "
-        "which the changes come, without .changes_as_rows()"
-    )
 
 
 def test_late_rows_are_a_side_output_with_all_columns() -> None:
@@ -580,17 +382,17 @@ def test_late_rows_are_a_side_output_with_all_columns() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("given", "named"),
     [
-        ({"create": 0}, "sf.aggregate('user'): create is 0: give a function of no value that is not async"),
-        ({"add": len}, "sf.aggregate('user'): add is <built-in function len>: give a function of two values that is not async"),
-        ({"merge": 7}, "sf.aggregate('user'): merge is 7: give a function of two values that is not async"),
-        ({"result": "n"}, "sf.aggregate('user'): result is 'n': give a function of one value that is not async"),
-        ({"state": object, "output": int}, "operator 'op', state of 'n': object cannot be kept in state, because it does not say"),
+        ({"create": 0}, ("sf.aggregate('user'): create is 0", "a function of no value", "not async")),
+        ({"add": len}, ("sf.aggregate('user'): add is <built-in", "a function of two values", "not async")),
+        ({"merge": 7}, ("sf.aggregate('user'): merge is 7", "a function of two values", "not async")),
+        ({"result": "n"}, ("sf.aggregate('user'): result is 'n'", "a function of one value", "not async")),
+        ({"state": object, "output": int}, ("operator 'op', state of 'n'", "object cannot be kept in state")),
     ],
-)  # fmt: skip
-def test_code_of_ones_own_that_cannot_be_called_is_refused(given: Any, message: str) -> None:
-    with pytest.raises(sf.UsageError, match=re.escape(message)):
+)
+def test_code_of_ones_own_that_cannot_be_called_is_refused(given: Any, named: tuple[str, ...]) -> None:
+    with refused(sf.UsageError, *named):
         flow_of(lambda k: k.aggregate("op", Total, n=every(**given)))
 
 
@@ -598,9 +400,7 @@ def test_code_of_ones_own_is_not_async() -> None:
     async def add(state: Any, value: Any) -> Any:
         return [*state, value]
 
-    with pytest.raises(
-        sf.UsageError, match=r"add is <function .*: give a function of two values that is not async"
-    ):
+    with refused(sf.UsageError, "add is <function", "two values", "not async"):
         every(add=add)
 
 

@@ -10,9 +10,7 @@ from typing import Annotated, Any, NamedTuple, Optional
 import msgspec
 import pytest
 
-from stateflow.errors import UsageError
-from stateflow.pipelines.rows.row_type import key_type, row_type, spark_type
-from tests.refusals.refusal import refused
+from stateflow.pipelines.rows.row_type import key_type, row_type
 
 
 @dataclass
@@ -137,32 +135,8 @@ def test_an_untyped_row_is_a_named_tuple() -> None:
     assert (row.user, row.total) == (1, 2.0)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "user", "user long,", "1st long", "user long total double, x", "a b long"]
-)
-def test_a_schema_that_cannot_be_read_says_where(text: str) -> None:
-    with pytest.raises(UsageError, match=r"cannot be read at|is no type that Spark has"):
-        row_type(text)
-
-
 def test_names_inside_of_structs_keep_their_case() -> None:
     assert row_type("a STRUCT<userId: BIGINT>").fields[0].type == "struct<userId: BIGINT>"
-
-
-def test_two_columns_of_one_name_are_refused() -> None:
-    with refused(UsageError, "two columns called 'a'"):
-        row_type("a long, b long, a string")
-
-
-@pytest.mark.parametrize("hint", [object, set[int], complex, int | str, list, tuple[int, str], Any])
-def test_a_type_that_spark_lacks_names_the_field(hint: Any) -> None:
-    with refused(UsageError, "field Order.amount has type", "which has no Spark type: use"):
-        spark_type(hint, "field Order.amount")
-
-
-def test_a_class_without_fields_is_no_row_type() -> None:
-    with pytest.raises(UsageError, match="is not a row type: use a dataclass"):
-        row_type(int)
 
 
 @pytest.mark.parametrize(

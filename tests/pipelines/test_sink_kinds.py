@@ -80,9 +80,7 @@ def test_a_target_that_nobody_takes_is_told_what_each_kind_takes(monkeypatch: py
 
 def test_a_name_that_two_packages_claim_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     offered(monkeypatch, offer(), offer(package="other-shelves"))
-    with pytest.raises(
-        UsageError, match=r"other-shelves and shelves both offer 'shelf'.*uninstall one of them"
-    ):
+    with refused(UsageError, "other-shelves and shelves", "'shelf'", "uninstall one of them"):
         kind_of("append", 5)
     assert kind_in_record("shelf") is None
     assert "both offer 'shelf'" in sink_kinds.why_unknown("shelf")
@@ -90,7 +88,7 @@ def test_a_name_that_two_packages_claim_is_refused(monkeypatch: pytest.MonkeyPat
 
 def test_a_name_of_the_library_is_not_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     offered(monkeypatch, offer("delta_append", f"{__name__}:DELTA"))
-    with pytest.raises(UsageError, match=r"'delta_append'.*a kind of the library's: give it another name"):
+    with refused(UsageError, "'delta_append'", "give it another name"):
         kind_of("append", 5)
     assert kind_in_record("delta_append") is DELTA_APPEND
 
@@ -129,15 +127,13 @@ def test_a_record_of_a_kind_that_cannot_be_loaded_says_which_package_and_why(
             CommitRequest(prepared, at, nothing, nothing, lambda: None), CommitPermit.to_carry_out(record(3))
         )
 
-    with pytest.raises(
-        CorruptError, match=r"unknown kind 'shelf': run the job with the version of stateflow"
-    ):
+    with refused(CorruptError, "unknown kind 'shelf'", "run the job with the version"):
         carry_out()
     offered(monkeypatch, offer(value="no_such_module_here:KIND"))
-    with pytest.raises(CorruptError, match=r"unknown kind 'shelf': shelves offers 'shelf'.*no_such_module"):
+    with refused(CorruptError, "unknown kind 'shelf'", "shelves offers", "no_such_module"):
         carry_out()
     offered(monkeypatch, offer())
-    with pytest.raises(UsageError, match=r"names .*:ShelfSink as its class, which cannot be loaded"):
+    with refused(UsageError, ":ShelfSink", "cannot be loaded"):
         carry_out()
 
 

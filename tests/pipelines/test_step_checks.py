@@ -14,6 +14,7 @@ import pytest
 import stateflow as sf
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.pipeline import Pipeline
+from tests.refusals.refusal import refused
 
 
 @dataclass
@@ -40,8 +41,8 @@ def built(declare: Callable[[Flow], Any]) -> Flow:
     return Pipeline("test", declare).build()
 
 
-def refused(declare: Callable[[Flow], Any], message: str) -> None:
-    with pytest.raises(sf.UsageError, match=message) as caught:
+def unbuilt(declare: Callable[[Flow], Any], *named: str) -> None:
+    with refused(sf.UsageError, *named) as caught:
         built(declare)
     assert "\n" not in str(caught.value)
 
@@ -54,23 +55,23 @@ def rows(flow: Flow) -> sf.Stream:
 
 
 def test_an_option_that_a_sink_does_not_know_is_refused() -> None:
-    refused(lambda f: rows(f).append("out", TABLE, colour="red"), r"'out' \(append\) does not take colour")
-    refused(lambda f: rows(f).append("out", TABLE, keys=["user"]), r"'out' \(append\) does not take keys")
-    refused(lambda f: rows(f).upsert("out", TABLE, keys="user", mode="x"), "does not take mode: leave it out")
-    refused(lambda f: rows(f).for_each_batch("out", print, order_by="x"), "does not take order_by")
+    unbuilt(lambda f: rows(f).append("out", TABLE, colour="red"), "'out' (append)", "does not take colour")
+    unbuilt(lambda f: rows(f).append("out", TABLE, keys=["user"]), "'out' (append)", "does not take keys")
+    unbuilt(
+        lambda f: rows(f).upsert("out", TABLE, keys="user", mode="x"), "does not take mode", "leave it out"
+    )
+    unbuilt(lambda f: rows(f).for_each_batch("out", print, order_by="x"), "does not take order_by")
 
 
 def test_a_target_of_another_kind_is_refused_with_what_to_write() -> None:
     path: Any = Path("/data/t")
-    refused(
-        lambda f: rows(f).append("out", "/data/t"), r"cannot write to '/data/t': .* sf\.delta\('/data/t'\)"
-    )
-    refused(lambda f: rows(f).upsert("out", path, keys="user"), r"here sf\.delta\('/data/t'\)")
-    refused(lambda f: rows(f).append("out", sf.memory("x")), r"give it delta\(path\)")
-    refused(lambda f: rows(f).collect("out", "x"), r"give it memory\(name\), here sf\.memory\('x'\)")
-    refused(lambda f: rows(f).collect("out", TABLE), r"give it memory\(name\)")
+    unbuilt(lambda f: rows(f).append("out", "/data/t"), "cannot write to '/data/t'", "sf.delta('/data/t')")
+    unbuilt(lambda f: rows(f).upsert("out", path, keys="user"), "here sf.delta('/data/t')")
+    unbuilt(lambda f: rows(f).append("out", sf.memory("x")), "give it delta(path)")
+    unbuilt(lambda f: rows(f).collect("out", "x"), "memory(name)", "here sf.memory('x')")
+    unbuilt(lambda f: rows(f).collect("out", TABLE), "give it memory(name)")
     wrong: Any = "/data/t"
-    refused(lambda f: rows(f).for_each_batch("out", wrong), r"give it a function of \(frame, delivery\)")
+    unbuilt(lambda f: rows(f).for_each_batch("out", wrong), "a function of (frame, delivery)")
 
     async def later(frame: Any, delivery: Any) -> None: ...
 
@@ -81,11 +82,9 @@ def test_a_target_of_another_kind_is_refused_with_what_to_write() -> None:
         async def __call__(self, frame: Any, delivery: Any) -> None: ...
 
     for idle in (later, in_parts, Later(), partial(later)):
-        refused(
-            lambda f, idle=idle: rows(f).for_each_batch("out", idle), r"does nothing where it is only called"
-        )
+        unbuilt(lambda f, idle=idle: rows(f).for_each_batch("out", idle), "does nothing")
     one: Any = lambda frame: None  # noqa: E731
-    refused(lambda f: rows(f).for_each_batch("out", one), r"give it a function of \(frame, delivery\)")
+    unbuilt(lambda f: rows(f).for_each_batch("out", one), "a function of (frame, delivery)")
 
 
 @pytest.mark.parametrize(
@@ -103,9 +102,7 @@ def test_two_sinks_of_one_table_are_refused(first: str, second: str) -> None:
         orders.append("all", sf.delta(first))
         orders.upsert("newest", sf.delta(second), keys="user")
 
-    refused(
-        declare, r"sinks 'all' and 'newest' write to one place, .*: give each one of its own, or union\(\)"
-    )
+    unbuilt(declare, "sinks 'all' and 'newest'", "give each one of its own, or union()")
 
 
 @pytest.mark.parametrize(
@@ -118,7 +115,7 @@ def test_a_table_in_the_folder_of_another_one_is_refused(first: str, second: str
         orders.append("all", sf.delta(first))
         orders.upsert("newest", sf.delta(second), keys="user")
 
-    refused(declare, rf"VACUUM of the table of sink '{outer}' would delete the files of the other one")
+    unbuilt(declare, f"VACUUM of the table of sink '{outer}'")
 
 
 def test_tables_beside_each_other_and_sinks_of_other_kinds_are_no_reason_to_refuse() -> None:
@@ -137,17 +134,14 @@ def test_tables_beside_each_other_and_sinks_of_other_kinds_are_no_reason_to_refu
     [({"keys": "usr"}, "keys"), ({"keys": ["user", "usr"]}, "keys"), ({"keys": "user", "order_by": "usr"}, "order_by")],
 )  # fmt: skip
 def test_columns_of_an_upsert_that_the_row_type_lacks_are_refused(columns: Any, what: str) -> None:
-    message = rf"sink 'out' \(upsert\): Total has no column 'usr' for {what}; it has user, total"
-    refused(lambda f: rows(f).upsert("out", TABLE, **columns), message)
-    refused(
-        lambda f: rows(f).key_by("user").process("sum", Sum).upsert("out", TABLE, **columns),
-        message,
-    )
+    named = ("sink 'out' (upsert)", f"Total has no column 'usr' for {what}", "it has user, total")
+    unbuilt(lambda f: rows(f).upsert("out", TABLE, **columns), *named)
+    unbuilt(lambda f: rows(f).key_by("user").process("sum", Sum).upsert("out", TABLE, **columns), *named)
 
 
 def test_a_partition_column_that_the_row_type_lacks_is_refused() -> None:
     table = sf.delta("/nowhere", partition_by=["day"])
-    refused(lambda f: rows(f).append("out", table), "Total has no column 'day' for partition_by")
+    unbuilt(lambda f: rows(f).append("out", table), "Total", "no column 'day' for partition_by")
 
 
 def test_columns_are_not_judged_where_only_spark_knows_them() -> None:
@@ -160,18 +154,15 @@ def test_a_condition_of_an_upsert_is_checked_against_the_row_type() -> None:
     def upsert(condition: Any) -> Callable[[Flow], Any]:
         return lambda f: rows(f).upsert("out", TABLE, keys="user", delete_when=condition)
 
-    where = r"sink 'out' \(upsert\), delete_when: "
-    refused(
-        upsert("op = 'delete'"),
-        where + r"the condition .* needs column 'op', but Total has none; it has user, total",
-    )
-    refused(upsert("total = 'x'"), where + "= in the condition .* does not take number and string")
-    refused(upsert("total"), where + "the condition 'total' is a number: compare it with something")
-    refused(upsert("upper(total) = 1"), where)
-    refused(upsert(""), where + "the condition '' cannot be read at 'its end'")
-    refused(upsert(True), r"sink 'out' \(upsert\): delete_when is True: give it a condition in SQL")
-    refused(
-        lambda f: rows(f).append("out", TABLE, delete_when="x"), "does not take delete_when: leave it out"
+    where = "sink 'out' (upsert), delete_when: "
+    unbuilt(upsert("op = 'delete'"), where, "needs column 'op', but Total has none", "it has user, total")
+    unbuilt(upsert("total = 'x'"), where, "= in the condition", "number and string")
+    unbuilt(upsert("total"), where, "'total' is a number", "compare it with something")
+    unbuilt(upsert("upper(total) = 1"), where, "'upper'")
+    unbuilt(upsert(""), where, "''", "'its end'")
+    unbuilt(upsert(True), "sink 'out' (upsert)", "delete_when is True", "a condition in SQL")
+    unbuilt(
+        lambda f: rows(f).append("out", TABLE, delete_when="x"), "does not take delete_when", "leave it out"
     )
     built(lambda f: f.source("in", SOURCE).upsert("out", TABLE, keys="user", delete_when="op = 'delete'"))
     assert built(upsert("total < 0")).sinks[0].options["delete_when"] == "total < 0"
@@ -186,21 +177,20 @@ def kept(frame: Any) -> Any:
 
 
 def test_a_filter_of_changes_before_an_upsert_is_refused() -> None:
-    message = (
-        r"transform-2 leaves out rows that replace others \(a filter \({word}\)\), and sink 'out' would keep what they replace for "
-        r"ever: say which rows delete with .upsert\(..., delete_when=...\), or filter before the rows become changes"
-    )
-    refused(
+    def named(word: str) -> tuple[str, ...]:
+        steps = ".upsert(..., delete_when=...)", "filter before the rows become changes"
+        return ("transform-2", f"a filter ({word})", "sink 'out'", *steps)
+
+    unbuilt(
         lambda f: newest(f).transform(lambda frame: frame.where("total > 0"), Total).upsert("out", TABLE),
-        message.format(word="where"),
+        *named("where"),
     )
-    refused(
+    unbuilt(
         lambda f: newest(f).transform(kept).transform(lambda frame: frame, Total).upsert("out", TABLE),
-        message.format(word="filter"),
+        *named("filter"),
     )
-    refused(
-        lambda f: newest(f).transform(kept).union(newest_of_others(f)).upsert("out", TABLE),
-        message.format(word="filter"),
+    unbuilt(
+        lambda f: newest(f).transform(kept).union(newest_of_others(f)).upsert("out", TABLE), *named("filter")
     )
 
 
@@ -217,7 +207,7 @@ def test_what_leaves_no_row_in_a_table_may_filter() -> None:
 
 
 def test_an_upsert_without_keys_is_refused() -> None:
-    refused(lambda f: rows(f).upsert("out", TABLE, keys=[]), r"'out' \(upsert\) has no key columns")
+    unbuilt(lambda f: rows(f).upsert("out", TABLE, keys=[]), "'out' (upsert)", "no key columns")
 
 
 # ---- sources and steps ----
@@ -225,13 +215,12 @@ def test_an_upsert_without_keys_is_refused() -> None:
 
 def test_a_source_of_another_kind_is_refused_with_what_to_write() -> None:
     path = Path("/data/in")
-    refused(
-        lambda f: f.source("in", "/data/in", Total),
-        r"'in' cannot read '/data/in': say sf\.delta\('/data/in'\)",
+    unbuilt(
+        lambda f: f.source("in", "/data/in", Total), "'in' cannot read '/data/in'", "say sf.delta('/data/in')"
     )
-    refused(lambda f: f.source("in", path), r"say sf\.delta\('/data/in'\)")
-    refused(lambda f: f.source("in", 5), r"'in' cannot read 5: .* a function from SparkSession")
-    refused(lambda f: f.source("in", lambda: None), "a function from SparkSession")
+    unbuilt(lambda f: f.source("in", path), "say sf.delta('/data/in')")
+    unbuilt(lambda f: f.source("in", 5), "'in' cannot read 5", "a function from SparkSession")
+    unbuilt(lambda f: f.source("in", lambda: None), "a function from SparkSession")
 
 
 def test_rows_that_nobody_takes_are_refused() -> None:
@@ -244,13 +233,16 @@ def test_rows_that_nobody_takes_are_refused() -> None:
         source.transform(lambda frame: frame)
         source.append("out", TABLE)
 
-    refused(
+    unbuilt(
         unread_source,
-        "pipeline 'test' does nothing with the rows of 'more': add a sink, .* or leave the step out",
+        "pipeline 'test'",
+        "does nothing with the rows of 'more'",
+        "add a sink",
+        "or leave the step out",
     )
-    refused(unread_step, "nothing with the rows of 'transform-1'")
-    refused(
-        lambda f: rows(f).key_by("user").process("x", Stateless), "nothing with the rows of 'x': add a sink"
+    unbuilt(unread_step, "nothing with the rows of 'transform-1'")
+    unbuilt(
+        lambda f: rows(f).key_by("user").process("x", Stateless), "nothing with the rows of 'x'", "add a sink"
     )
 
 
@@ -269,13 +261,14 @@ def summed(frame: Any) -> Any:
 
 
 def test_an_aggregation_that_the_text_of_a_transform_shows_is_refused() -> None:
-    refused(lambda f: rows(f).transform(lambda frame: frame.groupBy("user").count()).append("out", TABLE),
-            r"transform-1 has an aggregation \(groupBy\), .* the state of a keyed operator")  # fmt: skip
-    refused(
+    unbuilt(lambda f: rows(f).transform(lambda frame: frame.groupBy("user").count()).append("out", TABLE),
+            "transform-1", "an aggregation (groupBy)", "the state of a keyed operator")  # fmt: skip
+    unbuilt(
         lambda f: rows(f).transform(lambda frame: frame.dropDuplicates(["user"])).append("out", TABLE),
-        r"transform-1 has distinct or dropDuplicates \(dropDuplicates\)",
+        "transform-1",
+        "(dropDuplicates)",
     )
-    refused(lambda f: rows(f).transform(summed).append("out", TABLE), r"an aggregation \(groupBy\)")
+    unbuilt(lambda f: rows(f).transform(summed).append("out", TABLE), "an aggregation (groupBy)")
 
 
 def pruned(frame: Any) -> Any:
@@ -302,11 +295,8 @@ def test_an_aggregation_beside_the_rows_is_no_reason_to_refuse() -> None:
 
 def test_a_transform_that_is_no_function_of_a_frame_is_refused() -> None:
     text: Any = "x"
-    refused(
-        lambda f: rows(f).transform(text),
-        "transform-1 cannot call 'x': give transform.. a function of one DataFrame",
-    )
-    refused(lambda f: rows(f).transform(lambda: None), "a function of one DataFrame")
+    unbuilt(lambda f: rows(f).transform(text), "transform-1 cannot call 'x'", "a function of one DataFrame")
+    unbuilt(lambda f: rows(f).transform(lambda: None), "a function of one DataFrame")
 
 
 @dataclass
@@ -317,19 +307,19 @@ class Timed:
 
 
 @pytest.mark.parametrize(
-    ("step", "message"),
+    ("step", "named"),
     [
-        (lambda s: s.key_by(["user", "v"]), r"key_by takes names of columns, not \['user', 'v'\]: say key_by\('user', 'sku'"),
-        (lambda s: s.key_by(lambda row: row.user), r"key_by takes names of columns, not <function"),
-        (lambda s: s.key_by("user", order_by=[1]), r"key_by takes names of columns, not 1: say"),
-        (lambda s: s.key_by("user").aggregate("op", "user long, n long", n=sf.count(where=True)), r"operator 'op': where= of 'n' is True"),
-        (lambda s: s.key_by("user").aggregate("op", "user long, n long", n=sf.count(), queryable="yes"), r"operator 'op': queryable is 'yes'"),
-        (lambda s: s.key_by("user").latest("op", queryable=True), r"operator 'op': queryable is True: give latest the name"),
-        (lambda s: s.key_by("user").join_asof("op", s.key_by("user"), "user long", keep="1 day", wait="no"), r"join 'op': wait is 'no'"),
+        (lambda s: s.key_by(["user", "v"]), ("key_by", "not ['user', 'v']", "say key_by('user', 'sku'")),
+        (lambda s: s.key_by(lambda row: row.user), ("key_by", "names of columns", "not <function")),
+        (lambda s: s.key_by("user", order_by=[1]), ("key_by", "names of columns", "not 1")),
+        (lambda s: s.key_by("user").aggregate("op", "user long, n long", n=sf.count(where=True)), ("operator 'op'", "where= of 'n' is True")),
+        (lambda s: s.key_by("user").aggregate("op", "user long, n long", n=sf.count(), queryable="yes"), ("operator 'op'", "queryable is 'yes'")),
+        (lambda s: s.key_by("user").latest("op", queryable=True), ("operator 'op'", "queryable is True", "give latest the name")),
+        (lambda s: s.key_by("user").join_asof("op", s.key_by("user"), "user long", keep="1 day", wait="no"), ("join 'op'", "wait is 'no'")),
     ],
 )  # fmt: skip
-def test_options_of_a_wrong_type_are_told(step: Callable[[Any], Any], message: str) -> None:
+def test_options_of_a_wrong_type_are_told(step: Callable[[Any], Any], named: tuple[str, ...]) -> None:
     def declare(flow: Flow) -> None:
         step(flow.source("in", SOURCE, Timed, event_time="ts", watermark="1 minute"))
 
-    refused(declare, message)
+    unbuilt(declare, *named)

@@ -285,14 +285,14 @@ class _Batch:
         self.groups = range(GROUPS)
         if expire:
             due = self.shard.next_event_expiry, self.shard.next_processing_expiry
-            self.engine.expire(self.groups, due, self.shard.entries)
+            self.engine.expiry.expire(self.groups, due, self.shard.entries)
 
     def run(self, rows: dict[int, list[tuple[str, int]]]) -> list[Any]:
         self.engine.run(chunk_of(sorted(rows, key=full_key), rows))
         return list(self.engine.out)
 
     def sealed(self, put: Callable[[bytes, str], FileRef]) -> OperatorState:
-        event, processing = self.engine.next_expiries()
+        event, processing = self.engine.expiry.finish()
         snapshot = self.backend.snapshot()
         before = {ref.name: ref for ref in self.shard.files}
         kept = tuple(before[ref.name] for ref in snapshot.kept)

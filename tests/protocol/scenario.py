@@ -94,9 +94,7 @@ class World(JobBuilder):
                 self.step(f"after {uid} {record.slot}")
         return outcomes
 
-    def carry_out(
-        self, record: Record, last_commits: Mapping[str, int], still_owner: Callable[[], None]
-    ) -> dict[str, str]:
+    def carry_out(self, record: Record, still_owner: Callable[[], None]) -> dict[str, str]:
         return self.commit(CommitPermit.to_carry_out(record).record)
 
     def offset(self) -> int:

@@ -43,7 +43,7 @@ def taught(world: World) -> Callable[[CommitPermit, StillOwner], dict[str, str]]
                 world.step(f"after {uid} {permit.slot}")
         return outcomes
 
-    def carry_out(record: Record, last: object, still_owner: StillOwner) -> dict[str, str]:
+    def carry_out(record: Record, still_owner: StillOwner) -> dict[str, str]:
         if record.kind != "restore":
             return world.commit(record)
         return commit(CommitPermit.to_carry_out(record), still_owner)

@@ -14,6 +14,7 @@ from stateflow.reading.files.shard_files import identity
 from stateflow.state.values.serializers import serializer_for
 from stateflow.storage.local import LocalStore
 from tests.reading.grown import TOTAL, GrownJob, full
+from tests.refusals.refusal import refused
 
 _int = serializer_for(int)
 
@@ -121,11 +122,11 @@ def test_what_cannot_be_compared_is_refused_in_one_sentence(job: GrownJob, tmp_p
     keyed = ComparedSnapshot(
         "another", msgspec.structs.replace(one.record, operators={"balance": operator}), one.context
     )
-    with pytest.raises(IncompatibleError, match="operator 'balance' has other keys in the two"):
+    with refused(IncompatibleError, "operator 'balance'", "other keys in the two"):
         list(Differences(one, keyed).changes())
-    with pytest.raises(NotFoundError, match="has an operator 'nobody': their operators are balance"):
+    with refused(NotFoundError, "operator 'nobody'", "their operators are balance"):
         list(Differences(one, one, operators=["nobody"]).changes())
-    with pytest.raises(NotFoundError, match="has a state 'nothing': their states are brief, idle, items"):
+    with refused(NotFoundError, "state 'nothing'", "their states are brief, idle, items"):
         list(Differences(one, one, states=["nothing"]).changes())
 
 

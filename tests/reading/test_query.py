@@ -336,7 +336,7 @@ def test_a_key_of_another_width_is_hashed_as_what_was_declared(reader: StateRead
 
 
 def test_what_does_not_exist_is_named_with_what_does(reader: StateReader) -> None:
-    with pytest.raises(NotFoundError, match="no operator 'balnce': its operators are balance"):
+    with refused(NotFoundError, "no operator 'balnce'", "its operators are balance"):
         reader.get("balnce", "total", 1)
     with refused(NotFoundError, "no state 'totl'", "its states are brief, carts"):
         reader.get("balance", "totl", 1)

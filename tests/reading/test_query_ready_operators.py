@@ -14,6 +14,7 @@ from stateflow.errors import UsageError
 from stateflow.reading import query
 from stateflow.testing import ColumnarHarness
 from tests.jobs.queried import QueriedJob
+from tests.refusals.refusal import refused
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ROWS = "user long, sku string, amount double, ts timestamp"
@@ -77,7 +78,7 @@ def test_what_open_windows_hold_so_far_can_be_asked_by_key(
     assert (len(first.value), first.more) == (1, True)
     assert not asked.look_up("op", "windows", 999).found
     monkeypatch.setattr(query, "MOST_TIMES", 1)
-    with pytest.raises(UsageError, match="read it as a table, with `stateflow state export`"):
+    with refused(UsageError, "as a table", "`stateflow state export`"):
         asked.get("op", "windows", 4)
     asked.close()
 
@@ -105,5 +106,5 @@ def test_the_newest_row_needs_an_order() -> None:
     def unordered(flow: sf.Flow) -> None:
         flow.source("in", sf.delta("/in"), ROWS).key_by("user").latest("op")
 
-    with pytest.raises(UsageError, match="cannot tell which row of a key is the last: say key_by"):
+    with refused(UsageError, "which row of a key is the last", "key_by"):
         unordered.build()

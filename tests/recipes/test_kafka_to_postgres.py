@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 
 from scripts.recipes.story import FOLDER, ROOT
+from tests.commands import process_of_commands
 from tests.connectors.kafka_server import Topics
 from tests.connectors.postgres_server import server
 from tests.spark.kafka_broker import broker
@@ -27,7 +25,11 @@ def test_the_page_shows_the_code() -> None:
 @pytest.mark.system
 @pytest.mark.timeout(300)
 def test_counts_per_minute_are_in_the_table_once_after_each_run(tmp_path: Path) -> None:
-    with broker(tmp_path / "broker") as address, server() as database:
+    with (
+        broker(tmp_path / "broker") as address,
+        server() as database,
+        process_of_commands(tmp_path, DATABASE=database.url) as command,
+    ):
         database.run("DROP TABLE IF EXISTS public.per_minute, public.stateflow_slots")
         Topics(address).make("orders")
 
@@ -38,14 +40,10 @@ def test_counts_per_minute_are_in_the_table_once_after_each_run(tmp_path: Path) 
                 row = {"user": user, "amount": amount, "ts": f"2026-01-01T{at}Z"}
                 producer.produce("orders", json.dumps(row).encode(), user.encode())
             assert producer.flush(30) == 0
-            done = subprocess.run(
-                [
-                    *(sys.executable, "-m", "stateflow", "run", str(RECIPE), "--checkpoint-dir", str(tmp_path / "root")),
-                    *("-p", f"brokers={address}", "-p", "database=env:DATABASE"),
-                ],
-                env={**os.environ, "PYTHONPATH": str(ROOT), "DATABASE": database.url},
-                capture_output=True, text=True, check=False, timeout=120,
-            )  # fmt: skip
+            done = command(
+                *("run", RECIPE, "--checkpoint-dir", tmp_path / "root"),
+                *("-p", f"brokers={address}", "-p", "database=env:DATABASE"),
+            )
             assert done.returncode == 0, done.stderr[-3000:]
             return database.run(
                 "SELECT \"user\", to_char(window_start AT TIME ZONE 'UTC', 'HH24:MI'), orders, total FROM public.per_minute ORDER BY 1, 2"

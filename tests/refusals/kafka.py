@@ -7,6 +7,8 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
+from google.protobuf.timestamp_pb2 import Timestamp
+
 import stateflow as sf
 from stateflow.connectors.kafka.settings import java_settings
 from stateflow.errors import UnavailableError, UsageError
@@ -85,6 +87,12 @@ REFUSALS = [
     Refusal(UsageError, ("'kafka.sasl.jaas.config'", "a secret", "put it into the connection"),
             lambda: a_topic(options={"kafka.sasl.jaas.config": "password=hunter2"}), hidden="hunter2"),
     Refusal(UsageError, ("Kafka topics a, b", "one topic"), lambda: sf.kafka("a", "b", bootstrap="b:1").topic),
+    Refusal(UsageError, ("none.avsc cannot be read", "No such file or directory"),
+            lambda: of_avro(schema="/nowhere/none.avsc").declared("a", None)),
+    Refusal(UsageError, ("the value is Protobuf", "nothing says its schema", "schema='orders.desc'"), lambda: a_topic(value="protobuf")),
+    Refusal(UsageError, ("no message of Protobuf", "protoc"), lambda: a_topic(value="protobuf", schema=Order)),
+    Refusal(UsageError, ("schema is a class", "not Protobuf"), lambda: a_topic(schema=Timestamp)),
+    Refusal(UsageError, ("message would do nothing", "not Protobuf"), lambda: a_topic(message="shop.Order")),
     # options that are arguments
     Refusal(UsageError, ("'startingOffsets'", "since='earliest'", "since='latest'"), lambda: read_with("startingOffsets")),
     Refusal(UsageError, ("'startingtimestamp'", "since=datetime("), lambda: read_with("startingtimestamp")),
@@ -92,6 +100,8 @@ REFUSALS = [
     Refusal(UsageError, ("'includeHeaders'", "kafka_headers: "), lambda: read_with("includeHeaders")),
     # connections
     Refusal(UsageError, ("the variable KAFKA", "this process does not have"), lambda: connected()),
+    Refusal(UsageError, ("none.properties cannot be read", "No such file or directory"),
+            lambda: java_settings(sf.kafka("a", connection="/nowhere/none.properties"), {})),
     Refusal(UsageError, ("no properties", "line 1"), lambda: connected(KAFKA="hunter2"), hidden="hunter2"),
     Refusal(UsageError, ("no properties", "JSON and is none"), lambda: connected(KAFKA='{"a": "hunter2"'),
             hidden="hunter2"),

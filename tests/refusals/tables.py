@@ -40,6 +40,16 @@ def upserted(**options: Any) -> sf.Flow:
     return shop.build()
 
 
+def twice_in_postgres() -> sf.Flow:
+    @sf.pipeline("shop")
+    def shop(flow: sf.Flow) -> None:
+        orders = flow.source("orders", sf.files("/in", "json"), Order)
+        orders.append("all", sf.postgres("public.orders"))
+        orders.upsert("newest", sf.postgres('public."orders"'), keys="id")
+
+    return shop.build()
+
+
 REFUSALS = [
     # paths of Delta tables
     Refusal(UsageError, ("name of a table", "'./main.sales.orders'"), lambda: sf.delta("main.sales.orders")),
@@ -75,6 +85,11 @@ REFUSALS = [
     Refusal(UsageError, ("did you mean maxFilesPerTrigger?",),
             lambda: sf.files("/in", "parquet", options={"maxFilePerTrigger": 1})),
     Refusal(UsageError, ("no option 'path'",), lambda: sf.files("/in", "text", options={"path": "/other"})),
+    Refusal(
+        UsageError,
+        ("option 'encoding' is 'latin-1'", "takes every text file for UTF-8", "iconv -f ISO-8859-1 -t UTF-8"),
+        lambda: sf.files("/in", "text", options={"encoding": "latin-1"}),
+    ),
     Refusal(UsageError, ("'multiLine'", "'ture'", "'true' or 'false'"),
             lambda: sf.files("/in", "json", options={"multiLine": "ture"})),
     Refusal(UsageError, ("'maxFilesPerTrigger'", "'abc'", "1 or more"),
@@ -112,6 +127,11 @@ REFUSALS = [
             lambda: sf.delta("/in", options={"maxFilesPerTrigger": "1.5"})),
     Refusal(UsageError, ("'out' (append)", "'maxFilesPerTrigger'", "for reading it"),
             lambda: appended(sf.delta("/in"), sf.delta("/out", options={"maxFilesPerTrigger": 1}))),
+    Refusal(UsageError, ("changes=True", "'ReadChangeFeed'", "the same"),
+            lambda: sf.delta("/orders", changes=True, options={"ReadChangeFeed": "true"})),
+    Refusal(UsageError, ("changes='yes'", "write changes=True"), lambda: sf.delta("/orders", changes="yes")),  # type: ignore[arg-type]
+    Refusal(UsageError, ("changes=True of Delta table /out", "for reading it"),
+            lambda: appended(sf.delta("/in"), sf.delta("/out", changes=True))),
     # tables of Postgres
     *(
         Refusal(UsageError, ("password, which", "in records", "PGPASSWORD"),
@@ -132,5 +152,6 @@ REFUSALS = [
     Refusal(UsageError, ("no key columns", "keys="), lambda: upserted()),
     Refusal(UsageError, ("Order", "no column 'user' for keys"), lambda: upserted(keys="user")),
     Refusal(UsageError, ("delete_when", "gone"), lambda: upserted(keys="id", delete_when="gone")),
+    Refusal(UsageError, ("'all' and 'newest'", 'public."orders"', "give each one"), lambda: twice_in_postgres()),
     Refusal(IncompatibleError, ("Postgres", "interval day to second"), lambda: made_type("interval day to second")),
 ]  # fmt: skip

@@ -19,6 +19,7 @@ from stateflow.jobs.erasure import plan_erase
 from stateflow.jobs.job import Job
 from stateflow.replay.fork import forked, sweep
 from tests.jobs.made import made_job
+from tests.jobs.queried import queried_job
 from tests.refusals.refusal import refused
 
 KILLED = """
@@ -49,7 +50,7 @@ def test_what_a_killed_replay_left_the_next_one_takes_away(tmp_path: Path) -> No
 
 
 def test_an_erasure_takes_away_what_a_killed_replay_left(tmp_path: Path) -> None:
-    made_job(tmp_path)
+    queried_job(tmp_path, 1)
     subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False)
     job = Job(str(tmp_path), "orders")
     assert len(job.store.folders("")) == 2
@@ -60,7 +61,7 @@ def test_an_erasure_takes_away_what_a_killed_replay_left(tmp_path: Path) -> None
 
 
 def test_an_erasure_takes_away_what_a_replay_left_that_was_killed_on_another_host(tmp_path: Path) -> None:
-    made_job(tmp_path)
+    queried_job(tmp_path, 1)
     job = Job(str(tmp_path), "orders")
     elsewhere = msgspec.structs.replace(job.owner("replay"), host="another", pid_scope="another")
     erase = plan_erase(

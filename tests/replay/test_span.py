@@ -10,6 +10,7 @@ from stateflow.checkpoint.log import Log
 from stateflow.errors import NotFoundError, UsageError
 from stateflow.replay.span import NewestBatches, newest_batches, span
 from tests.jobs.log import complete, record
+from tests.refusals.refusal import refused
 
 
 def _log(*records: tuple[int, str, int | None]) -> Log:
@@ -38,13 +39,9 @@ def test_a_rescale_is_a_step_and_no_batch() -> None:
 def test_without_the_record_before_it_the_refusal_names_the_first_batch_that_can() -> None:
     log = _log((4, "checkpoint", 3), (5, "checkpoint", 4), (6, "checkpoint", 5))
 
-    with pytest.raises(NotFoundError) as refused:
+    with refused(NotFoundError, "checkpoint 4 of job 'orders'", "no longer kept", "the first that can is 5"):
         span(log, 4, 6)
-    assert str(refused.value) == (
-        "the batch of checkpoint 4 of job 'orders' cannot be run again, since the checkpoint before it is no longer kept; "
-        "the first that can is 5"
-    )
-    with pytest.raises(NotFoundError, match="keep more with retained_checkpoints or retention"):
+    with refused(NotFoundError, "retained_checkpoints or retention"):
         span(_log((4, "checkpoint", 3)), 4, 4)
 
 
@@ -76,11 +73,8 @@ def test_what_no_code_computes_ends_a_span(kind: str, what: str) -> None:
         (5, "checkpoint", 4),
     )
 
-    with pytest.raises(UsageError) as refused:
+    with refused(UsageError, f"record 3 of job 'orders' {what}", "up to 2", "from 4"):
         span(log, 2, 5)
-    assert str(refused.value) == (
-        f"record 3 of job 'orders' {what}, which no code computes: take batches before it, up to 2, or after it, from 4"
-    )
     assert _slots(log, 4, 5) == [(3, 4), (4, 5)]
 
 
@@ -116,10 +110,7 @@ def test_fewer_newest_batches_say_what_is_in_the_way() -> None:
 
 
 def test_no_newest_batch_is_refused_with_the_reason() -> None:
-    with pytest.raises(NotFoundError, match="has no batch yet that could be run again: run it first"):
+    with refused(NotFoundError, "'orders'", "no batch yet", "run it first"):
         newest_batches(_log(), 3)
-    with pytest.raises(
-        NotFoundError,
-        match="no batch of job 'orders' can be run again: the checkpoint before 4 is no longer kept",
-    ):
+    with refused(NotFoundError, "job 'orders'", "the checkpoint before 4", "no longer kept"):
         newest_batches(_log((4, "checkpoint", 3)), 3)

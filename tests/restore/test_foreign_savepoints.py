@@ -214,9 +214,7 @@ def test_a_savepoint_that_names_files_elsewhere_is_refused_by_whoever_reads_it(t
         lambda: job.restore(url, orders_pipeline(), PARAMETERS, options=options_of(root), claim_mode="claim"),
         lambda: savepoint_reader(reader_context(options_of(root), str(root), lambda: 0), url).__enter__(),
     ):
-        with pytest.raises(
-            CorruptError, match=r"names files outside of its savepoint, in 'file:.*/precious'"
-        ):
+        with refused(CorruptError, "outside of its savepoint", "'file:", "/precious'"):
             read()
     # A listing and a check name it, and go on.
     ((_, listed),) = list_savepoints(open_store(str(root)), "orders")
@@ -232,7 +230,7 @@ def test_numbers_that_nobody_could_read_again_are_not_written_and_the_job_goes_o
     forged(url, lambda s: msgspec.structs.replace(s, record=msgspec.structs.replace(s.record, **far)))
     shared = tmp_path / "root" / "orders" / "shared"
     before = sorted(shared.iterdir())
-    with pytest.raises(IncompatibleError, match="was not written, because nobody could read it"):
+    with refused(IncompatibleError, "was not written", "nobody could read it"):
         job.restore(url, orders_pipeline(), PARAMETERS, options=options_of(tmp_path / "root")).apply()
     assert sorted(shared.iterdir()) == before
     again = job.restore(
@@ -255,7 +253,7 @@ def test_a_job_that_is_made_after_the_plan_does_not_get_the_savepoint_s_paramete
         url, orders_pipeline(), {}, options=options_of(tmp_path / "root")
     )
     made_job(tmp_path / "root", "copy", batches=1)
-    with pytest.raises(UsageError, match="was created or replaced after this restore was planned"):
+    with refused(UsageError, "created or replaced", "was planned"):
         plan.apply()
     head = Job(str(tmp_path / "root"), "copy").log().head
     assert head is not None

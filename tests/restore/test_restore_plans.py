@@ -15,7 +15,7 @@ from markdown_it import MarkdownIt
 
 import stateflow as sf
 from stateflow.checkpoint.log import read_epochs
-from stateflow.errors import UsageError
+from stateflow.errors import IncompatibleError, UsageError
 from stateflow.format.records import Owner, Record, Savepoint, encode
 from stateflow.format.references import references, with_references
 from stateflow.pipelines.loading import load_pipeline
@@ -54,6 +54,16 @@ def upserted(flow: sf.Flow, *, input: str, output: str) -> None:
     events = flow.source("events", sf.delta(input), Order)
     totals = events.key_by("user", order_by="ts").process("balance", Balance)
     totals.upsert("latest", sf.delta(output), keys=["user"])
+
+
+@sf.pipeline("orders")
+def of_files(flow: sf.Flow, *, input: str, output: str) -> None:
+    """The orders example with files where it reads a table."""
+    from examples.orders import Balance, Order
+
+    events = flow.source("events", sf.files(input, "json"), Order)
+    totals = events.key_by("user", order_by="ts").process("balance", Balance)
+    totals.append("totals", sf.delta(output))
 
 
 def planned(
@@ -473,15 +483,22 @@ class TestOutputsOfOthers:
         with pytest.raises(UsageError, match="two jobs would mix their output there"):
             planned(scene, url, into="copy")
 
+    def test_a_job_that_was_deleted_goes_on_under_another_name_where_it_wrote(self, scene: Scene) -> None:
+        url, _ = scene.savepoint("own")
+        of_a_stranger = forged(scene, with_record(job="another-uuid"))
+        scene.job().delete()
+        [said] = [w for w in planned(scene, url, into="renamed").warnings if "which is deleted" in w]
+        assert said.startswith("sink totals writes to /data/totals, where job orders wrote")
+        with refused(UsageError, "two jobs"):
+            planned(scene, of_a_stranger, into="renamed")
+
     @pytest.mark.parametrize(
         "spelled",
         ["/data/totals/", "/data/x/../totals", "file:/data/totals", "file:///data/totals", "//data/totals"],
     )
     def test_no_spelling_of_the_table_lets_a_fork_write_there(self, scene: Scene, spelled: str) -> None:
         url, _ = scene.savepoint("own")
-        with pytest.raises(
-            UsageError, match="two jobs would mix their output there; give the fork an output"
-        ):
+        with refused(UsageError, "two jobs", "give the fork an output"):
             planned(scene, url, {"output": spelled}, into="copy")
         assert planned(scene, url, {"output": "/data/mine"}, into="copy").sinks[0].target == "/data/mine"
 
@@ -523,6 +540,13 @@ def of_file(folder: Path, text: str, revision: str) -> Pipeline:
     folder.mkdir(exist_ok=True)
     (folder / "orders.py").write_text(text)
     return load_pipeline(f"{folder / 'orders.py'}:orders", folder, revision).pipeline
+
+
+def test_a_source_that_became_another_kind_is_refused_before_anything_is_claimed(scene: Scene) -> None:
+    before = read_epochs(scene.store, scene.job().layout)
+    with refused(IncompatibleError, "'events' is now a file source", "a delta offset", "give it a new uid"):
+        planned(scene, "checkpoint:2", pipeline=of_files)
+    assert read_epochs(scene.store, scene.job().layout) == before
 
 
 def test_a_plan_says_which_code_made_the_snapshot_and_which_goes_on(scene: Scene, tmp_path: Path) -> None:
@@ -568,9 +592,7 @@ def test_a_changed_module_beside_the_pipeline_is_another_plan_and_is_named(
     assert second.digest != first.digest
     changed = differences(bound(first, masked=True), bound(second, masked=True))
     assert any(change.startswith("the file bound_amounts.py was ") for change in changed), changed
-    with pytest.raises(
-        UsageError, match=r"not the one that was approved any more .*the file bound_amounts\.py was"
-    ):
+    with refused(UsageError, "not the one that was approved", "the file bound_amounts.py was"):
         require_same(first.digest, second, first)
 
 

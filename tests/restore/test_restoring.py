@@ -184,7 +184,7 @@ def test_a_try_that_wakes_up_when_all_is_done_does_not_even_claim(scene: Scene) 
     scene.restore("tag:kept", owner=owner)
     go_on_and_collect(scene)
     epochs = read_epochs(scene.store, scene.job().layout)
-    with pytest.raises(FencedError, match="another try of this restore of job 'orders' has made record"):
+    with refused(FencedError, "another try of this restore", "'orders'"):
         scene.restore("tag:kept", owner=owner)
     assert read_epochs(scene.store, scene.job().layout) == epochs
 
@@ -194,7 +194,7 @@ def test_a_checkpoint_from_before_an_erasure_is_not_restored(scene: Scene) -> No
     writer = scene.made.begin("eraser")
     writer.complete(writer.decide(Draft.continuing("erase", writer.parent)), {})
     for origin in ("checkpoint:2", "tag:kept"):
-        with pytest.raises(UsageError, match="checkpoint 2 of job 'orders' still holds a key that record 6"):
+        with refused(UsageError, "checkpoint 2 of job 'orders'", "a key", "record 6"):
             scene.restore(origin)
     assert scene.restore("latest").timeline == 2
 
@@ -212,7 +212,7 @@ def test_a_key_that_is_erased_between_plan_and_claim_does_not_come_back(scene: S
 
 def test_a_record_without_state_is_not_tagged(scene: Scene) -> None:
     fence = next(r.slot for r in scene.job().log().chain if r.kind == "fence")
-    with pytest.raises(NotFoundError, match=f"record {fence} of job 'orders' is no complete checkpoint"):
+    with refused(NotFoundError, f"record {fence} of job 'orders'", "no complete checkpoint"):
         scene.job().tag("v1", f"checkpoint:{fence}")
     pending = scene.made.batch(carried_out=False)
     with refused(NotFoundError, "not carried out yet"):
@@ -338,7 +338,7 @@ class TestCopying:
         _, other = scene.savepoint("two")
         # The same files under the same names, of another savepoint: sizes tell nothing.
         self.copying(place, lambda: place.put("_metadata", other.read("_metadata")))
-        with pytest.raises(NotFoundError, match="was replaced while it was copied: restore again"):
+        with refused(NotFoundError, "replaced while it was copied", "restore again"):
             scene.restore(url, "copy")
         assert scene.job("copy").log().head is None
 
@@ -418,7 +418,7 @@ def test_a_plan_says_which_outputs_cannot_be_taken_back_and_what_becomes_of_thei
 
     @sf.pipeline("orders")
     def orders(flow: sf.Flow) -> None:
-        events = flow.source("events", sf.files(str(tmp_path), "json"), "user long")
+        events = flow.source("events", sf.delta(str(tmp_path)), "user long")
         target: Any = (
             sf.kafka("totals", bootstrap="one:9092") if server == "kafka" else sf.postgres("public.totals")
         )
@@ -442,6 +442,37 @@ def test_a_plan_says_which_outputs_cannot_be_taken_back_and_what_becomes_of_thei
     assert [sink.note for sink in plan.sinks] == [said.removeprefix("cannot be taken back and ")]
 
 
+@pytest.mark.parametrize(
+    ("kind", "unknown"),
+    [
+        ("delta_append", "unless somebody else has written to it since"),
+        ("iceberg_upsert", "if it still can go there"),
+        ("files_append", "if it still can go there"),
+    ],
+)
+def test_a_plan_says_of_which_way_back_only_the_restore_itself_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, unknown: str
+) -> None:
+    @sf.pipeline("orders")
+    def orders(flow: sf.Flow) -> None:
+        events = flow.source("events", sf.delta(str(tmp_path)), "user long")
+        if kind == "iceberg_upsert":
+            events.upsert("totals", sf.iceberg("shop.totals"), keys="user")
+        else:
+            place = str(tmp_path / "totals")
+            events.append("totals", sf.files(place, "json") if kind == "files_append" else sf.delta(place))
+
+    made = MadeJob(tmp_path / "root")
+    made.batches(3, ended=True, kind=kind, target=str(tmp_path / "totals"))
+    monkeypatch.setattr("stateflow.restore.planning.rewindable", lambda prepared: True)
+    plan = made.opened().restore(
+        "checkpoint:2", orders, {}, rewind_sinks=True, options=made.options(), allow_non_restored_state=True
+    )
+    said = f"back to slot 2, {unknown}, which only --yes finds out"
+    assert [sink.note for sink in plan.sinks] == [said]
+    assert said in str(plan)
+
+
 def test_a_plan_for_a_name_that_was_deleted_is_refused(scene: Scene) -> None:
     url, _ = scene.savepoint()
     scene.job().delete()
@@ -463,7 +494,7 @@ def test_a_savepoint_that_took_the_place_of_the_planned_one_is_neither_claimed_n
     scene.made.batch()
     scene.savepoint()
     newer = read_savepoint(there)
-    with pytest.raises(NotFoundError, match="was replaced by another meanwhile: plan the restore again"):
+    with refused(NotFoundError, "replaced by another", "plan the restore again"):
         planned.apply()
     assert read_savepoint(there) == newer
     assert read_savepoint_claim(there) is None
@@ -546,15 +577,68 @@ class TestWayBackToASavepoint:
         made = read_savepoint(place)
         record = msgspec.structs.replace(made.record, **change)
         place.put("_metadata", encode(msgspec.structs.replace(made, record=record)))
-        with pytest.raises(
-            UsageError, match=r"back to one of its own checkpoints or savepoints, and .* is not one"
-        ):
+        with refused(UsageError, "one of its own checkpoints or savepoints", "is not one"):
             scene.plan(url, rewind_sinks=True)
 
     def test_one_that_does_not_say_what_was_delivered_is_refused(self, scene: Scene) -> None:
         url, place = scene.savepoint()
         made = msgspec.structs.replace(read_savepoint(place), last_commits=None)
         place.put("_metadata", encode(made))
-        with pytest.raises(UsageError, match="made of tables or by an older stateflow: leave it out"):
+        with refused(UsageError, "an older stateflow", "leave it out"):
             scene.plan(url, rewind_sinks=True)
         scene.plan(url)
+
+
+def _erased(scene: Scene) -> int:
+    writer = scene.made.begin("eraser")
+    record = writer.decide(Draft.continuing("erase", writer.parent))
+    writer.complete(record, {})
+    return record.slot
+
+
+def _notes(plan: RestorePlan) -> list[str]:
+    return [each for each in plan.warnings if "older than the erasure" in each]
+
+
+def test_a_savepoint_from_before_an_erasure_is_noted_in_each_form(scene: Scene) -> None:
+    url, _ = scene.savepoint()
+    assert _notes(scene.plan(url)) == []
+    slot = _erased(scene)
+    plan = scene.plan(url)
+    [note] = _notes(plan)
+    assert note.startswith(f"the snapshot is older than the erasure of record {slot} of job orders: a key")
+    assert note in str(plan)
+    assert "older than the erasure" in plan.markdown()
+    assert note in plan.document()["warnings"]
+    newer, _ = scene.savepoint("newer")
+    assert _notes(scene.plan(newer)) == []
+
+
+def test_an_erasure_is_noted_when_its_record_is_collected(scene: Scene) -> None:
+    url, _ = scene.savepoint()
+    slot = _erased(scene)
+    scene.made.retained = 1
+    scene.made.begin("next")
+    scene.made.batches(2, ended=True)
+    scene.job().collect(1)
+    assert slot not in [record.slot for record in scene.job().log().chain]
+    assert len(_notes(scene.plan(url))) == 1
+
+
+def test_a_new_job_is_told_of_the_erasures_of_the_job_whose_savepoint_it_takes(scene: Scene) -> None:
+    url, _ = scene.savepoint()
+    _erased(scene)
+    assert len(_notes(scene.plan(url, "fork"))) == 1
+    assert _notes(scene.plan("latest", "fork", from_job="orders")) == []
+
+
+def test_a_snapshot_of_a_fork_is_compared_by_time(scene: Scene) -> None:
+    scene.restore("latest", "fork", from_job="orders")
+    older = scene.job("fork").savepoint(options=scene.options, to=f"{scene.root}-older").url
+    scene.made.clock = scene.job().clock  # type: ignore[method-assign]
+    _erased(scene)
+    [note] = _notes(scene.plan(older))
+    assert "of job orders" in note
+    scene.restore("latest", "fork")
+    newer = scene.job("fork").savepoint(options=scene.options, to=f"{scene.root}-newer").url
+    assert _notes(scene.plan(newer)) == []

@@ -16,6 +16,7 @@ from stateflow.restore.gone_back import GoneBack, find_gone_back, note
 from stateflow.restore.planned import RestorePlan
 from stateflow.restore.readers import Reader
 from stateflow.restore.together import RestoreTogether, back_to, plan_together
+from tests.refusals.refusal import refused
 from tests.restore.test_restore_plans import planned
 from tests.restore.test_restoring import Scene, made_scene
 
@@ -30,10 +31,7 @@ def test_each_job_goes_back_once_and_after_whom_it_reads() -> None:
 
 
 def test_a_reader_without_a_checkpoint_from_before_stops_it_before_anything_is_restored() -> None:
-    with pytest.raises(
-        NotFoundError,
-        match=r"job 'daily' has read version 4 of /data/orders, .* has no checkpoint from before that",
-    ):
+    with refused(NotFoundError, "'daily'", "version 4 of /data/orders", "no checkpoint from before"):
         back_to([reader("daily", None)])
 
 
@@ -86,7 +84,7 @@ def test_an_approval_is_of_every_job_that_goes_back_and_of_where_to(plans: Plans
     del plans.back["daily"]
     assert plans.together().digest != together.digest, "a reader less"
     plans.together(approved=plans.together().digest).require_approved()
-    with pytest.raises(UsageError, match=r"is not the one that was approved any more: .* plan again"):
+    with refused(UsageError, "not the one that was approved", "plan again"):
         plans.together(approved=together.digest).require_approved()
 
 
@@ -119,7 +117,7 @@ def test_a_reader_that_has_read_it_again_is_not_taken_back_a_second_time(plans: 
     whole = plans.together()
     plans.restored(whole, "weekly")
     plans.back["weekly"] = 2
-    with pytest.raises(UsageError, match="is not the one that was approved any more"):
+    with refused(UsageError, "not the one that was approved"):
         plans.together(approved=whole.digest).require_approved()
 
 
@@ -145,10 +143,7 @@ def test_a_restore_of_something_else_does_not_count() -> None:
 
 
 def test_a_reader_whose_pipeline_nobody_named_is_asked_for(plans: Plans) -> None:
-    with pytest.raises(
-        UsageError,
-        match=r"the jobs 'daily' have read .* \(--reader daily=FILE; an operator takes `readers`, and Airflow's recovery",
-    ):
+    with refused(UsageError, "'daily'", "--reader daily=FILE", "`readers`", "Airflow's recovery"):
         plan_together(plans.first(), plans.reader, ["weekly"])
 
 

@@ -160,7 +160,7 @@ RULES: tuple[Rule, ...] = (
         "spark/loop.py",
         "                decided = self.deliveries.failed or",
         "                decided =",
-        "spark/test_in_flight.py::test_a_delivery_that_fails_ends_the_run_and_the_next_one_delivers_it_once",
+        "spark/test_in_flight.py::test_a_batch_that_waits_for_a_delivery_that_failed_is_not_tried_again",
     ),
     rule(
         "a delivery that is overdue is told while nothing else comes",

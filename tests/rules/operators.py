@@ -225,7 +225,7 @@ RULES: tuple[Rule, ...] = (
         f"{_JOINS}enriched.py",
         "            states[ANSWERS].put(",
         "            (lambda *_: None)(",
-        "operators/joins/test_enrichment.py",
+        "operators/test_enrichment_model.py",
     ),
     # Code of users
     rule(

@@ -51,7 +51,7 @@ RULES: tuple[Rule, ...] = (
         "before a record is decided nobody has its slot",
         f"{_SINKS}slot.py",
         '        if self.verdict(slot, None) != "commit":\n',
-        '        if self.verdict(slot, None) == "disagree":\n',
+        '        if self.verdict(slot, None) != "commit" and slot != self.slot:\n',
         f"{_COMMIT}::test_a_table_of_another_slot_is_refused_before_and_after_the_decision",
     ),
     rule(
@@ -155,11 +155,11 @@ RULES: tuple[Rule, ...] = (
         f"{_COMMIT}::test_a_key_twice_without_an_order_is_refused_before_the_decision",
     ),
     rule(
-        "a null in a key is looked for before the decision",
-        _UPSERT,
-        "        needed = {key.lower() for key in self.upsert.keys}\n",
-        "        needed = set()\n",
-        f"{_COMMIT}::test_a_null_in_a_key_is_looked_for_before_the_decision",
+        "a null in a key is refused before the decision",
+        f"{_SINKS}duplicates.py",
+        "    nulls = {name.lower(): count for name, count in staged.nulls.items()}\n",
+        "    nulls = {}\n",
+        f"{_COMMIT}::test_a_null_in_a_key_is_refused_before_the_decision",
     ),
     rule(
         "a file that has a key of the batch is written anew",

@@ -142,7 +142,7 @@ def test_no_file_begins_before_its_container_or_has_less_than_nothing(
     changes: dict[str, int], saved: MemoryStore
 ) -> None:
     saved.put("_metadata", encode(with_file(**changes)(read_savepoint(saved))))
-    with pytest.raises(CorruptError, match=r"_metadata does not have the fields of a Savepoint: .*>= 0"):
+    with refused(CorruptError, "_metadata", "fields of a Savepoint", ">= 0"):
         read_savepoint(saved)
 
 
@@ -159,7 +159,7 @@ def test_a_savepoint_that_leaves_out_a_checksum_is_refused(what: str, saved: Mem
     saved.put("_metadata", encode(WITHOUT_CHECKSUM[what](read_savepoint(saved))))
     before = objects(saved)
     for call in (lambda: read_savepoint(saved), lambda: claim(saved), lambda: dispose(saved)):
-        with pytest.raises(CorruptError, match=r"_metadata does not have the fields of a Savepoint: .*xxh3"):
+        with refused(CorruptError, "_metadata", "fields of a Savepoint", "xxh3"):
             call()
     assert objects(saved) == before
 

@@ -68,9 +68,7 @@ class TestClaiming:
     def test_under_another_url_it_would_be_two_savepoints_to_the_collector(self, saved: MemoryStore) -> None:
         claim(saved)
         elsewhere = MemoryStore("same-by-another-name", saved.snapshot())
-        with pytest.raises(
-            UsageError, match="was claimed by this job as memory://saved: restore from that URL"
-        ):
+        with refused(UsageError, "memory://saved", "restore from that URL"):
             claim(elsewhere)
 
     @pytest.mark.parametrize("lost", ["_metadata", ".sst"])
@@ -198,7 +196,7 @@ class TestWhatToPin:
         assert found is not None
         assert found.slot == 1
         facts = log(complete(self.naming(1), "gc-1"), complete(record(2, floor=2)))
-        with pytest.raises(NotFoundError, match="needs it no longer and is disposing of it"):
+        with refused(NotFoundError, "needs it no longer", "disposing of it"):
             to_pin(facts, self.URL)
 
     def test_none_when_no_record_names_it(self) -> None:

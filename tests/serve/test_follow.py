@@ -206,7 +206,7 @@ def test_only_the_jobs_that_were_named_are_served(job: QueriedJob, tmp_path: Pat
     job.checkpoint(entries_of(filled(1)))
     jobs = FollowedJobs(job.place(tmp_path / "host"), owner=OWNER, ids=job.ids, only=["clicks"])
     assert jobs.names() == ["clicks"]
-    with pytest.raises(NotFoundError, match="does not serve job 'orders': start it with --job orders"):
+    with refused(NotFoundError, "'orders'", "start it with --job orders"):
         jobs.follow("orders")
 
 

@@ -76,7 +76,7 @@ def test_the_client_asks_as_of_then(past: Past, then: Served) -> None:
         assert client.job("orders", at="tag:before")["checkpoint"] == past.slots[1]
         with refused(UsageError, "has no zone"):
             client.get(*NAMES, 1, at=datetime(2026, 1, 1, 2))
-        with pytest.raises(NotFoundError, match="had no checkpoint yet at 2020-01-01T00:00:00Z"):
+        with refused(NotFoundError, "no checkpoint yet", "2020-01-01T00:00:00Z"):
             client.get(*NAMES, 1, at=datetime(2020, 1, 1, tzinfo=UTC))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,15 @@ def bench(spark: SparkSession, tmp_path: Path) -> Workbench:
 
     by_value([pipelines])
     return pipelines.Workbench(spark, tmp_path)
+
+
+@pytest.fixture
+def hasty_vacuum(spark: SparkSession) -> Iterator[None]:
+    """Delta then deletes files that are younger than a week, too."""
+    name = "spark.databricks.delta.retentionDurationCheck.enabled"
+    spark.conf.set(name, "false")
+    yield
+    spark.conf.unset(name)
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stateflow.checkpoint.claim import claim
@@ -33,6 +32,7 @@ from stateflow.pipelines.rows.row_type import RowType
 from stateflow.state.backends.choice import open_backend
 from stateflow.storage.roots import open_store
 from stateflow.storage.store import Store
+from tests.spark import by_hand
 from tests.spark.murder_pipelines import JOB, MODULUS, Digests, Order, Totals, is_big
 
 USERS, ITEMS = 23, 7
@@ -41,7 +41,7 @@ _SCHEMA = {"id": "long", "user": "long", "item": "long", "amount": "long"}
 
 @dataclass
 class Inbox:
-    """A Delta table of orders, written by hand: a commit costs a millisecond, and no Spark has to live for it."""
+    """A Delta table of orders, written by hand, so that no Spark has to live for it."""
 
     path: Path
     chance: random.Random
@@ -59,47 +59,8 @@ class Inbox:
         self.commit([(r.id, r.user, r.item, r.amount) for r in new], _SCHEMA)
 
     def commit(self, rows: list[tuple[Any, ...]], schema: dict[str, str]) -> None:
-        log = self.path / "_delta_log"
-        log.mkdir(parents=True, exist_ok=True)
-        name = f"part-{self.commits:05d}.parquet"
-        kinds = {"long": pa.int64(), "string": pa.string(), "timestamp": pa.timestamp("us", tz="UTC")}
-        columns = list(zip(*rows, strict=True)) or [()] * len(schema)
-        table = pa.table({n: pa.array(c, kinds[schema[n]]) for n, c in zip(schema, columns, strict=True)})
-        pq.write_table(table, self.path / name)
-        now = time.time_ns() // 1_000_000
-        actions: list[dict[str, Any]] = []
-        if self.commits == 0:
-            fields = [{"name": n, "type": t, "nullable": True, "metadata": {}} for n, t in schema.items()]
-            actions = [
-                {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
-                {
-                    "metaData": {
-                        "id": str(uuid.UUID(int=self.chance.getrandbits(128))),
-                        "format": {"provider": "parquet", "options": {}},
-                        "schemaString": json.dumps({"type": "struct", "fields": fields}),
-                        "partitionColumns": [],
-                        "configuration": {},
-                        "createdTime": now,
-                    }
-                },
-            ]
-        size = (self.path / name).stat().st_size
-        actions.append(
-            {
-                "add": {
-                    "path": name,
-                    "partitionValues": {},
-                    "size": size,
-                    "modificationTime": now,
-                    "dataChange": True,
-                    "stats": json.dumps({"numRecords": len(rows)}),
-                }
-            }
-        )
-        actions.insert(0, {"commitInfo": {"timestamp": now, "operation": "WRITE", "operationParameters": {}}})
-        temporary = log / ".temporary"
-        temporary.write_text("\n".join(map(json.dumps, actions)) + "\n")
-        temporary.rename(log / f"{self.commits:020d}.json")
+        id = "" if self.commits else str(uuid.UUID(int=self.chance.getrandbits(128)))
+        by_hand.append(self.path, rows, schema, id=id, name=f"part-{self.commits:05d}.parquet")
         self.commits += 1
 
 
@@ -227,7 +188,7 @@ def examine_store(folder: Path, store: Store | None = None) -> list[str]:
     store, layout = store or open_store(str(folder / "root")), JobLayout(JOB)
     found = [f"verify: {f.text}" for f in verify(store, layout, deep=True) if f.severity == "error"]
 
-    def carry_out(record: Record, last: object, still_owner: object) -> dict[str, str]:
+    def carry_out(record: Record, still_owner: object) -> dict[str, str]:
         raise AssertionError(
             f"record {record.slot} was left for somebody to carry out, although the run had ended"
         )

@@ -13,10 +13,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from stateflow.format.records import FileRef, SourceState
-from stateflow.format.source_offsets import SourceLeaves
+from stateflow.format.source_offsets import SourceLeaves, joined_lines
 from stateflow.spark.inputs.seeding import capture, plan_batch, seed
-from stateflow.spark.sources.leaves import LeafDescription, check_frame
+from stateflow.spark.sources.leaves import LeafDescription, check_frame, with_places
 from stateflow.spark.sources.positions import Bound, bounded_batches, resolve_initial
+from tests.spark import by_hand
 
 Stream = Callable[[SparkSession], DataFrame]
 Sources = Mapping[str, Sequence[Stream]]
@@ -62,11 +63,11 @@ class Replay:
                 frame = tagged if frame is None else frame.union(tagged)
             layout.append(SourceLeaves(uid, len(streams)))
         assert frame is not None
-        return frame, layout, check_frame(frame)
+        return frame, layout, with_places(layout, check_frame(frame))
 
     def genesis(self, sources: Sources, known: State | None = None, until: Bound | None = None) -> State:
-        _, layout, leaves = self.opened(sources)
-        return resolve_initial(self.spark, layout, leaves, known or {}, self.work / str(uuid.uuid4()), until)
+        _, _, leaves = self.opened(sources)
+        return resolve_initial(self.spark, leaves, known or {}, self.work / str(uuid.uuid4()), until)
 
     def run(
         self,
@@ -99,7 +100,7 @@ class Replay:
         if until is None:
             query(availableNow=True)
         else:
-            for lines in bounded_batches(self.spark, location, layout, leaves, parent, until):
+            for lines in bounded_batches(self.spark, location, leaves, joined_lines(layout, parent), until):
                 plan_batch(location, next_batch, lines, self.conf, 1_000)
                 query(once=True)
                 next_batch += 1
@@ -137,8 +138,8 @@ def append_file(spark: SparkSession, path: Path, first: int, count: int = 3) -> 
     spark.range(first, first + count).coalesce(1).write.mode("append").parquet(str(path))
 
 
-def append_version(spark: SparkSession, path: Path, first: int, count: int = 3) -> None:
-    spark.range(first, first + count).coalesce(1).write.format("delta").mode("append").save(str(path))
+def append_version(path: Path, first: int, count: int = 3) -> None:
+    by_hand.append(path, [(number,) for number in range(first, first + count)], {"id": "long"})
 
 
 def overwrite(spark: SparkSession, path: Path, first: int, count: int = 3) -> None:

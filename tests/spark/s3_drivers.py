@@ -165,6 +165,17 @@ class Work:
         listed = where.getFileSystem(context._jsc.hadoopConfiguration()).listStatus(where)  # type: ignore[attr-defined]
         return sum(str(each.getPath().getName()).endswith(".parquet") for each in listed)
 
+    def stateflow(self, words: list[str]) -> str:
+        """A command that computes in this driver; what it printed."""
+        from typer.testing import CliRunner
+
+        from stateflow.cli.main import app
+
+        done = CliRunner().invoke(app, words)
+        if done.exit_code:
+            raise RuntimeError(f"exit code {done.exit_code}: {done.output}")
+        return done.output
+
     def operations(self, table: str) -> list[str]:
         """Of the table's versions."""
         return [row.operation for row in self.spark.sql(f"DESCRIBE HISTORY delta.`{table}`").collect()]

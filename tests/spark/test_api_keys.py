@@ -15,6 +15,7 @@ import stateflow as sf
 from stateflow.format.keygroups import default_assignment, xxhash64
 from stateflow.pipelines.rows.row_type import row_type
 from stateflow.spark.shuffle.exchange import KeyedInput, carried_by, exchanged, key_types_of
+from tests.refusals.refusal import refused
 from tests.spark.pipelines import COUNTED, Count, Workbench
 
 SCHEMA = "small int, large long, text string, raw binary, flag boolean, day date, at timestamp, money decimal(10,2), share double"
@@ -152,9 +153,7 @@ def test_a_null_key_and_a_float_key_are_refused(bench: Workbench) -> None:
         source.key_by(column).process("counted", Count, output=COUNTED).collect("out", sf.memory("nulls"))
 
     bench.rows("in", [*rows(), {"small": None, "text": None}])
-    with pytest.raises(
-        sf.UsageError, match=r"operator 'counted': key column 'share' is a double, which cannot be a key"
-    ):
+    with refused(sf.UsageError, "operator 'counted'", "key column 'share'", "double"):
         bench.run(nulls, {"column": "share"})
     assert bench.listing() == []
     with pytest.raises(sf.UsageError) as caught:

@@ -238,14 +238,12 @@ def test_an_offset_that_the_source_cannot_begin_with_is_refused_before_anything_
         )
         build_savepoint(spark, wanted)
 
-    with pytest.raises(
-        UsageError, match="'garbage' is no offset of source 'orders', which is a delta source"
-    ):
+    with refused(UsageError, "'garbage'", "source 'orders'", "a delta source"):
         made(orders="garbage")
-    with pytest.raises(NotFoundError, match="no source 'order'; its sources are: orders"):
+    with refused(NotFoundError, "no source 'order'", "its sources are: orders"):
         made(order="garbage")
     nowhere = str(bench.folder / "nowhere")
-    with pytest.raises(NotFoundError, match=f"source 'orders': there is no Delta table at {nowhere}; check"):
+    with refused(NotFoundError, "source 'orders'", f"no Delta table at {nowhere}"):
         made(nowhere, orders="garbage")
     assert list(bench.folder.glob("made*")) == []
     made(
@@ -309,7 +307,7 @@ def test_what_a_killed_import_has_left_is_found_by_a_clean_up(
     with refused(UsageError, "there is a savepoint in", "already"):
         build_savepoint(spark, wanted)
     inside = replace(wanted, to=str(bench.folder / "root/begins/made"))
-    with pytest.raises(UsageError, match="is no place for a savepoint of job 'begins'"):
+    with refused(UsageError, "is no place", "job 'begins'"):
         build_savepoint(spark, inside)
 
 

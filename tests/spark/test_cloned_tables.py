@@ -17,7 +17,7 @@ from stateflow.restore.apply import RestoreRun
 from stateflow.restore.planned import RestorePlan
 from stateflow.spark.internals.delta_log import DeltaLog, LoggedCommit
 from stateflow.spark.runner import RunReport, RunRequest, run
-from stateflow.spark.sinks.delta_copy import TableCopy, is_copied, version_at
+from stateflow.spark.sinks.delta_copy import TableCopy, is_copied, made_for, version_at
 from stateflow.spark.sinks.delta_versions import TableVersion
 from tests.refusals.refusal import refused
 from tests.spark.pipelines import ORDER, Order, Sum, Workbench, at
@@ -55,14 +55,19 @@ def test_a_version_that_the_log_does_not_tell_is_refused_with_the_next_step() ->
 
 
 def test_only_the_untouched_copy_is_found_again() -> None:
-    first = commit(0, copied_from=("/a", 3))
-    assert not is_copied([], COPY)
-    assert is_copied([commit(1, changes_data=False), first], COPY)
+    first = LoggedCommit(0, {made_for("mine"): 0}, True, True, copied_from=("/a", 3))
+    assert not is_copied([], COPY, "mine")
+    assert is_copied([commit(1, changes_data=False), first], COPY, "mine")
     for other in ([commit(0)], [commit(1), first], [commit(1, 7, changes_data=False), first], [commit(2)]):
-        with pytest.raises(UsageError, match=r"/b has a table that is not the copy .*delete that table"):
-            is_copied(other, COPY)
+        with refused(UsageError, "/b ", "not the copy", "delete that table"):
+            is_copied(other, COPY, "mine")
     with refused(UsageError, "not the copy of version 3"):
-        is_copied([commit(0, copied_from=("/a", 4))], COPY)
+        is_copied([commit(0, copied_from=("/a", 4))], COPY, "mine")
+    for job in ("another", ""):
+        with refused(UsageError, "/b ", "version 3 of /a", "of another job", "another output"):
+            is_copied([first], COPY, job)
+    with refused(UsageError, "does not say which job it was made for", "another output"):
+        is_copied([commit(0, copied_from=("/a", 3))], COPY, "mine")
 
 
 @dataclass
@@ -133,19 +138,24 @@ def test_a_fork_with_copies_ends_as_a_job_from_the_beginning(
 
     copy_tables = RestoreRun._copy_tables
 
-    def dies_after(self: RestoreRun) -> None:
-        copy_tables(self)
+    def dies_after(self: RestoreRun, uuid: str) -> None:
+        copy_tables(self, uuid)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr(RestoreRun, "_copy_tables", dies_after)
         with pytest.raises(KeyboardInterrupt):
             planned.apply()
+    shared = str(forking.out("fork"))
+    with refused(UsageError, "of another job", "give the fork another output"):
+        forking.fork(f"checkpoint:{slot}", "other", output=shared)
     again = forking.fork(f"checkpoint:{slot}")
     again.apply()
     copied = forking.out("fork") / "log"
     assert forking.tables("fork") == early
     assert versions(copied) == 1, "the copy of the first try stays"
+    with refused(UsageError, "of another job", "give the fork another output"):
+        forking.fork(f"checkpoint:{slot}", "other", output=shared)
     shape, like = (DeltaLog(spark, str(path)).begin().shape() for path in (copied, log))
     assert (shape.partition_by, shape.schema) == (like.partition_by, like.schema)
     assert shape.configuration["delta.appendOnly"] == "false"
@@ -154,11 +164,23 @@ def test_a_fork_with_copies_ends_as_a_job_from_the_beginning(
 
     assert forking.run("fork").warnings == ()
     assert forking.tables("fork") == whole
-    with pytest.raises(UsageError, match=r"'log' of job 'fork' has output of its own"):
+    with refused(UsageError, "'log' of job 'fork'", "output of its own"):
         forking.fork(f"checkpoint:{slot}")
     # What another fork finds there is not its copy.
     with pytest.raises(UsageError, match=r"has a table that is not the copy"):
-        forking.fork(f"checkpoint:{slot}", "other", output=str(forking.out("fork")))
+        forking.fork(f"checkpoint:{slot}", "other", output=shared)
+
+
+def test_of_two_forks_that_were_planned_for_one_folder_only_the_first_gets_it(forking: Forking) -> None:
+    shared = str(forking.out("shared"))
+    first, second = (forking.fork("latest", name, output=shared) for name in ("x1", "x2"))
+    first.apply()
+    for _ in range(2):
+        with refused(UsageError, "of another job", "give the fork another output"):
+            second.apply()
+    assert not Job(str(forking.bench.folder / "root"), "x2").checkpoints()
+    assert forking.fork("latest", "x2").apply().job == "x2", "in a folder of its own"
+    assert forking.tables("shared") == forking.tables("x2") == forking.tables("orders")
 
 
 def test_what_has_no_tables_to_copy_is_refused_with_the_next_step(forking: Forking) -> None:

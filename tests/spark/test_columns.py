@@ -217,7 +217,7 @@ def test_a_row_of_another_class_and_a_row_of_another_length_are_refused() -> Non
     class One:
         a: int
 
-    with pytest.raises(UsageError, match=r"operator 'x' put out 'no row', which is no One: yield One\(a\)"):
+    with refused(UsageError, "operator 'x'", "'no row'", "no One", "yield One(a)"):
         written(writer(One, ("a", pa.int64())), [One(1), "no row"])
     with refused(UsageError, "which is not 2 values (a, b)"):
         written(writer("a long, b long", ("a", pa.int64()), ("b", pa.int64())), [(1, 2), (1,)])

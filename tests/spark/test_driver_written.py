@@ -124,7 +124,7 @@ ROWS: list[tuple[Any, ...]] = [
 
 def staged(spark: SparkSession, log: SinkLog, frame: DataFrame) -> DataFrame:
     """The rows as an operator's task leaves them for a sink, in one file for each partition."""
-    return log.stage.read(spark, log.stage.stage(frame, log.at(1)), frame.schema)
+    return log.stage.read(spark, log.stage.write(frame, log.at(1)).files, frame.schema)
 
 
 def opened(spark: SparkSession, path: Path, schema: StructType, **options: Any) -> DeltaAppend:
@@ -201,7 +201,7 @@ def test_no_rows_need_no_job_whatever_the_table_asks(
     assert log.deliver(sink, log.stage.read(spark, (), COLUMNS)) == "none"
     assert jobs == []
     began = len(spark.sparkContext.statusTracker().getJobIdsForGroup(None))
-    assert log.stage.stage(log.stage.read(spark, (), COLUMNS), log.at()) == ()
+    assert log.stage.write(log.stage.read(spark, (), COLUMNS), log.at()).files == ()
     assert len(spark.sparkContext.statusTracker().getJobIdsForGroup(None)) == began
 
 

@@ -206,7 +206,7 @@ class Game:
 
     def erase(self) -> None:
         user = self.rng.choice(USERS)
-        erased = plan_erase(self.job, str(user), self.options).apply(Owner(run="officer"))
+        erased = plan_erase(self.job, str(user), self.options, absent=True).apply(Owner(run="officer"))
         self.erased[erased.checkpoint] = user
         self.check(set())
         self.run(1)

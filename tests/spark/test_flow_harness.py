@@ -104,15 +104,9 @@ def test_lines_as_they_are_options_and_a_release(spark: SparkSession, tmp_path: 
     harness.run()
     assert len(harness.table("out")) == 4
     assert sorted((row["id"], row["n"]) for row in harness.table("counts")) == [(1, 1), (2, 1)]
-    with pytest.raises(
-        sf.UsageError,
-        match="pipeline 'revenue' is another job than 'readings': give the release the same name",
-    ):
+    with refused(sf.UsageError, "'revenue'", "'readings'", "the same name"):
         harness.release(revenue)
-    with pytest.raises(
-        sf.UsageError,
-        match=r"source 'in': a row does not fit Reading .*: give it values of the declared types",
-    ):
+    with refused(sf.UsageError, "source 'in'", "Reading", "values of the declared types"):
         harness.add("in", {"id": "1", "ts": NOON})
 
 
@@ -178,13 +172,11 @@ def test_a_test_writes_nowhere_but_into_its_folder(tmp_path: Path) -> None:
     harness = FlowHarness(revenue, tmp_path / "test", input=str(elsewhere))
     with pytest.raises(sf.UsageError, match="which is not in the test's folder"):
         harness.add("orders", order(1, 1, 1))
-    with pytest.raises(sf.UsageError, match="make its path a parameter of the pipeline"):
+    with refused(sf.UsageError, "a parameter of the pipeline"):
         harness.run()
     assert not elsewhere.exists()
     outside = FlowHarness(revenue, tmp_path / "test", output=str(elsewhere))
-    with pytest.raises(
-        sf.UsageError, match=r"sink 'revenue' writes to .*production, which is not in the test's folder"
-    ):
+    with refused(sf.UsageError, "sink 'revenue'", "production", "not in the test's folder"):
         outside.run()
 
 
@@ -194,12 +186,12 @@ def test_a_table_of_a_catalog_is_refused_with_what_to_do(tmp_path: Path) -> None
         flow.source("orders", sf.table("shop.orders"), Order).append("copy", sf.table("shop.copy"))
 
     harness = FlowHarness(named, tmp_path / "test")
-    instead = "a catalog names, and a harness has no catalog: let a parameter .* sf.delta"
-    with pytest.raises(sf.UsageError, match=f"source 'orders' reads shop.orders, which {instead}"):
+    instead = ("a harness has no catalog", "let a parameter", "sf.delta")
+    with refused(sf.UsageError, "source 'orders'", "shop.orders", *instead):
         harness.add("orders", order(1, 1, 1))
-    with pytest.raises(sf.UsageError, match=f"sink 'copy' writes to shop.copy, which {instead}"):
+    with refused(sf.UsageError, "sink 'copy'", "shop.copy", *instead):
         harness.run()
-    with pytest.raises(sf.UsageError, match=f"sink 'copy' writes to shop.copy, which {instead}"):
+    with refused(sf.UsageError, "sink 'copy'", "shop.copy", *instead):
         harness.table("copy")
 
 

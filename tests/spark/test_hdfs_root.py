@@ -11,10 +11,14 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
 from stateflow.checkpoint.log import read_log
+from stateflow.cli.main import app
 from stateflow.format.layout import JobLayout
 from stateflow.serve.client import StateClient
 from stateflow.storage.hdfs import HdfsStore
@@ -52,7 +56,7 @@ def counted(flow, folder: str, out: str = "out"):
     )
 """
 USERS = 4
-Command = Callable[..., subprocess.CompletedProcess[str]]
+Command = Callable[..., str]
 
 
 @pytest.fixture
@@ -60,6 +64,9 @@ def root(hdfs: HdfsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> s
     """The root of a new folder; the commands of a test find it in their configuration."""
     url = hdfs.new_root("team/checkpoints")
     monkeypatch.setenv("STATEFLOW_CACHE_DIR", str(lend(tmp_path / "cache")))
+    monkeypatch.setenv("STATEFLOW_CONFIG", "stateflow.toml")
+    monkeypatch.delenv("STATEFLOW_CHECKPOINT_DIR", raising=False)
+    monkeypatch.chdir(tmp_path)
     options = "".join(f"{name} = {json.dumps(value)}\n" for name, value in hdfs.options.items())
     settings = f'checkpoint_dir = "{url}"\ninline_threshold = "0 B"\n\n[storage_options]\n{options}'
     (tmp_path / "stateflow.toml").write_text(settings)
@@ -67,25 +74,20 @@ def root(hdfs: HdfsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> s
     return url
 
 
-def surroundings() -> dict[str, str]:
-    without = ("STATEFLOW_CHECKPOINT_DIR",)
-    kept = {k: v for k, v in os.environ.items() if k not in without}
-    return {**kept, "STATEFLOW_CONFIG": "stateflow.toml", "PYTHONPATH": str(ROOT)}
-
-
-def line(*words: str) -> list[str]:
-    spark = ["--master", "local[2]", "--conf", "spark.driver.memory=1g"]
-    return [sys.executable, "-m", "stateflow", *words, *(spark if words[0] == "run" else [])]
+def process(*words: str, **given: Any) -> subprocess.Popen[str]:
+    """A command in a process of its own, with a driver of its own."""
+    command, env = [sys.executable, "-m", "stateflow", *words], {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True, **given)
 
 
 @pytest.fixture
-def command(tmp_path: Path) -> Command:
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            line(*words), cwd=tmp_path, env=surroundings(), capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, f"{words}: {done.stdout}\n{done.stderr}"
-        return done
+def command(spark: SparkSession) -> Command:
+    """What a command prints that is typed in this process, whose Spark computes it."""
+
+    def run(*words: str) -> str:
+        done = CliRunner().invoke(app, list(words))
+        assert done.exit_code == 0, f"{words}: {done.output}"
+        return done.stdout
 
     return run
 
@@ -106,15 +108,15 @@ def test_a_job_in_hdfs_is_killed_carries_on_and_is_read(
     root: str, hdfs: HdfsServer, command: Command, tmp_path: Path
 ) -> None:
     add(tmp_path, 0, 12)
-    with subprocess.Popen(
-        line("run", "counted.py", "-p", f"folder={tmp_path}"),
-        cwd=tmp_path, env=surroundings(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-    ) as process:  # fmt: skip
+    words = ("run", "counted.py", "-p", f"folder={tmp_path}", "--master", "local[2]")
+    with process(
+        *words, "--conf", "spark.driver.memory=1g", stderr=subprocess.PIPE, start_new_session=True
+    ) as running:
         try:
-            told(process, "chk ", times=2)
+            told(running, "chk ", times=2)
         finally:
             with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+                os.killpg(running.pid, signal.SIGKILL)
     assert delta_rows(tmp_path / "out") < batches(0, 12)
     command("run", "counted.py", "-p", f"folder={tmp_path}", "--takeover")
     assert delta_rows(tmp_path / "out") == batches(0, 12)
@@ -126,13 +128,11 @@ def test_a_job_in_hdfs_is_killed_carries_on_and_is_read(
     assert any(
         file.path for shards in head.operators["count"].shards for shard in shards for file in shard.files
     )
-    assert "counted is sound" in command("verify", "counted", "--deep").stdout
-    assert command("query", "counted", "count", "seen", "3").stdout == "12\n"
+    assert "counted is sound" in command("verify", "counted", "--deep")
+    assert command("query", "counted", "count", "seen", "3") == "12\n"
     cached = [file for file in (tmp_path / "cache" / "state").rglob("*") if file.is_file()]
     assert cached, "the host's cache has none of the state files"
-    with subprocess.Popen(
-        line("serve", "--port", "0", "-o", "json"), cwd=tmp_path, env=surroundings(), stdout=subprocess.PIPE, text=True
-    ) as serving:  # fmt: skip
+    with process("serve", "--port", "0", "-o", "json") as serving:
         try:
             assert serving.stdout is not None
             said = json.loads(serving.stdout.readline())
@@ -163,7 +163,7 @@ def test_savepoints_go_from_hdfs_to_hdfs_and_to_a_disk_and_come_back(
         command("restore", name, "counted.py", "--from", place, *fork, "--yes")
     add(tmp_path, 4, 2)
     for name, place in made.items():
-        assert command("query", name, "count", "seen", "3").stdout == "4\n"
+        assert command("query", name, "count", "seen", "3") == "4\n"
         command("savepoint", "dispose", place, "--yes")
         if "hdfs" in name:
             left = open_store(place.rpartition("/")[0], hdfs.options)

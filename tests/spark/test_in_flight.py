@@ -14,8 +14,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 import stateflow as sf
 from stateflow.checkpoint import writer as writing
-from stateflow.checkpoint.draft import Draft
-from stateflow.checkpoint.writer import CommitPermit, Writer
 from stateflow.errors import FencedError, IncompatibleError, StateflowError, UnavailableError
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import Prepared
@@ -25,7 +23,9 @@ from stateflow.spark.inputs.open_inputs import OpenInputs
 from stateflow.spark.sinks.function import FunctionSink
 from stateflow.spark.sinks.slot import SinkSlot
 from tests.refusals.refusal import refused
+from tests.spark.failing_decision import fail_once
 from tests.spark.pipelines import VISIT, Visit, Workbench, at
+from tests.spark.sink_places import contents
 
 # ---- one way, without Spark ----
 
@@ -245,10 +245,8 @@ def test_with_two_in_flight_the_next_batch_is_evaluated_during_a_delivery_and_al
     assert [r.sinks["out"].prev for r in log.chain if "out" in r.sinks][1:] == [
         r.slot for r in log.chain if "out" in r.sinks
     ][:-1]
-    appended = spark.read.format("delta").load(str(bench.folder / "appended")).collect()
-    assert sorted((row["user"], row["seconds"]) for row in appended) == ALL
-    newest = spark.read.format("delta").load(str(bench.folder / "newest")).collect()
-    assert sorted((row["user"], row["seconds"]) for row in newest) == [(1, 4.0), (2, 4.0)]
+    assert contents(spark, bench.folder / "appended", "user", "seconds") == ALL
+    assert contents(spark, bench.folder / "newest", "user", "seconds") == [(1, 4.0), (2, 4.0)]
 
 
 @pytest.fixture
@@ -325,11 +323,7 @@ def test_a_delivery_that_fails_ends_the_run_and_the_next_one_delivers_it_once(
     bench: Workbench, evaluated: list[float], most: int
 ) -> None:
     deliveries = Deliveries()
-
-    def fails() -> None:
-        raise ConnectionError("the service is away")
-
-    deliveries.at_second = fails
+    deliveries.at_second = is_away
     with refused(StateflowError, "the service is away"):
         bench.run(
             pipeline(bench, deliveries),
@@ -343,20 +337,32 @@ def test_a_delivery_that_fails_ends_the_run_and_the_next_one_delivers_it_once(
     assert counts(deliveries) == ALL
 
 
+def is_away() -> None:
+    raise ConnectionError("the service is away")
+
+
+def test_a_batch_that_waits_for_a_delivery_that_failed_is_not_tried_again(
+    bench: Workbench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Who looks at deliveries while batches run would as a rule end the run first.
+    monkeypatch.setattr(InFlight, "look", lambda *_: None)
+    deliveries = Deliveries()
+    deliveries.at_second = is_away
+    with refused(StateflowError, "the service is away"):
+        bench.run(
+            pipeline(bench, deliveries),
+            max_concurrent_checkpoints=2,
+            tolerable_failed_batches=3,
+            failure_backoff="1 ms",
+        )
+    assert "again in" not in caplog.text
+
+
 @pytest.mark.parametrize("most", [1, 2])
 def test_a_decision_that_fails_before_anything_is_written_is_tried_again(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    deliveries, decide = Deliveries(), Writer.decide
-    failed: list[int] = []
-
-    def fails_once(writer: Writer, record: Draft) -> CommitPermit:
-        if writer.next_slot == 4 and not failed:
-            failed.append(writer.next_slot)
-            raise UnavailableError("the store does not say which epochs there are")
-        return decide(writer, record)
-
-    monkeypatch.setattr(Writer, "decide", fails_once)
+    deliveries, failed = Deliveries(), fail_once(monkeypatch, slot=4)
     bench.run(
         pipeline(bench, deliveries),
         max_concurrent_checkpoints=most,
@@ -414,9 +420,7 @@ def test_a_last_delivery_that_hangs_ends_a_run_that_has_nothing_more_to_read(
     monkeypatch.setattr(
         RunDeliveries, "_time_left", lambda own: 0.0 if len(deliveries.began) == 2 else time_left(own)
     )
-    with pytest.raises(
-        UnavailableError, match="is decided, and its sinks have not taken it within batch_deadline"
-    ):
+    with refused(UnavailableError, "is decided", "batch_deadline"):
         bench.run(pipeline(bench, deliveries), max_concurrent_checkpoints=2, trigger="until-stopped")
     answers.set()
     bench.run(pipeline(bench, deliveries))
@@ -438,7 +442,7 @@ def test_a_delivery_that_fails_since_a_newer_run_has_cleaned_up_says_who_has_the
 
     deliveries.at_second = is_taken_over
     # Its heart does not notice it meanwhile.
-    with pytest.raises(FencedError, match="epoch 2 is newer than this run's 1; do not retry"):
+    with refused(FencedError, "epoch 2", "this run's 1", "do not retry"):
         bench.run(
             pipeline(bench, deliveries),
             max_concurrent_checkpoints=most,

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from scripts import internals_page
 from stateflow.errors import IncompatibleError
+from stateflow.internals import DELTA_SEEN, SEEN, Internal, internal, member_of, owner_of
 from stateflow.internals import ENTRIES as ENTRIES_OF_ALL
-from stateflow.internals import SEEN, Internal, internal, owner_of
 from stateflow.spark.internals import (
     file_systems,
     frames,
@@ -36,8 +36,10 @@ from stateflow.spark.internals import (
     scratch_folder,
     sketches,
     sources,
+    words,
 )
 from stateflow.spark.internals.java_names import java_names
+from stateflow.spark.session import jars
 from stateflow.spark.sources.delta_offset import DeltaOffset
 from tests.refusals.refusal import refused
 from tests.spark.java_members import Java
@@ -163,6 +165,54 @@ def test_a_name_that_is_missing_is_refused_in_a_sentence_with_the_versions_that_
         r"install pyspark 4\.0\.5 or pyspark 4\.1\.4 or pyspark 4\.2\.0, in which it was seen",
         str(error.value),
     )
+
+
+AS_PY4J_SAYS = """An error occurred while calling o57.{0}. Trace:
+py4j.Py4JException: Method {0}([class java.lang.String]) does not exist
+\tat java.base/py4j.reflection.ReflectionEngine.getMethod(ReflectionEngine.java:318)"""
+
+
+def test_each_missing_method_is_called_by_its_own_name() -> None:
+    """Error texts of Java have other words of which one may be a name of the entry, such as `get`."""
+    tried = 0
+    for entry in ENTRIES_OF_ALL.values():
+        members = [
+            member_of(name)
+            for name in entry.names
+            if name.startswith(("org.", "java.", "io.")) and "(" in name
+        ]
+        for member in members:
+            named = entry.missing(Py4JError(AS_PY4J_SAYS.format(member)))
+            assert member_of(named) == member
+            tried += 1
+        assert not entry.missing(Py4JError(AS_PY4J_SAYS.format("noSuchName")))
+    assert tried > 200
+
+
+def test_a_module_that_has_moved_is_a_missing_name() -> None:
+    entry = Internal("f", "", ("pyspark.sql.moved.Thing",), ("x",), "")
+    assert (
+        entry.missing(ModuleNotFoundError("No module named 'pyspark.sql.moved'")) == "pyspark.sql.moved.Thing"
+    )
+    assert not entry.missing(ModuleNotFoundError("No module named 'pyspark_of_mine'"))
+
+
+def test_who_lacks_a_name_of_delta_is_told_delta_s_version() -> None:
+    name = "org.apache.spark.sql.delta.OptimisticTransaction.readWholeTable()"
+    assert "install delta-spark 4.4.0, in which" in Internal(
+        "f", "", (name,), ("pyspark 4.2.0",), ""
+    ).refusal(name)
+    locked = Path(jars.__file__).with_name("jars.lock").read_text()
+    assert set(re.findall(r"delta-spark_[\d.]+_[\d.]+:([\d.]+)", locked)) == {DELTA_SEEN.split()[1]}
+
+
+def test_all_that_is_understood_by_its_words_is_held_by_a_test() -> None:
+    files = [*Path("stateflow").rglob("*.py")]
+    used = "\n".join(file.read_text() for file in files if file.name != "words.py")
+    for each in words.all_words():
+        [name] = [name for name, value in vars(words).items() if value is each]
+        assert re.search(rf"\b{name}\b", used), f"nobody uses {name}"
+        assert Path(each.held_by).is_file()
 
 
 def test_an_error_of_java_is_no_missing_name(spark: SparkSession) -> None:

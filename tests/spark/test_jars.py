@@ -219,7 +219,7 @@ def test_a_jar_that_the_lock_does_not_name_is_refused_and_nothing_is_kept(
     resolver(monkeypatch, "")
     whole = jars.locked_jars()
     monkeypatch.setattr(jars, "locked_jars", lambda bundle=None: {"b.jar": whole["b.jar"], **locked})
-    with pytest.raises(UnavailableError, match=r"^a\.jar, which .* is not the file that jars\.lock names"):
+    with refused(UnavailableError, "a.jar", "jars.lock"):
         jars.local_jars(tmp_path)
     assert jars.recorded_jars(tmp_path) == ()
     assert not (tmp_path / "ivy").exists()
@@ -245,9 +245,7 @@ def test_the_jars_of_a_connector_have_a_lock_of_their_own(
     (tmp_path / "one.jar").write_bytes(b"another")
     lock = tmp_path / "kafka.lock"
     lock.write_text(f"#\n# {kafka.packages[0]}\n{'0' * 64}  one.jar\n")
-    with pytest.raises(
-        UnavailableError, match=r"^one\.jar, which .*kafka.* is not the file that kafka\.lock names"
-    ):
+    with refused(UnavailableError, "one.jar", "kafka.lock"):
         jars._refuse_others(tmp_path, ["one.jar"], jars.Bundle("-of-kafka", kafka.packages, lock=lock))
 
 

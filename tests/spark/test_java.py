@@ -7,6 +7,7 @@ import pytest
 
 from stateflow.errors import UsageError
 from stateflow.spark.session import java
+from tests.refusals.refusal import refused
 
 
 def installed(home: Path, version: str, *, answer: str = "") -> Path:
@@ -48,7 +49,7 @@ def test_a_java_behind_a_version_managers_script_is_found_by_what_it_says(tmp_pa
 def test_without_any_java_the_error_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    with pytest.raises(UsageError, match="no Java 17 or 21 was found: install Java 17 or set JAVA_HOME"):
+    with refused(UsageError, "Java 17 or 21", "install Java 17 or set JAVA_HOME"):
         java.require_java(tmp_path)
 
 

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # A process of its own: the library brings the connector's jars when it starts Spark, and not later.
 SCRIPT = """
-import json, os, signal, sys
+import json, logging, os, signal, sys
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -233,6 +233,20 @@ def replayed(first):
         return f"{type(error).__name__}: {error}"
 
 
+def back(job, made, slot):
+    warned = []
+    logs = logging.Handler()
+    logs.emit = lambda record: warned.append(record.getMessage())
+    logging.getLogger("stateflow.restore.ahead").addHandler(logs)
+    try:
+        job.restore(f"checkpoint:{slot}", made, rewind_sinks=True).apply()
+        return warned
+    except StateflowError as error:
+        return f"{type(error).__name__}: {error}"
+    finally:
+        logging.getLogger("stateflow.restore.ahead").removeHandler(logs)
+
+
 told["past"] = [rows_of_1(), replayed(batches[0])]
 told["debugged"] = paid.debug(wallet, "balance", "1", batches[-1], master="local[2]").is_same
 # Of these batches only the first one has read from partition 1.
@@ -240,6 +254,8 @@ cut_off("pays", 1, 1)
 told["past of one partition"] = [rows_of_1(), replayed(batches[1])]
 cut_off("pays", 0, 2)
 told["past that is gone"] = [rows_of_1(), replayed(batches[0]), replayed(batches[1])]
+cut_off("pays", 0, 3)
+told["back"] = back(paid, wallet, batches[0])
 admin.deleteTopics(one("pays")).all().get()
 told["past without its topic"] = [rows_of_1(), replayed(batches[-1])]
 
@@ -255,6 +271,7 @@ told["accepted"] = [ran(accepting), ran(both)]
 
 os.kill(broker_pid, signal.SIGKILL)
 told["down"] = refused(pipeline("down", Order, "orders"))
+told["back while it is down"] = back(job, accepting, job.checkpoints()[-2].slot)
 tables = [str(folder / name) for name in ("none", "down", "bad", "misspelt") if (folder / name / "_delta_log").exists()]
 told["rows of these"] = [spark.read.format("delta").load(table).count() for table in tables]
 print(json.dumps(told))
@@ -326,6 +343,13 @@ def test_rows_of_a_key_are_read_again_and_what_retention_deleted_is_said(told: d
     rows, refused = told["past without its topic"]
     assert len(rows) == 3, "the values are still shown"
     assert all("there is no Kafka topic 'pays'" in why for why in (*rows, refused))
+
+
+def test_outputs_are_not_taken_back_to_messages_that_retention_deleted(told: dict[str, Any]) -> None:
+    assert told["back"].startswith("DisagreementError: source 'pays' has to go on at offset 2")
+    assert "retention has removed everything before offset 3" in told["back"]
+    [warning] = told["back while it is down"]
+    assert warning.startswith("source 'events' cannot be asked")
 
 
 def test_a_password_of_the_connection_is_in_no_record_and_no_plan(told: dict[str, object]) -> None:

@@ -108,58 +108,51 @@ def test_two_runs_started_at_once_and_kills_at_random_moments_leave_no_trace(
     assert examine(tmp_path, inbox.rows) == []
 
 
-def test_a_batch_that_is_decided_when_the_driver_dies_is_delivered_once_by_the_next_run(
-    tmp_path: Path, inbox: Inbox, runs: list[Run]
+def test_a_batch_that_is_decided_when_the_driver_dies_is_delivered_once_and_shows_when_every_sink_has_it(
+    tmp_path: Path, inbox: Inbox, start: Callable[[Errand], Run], spark: SparkSession
 ) -> None:
     inbox.add()
     inbox.add()
-    runs.append(Run.start(Errand(str(tmp_path), at="decided:3:kill", upsert=True)))
-    runs[0].until(lambda run: run.told("kill"), 600, "decision of the second batch")
-    runs[0].wait(60)
+    run = start(Errand(str(tmp_path), at="decided:3:kill", upsert=True))
+    run.wait(600)
+    assert run.told("kill"), run.story()
     # Sources' positions and a first batch are complete; of the second batch there is only the decision.
     log = read_log(open_store(str(tmp_path / "root")), JobLayout(JOB))
     pending = log.pending[0]
     assert [record.slot for record in log.pending] == [pending.slot]
     assert set(pending.sinks) == {"steps", "deeps", "bigs", "changes"}
     assert sum(delta_rows(tmp_path / "steps").values()) == 40
-    runs.append(Run.start(Errand(str(tmp_path), upsert=True)))
-    assert runs[1].wait(600) == 0
+
+    # The next run dies, too, when one of the four sinks has got the second batch. Readers have the batch before it.
+    run = start(Errand(str(tmp_path), at="carried:1:kill", upsert=True))
+    run.wait(600)
+    assert run.told("kill"), run.story()
+    assert sum(delta_rows(tmp_path / "steps").values()) == 80
+    job = Job(str(tmp_path / "root"), JOB)
+    found = job.versions()
+    assert found.slot < pending.slot
+    assert {uid: each.why for uid, each in found.sinks.items() if each.why} == {
+        "bigs": f"it has no versions, perhaps slot {pending.slot}"
+    }
+    before = expected(inbox.rows[:40])
+    for name, rows in (("steps", before.steps), ("deeps", before.last_deeps.values())):
+        read = Counter(
+            tuple(row[c] for c in sorted(row.asDict())) for row in found.sinks[name].read(spark).collect()
+        )
+        assert read == Counter(rows), name
+    with pytest.raises(NotFoundError, match="not every sink has its output yet"):
+        job.versions(pending.slot)
+
     # Not run again: there was nothing left to read, and the record was carried out as it stood.
-    assert runs[1].told("batch") == []
+    run = start(Errand(str(tmp_path), upsert=True))
+    assert run.wait(600) == 0, run.story()
+    assert run.told("batch") == []
     assert (tmp_path / "bigs" / f"{pending.slot:08d}.json").exists()
     assert examine(tmp_path, inbox.rows, upsert=True) == []
 
 
-def test_after_a_kill_between_two_commits_readers_have_the_batch_before(
-    tmp_path: Path, inbox: Inbox, start: Callable[[Errand], Run], spark: SparkSession
-) -> None:
-    inbox.add()
-    inbox.add()
-    # Of four sinks one has got the second batch.
-    run = start(Errand(str(tmp_path), at="committed:5:kill"))
-    run.wait(600)
-    assert run.told("kill"), run.story()
-    job = Job(str(tmp_path / "root"), JOB)
-    half = job.log().pending[-1].slot
-    found = job.versions()
-    assert found.slot < half
-    assert {uid: each.why for uid, each in found.sinks.items() if each.why} == {
-        "bigs": "it has no versions, perhaps slot " + str(half)
-    }
-    steps, deeps = (
-        {row.id for row in found.sinks[name].read(spark).collect()} for name in ("steps", "deeps")
-    )
-    assert steps == deeps
-    assert [sum(delta_rows(tmp_path / name).values()) > len(steps) for name in ("steps", "deeps")] == [
-        True,
-        False,
-    ]
-    with pytest.raises(NotFoundError, match="not every sink has its output yet"):
-        job.versions(half)
-
-
 def test_zombies_of_every_phase_wake_up_fenced_and_deliver_nothing(
-    tmp_path: Path, inbox: Inbox, runs: list[Run]
+    tmp_path: Path, inbox: Inbox, runs: list[Run], start: Callable[[Errand], Run]
 ) -> None:
     for _ in range(4):
         inbox.add()
@@ -171,9 +164,7 @@ def test_zombies_of_every_phase_wake_up_fenced_and_deliver_nothing(
     before_the_call = Run.start(Errand(str(tmp_path), at="committing:7:stop"))
     runs.append(before_the_call)
     before_the_call.until(lambda run: run.told("stop"), 600, "stop before the function")
-    third = Run.start(Errand(str(tmp_path)))
-    runs.append(third)
-    assert third.wait(600) == 0
+    assert start(Errand(str(tmp_path))).wait(600) == 0
     calls = (tmp_path / "bigs" / "calls.log").read_text()
     for zombie in (before_the_call, in_mid_batch):
         zombie.thaw()

@@ -84,7 +84,7 @@ def test_lines_follow_their_uid_when_sources_are_added_dropped_or_reordered() ->
 def test_a_source_that_became_another_is_refused() -> None:
     with refused(IncompatibleError, "'b' now consists of 1 streams", "offsets for 2"):
         joined_lines([SourceLeaves("b", 1)], {"b": SourceState(lines=("-", KAFKA))})
-    with pytest.raises(IncompatibleError, match=r"'b' \(stream 1\) is now a delta source .* a kafka offset"):
+    with refused(IncompatibleError, "'b' (stream 1)", "a delta source", "a kafka offset"):
         check_same_source(SourceLeaves("b", 2, ("file", "delta")), SourceState(lines=("-", KAFKA)))
     with pytest.raises(IncompatibleError, match="holds an offset of another kind for it"):
         check_same_source(SourceLeaves("b", 1, ("delta",)), SourceState(lines=("garbage",)))
@@ -105,12 +105,10 @@ def test_an_offset_that_somebody_has_typed_is_one_of_its_source() -> None:
         '{"reservoirId":"d6c7"}',
         '{"reservoirId":1,"index":[]}',
     ):
-        with pytest.raises(UsageError, match=r"no offset of source 'b'.* --offset b='\{\"sourceVersion\":1,"):
+        with refused(UsageError, "source 'b'", """--offset b='{"sourceVersion":1,"""):
             check_given("b", ("delta",), line)
     check_given("b", ("file",), "2026-01-31T12:00:00+00:00")
-    with pytest.raises(
-        UsageError, match=r"reads files: write --offset b=2026-01-31T12:00:00\+00:00, and files"
-    ):
+    with refused(UsageError, "reads files", "--offset b=2026-01-31T12:00:00+00:00"):
         check_given("b", ("file",), FILE)
     with refused(UsageError, "2 streams"):
         check_given("b", ("delta", "delta"), DELTA % (8, -1, "false"))
@@ -130,7 +128,7 @@ def test_an_entry_of_the_offset_log_is_read_line_by_line(tmp_path: Path) -> None
 def test_an_offset_log_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with refused(CorruptError, "batch 4 has no whole entry"):
         read_batch_offsets(tmp_path, 4)
-    with pytest.raises(UsageError, match=r"'v2'.*unset spark\.sql\.streaming\.offsetLog\.formatVersion"):
+    with refused(UsageError, "'v2'", "unset spark.sql.streaming.", "offsetLog.formatVersion"):
         read_batch_offsets(offset_entry(tmp_path, 'v2\n{}\n0:{"logOffset":1}'), 4)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,19 +31,19 @@ def replay(spark: SparkSession, tmp_path: Path) -> Replay:
 
 @pytest.fixture
 def events(spark: SparkSession, tmp_path: Path) -> Path:
-    append_version(spark, tmp_path / "events", 0)
+    append_version(tmp_path / "events", 0)
     return tmp_path / "events"
 
 
 def check(replay: Replay, sources: Sources, state: State) -> None:
-    _, layout, leaves = replay.opened(sources)
-    check_available(replay.spark, layout, leaves, state, replay.work / "scratch")
+    _, _, leaves = replay.opened(sources)
+    check_available(replay.spark, leaves, state, replay.work / "scratch")
 
 
 def test_a_table_that_still_has_everything_is_fine(spark: SparkSession, replay: Replay, events: Path) -> None:
     sources = {"events": [table(events)]}
     genesis, done = replay.genesis(sources), replay.run(sources)[-1].state
-    append_version(spark, events, 10)
+    append_version(events, 10)
 
     check(replay, sources, genesis)
     check(replay, sources, done)
@@ -55,11 +54,9 @@ def test_a_recreated_table_is_named(spark: SparkSession, replay: Replay, events:
     sources = {"events": [table(events)]}
     state = replay.run(sources)[-1].state
     shutil.rmtree(events)
-    append_version(spark, events, 0)
+    append_version(events, 0)
 
-    with pytest.raises(
-        DisagreementError, match=r"'events' is recorded at version 1 .* it was recreated; bring"
-    ) as error:
+    with refused(DisagreementError, "'events'", "version 1", "it was recreated", "bring") as error:
         check(replay, sources, state)
     assert error.value.exit_code == 7
 
@@ -69,14 +66,14 @@ def test_an_older_copy_of_the_table_is_named(
 ) -> None:
     sources = {"events": [table(events)]}
     shutil.copytree(events, tmp_path / "copy")
-    append_version(spark, events, 10)
-    append_version(spark, events, 20)
+    append_version(events, 10)
+    append_version(events, 20)
     state = replay.run(sources)[-1].state
     shutil.rmtree(events)
     shutil.copytree(tmp_path / "copy", events)
     spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
 
-    with pytest.raises(DisagreementError, match="up to version 2, but its newest version is 0"):
+    with refused(DisagreementError, "version 2", "its newest version is 0"):
         check(replay, sources, state)
 
 
@@ -87,23 +84,15 @@ def test_a_table_whose_log_was_cleaned_is_named(
     sources = {"events": [table(events)]}
     state = replay.genesis(sources) if inside_snapshot else replay.run(sources)[-1].state
     for number in range(1, 5):
-        append_version(spark, events, 10 * number)
-    spark._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, str(events)).checkpoint()  # type: ignore[union-attr]
+        append_version(events, 10 * number)
+    logs = spark._jvm.org.apache.spark.sql.delta.DeltaLog  # type: ignore[union-attr]
+    logs.clearCache()  # it has not heard of these versions
+    logs.forTable(spark._jsparkSession, str(events)).checkpoint()
     for version in range(4):
         (events / "_delta_log" / f"{version:020d}.json").unlink()
 
-    with pytest.raises(
-        DisagreementError, match=r"has to go on at version . .* its log now starts at version 4"
-    ):
+    with refused(DisagreementError, "has to go on at version", "now starts at version 4"):
         check(replay, sources, state)
-
-
-@pytest.fixture
-def hasty_vacuum(spark: SparkSession) -> Iterator[None]:
-    name = "spark.databricks.delta.retentionDurationCheck.enabled"
-    spark.conf.set(name, "false")
-    yield
-    spark.conf.unset(name)
 
 
 def test_files_that_were_compacted_and_vacuumed_are_named(
@@ -111,8 +100,8 @@ def test_files_that_were_compacted_and_vacuumed_are_named(
 ) -> None:
     sources = {"events": [table(events)]}
     state = replay.run(sources)[-1].state
-    append_version(spark, events, 10)
-    append_version(spark, events, 20)
+    append_version(events, 10)
+    append_version(events, 20)
     spark.sql(f"optimize delta.`{events}`")
     check(replay, sources, state)
     spark.sql(f"vacuum delta.`{events}` retain 0 hours")
@@ -127,9 +116,7 @@ def test_another_kind_of_source_under_the_same_uid_is_refused(
     state = replay.run({"events": [table(events)]})[-1].state
     append_file(spark, tmp_path / "files", 0)
 
-    with pytest.raises(
-        IncompatibleError, match="is now a file source but the checkpoint holds a delta offset"
-    ):
+    with refused(IncompatibleError, "a file source", "a delta offset"):
         check(replay, {"events": [files(tmp_path / "files")]}, state)
 
 
@@ -145,9 +132,7 @@ def test_a_rewind_over_deleted_input_files_is_refused(
     newest = max((tmp_path / "files").glob("*.parquet"), key=lambda path: path.stat().st_mtime)
     newest.unlink()
 
-    with pytest.raises(
-        DisagreementError, match=r"cannot go back to log offset 0: of 2 input files .* 1 are gone"
-    ):
+    with refused(DisagreementError, "log offset 0", "of 2 input files", "1 are gone"):
         check_rewindable(spark, first.state, third.state, replay.fetch)
     check_rewindable(spark, third.state, third.state, replay.fetch)
     check_rewindable(spark, first.state, second.state, replay.fetch)

@@ -33,13 +33,11 @@ def replay(spark: SparkSession, tmp_path: Path) -> Replay:
 def test_latest_stays_what_it_was_when_the_job_was_first_started(
     spark: SparkSession, replay: Replay, tmp_path: Path
 ) -> None:
-    append_version(spark, tmp_path / "events", 0)
+    append_version(tmp_path / "events", 0)
     sources = {"events": [table(tmp_path / "events", startingVersion="latest")]}
 
     genesis = replay.genesis(sources)
-    append_version(
-        spark, tmp_path / "events", 10
-    )  # comes in between the first start and the run after the crash
+    append_version(tmp_path / "events", 10)  # comes in between the first start and the run after the crash
     after_the_crash = replay.genesis(sources, known=genesis)
 
     assert after_the_crash == {}
@@ -48,7 +46,7 @@ def test_latest_stays_what_it_was_when_the_job_was_first_started(
 
 def test_a_starting_time_becomes_a_version(spark: SparkSession, replay: Replay, tmp_path: Path) -> None:
     for version in range(3):
-        append_version(spark, tmp_path / "events", 10 * version)
+        append_version(tmp_path / "events", 10 * version)
         time = MORNING.timestamp() + 60 * version
         os.utime(tmp_path / "events" / "_delta_log" / f"{version:020d}.json", (time, time))
     sources = {"events": [table(tmp_path / "events", startingTimestamp="2024-05-01T08:00:30Z")]}
@@ -62,13 +60,13 @@ def test_a_starting_time_becomes_a_version(spark: SparkSession, replay: Replay, 
 def test_without_a_start_the_snapshot_of_the_first_start_is_read(
     spark: SparkSession, replay: Replay, tmp_path: Path
 ) -> None:
-    append_version(spark, tmp_path / "events", 99)
+    append_version(tmp_path / "events", 99)
     overwrite(spark, tmp_path / "events", 0)
-    append_version(spark, tmp_path / "events", 10)
+    append_version(tmp_path / "events", 10)
     sources = {"events": [table(tmp_path / "events")]}
 
     genesis = replay.genesis(sources)
-    append_version(spark, tmp_path / "events", 20)
+    append_version(tmp_path / "events", 20)
     batches = replay.run(sources, genesis)
 
     assert json.loads(genesis["events"].lines[0])["isStartingVersion"] is True
@@ -81,12 +79,12 @@ def test_without_a_start_the_snapshot_of_the_first_start_is_read(
 def test_a_table_that_was_only_appended_to_begins_with_its_first_commit(
     spark: SparkSession, replay: Replay, tmp_path: Path
 ) -> None:
-    append_version(spark, tmp_path / "events", 0)
-    append_version(spark, tmp_path / "events", 10)
+    append_version(tmp_path / "events", 0)
+    append_version(tmp_path / "events", 10)
     sources = {"events": [table(tmp_path / "events")]}
 
     genesis = replay.genesis(sources)
-    append_version(spark, tmp_path / "events", 20)
+    append_version(tmp_path / "events", 20)
     batches = replay.run(sources, genesis)
 
     first = json.loads(genesis["events"].lines[0])
@@ -108,8 +106,8 @@ def test_a_table_that_was_changed_otherwise_begins_with_its_snapshot(
     def described() -> None:
         spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('made.by' = 'us')")
 
-    append_version(spark, path, 0)
-    append_version(spark, path, 10)
+    append_version(path, 0)
+    append_version(path, 10)
     for change in (compacted, deleted_from, described):
         change()
         first = json.loads(replay.genesis({"events": [table(path)]})["events"].lines[0])
@@ -124,7 +122,7 @@ def test_a_change_feed_begins_with_the_snapshot(spark: SparkSession, replay: Rep
     spark.sql(
         f"CREATE TABLE delta.`{path}` (id LONG) USING delta TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')"
     )
-    append_version(spark, path, 0)
+    append_version(path, 0)
 
     genesis = replay.genesis({"events": [table(path, readChangeFeed="true")]})
 
@@ -135,7 +133,7 @@ def test_only_sources_without_offsets_are_resolved(
     spark: SparkSession, replay: Replay, tmp_path: Path
 ) -> None:
     append_file(spark, tmp_path / "files", 0)
-    append_version(spark, tmp_path / "events", 10)
+    append_version(tmp_path / "events", 10)
     old = {"files": [files(tmp_path / "files")]}
     state = replay.run(old)[-1].state
 

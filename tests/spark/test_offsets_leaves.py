@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from stateflow.errors import UsageError
 from stateflow.format.source_offsets import SourceLeaves
-from stateflow.spark.sources.leaves import check_frame, leaves_of
+from stateflow.spark.sources.leaves import by_source, check_frame, with_places
 from tests.refusals.refusal import refused
 from tests.spark.replay import append_file, append_version, files, table
 
@@ -19,7 +19,7 @@ from tests.spark.replay import append_file, append_version, files, table
 def data(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("leaves")
     append_file(spark, path / "files", 0)
-    append_version(spark, path / "events", 0)
+    append_version(path / "events", 0)
     spark.range(3).write.format("delta").mode("overwrite").option("path", str(path / "named")).saveAsTable(
         "named"
     )
@@ -55,10 +55,16 @@ def test_the_streams_are_listed_in_plan_order(spark: SparkSession, data: Path) -
         "spark_catalog.default.named",
     ]
     assert leaves[1].options["maxfilespertrigger"] == "1"
-    grouped = leaves_of([SourceLeaves("a", 1), SourceLeaves("b", 3)], leaves)
-    assert {uid: len(own) for uid, own in grouped.items()} == {"a": 1, "b": 3}
-    with pytest.raises(UsageError, match="have 2 streams but the unioned frame has 4"):
-        leaves_of([SourceLeaves("a", 2)], leaves)
+    placed = with_places([SourceLeaves("a", 1), SourceLeaves("b", 3)], leaves)
+    assert [(leaf.uid, leaf.number, leaf.place) for leaf in placed] == [
+        ("a", 0, 0),
+        ("b", 1, 0),
+        ("b", 2, 1),
+        ("b", 3, 2),
+    ]
+    assert {uid: len(own) for uid, own in by_source(placed).items()} == {"a": 1, "b": 3}
+    with refused(UsageError, "2 streams", "has 4"):
+        with_places([SourceLeaves("a", 2)], leaves)
 
 
 def test_sources_that_cannot_be_read_again_need_at_least_once(spark: SparkSession) -> None:

@@ -47,14 +47,14 @@ def test_a_job_is_told_by_its_name_where_the_target_or_the_root_keeps_it() -> No
 
 
 @sf.pipeline("copied")
-def copied(flow: sf.Flow, *, input: str, output: str, kind: str) -> None:
+def copied(flow: sf.Flow, *, input: str, output: str, kind: str, uid: str = "rows") -> None:
     targets: dict[str, Any] = {
         "delta": sf.delta(output),
         "files": sf.files(output, "json"),
         "iceberg": sf.iceberg("shop.rows", catalog=NAME, create=True),
     }
     target = targets[kind]
-    flow.source("rows", sf.files(input, "json"), "id long").append("rows", target)
+    flow.source("rows", sf.files(input, "json"), "id long").append(uid, target)
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_a_second_job_on_one_target_is_told_once_and_not_when_the_table_is_empty
     (tmp_path / "input").mkdir()
     (tmp_path / "input" / "1.json").write_text('{"id": 1}\n', encoding="utf-8")
 
-    def ran(job: str) -> RunReport:
+    def ran(job: str, uid: str = "rows") -> RunReport:
         options = load(
             code={
                 "checkpoint_dir": str(tmp_path / "checkpoints"),
@@ -81,13 +81,21 @@ def test_a_second_job_on_one_target_is_told_once_and_not_when_the_table_is_empty
             env={},
             folder=tmp_path,
         )
-        parameters = {"input": str(tmp_path / "input"), "output": str(tmp_path / "output"), "kind": kind}
+        places = {name: str(tmp_path / name) for name in ("input", "output")}
+        parameters = {**places, "kind": kind, "uid": uid}
         return run(RunRequest(copied, options, parameters, job=job, master="local[2]"))
 
     assert ran("one").warnings == ()
     assert ran("one").warnings == ()
+    (tmp_path / "input" / "2.json").write_text('{"id": 2}\n', encoding="utf-8")
+    renamed = ran("one", "copies")
+    (told,) = renamed.warnings
+    assert "sink 'copies' begins in " in told
+    assert "where the job has written as sink 'rows': a run adds to those rows what comes from now on" in told
+    assert renamed.rows == 1
+    assert ran("one", "copies").warnings == ()
     (told,) = ran("two").warnings
-    assert "has rows of another job (sink 'rows' of the job 'one' with id " in told
+    assert "has rows of another job (sink 'copies' of the job 'one' with id " in told
     assert ran("two").warnings == ()
     if kind != "delta":
         return

@@ -19,6 +19,8 @@ from stateflow.spark.inputs.open_inputs import OpenInputs, open_inputs
 from stateflow.spark.inputs.readable import refuse_unreadable
 from stateflow.spark.inputs.reread import SlotInput, reread
 from stateflow.spark.task.storage import task_storage
+from tests.refusals.refusal import refused
+from tests.spark import by_hand
 from tests.spark.pipelines import Workbench
 
 
@@ -87,10 +89,9 @@ def past(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Past:
 
     for number in range(3):
         bench.rows("files", [Row(number, 1), Row(number + 10, 1)])
-        frame = spark.createDataFrame([(100 + number, 1)], "id int, n int").coalesce(1)
-        frame.write.format("delta").mode("append").save(table)
+        by_hand.append(Path(table), [(100 + number, 1)], by_hand.columns("id int, n int"))
     bench.run(seen, retained_checkpoints=20)
-    inputs = open_inputs(spark, seen.build(), exactly_once=True)
+    inputs = open_inputs(spark, seen.build().sources, exactly_once=True)
     scratch = bench.folder / "again"
     scratch.mkdir()
     return Past(spark, bench, inputs, bench.records("seen"), scratch)
@@ -140,9 +141,7 @@ def test_of_a_table_whose_files_were_vacuumed_the_refusal_names_the_file(past: P
     data = sorted((past.bench.folder / "table").glob("*.parquet"), key=lambda p: p.stat().st_mtime)[0]
     moved = data.rename(data.with_suffix(".away"))
     try:
-        with pytest.raises(
-            DisagreementError, match=f"lacks 1 files of the Delta table .*{data.name}; the input from"
-        ):
+        with refused(DisagreementError, "lacks 1 files of the Delta table", data.name):
             past.refuse()
     finally:
         moved.rename(data)

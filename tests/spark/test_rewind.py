@@ -17,11 +17,13 @@ from stateflow.format.records import Prepared
 from stateflow.jobs.job import Job
 from stateflow.pipelines.inputs.tables import delta
 from stateflow.spark.internals.delta_log import DeltaLog
+from stateflow.spark.sinks.delta_append import DeltaAppend
 from stateflow.spark.sinks.delta_rewind import find_rewind
 from stateflow.spark.sinks.delta_upsert import DeltaUpsert
 from stateflow.spark.sinks.kinds import prepare_rewind
 from stateflow.testing.sink_log import SinkLog
 from tests.refusals.refusal import refused
+from tests.spark import by_hand
 from tests.spark.pipelines import ORDER, Order, Sum, Workbench, at
 from tests.spark.sink_places import contents, versions
 
@@ -141,13 +143,38 @@ def test_a_table_whose_files_of_then_are_gone_is_not_taken_back_but_to_a_later_s
     def rewound(slot: int) -> Prepared:
         return log.stored(prepare_rewind(spark, newest, log.at(), slot))
 
-    with pytest.raises(
-        DisagreementError, match=r"1 of its files are gone .*was it vacuumed\?\); choose a later checkpoint"
-    ):
+    with refused(DisagreementError, "1 of its files are gone", "vacuumed", "a later checkpoint"):
         rewound(1)
     assert contents(spark, path, "v") == ["c"]
     assert log.commit(rewound(2)) == "committed"
     assert contents(spark, path, "v") == ["b"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "ADD COLUMNS (w string)",
+        "RENAME COLUMN v TO u",
+        "SET TBLPROPERTIES ('delta.enableRowTracking' = 'true')",
+    ],
+    ids=lambda text: text.split()[0],
+)
+def test_a_table_that_somebody_changed_and_put_back_goes_back_whatever_delta_leaves_of_it(
+    spark: SparkSession, path: Path, log: SinkLog, change: str
+) -> None:
+    sink = DeltaAppend(delta(str(path), options={"delta.columnMapping.mode": "name"}))
+    sink.open(spark, spark.createDataFrame([], "id long, v string").schema)
+    for value in "ab":
+        newest = log.prepare(sink, spark.createDataFrame([(1, value)], "id long, v string"))
+        log.commit(newest)
+    table, stood = f"delta.`{path}`", versions(path) - 1
+    spark.sql(f"ALTER TABLE {table} {change}")
+    log.slot += 1
+    with refused(DisagreementError, "changed its schema", f"RESTORE TABLE {table}"):
+        prepare_rewind(spark, newest, log.at(), 1)
+    spark.sql(f"RESTORE TABLE {table} TO VERSION AS OF {stood}")
+    assert log.commit(log.stored(prepare_rewind(spark, newest, log.at(), 1))) == "committed"
+    assert contents(spark, path, "v") == ["a"]
 
 
 def pipeline(bench: Workbench) -> sf.Pipeline:
@@ -204,6 +231,33 @@ def test_state_and_outputs_go_back_together_and_come_forward_to_the_same(
     feed(bench, range(4, 5))
     bench.run(orders)
     assert len(tables(spark, bench)[0]) == 15
+
+
+def test_outputs_are_not_taken_back_to_where_no_run_could_go_on(
+    spark: SparkSession, bench: Workbench, hasty_vacuum: None
+) -> None:
+    """The next files of a Delta source are gone."""
+    source, totals = bench.folder / "source", bench.folder / "totals"
+
+    @sf.pipeline("orders")
+    def orders(flow: sf.Flow) -> None:
+        rows = flow.source("orders", sf.delta(str(source)), Order).key_by("user", order_by="ts")
+        rows.process("sum", Sum).upsert("totals", sf.delta(str(totals)), keys=["user"])
+
+    for number in (1, 2):
+        by_hand.append(source, [(1, "a", float(number), at(number))], by_hand.columns(ORDER))
+        bench.run(orders, retained_checkpoints=20)
+    first = bench.job("orders").checkpoints()[0].slot
+    with_both = contents(spark, totals)
+    spark.sql(f"OPTIMIZE delta.`{source}`")
+    spark.sql(f"VACUUM delta.`{source}` RETAIN 0 HOURS")
+    with refused(DisagreementError, "'orders'", "was vacuumed"):
+        bench.job("orders").restore(
+            f"checkpoint:{first}", orders, options=options(bench), rewind_sinks=True
+        ).apply()
+    assert contents(spark, totals) == with_both
+    assert bench.job("orders").log().head.kind == "checkpoint"
+    bench.run(orders)
 
 
 @pytest.mark.system

@@ -18,18 +18,22 @@ from stateflow.errors import DisagreementError
 from stateflow.jobs.job import Job
 from stateflow.spark.loop import BatchReport
 from stateflow.spark.runner import RunRequest, run
+from tests.refusals.refusal import refused
+from tests.spark import by_hand
 from tests.spark.pipelines import ORDER, Order, Sum, Workbench, at
 from tests.spark.sink_places import contents
 
 
-def reader(bench: Workbench, uid: str = "orders", output: Any = None, **options: Any) -> sf.Pipeline:
+def reader(
+    bench: Workbench, uid: str = "orders", output: Any = None, operator: str = "sum", **options: Any
+) -> sf.Pipeline:
     """Sums what it reads, in memory if no other output is named."""
     table = str(bench.folder / "orders")
 
     @sf.pipeline("reader")
     def reader(flow: sf.Flow) -> None:
         rows = flow.source(uid, sf.delta(table, options={"maxFilesPerTrigger": 1, **options}), Order)
-        totals = rows.key_by("user", order_by="ts").process("sum", Sum)
+        totals = rows.key_by("user", order_by="ts").process(operator, Sum)
         if output is None:
             totals.collect("latest", memory(bench))
         else:
@@ -42,24 +46,25 @@ def memory(bench: Workbench) -> Any:
     return sf.memory(f"latest-{bench.folder.name}")
 
 
-def write(spark: SparkSession, folder: Path, *amounts: float) -> None:
+def write(folder: Path, *amounts: float) -> None:
     """A version of the table for each amount."""
     for amount in amounts:
-        frame = spark.createDataFrame([(1, "a", float(amount), at(amount))], ORDER)
-        frame.coalesce(1).write.format("delta").mode("append").save(str(folder / "orders"))
+        row = (1, "a", float(amount), at(amount))
+        by_hand.append(folder / "orders", [row], by_hand.columns(ORDER))
 
 
-def go_back(spark: SparkSession, folder: Path, version: int) -> None:
-    spark.sql(f"RESTORE TABLE delta.`{folder / 'orders'}` TO VERSION AS OF {version}")
+def go_back(folder: Path, version: int) -> None:
+    by_hand.go_back(folder / "orders", version)
 
 
 @pytest.fixture(scope="module")
 def history(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A table that had orders of 1, 2, 4 and 8 in a version each, went back to version 1, and then had one of 16."""
     folder = tmp_path_factory.mktemp("history")
-    write(spark, folder, 1, 2, 4, 8)
-    go_back(spark, folder, 1)
-    write(spark, folder, 16)
+    write(folder, 1, 2, 4, 8)
+    # Here by Delta itself. `go_back` writes what that writes.
+    spark.sql(f"RESTORE TABLE delta.`{folder / 'orders'}` TO VERSION AS OF 1")
+    write(folder, 16)
     return folder / "orders"
 
 
@@ -90,9 +95,7 @@ def total(bench: Workbench) -> float:
     return float(memory(bench).rows[-1]["total"])
 
 
-def test_versions_that_were_undone_before_they_were_read_are_left_out(
-    spark: SparkSession, bench: Workbench, past: Past
-) -> None:
+def test_versions_that_were_undone_before_they_were_read_are_left_out(bench: Workbench, past: Past) -> None:
     pipeline = reader(bench)
     past.goes_on_to(0)
     bench.run(pipeline)
@@ -106,7 +109,7 @@ def test_versions_that_were_undone_before_they_were_read_are_left_out(
         f"source 'orders': version 4 took the Delta table file:{bench.folder}/orders back (RESTORE); nothing of what that undid had "
         "been read, so the source goes on behind it"
     )
-    write(spark, bench.folder, 32)
+    write(bench.folder, 32)
     assert bench.run(pipeline).warnings == ()
     assert total(bench) == 51
 
@@ -141,10 +144,10 @@ def test_rows_that_were_read_and_undone_are_refused_at_once_with_the_way_back(
     past.goes_on_to(5)
     slots = [record.slot for record in bench.records("reader")]
 
-    with pytest.raises(DisagreementError) as refused:
+    with pytest.raises(DisagreementError) as caught:
         bench.run(pipeline, retained_checkpoints=20)
 
-    assert str(refused.value) == (
+    assert str(caught.value) == (
         f"source 'orders' has read the versions from 2 to 3 of the Delta table file:{bench.folder}/orders, which version 4 undid: "
         "it took the table back (RESTORE), and what the job has made of these rows is wrong now; take the job back to checkpoint "
         f"{sound}, from before it read them (`stateflow restore reader FILE --from checkpoint:{sound} --rewind-sinks`), or, to let "
@@ -168,27 +171,43 @@ def test_rows_that_were_read_and_undone_are_refused_at_once_with_the_way_back(
     assert contents(spark, latest, "total") == [19]
 
 
-def test_who_lets_undone_rows_stand_goes_on_behind_them_as_advised(
-    spark: SparkSession, bench: Workbench, past: Past
-) -> None:
+def test_who_lets_undone_rows_stand_goes_on_behind_them_as_advised(bench: Workbench, past: Past) -> None:
     past.goes_on_to(2)
     bench.run(reader(bench))
-    go_back(spark, bench.folder, 1)
-    write(spark, bench.folder, 16)
-    with pytest.raises(DisagreementError) as refused:
+    go_back(bench.folder, 1)
+    write(bench.folder, 16)
+    with pytest.raises(DisagreementError) as caught:
         bench.run(reader(bench))
-    version = re.search(r"new uid and startingVersion=(\d+), and run once with --allow-", str(refused.value))
+    version = re.search(r"new uid and startingVersion=(\d+), and run once with --allow-", str(caught.value))
     assert version is not None
     renamed = reader(bench, "orders-2", startingVersion=version[1])
     bench.run(renamed, allow_non_restored_state=True)
     assert total(bench) == 1 + 2 + 4 + 16
-    write(spark, bench.folder, 32)
+    write(bench.folder, 32)
     bench.run(renamed)
     assert total(bench) == 1 + 2 + 4 + 16 + 32
 
 
+def test_a_source_that_is_read_anew_into_kept_state_counts_twice_and_says_so_and_how_to_undo_it(
+    bench: Workbench,
+) -> None:
+    write(bench.folder, 1, 2)
+    bench.run(reader(bench))
+    again = bench.run(reader(bench, "anew"), allow_non_restored_state=True)
+    assert total(bench) == 2 * 3
+    [warning] = again.warnings
+    assert (
+        "source 'anew' is read from its beginning, and operator 'sum' keeps what it has counted of source 'orders'"
+        in warning
+    )
+    assert "give the operators behind the source new uids, and the source another one again" in warning
+    renamed = reader(bench, "anew-2", operator="sum-2")
+    assert bench.run(renamed, allow_non_restored_state=True).warnings == ()
+    assert total(bench) == 3
+
+
 def test_a_table_that_goes_back_under_a_query_is_told_with_the_same_sentence(
-    spark: SparkSession, bench: Workbench, past: Past
+    bench: Workbench, past: Past
 ) -> None:
     pipeline = reader(bench)
     past.goes_on_to(1)
@@ -197,20 +216,18 @@ def test_a_table_that_goes_back_under_a_query_is_told_with_the_same_sentence(
     def listen(report: BatchReport) -> None:
         seen.append(report)
         if sum(each.rows for each in seen) == 2:
-            go_back(spark, bench.folder, 0)
+            go_back(bench.folder, 0)
 
     code = {
         "checkpoint_dir": str(bench.folder / "root"),
         "cache_dir": str(bench.folder / "cache"),
         "trigger": "until-stopped",
     }
-    with pytest.raises(DisagreementError, match="has read the versions from 1 to 1 of the Delta table"):
+    with refused(DisagreementError, "has read the versions from 1 to 1", "the Delta table"):
         run(RunRequest(pipeline, load(code=code, env={}, folder=bench.folder), listener=listen))
 
 
-def test_a_query_goes_on_by_itself_when_nothing_undone_was_read(
-    spark: SparkSession, bench: Workbench, past: Past
-) -> None:
+def test_a_query_goes_on_by_itself_when_nothing_undone_was_read(bench: Workbench, past: Past) -> None:
     pipeline = reader(bench)
     past.goes_on_to(0)
     seen: list[BatchReport] = []
@@ -221,9 +238,9 @@ def test_a_query_goes_on_by_itself_when_nothing_undone_was_read(
         rows = sum(each.rows for each in seen)
         if rows == 1 and len(seen) == 1:
             # The query is not asked for its next batch before this one is done.
-            write(spark, bench.folder, 2)
-            go_back(spark, bench.folder, 0)
-            write(spark, bench.folder, 16)
+            write(bench.folder, 2)
+            go_back(bench.folder, 0)
+            write(bench.folder, 16)
         if rows >= 2:
             stop.set()
 
@@ -256,9 +273,9 @@ def test_a_change_feed_tells_its_reader_itself(spark: SparkSession, bench: Workb
         rows = flow.source("orders", sf.delta(table, options={"readChangeFeed": "true"}))
         rows.collect("out", sf.memory("feed"))
 
-    write(spark, bench.folder, 1, 2)
+    write(bench.folder, 1, 2)
     bench.run(feed)
-    go_back(spark, bench.folder, 1)
+    go_back(bench.folder, 1)
     report = bench.run(feed)
     assert report.rows == 1
     assert changes == []

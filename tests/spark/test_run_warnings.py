@@ -78,15 +78,15 @@ def test_a_warning_of_a_run_that_fails_is_said_by_the_next_that_ends(
     spark: SparkSession, bench: Workbench
 ) -> None:
     """A table goes back while a run reads it, and the run fails behind the batch that read across: no run sees it again."""
-    write(spark, bench.folder, 1, 2)
+    write(bench.folder, 1, 2)
     pipeline = reader(bench, skipChangeCommits="true")
     seen: list[int] = []
 
     def listen(report: BatchReport) -> None:
         seen.append(report.rows)
         if sum(seen) == 2:
-            go_back(spark, bench.folder, 0)
-            write(spark, bench.folder, 16)
+            go_back(bench.folder, 0)
+            write(bench.folder, 16)
         if sum(seen) >= 3:
             raise InterruptedError
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -43,52 +42,52 @@ def orders(flow: sf.Flow, input: str, output: str) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_a_pipeline_on_s3_runs_is_vacuumed_and_goes_back(tmp_path: Path) -> None:
+def test_a_pipeline_on_s3_runs_is_vacuumed_and_goes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first run and the restore start a Spark of their own, which has to find the client and the credentials; the others have the driver's."""
     (tmp_path / "orders.py").write_text(PIPELINE)
     (tmp_path / "in").mkdir()
     with s3_server() as server:
         table = server.new_root("orders").replace("s3://", "s3a://")
         conf = settings(server, **{"spark.sql.shuffle.partitions": "1", "spark.driver.memory": "1g"})
-        access = {"AWS_ACCESS_KEY_ID": conf.pop("spark.hadoop.fs.s3a.access.key"),
-                  "AWS_SECRET_ACCESS_KEY": conf.pop("spark.hadoop.fs.s3a.secret.key")}  # fmt: skip
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", conf.pop("spark.hadoop.fs.s3a.access.key"))
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", conf.pop("spark.hadoop.fs.s3a.secret.key"))
         said = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
         root = ["--checkpoint-dir", str(tmp_path / "root")]
+        pipeline = str(tmp_path / "orders.py:orders")
         params = ["-p", f"input={tmp_path / 'in'}", "-p", f"output={table}"]
 
-        def stateflow(*words: str) -> str:
+        def stateflow(*words: str) -> None:
             done = subprocess.run(
-                [sys.executable, "-m", "stateflow", *words], cwd=tmp_path, env={**os.environ, **access},
-                capture_output=True, text=True, check=False,
-            )  # fmt: skip
+                [sys.executable, "-m", "stateflow", *words], capture_output=True, text=True, check=False
+            )
             assert done.returncode == 0, done.stdout + done.stderr
-            return done.stdout
 
-        def run(*numbers: int) -> None:
+        def give(*numbers: int) -> None:
             for number in numbers:
                 order = {"user": number % 2, "amount": 10.0**number}
                 (tmp_path / "in" / f"{number}.json").write_text(json.dumps(order))
-            stateflow("run", "orders.py:orders", *params, *root, *said)
 
-        run(0, 1)
-        stateflow("tag", "orders", "before", *root)
-        with drivers(1, settings(server), tmp_path) as [driver]:
+        give(0, 1)
+        stateflow("run", pipeline, *params, *root, *said)
+        with drivers(1, conf, tmp_path) as [driver]:
+
+            def runs() -> None:
+                answer = driver.do("stateflow", words=["run", pipeline, *params, *root])
+                assert "1 batch and 1 row\n" in answer, answer
+
             assert driver.do("table", path=table) == [[0, 1.0], [1, 10.0]]
-            run(2)
+            driver.do("stateflow", words=["tag", "orders", "before", *root])
+            give(2)
+            runs()
             assert driver.do("table", path=table) == [[0, 101.0], [1, 10.0]]
             assert driver.do("table", path=f"{table}-copy") == [[0, 1.0], [0, 100.0], [1, 10.0]]
-            restore = [
-                "restore",
-                "orders",
-                "orders.py:orders",
-                "--from",
-                "tag:before",
-                "--rewind-sinks",
-                "--yes",
-            ]
-            stateflow(*restore, *params, *root, *said)
+            back = ["restore", "orders", pipeline, "--from", "tag:before", "--rewind-sinks", "--yes"]
+            stateflow(*back, *params, *root, *said)
             assert driver.do("table", path=table) == [[0, 1.0], [1, 10.0]]
             assert driver.do("table", path=f"{table}-copy") == [[0, 1.0], [1, 10.0]]
-            stateflow("run", "orders.py:orders", *params, *root, *said)
+            runs()
             assert driver.do("table", path=table) == [[0, 101.0], [1, 10.0]]
             assert driver.do("table", path=f"{table}-copy") == [[0, 1.0], [0, 100.0], [1, 10.0]]
             # The file of the user whose total has changed is in older versions only.

@@ -57,7 +57,7 @@ def test_resuming_after_any_batch_gives_the_batches_of_the_uninterrupted_run(
     for number in range(3):
         append_file(spark, tmp_path / "files", 10 * number)
         for position, name in enumerate(("events", "left", "right")):
-            append_version(spark, tmp_path / name, 1000 * (position + 1) + 10 * number)
+            append_version(tmp_path / name, 1000 * (position + 1) + 10 * number)
     sources = {
         "files": [files(tmp_path / "files")],
         "events": [table(tmp_path / "events")],
@@ -127,14 +127,14 @@ def test_sources_are_added_dropped_and_reordered_between_runs(
 ) -> None:
     for name, start in (("a", 0), ("b", 100), ("c", 200)):
         append_file(spark, tmp_path / name, start)
-    append_version(spark, tmp_path / "d", 300)
+    append_version(tmp_path / "d", 300)
     a, b, c, d = files(tmp_path / "a"), files(tmp_path / "b"), files(tmp_path / "c"), table(tmp_path / "d")
 
     first = replay.run({"a": [a], "b": [b], "d": [d]})
     assert ids(first, "d") == list(numbers(300))
     for name, start in (("a", 10), ("b", 110), ("c", 210)):
         append_file(spark, tmp_path / name, start)
-    append_version(spark, tmp_path / "d", 310)
+    append_version(tmp_path / "d", 310)
 
     second = replay.run({"d": [d], "c": [c], "a": [a]}, first[-1].state)
 
@@ -151,7 +151,7 @@ def test_a_stream_without_data_yet_starts_when_its_first_data_comes(
     spark: SparkSession, replay: Replay, tmp_path: Path
 ) -> None:
     (tmp_path / "late").mkdir()
-    append_version(spark, tmp_path / "events", 0)
+    append_version(tmp_path / "events", 0)
     sources = {"late": [files(tmp_path / "late")], "events": [table(tmp_path / "events")]}
 
     first = replay.run(sources)
@@ -168,12 +168,12 @@ def test_data_that_arrives_during_a_run_is_read_by_the_next(
     spark: SparkSession, replay: Replay, tmp_path: Path
 ) -> None:
     append_file(spark, tmp_path / "files", 0)
-    append_version(spark, tmp_path / "events", 100)
+    append_version(tmp_path / "events", 100)
     sources = {"files": [files(tmp_path / "files")], "events": [table(tmp_path / "events")]}
 
     def arrive(number: int) -> None:
         append_file(spark, tmp_path / "files", 10)
-        append_version(spark, tmp_path / "events", 110)
+        append_version(tmp_path / "events", 110)
 
     first = replay.run(sources, during=arrive)
     second = replay.run(sources, first[-1].state)
@@ -186,19 +186,19 @@ def test_data_that_arrives_during_a_run_is_read_by_the_next(
 def test_a_changed_source_does_not_get_the_offsets_of_another(
     spark: SparkSession, replay: Replay, tmp_path: Path
 ) -> None:
-    append_version(spark, tmp_path / "left", 0)
-    append_version(spark, tmp_path / "right", 10)
+    append_version(tmp_path / "left", 0)
+    append_version(tmp_path / "right", 10)
     one, two = table(tmp_path / "left"), table(tmp_path / "right")
     state = replay.run({"events": [one]})[-1].state
 
-    with pytest.raises(IncompatibleError, match=r"'events' now consists of 2 streams .* new uid"):
+    with refused(IncompatibleError, "'events'", "2 streams", "new uid"):
         replay.run({"events": [one, two]}, state)
 
 
 def test_a_run_needs_a_fresh_folder_and_the_shuffle_setting(
     spark: SparkSession, replay: Replay, tmp_path: Path
 ) -> None:
-    append_version(spark, tmp_path / "events", 0)
+    append_version(tmp_path / "events", 0)
     state = replay.run({"events": [table(tmp_path / "events")]})[-1].state
     layout = [SourceLeaves("events", 1)]
     (tmp_path / "used").mkdir()

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from stateflow.errors import UsageError
+from stateflow.format.source_offsets import joined_lines
 from stateflow.spark.inputs.seeding import plan_batch, seed
 from stateflow.spark.sources.positions import bound_lies_behind, bounded_batches
 from tests.spark.replay import (
@@ -47,14 +48,14 @@ def file_at(path: Path, when: datetime) -> None:
 def test_a_run_up_to_a_version_stops_there_and_the_next_carries_on(
     spark: SparkSession, replay: Replay, tmp_path: Path
 ) -> None:
-    append_version(spark, tmp_path / "events", 0)
+    append_version(tmp_path / "events", 0)
     sources = {"events": [table(tmp_path / "events", max_files=2)]}
     start = replay.run(sources)[-1].state
     for version in range(1, 7):
-        append_version(spark, tmp_path / "events", 10 * version)
+        append_version(tmp_path / "events", 10 * version)
 
     def arrive(number: int) -> None:
-        append_version(spark, tmp_path / "events", 100 + 10 * number)
+        append_version(tmp_path / "events", 100 + 10 * number)
 
     bounded = replay.run(sources, start, until=5, during=arrive)
     assert rows(bounded) == [
@@ -73,7 +74,7 @@ def test_a_planned_batch_ends_where_it_was_planned_and_only_the_trigger_once_sto
     spark: SparkSession, replay: Replay, tmp_path: Path, trigger: str, read: list[int]
 ) -> None:
     for version in range(3):
-        append_version(spark, tmp_path / "events", 10 * version, count=1)
+        append_version(tmp_path / "events", 10 * version, count=1)
     sources = {"events": [table(tmp_path / "events", max_files=10)]}
     frame, layout, leaves = replay.opened(sources)
     state = replay.run(sources, replay.genesis(sources, until=0), until=0)[-1].state
@@ -82,7 +83,7 @@ def test_a_planned_batch_ends_where_it_was_planned_and_only_the_trigger_once_sto
         location, layout, state, replay.fetch, replay.conf, 0, "f3a5b6a0-0000-4000-8000-000000000000"
     )
 
-    (end,) = bounded_batches(spark, location, layout, leaves, state, until=1)
+    (end,) = bounded_batches(spark, location, leaves, joined_lines(layout, state), until=1)
     plan_batch(location, next_batch, end, replay.conf, 0)
     writer = frame.writeStream.foreachBatch(lambda df, _: delivered.extend(row.id for row in df.collect()))
     trigger_arguments: dict[str, Any] = {trigger: True}
@@ -97,7 +98,7 @@ def test_a_bounded_run_resumes_after_any_of_its_batches(
     spark: SparkSession, replay: Replay, tmp_path: Path
 ) -> None:
     for version in range(4):
-        append_version(spark, tmp_path / "events", 10 * version)
+        append_version(tmp_path / "events", 10 * version)
     sources = {"events": [table(tmp_path / "events")]}
     genesis = replay.genesis(sources, until=0)
 
@@ -112,7 +113,7 @@ def test_a_first_run_up_to_a_version_reads_the_table_as_of_that_version(
     spark: SparkSession, replay: Replay, tmp_path: Path
 ) -> None:
     for version in range(4):
-        append_version(spark, tmp_path / "events", 10 * version)
+        append_version(tmp_path / "events", 10 * version)
     sources = {"events": [table(tmp_path / "events", max_files=2)]}
 
     first = replay.run(sources, replay.genesis(sources, until=2), until=2)
@@ -127,7 +128,7 @@ def test_a_run_up_to_a_time_ends_with_the_last_commit_at_or_before_it(
     spark: SparkSession, replay: Replay, tmp_path: Path
 ) -> None:
     for version in range(4):
-        append_version(spark, tmp_path / "events", 10 * version)
+        append_version(tmp_path / "events", 10 * version)
         version_at(tmp_path / "events", version, NOON + timedelta(minutes=version))
     sources = {"events": [table(tmp_path / "events", max_files=10)]}
 
@@ -143,7 +144,7 @@ def test_a_table_that_is_younger_than_the_bound_has_nothing_to_read_yet(
     spark: SparkSession, replay: Replay, hourly: Path, tmp_path: Path
 ) -> None:
     for version in range(2):
-        append_version(spark, tmp_path / "events", 1000 + 10 * version)
+        append_version(tmp_path / "events", 1000 + 10 * version)
         version_at(tmp_path / "events", version, NOON + timedelta(hours=2 + version))
     sources = {"events": [table(tmp_path / "events")], "files": [files(hourly)]}
     before = NOON + timedelta(hours=1)
@@ -164,14 +165,15 @@ def test_a_bound_behind_what_was_read_is_told_from_one_that_is_reached(
     spark: SparkSession, replay: Replay, hourly: Path, tmp_path: Path
 ) -> None:
     for version in range(3):
-        append_version(spark, tmp_path / "events", 10 * version)
+        append_version(tmp_path / "events", 10 * version)
         version_at(tmp_path / "events", version, NOON + timedelta(hours=version))
     for stream in (table(tmp_path / "events"), files(hourly)):
         sources = {"events": [stream]}
         _, layout, leaves = replay.opened(sources)
         read = replay.run(sources, replay.genesis(sources, until=NOON), until=NOON + timedelta(hours=2))[-1]
+        lines = joined_lines(layout, read.state)
         assert [
-            bound_lies_behind(spark, read.location, layout, leaves, read.state, NOON + timedelta(hours=hours))
+            bound_lies_behind(spark, read.location, leaves, lines, NOON + timedelta(hours=hours))
             for hours in (-1, 1, 2, 3)
         ] == [True, True, False, False]
 
@@ -181,7 +183,7 @@ def test_what_lies_behind_the_bound_does_not_matter(
 ) -> None:
     """Delta refuses to stream a delete; a run that ends before it does not meet it."""
     for version in range(3):
-        append_version(spark, tmp_path / "events", 10 * version)
+        append_version(tmp_path / "events", 10 * version)
     spark.sql(f"delete from delta.`{tmp_path / 'events'}` where id = 21")
     sources = {"events": [table(tmp_path / "events")]}
 
@@ -193,7 +195,7 @@ def test_what_lies_behind_the_bound_does_not_matter(
 def test_a_delete_within_the_bound_still_stops_the_run(
     spark: SparkSession, replay: Replay, tmp_path: Path
 ) -> None:
-    append_version(spark, tmp_path / "events", 0)
+    append_version(tmp_path / "events", 0)
     sources = {"events": [table(tmp_path / "events")]}
     genesis = replay.genesis(sources)
     spark.sql(f"delete from delta.`{tmp_path / 'events'}` where id = 1")
@@ -249,7 +251,7 @@ def test_a_bound_holds_for_all_sources_or_for_named_ones(
     spark: SparkSession, replay: Replay, hourly: Path, tmp_path: Path
 ) -> None:
     for version in range(4):
-        append_version(spark, tmp_path / "events", 1000 + 10 * version)
+        append_version(tmp_path / "events", 1000 + 10 * version)
         version_at(tmp_path / "events", version, NOON + timedelta(hours=version))
     sources = {"files": [files(hourly)], "events": [table(tmp_path / "events")]}
     bound = NOON + timedelta(hours=1)
@@ -268,7 +270,7 @@ def test_a_bound_holds_for_all_sources_or_for_named_ones(
 def test_a_bound_that_a_source_cannot_keep_is_refused(
     spark: SparkSession, replay: Replay, hourly: Path, tmp_path: Path
 ) -> None:
-    append_version(spark, tmp_path / "events", 0)
+    append_version(tmp_path / "events", 0)
     a_file, a_table = {"files": [files(hourly)]}, {"events": [table(tmp_path / "events")]}
     ticks = {
         "ticks": [

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from stateflow.errors import UsageError
 from stateflow.spark.session.build import build_session
 from stateflow.spark.session.settings import require_image, says_where, submit_conf
+from tests.refusals.refusal import refused
 
 
 def test_a_delta_table_is_written_by_python_workers_and_read_back(
@@ -47,37 +48,24 @@ def test_delta_commits_with_few_snapshot_partitions_and_no_extra_shuffle(spark: 
 def test_a_running_session_is_kept_and_takes_runtime_settings_only(
     spark: SparkSession, caplog: pytest.LogCaptureFixture
 ) -> None:
-    conf = {"spark.sql.shuffle.partitions": "3", "spark.driver.memory": "9g"}
+    conf = {
+        "spark.sql.shuffle.partitions": "3",
+        "spark.driver.memory": "9g",
+        "spark.locality.wait": "3000ms",
+    }
     again = build_session("another", master="local[7]", conf=conf)
     try:
         assert again.sparkContext is spark.sparkContext
         assert again.sparkContext.master == "local[2]"
         assert again.conf.get("spark.sql.shuffle.partitions") == "3"
-        assert "spark.driver.memory=9g was not applied" in caplog.text
+        [warning] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+        assert "spark.driver.memory=9g was not applied" in warning
     finally:
         spark.conf.set("spark.sql.shuffle.partitions", "2")
 
 
 @pytest.mark.system
-def test_under_spark_submit_master_and_jars_are_the_submits_own(tmp_path: Path) -> None:
-    script = tmp_path / "main.py"
-    script.write_text(
-        "import json, sys\n"
-        "from stateflow.spark.session.build import build_session\n"
-        "spark = build_session('mine', master='local[7]')\n"
-        "spark.range(3).write.format('delta').save(sys.argv[1])\n"
-        "rows = spark.read.format('delta').load(sys.argv[1]).count()\n"
-        "zone = spark.conf.get('spark.sql.session.timeZone')\n"
-        "print(json.dumps([spark.sparkContext.master, rows, zone]))\n",
-        encoding="utf-8",
-    )
-    conf = {**submit_conf(), "spark.ui.enabled": "false"}
-    done = submitted(script, tmp_path / "table", conf=conf)
-    assert json.loads(done.splitlines()[-1]) == ["local[1]", 3, "UTC"]
-
-
-@pytest.mark.system
-def test_under_spark_submit_its_settings_come_before_ours_and_executors_find_modules_on_its_path_first(
+def test_under_spark_submit_its_master_jars_and_settings_are_kept_and_executors_find_modules_on_its_path_first(
     tmp_path: Path,
 ) -> None:
     for folder, module in (("pipeline", "packaged"), ("pipeline", "both"), ("driver", "both")):
@@ -86,26 +74,40 @@ def test_under_spark_submit_its_settings_come_before_ours_and_executors_find_mod
     (tmp_path / "driver" / "beside.py").touch()
     script = tmp_path / "main.py"
     script.write_text(
-        "import sys\n"
+        "import json, sys\n"
         "from stateflow.spark.session.build import build_session\n"
-        "spark = build_session('mine', conf={'spark.executorEnv.PYTHONPATH': sys.argv[1]})\n"
+        "conf = {'spark.executorEnv.PYTHONPATH': sys.argv[1]}\n"
+        "spark = build_session('mine', master='local[7]', conf=conf)\n"
+        "spark.range(3).write.format('delta').save('table')\n"
+        "rows = spark.read.format('delta').load('table').count()\n"
         "def places(_):\n"
         "    import beside, both, packaged\n"
         "    return [module.__file__ for module in (packaged, both, beside)]\n"
-        "zone = spark.conf.get('spark.sql.session.timeZone')\n"
-        "print(zone, *spark.sparkContext.parallelize([1], 1).mapPartitions(places).collect())\n",
+        "print(json.dumps({\n"
+        "    'master': spark.sparkContext.master,\n"
+        "    'rows': rows,\n"
+        "    'ours': spark.conf.get('spark.sql.session.timeZone'),\n"
+        "    'its own': spark.conf.get('spark.sql.execution.arrow.maxRecordsPerBatch'),\n"
+        "    'modules': spark.sparkContext.parallelize([1], 1).mapPartitions(places).collect(),\n"
+        "}))\n",
         encoding="utf-8",
     )
     conf = {
+        **submit_conf(),
         "spark.executorEnv.PYTHONPATH": "pipeline",
-        "spark.sql.session.timeZone": "Europe/Paris",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "77",
         "spark.ui.enabled": "false",
     }
     done = submitted(script, tmp_path / "driver", conf=conf)
-    places = [
-        str(tmp_path / name) for name in ("pipeline/packaged.py", "pipeline/both.py", "driver/beside.py")
-    ]
-    assert done.splitlines()[-1].split() == ["Europe/Paris", *places]
+    assert json.loads(done.splitlines()[-1]) == {
+        "master": "local[1]",
+        "rows": 3,
+        "ours": "UTC",
+        "its own": "77",
+        "modules": [
+            str(tmp_path / name) for name in ("pipeline/packaged.py", "pipeline/both.py", "driver/beside.py")
+        ],
+    }
 
 
 def submitted(script: Path, argument: Path, *, conf: Mapping[str, str]) -> str:
@@ -123,43 +125,6 @@ def submitted(script: Path, argument: Path, *, conf: Mapping[str, str]) -> str:
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
-
-
-LOCAL = """
-import sys
-from pathlib import Path
-from stateflow.spark.session.build import build_session
-conf = {"spark.local.dir": sys.argv[2]} if sys.argv[2:] else {}
-spark = build_session("local", master="local[1]", conf=conf, scratch=Path(sys.argv[1]))
-spark.range(5).selectExpr("id % 2 as k").groupBy("k").count().collect()
-spark.sql("show databases").collect()
-print(spark.conf.get("spark.local.dir"), spark._jvm.System.getProperty("java.io.tmpdir"))
-"""
-
-
-@pytest.mark.system
-@pytest.mark.parametrize("chosen", [True, False])
-def test_sparks_temporary_files_are_where_they_are_swept_unless_somebody_has_chosen(
-    tmp_path: Path, *, chosen: bool
-) -> None:
-    folder, mine = tmp_path / "scratch", tmp_path / "mine"
-    before = "from pathlib import Path; from stateflow.storage.scratch import new_scratch; import sys; print(new_scratch(Path(sys.argv[1])))"
-    left = Path(subprocess.check_output([sys.executable, "-c", before, str(folder)], text=True).strip())
-    assert left.is_dir()
-    told = [str(mine)] if chosen else []
-    command = [sys.executable, "-c", LOCAL, str(folder), *told]
-    env = {name: value for name, value in os.environ.items() if name != "SPARK_LOCAL_DIRS"}
-    place = tmp_path / "place"
-    place.mkdir()
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=env, cwd=place)
-    assert list(place.iterdir()) == [], "Spark's empty folder for tables without a path stays"
-    if chosen:
-        assert done.stdout == f"{mine} /tmp\n"
-    else:
-        assert not left.exists()
-        local, of_java = done.stdout.split()
-        assert local == of_java
-        assert Path(local).parent == left.parent
 
 
 def test_who_has_chosen_a_place_for_sparks_temporary_files(
@@ -203,7 +168,7 @@ def test_spark_connect_is_refused_before_a_session_starts(
     variable: str, value: str, conf: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(variable, value)
-    with pytest.raises(UsageError, match="needs the driver's JVM, which Spark Connect does not have"):
+    with refused(UsageError, "the driver's JVM", "Spark Connect"):
         build_session("any", conf=conf)
 
 
@@ -225,7 +190,7 @@ def test_pods_without_an_image_are_refused_unless_sparks_own_file_names_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
-    with pytest.raises(UsageError, match=r"--conf spark\.kubernetes\.container\.image=IMAGE"):
+    with refused(UsageError, "--conf", "spark.kubernetes.container.image=IMAGE"):
         require_image("k8s://there", {"spark.kubernetes.driver.container.image": "orders:1"})
     (tmp_path / "spark-defaults.conf").write_text(
         "spark.kubernetes.container.image orders:1\n", encoding="utf-8"

@@ -28,7 +28,7 @@ from stateflow.spark.queries import Queries
 from stateflow.spark.runner import RunReport
 from stateflow.spark.session.shipping import by_value
 from tests.jobs.log import record
-from tests.spark import pipelines
+from tests.spark import by_hand, pipelines
 from tests.spark.pipelines import ORDER, Order, Workbench, at
 from tests.spark.test_api_time import Clock
 
@@ -470,11 +470,9 @@ def test_a_source_that_is_added_waits_for_no_rows_longer_than_the_timeout(pair: 
 
 def delta(bench: Workbench, name: str, *minutes: float) -> str:
     """A version of the table for each minute."""
-    path = str(bench.folder / name)
     for minute in minutes:
-        frame = bench.spark.createDataFrame([(1, "a", 1.0, at(minute))], ORDER)
-        frame.coalesce(1).write.format("delta").mode("append").save(path)
-    return path
+        by_hand.append(bench.folder / name, [(1, "a", 1.0, at(minute))], by_hand.columns(ORDER))
+    return str(bench.folder / name)
 
 
 @dataclasses.dataclass
@@ -531,12 +529,10 @@ def tables(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> Tables:
     return made
 
 
-def test_going_round_undone_versions_of_one_table_makes_no_row_of_another_late(
-    tables: Tables, spark: SparkSession
-) -> None:
+def test_going_round_undone_versions_of_one_table_makes_no_row_of_another_late(tables: Tables) -> None:
     """The record that says so, an hour after the last batch, has looked into no source."""
     path = delta(tables.bench, "a", 60, 70)
-    spark.sql(f"RESTORE TABLE delta.`{path}` TO VERSION AS OF 1")
+    by_hand.go_back(Path(path), 1)
     delta(tables.bench, "a", 90)
     before = tables.b()
     tables.clock.now += HOUR

@@ -13,12 +13,11 @@ from pyspark.sql.types import DateType, IntegerType, LongType, StringType, Struc
 
 from stateflow.errors import DisagreementError, FencedError, IncompatibleError
 from stateflow.format.records import FileRef, Prepared
-from stateflow.pipelines.inputs.tables import delta
 from stateflow.spark.internals.delta_log import LoggedFile, TableShape, _file_of
 from stateflow.spark.sinks import delta_append, delta_table, delta_upsert, duplicates, function, memory
 from stateflow.spark.sinks.base import BatchFunction, CommitRequest
 from stateflow.spark.sinks.delta_rewrite import files_to_rewrite, is_plain
-from stateflow.spark.sinks.delta_upsert import DeltaUpsert
+from stateflow.spark.sinks.delta_upsert import _may_break
 from stateflow.spark.sinks.fit import check_fit, column_marks
 from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.spark.sinks.staging import Staged
@@ -276,14 +275,20 @@ def test_rows_that_do_not_fit_a_table_are_refused(columns: StructType, message: 
     )
 
 
-def test_a_null_in_a_key_is_looked_for_before_the_decision() -> None:
-    sink = DeltaUpsert(delta("/out"), {"keys": ["ID"]})
-    assert sink._may_break(Staged((), 1, {"id": 1}), SHAPE)
-    assert not sink._may_break(Staged((), 1, {"id": 0, "v": 1}), SHAPE)
+def test_a_null_in_a_key_is_refused_before_the_decision() -> None:
+    files = (FileRef("part.parquet", 9, "x", "part.parquet"),)
+    given: Any = (SimpleNamespace(sparkSession=None, schema=COLUMNS), AT, Files())
+    with refused(IncompatibleError, "1 of the rows", "a null in the key column 'ID'"):
+        UpsertOptions("/out", ("ID",), ("v",)).refuse(Staged(files, 1, {"id": 1}), *given)
+    UpsertOptions("/out", ("ID",), ("v",)).refuse(Staged(files, 1, {"id": 0, "v": 1}), *given)
+
+
+def test_rows_that_may_break_the_table_are_looked_at_before_the_decision() -> None:
+    assert not _may_break(Staged((), 1, {"id": 0, "v": 1}), SHAPE)
     strict = StructType([COLUMNS[0], StructField("v", StringType(), nullable=False)])
-    assert sink._may_break(Staged((), 1, {"id": 0, "v": 1}), replace(SHAPE, schema=strict))
+    assert _may_break(Staged((), 1, {"id": 0, "v": 1}), replace(SHAPE, schema=strict))
     checked = replace(SHAPE, configuration={"delta.constraints.positive": "id > 0"})
-    assert sink._may_break(Staged((), 1, {"id": 0}), checked)
+    assert _may_break(Staged((), 1, {"id": 0}), checked)
 
 
 def test_a_key_twice_without_an_order_is_refused_before_the_decision(monkeypatch: pytest.MonkeyPatch) -> None:

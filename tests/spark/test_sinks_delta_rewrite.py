@@ -9,14 +9,16 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from stateflow import internals
 from stateflow.errors import DisagreementError
 from stateflow.pipelines.inputs.tables import delta
-from stateflow.spark.internals.delta_log import DeltaLog, LoggedFile
+from stateflow.spark.internals.delta_log import DeltaLog, LoggedFile, Transaction
 from stateflow.spark.sinks import delta_rewrite, delta_upsert
 from stateflow.spark.sinks.base import CommitRequest
 from stateflow.spark.sinks.delta_upsert import DeltaUpsert
 from stateflow.testing.sink_log import SinkLog
 from tests.refusals.refusal import refused
+from tests.spark import by_hand
 from tests.spark.sink_places import contents, versions, while_writing
 
 SCHEMA = "id long, at long, v string"
@@ -40,7 +42,7 @@ def no_merge(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def rows(spark: SparkSession, values: list[tuple[Any, ...]], schema: str = SCHEMA) -> DataFrame:
-    return spark.createDataFrame(values, schema)
+    return spark.createDataFrame(by_hand.arrow(values, by_hand.columns(schema)))
 
 
 def opened(spark: SparkSession, path: Path, schema: str = SCHEMA, **given: Any) -> DeltaUpsert:
@@ -102,6 +104,26 @@ def test_a_renamed_column_is_read_and_written_under_its_physical_name(
     spark.sql(f"INSERT INTO delta.`{path}` VALUES (2, 1, 'b')")
     log.deliver(opened(spark, path), rows(spark, [(2, 2, "new")]))
     assert contents(spark, path) == [(1, 1, "a"), (2, 2, "new")]
+
+
+def test_a_record_of_before_an_update_of_delta_comes_in_by_delta_s_own_merge(
+    spark: SparkSession,
+    path: Path,
+    log: SinkLog,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The update renames what only the merge by files rests on."""
+    sink = opened(spark, path)
+    log.deliver(sink, rows(spark, FIRST))
+    prepared = log.prepare(sink, rows(spark, SECOND))
+    monkeypatch.setattr(internals, "ENTRIES", {})
+    name = "org.apache.spark.sql.delta.OptimisticTransaction.readWholeTabel()"
+    renamed = internals.internal(name)(lambda txn: txn._txn.readWholeTabel())
+    monkeypatch.setattr(Transaction, "rests_on_all", renamed)
+    assert [log.commit(prepared), log.commit(prepared)] == ["committed", "already"]
+    assert contents(spark, path) == AFTER
+    assert name in caplog.text
 
 
 GENERATED = f"{SCHEMA}, twice long GENERATED ALWAYS AS (at * 2)"

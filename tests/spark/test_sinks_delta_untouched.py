@@ -31,6 +31,7 @@ from stateflow.spark.sinks.key_ranges import (
     ranges_of,
 )
 from stateflow.testing.sink_log import SinkLog
+from tests.spark import by_hand
 from tests.spark.sink_places import contents, while_writing
 
 SCHEMA = "id long, at long, v string"
@@ -43,8 +44,8 @@ def apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delta_upsert, "_merge", lambda *_: pytest.fail("Delta was asked to merge"))
 
 
-def rows(spark: SparkSession, values: list[tuple[Any, ...]], schema: str = SCHEMA) -> DataFrame:
-    return spark.createDataFrame(values, schema).coalesce(1)
+def rows(spark: SparkSession, values: list[tuple[Any, ...]]) -> DataFrame:
+    return spark.createDataFrame(by_hand.arrow(values, by_hand.columns(SCHEMA))).coalesce(1)
 
 
 def opened(spark: SparkSession, path: Path, keys: tuple[str, ...] = ("id",), **given: Any) -> DeltaUpsert:
@@ -149,9 +150,7 @@ def test_a_batch_of_growing_keys_rewrites_the_batch_before_it_and_nothing_else(
         before = now
     assert len(before) == 3
     assert contents(spark, path) == sorted(model.values())
-    told = spark.sql(f"DESCRIBE HISTORY delta.`{path}`").first()
-    assert told is not None
-    metrics = told["operationMetrics"]
+    metrics = by_hand.told(path)["operationMetrics"]
     names = ["numSourceRows", "numTargetFilesRemoved", "numTargetFilesAdded", "numOutputRows"]
     assert [metrics[name] for name in names] == ["110", "1", "2", "210"]
 
@@ -303,10 +302,8 @@ def test_rows_that_stay_and_that_the_next_batch_cannot_have_are_written_once(
         batch = [(key, k, "v") for key in range(max(100 * k - 300, 0), 100 * k + 100, 3)]
         log.deliver(sink, rows(spark, batch))
         model.update((row[0], row) for row in batch)
-    told = spark.sql(f"DESCRIBE HISTORY delta.`{path}`").first()
-    assert told is not None
     # A batch reaches over 400 keys, and what it leaves of the file before it over 100 more.
-    assert int(told["operationMetrics"]["numOutputRows"]) <= 500 < len(model)
+    assert int(by_hand.told(path)["operationMetrics"]["numOutputRows"]) <= 500 < len(model)
     assert contents(spark, path) == sorted(model.values())
 
 
@@ -355,10 +352,8 @@ def test_a_large_batch_of_growing_keys_writes_again_little_more_than_what_it_sha
     batches = 4
     for k in range(batches):
         log.deliver(sink, rows(spark, between(100 * k - 10, 100 * k + 100, k)))
-        told = spark.sql(f"DESCRIBE HISTORY delta.`{path}`").first()
-        assert told is not None
         # A batch has 110 rows. The file for those that come again has 20.
-        assert k < 2 or int(told["operationMetrics"]["numOutputRows"]) == 120
+        assert k < 2 or int(by_hand.told(path)["operationMetrics"]["numOutputRows"]) == 120
     expected = {row[0]: row for k in range(batches) for row in between(100 * k - 10, 100 * k + 100, k)}
     assert contents(spark, path) == sorted(expected.values())
 
@@ -391,11 +386,7 @@ def test_rows_without_a_key_stay_beside_those_that_a_batch_replaces(
     log.deliver(sink, rows(spark, [(4, 2, "new"), (5, 2, "new")]))
     assert len(files(spark, path)) == 2
     expected = [(1, 1, "a"), (4, 2, "new"), (5, 2, "new"), (9, 1, "c"), (None, 1, "theirs")]
-    assert sorted(contents_of(spark, path), key=str) == expected
-
-
-def contents_of(spark: SparkSession, path: Path) -> list[Any]:
-    return [tuple(row) for row in spark.read.format("delta").load(str(path)).collect()]
+    assert sorted(by_hand.rows(path) or [], key=str) == expected
 
 
 LONG = [

@@ -16,13 +16,13 @@ from pyspark.sql import SparkSession
 
 import stateflow as sf
 from stateflow.config.options import load
-from stateflow.errors import UsageError
 from stateflow.format.records import SourceState
 from stateflow.jobs.job import Job
 from stateflow.pipelines.flow import Flow
 from stateflow.spark.inputs.alignment import nothing_waits, waiting
 from stateflow.spark.inputs.silence import found_nothing
 from stateflow.spark.runner import RunRequest, run
+from tests.spark import by_hand
 from tests.spark.pipelines import VISIT, Visit, Workbench, at
 
 HOUR = 3600 * 1_000_000
@@ -108,20 +108,17 @@ def add_files(bench: Workbench, name: str, step: timedelta, count: int = FILES) 
         bench.rows(name, [Visit(1, "home", 1.0, at(0) + number * step)])
 
 
-def add_versions(spark: SparkSession, folder: Path, name: str, step: timedelta, count: int = FILES) -> None:
+def add_versions(folder: Path, name: str, step: timedelta, count: int = FILES) -> None:
     for number in range(count):
-        when = at(0) + number * step
-        one = f"1L as user, 'home' as page, 1.0D as seconds, timestamp'{when:%Y-%m-%d %H:%M:%S}+00:00' as ts"
-        frame = spark.range(1).selectExpr(*one.split(", ")).coalesce(1)
-        frame.write.format("delta").mode("append").save(str(folder / name))
+        by_hand.append(folder / name, [(1, "home", 1.0, at(0) + number * step)], by_hand.columns(VISIT))
 
 
 @pytest.fixture(scope="module")
-def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Both sources as Delta tables, of which each test takes a copy."""
     folder = tmp_path_factory.mktemp("tables")
     for name, step in STEPS.items():
-        add_versions(spark, folder, name, step)
+        add_versions(folder, name, step)
     return folder
 
 
@@ -225,7 +222,7 @@ def test_a_source_waits_in_the_next_run_too_and_however_long_its_batches_take(
     assert [rows for rows, _ in told] == [0] * (FILES - 6) + [1] * (FILES - 3)
     assert (made.came("ahead"), made.came("behind")) == (FILES, FILES)
     # There is nothing more of the one that was waited for, when a run begins.
-    add_versions(spark, tmp_path, "ahead", timedelta(days=2), 3)
+    add_versions(tmp_path, "ahead", timedelta(days=2), 3)
     made.bench.run(made.pipeline, **options)
     assert [rows for rows, _ in drifts(made.bench)] == [1] * 3
 
@@ -362,13 +359,6 @@ def test_in_an_endless_run_a_silent_source_is_waited_for_until_it_is_idle(
     rows = [rows for rows, _ in drifts(made.bench) if rows is not None]
     assert sum(rows) == FILES
     assert 0 in rows
-
-
-def test_a_drift_without_batches_of_the_right_size_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(
-        UsageError, match=r"max_source_drift .* needs batches that are held back by target_batch"
-    ):
-        load(code={"max_source_drift": "1 day"}, env={}, folder=tmp_path)
 
 
 def test_a_pipeline_in_which_nothing_can_wait_is_told(flow: Flow) -> None:

@@ -82,7 +82,7 @@ def test_files_carry_epoch_and_slot_and_only_listed_ones_are_read(
     spark: SparkSession, stage: Stager, tmp_path: Path
 ) -> None:
     frame = spark.range(10, numPartitions=2)
-    first, second = stage.stage(frame, AT), stage.stage(frame, AT)
+    first, second = stage.write(frame, AT).files, stage.write(frame, AT).files
     for ref in first:
         assert ref.sha256 == hashlib.sha256((tmp_path / ref.path).read_bytes()).digest()
     assert {origin_of(ref.path) for ref in first} == {(7, 42)}
@@ -92,10 +92,10 @@ def test_files_carry_epoch_and_slot_and_only_listed_ones_are_read(
 
 def test_partitions_without_rows_make_no_files(spark: SparkSession, stage: Stager) -> None:
     frame = spark.range(8, numPartitions=4).where("id = 5")
-    files = stage.stage(frame, AT)
+    files = stage.write(frame, AT).files
     assert len(files) == 1
     assert [row[0] for row in stage.read(spark, files, frame.schema).collect()] == [5]
-    assert stage.stage(frame.where("id < 0"), AT) == ()
+    assert stage.write(frame.where("id < 0"), AT).files == ()
     assert stage.read(spark, (), frame.schema).collect() == []
 
 
@@ -141,7 +141,7 @@ def test_an_attempt_that_fails_late_adds_no_rows(spark: SparkSession, stage: Sta
 
 
 def test_a_damaged_file_is_named(spark: SparkSession, stage: Stager, tmp_path: Path) -> None:
-    (ref,) = stage.stage(spark.range(3, numPartitions=1), AT)
+    (ref,) = stage.write(spark.range(3, numPartitions=1), AT).files
     file = tmp_path / ref.path
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(Exception, match=rf"(?s){ref.path}.*bytes instead of") as found:
@@ -182,7 +182,7 @@ def test_a_writer_without_rows_makes_no_file(tmp_path: Path) -> None:
 
 
 def test_a_staged_file_behind_a_link_is_refused(spark: SparkSession, stage: Stager, tmp_path: Path) -> None:
-    (ref,) = stage.stage(spark.range(3, numPartitions=1), AT)
+    (ref,) = stage.write(spark.range(3, numPartitions=1), AT).files
     file = tmp_path / ref.path
     file.symlink_to(file.rename(tmp_path / "theirs.parquet"))
     with pytest.raises(Exception, match=rf"(?s){ref.path} is a symbolic link"):

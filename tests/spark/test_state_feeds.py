@@ -179,16 +179,16 @@ def test_an_erased_key_is_not_told_and_the_next_run_warns(
     for batch in range(2):
         bench.rows("visits", visits(batch))
     bench.run(pipeline, retained_checkpoints=20)
-    plan_erase(Job(str(bench.folder / "root"), "fed"), "3", bench.options()).apply(Owner(run="officer"))
+    plan_erase(Job(str(bench.folder / "root"), "fed"), "4", bench.options()).apply(Owner(run="officer"))
     told = {state: len(feed.rows) for state, feed in feeds.items()}
-    bench.rows("visits", [visit for visit in visits(4) if visit.user != 3])
+    bench.rows("visits", [visit for visit in visits(4) if visit.user != 4])
     warnings = [
         each for each in bench.run(pipeline, retained_checkpoints=20).warnings if "the feed of" in each
     ]
     assert len(warnings) == len(feeds)
     assert "its tables (pages) still have those of the erased key" in str(warnings)
     for state, feed in feeds.items():
-        assert all(row["user"] != 3 and row["kind"] != "restore" for row in feed.rows[told[state] :])
+        assert all(row["user"] != 4 and row["kind"] != "restore" for row in feed.rows[told[state] :])
     bench.rows("visits", visits(5))
     assert not [each for each in bench.run(pipeline).warnings if "the feed of" in each], "it is said once"
 

@@ -355,7 +355,7 @@ def test_what_is_not_given_comes_from_the_configuration(
 ) -> None:
     holding.checkpoint(totals=holding.operator(USER, count([1])))
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UsageError, match="no checkpoint root: give the option checkpoint_dir"):
+    with refused(UsageError, "no checkpoint root", "checkpoint_dir"):
         snapshot_of({"job": "orders"})
     (tmp_path / "stateflow.toml").write_text('checkpoint_dir = "elsewhere"\nscratch_dir = "here"\n')
     monkeypatch.setenv("STATEFLOW_CHECKPOINT_DIR", holding.root)

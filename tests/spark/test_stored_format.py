@@ -16,6 +16,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
@@ -39,12 +41,16 @@ def module(name: str) -> ModuleType:
     return loaded
 
 
+def unpacked(backend: str, folder: Path) -> None:
+    with tarfile.open(FIXTURE / f"{backend}.tar.gz") as archive:
+        archive.extractall(folder, filter="data")
+
+
 class Place:
     """The files of one backend, copied to where tests may change them: a run of the job, and forks with outputs of their own."""
 
     def __init__(self, spark: SparkSession, folder: Path, backend: str) -> None:
-        with tarfile.open(FIXTURE / f"{backend}.tar.gz") as archive:
-            archive.extractall(folder, filter="data")
+        unpacked(backend, folder)
         for file in (folder / "input" / "files").iterdir():
             file.touch()  # new files of another folder: those that the job has read lie where it was made, and would be refused here
         self.spark, self.folder, self.backend = spark, folder, backend
@@ -106,15 +112,39 @@ def test_a_run_goes_on(place: Place) -> None:
     }
 
 
-@pytest.mark.parametrize("kind", ["native", "canonical"])
-def test_a_savepoint_is_restored(place: Place, kind: str) -> None:
+def test_a_native_savepoint_is_restored(place: Place) -> None:
+    is_restored(place, "native", place.options())
+
+
+@pytest.mark.parametrize("place", ["rocksdb"], indirect=True)
+def test_a_canonical_savepoint_is_restored_with_another_backend(place: Place) -> None:
+    """Both backends have written the same tables."""
+    is_restored(place, "canonical", options_of(place.folder / "root", backend="memory", parallelism=2))
+    other = place.folder / "of memory"
+    unpacked("memory", other)
+    mine = tables_of(place.folder)
+    assert mine == tables_of(other)
+    assert len(mine) > 20
+
+
+def tables_of(folder: Path) -> dict[str, tuple[int, pa.Schema]]:
+    """Of a canonical savepoint: how many rows each table has, and their columns."""
+    found, place = {}, folder / "savepoint-canonical" / "tables"
+    for file in place.rglob("*.parquet"):
+        table = pq.read_table(file)
+        found[str(file.parent.relative_to(place))] = (table.num_rows, table.schema)
+    return found
+
+
+def is_restored(place: Place, kind: str, options: Options) -> None:
+    """To a fork, which takes the last batch and puts out what the job itself would."""
     fork, parameters = place.job(f"fork-{kind}"), place.parameters(f"output-{kind}")
     plan = fork.restore(
-        str(place.folder / f"savepoint-{kind}"), place.pipeline.after, parameters, options=place.options()
+        str(place.folder / f"savepoint-{kind}"), place.pipeline.after, parameters, options=options
     )
     assert plan.check.compatible
     plan.apply()
-    fork.run(place.pipeline.after, parameters, options=place.options())
+    fork.run(place.pipeline.after, parameters, options=options)
     contents = place.contents(f"output-{kind}")
     for name in ("everything", "sums", "changing", "hourly", "counted"):
         assert Counter(contents[name]) == Counter(place.expected[name]) - Counter(place.before[name]), name

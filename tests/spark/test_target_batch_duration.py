@@ -13,7 +13,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 import stateflow as sf
 from stateflow.config.options import load
-from stateflow.errors import UsageError
 from stateflow.jobs.job import Job
 from stateflow.spark.inputs import batch_size
 from stateflow.spark.inputs.batch_size import size_of
@@ -233,10 +232,3 @@ def test_a_source_that_cannot_be_held_back_is_told(spark: SparkSession, tmp_path
     assert "batch_size" not in bench.reports[0].record.statistics
     status = Job(str(tmp_path / "root"), "unheld").status()
     assert (status.batch_size, status.waited) == ({}, {})
-
-
-def test_a_target_beyond_the_deadline_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"target_batch_duration .* has to be shorter than batch_deadline"):
-        load(code={"target_batch_duration": "20 minutes"}, env={}, folder=tmp_path)
-    with pytest.raises(UsageError, match="target_batch_duration, set by the pipeline's code, is not usable"):
-        load(code={"target_batch_duration": "soon"}, env={}, folder=tmp_path)

@@ -16,6 +16,8 @@ from stateflow.config.options import load
 from stateflow.jobs.job import Job
 from stateflow.spark.runner import RunReport, RunRequest, run
 from stateflow.spark.sources.undone_output import UndoneOutput, undone_output
+from tests.spark import by_hand
+from tests.spark.sink_places import contents
 
 
 def own(slot: int, *files: str) -> bytes:
@@ -88,14 +90,15 @@ def test_what_the_job_went_back_behind_is_not_lost(
     taken_back: tuple[range, ...], verdict: UndoneOutput | None
 ) -> None:
     read = dict(enumerate([MADE, own(3, "+a"), own(5, "+b"), BY_TIME])).get
-    assert undone_output(read, 3, "stateflow/me/rows", 100, taken_back) == verdict
+    assert undone_output(read, 3, "stateflow/me/rows", 100, lambda: taken_back) == verdict
 
 
 def test_the_run_tells_of_it_and_its_advice_brings_the_rows_again(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     (tmp_path / "input").mkdir()
-    parameters = {"input": str(tmp_path / "input"), "output": str(tmp_path / "output")}
+    output = tmp_path / "output"
+    parameters = {"input": str(tmp_path / "input"), "output": str(output)}
     root = str(tmp_path / "checkpoints")
 
     def ran(number: int) -> RunReport:
@@ -113,7 +116,7 @@ def test_the_run_tells_of_it_and_its_advice_brings_the_rows_again(
         return run(RunRequest(copied, options, parameters, master="local[2]"))
 
     def ids() -> list[int]:
-        return sorted(row.id for row in spark.read.format("delta").load(parameters["output"]).collect())
+        return contents(spark, output, "id")
 
     def go_back(checkpoint: int | None, *, apply: bool = True) -> str:
         plan = Job(root, "copied").restore(f"checkpoint:{checkpoint}", copied, parameters)
@@ -122,38 +125,54 @@ def test_the_run_tells_of_it_and_its_advice_brings_the_rows_again(
         return plan.sinks[0].note
 
     first = ran(1).checkpoint
-    table = DeltaTable.forPath(spark, parameters["output"])
-    before = table.history(1).collect()[0]
+    before = DeltaTable.forPath(spark, str(output)).history(1).collect()[0]
     assert ran(2).warnings == ()
     spark.sql(f"RESTORE TABLE delta.`{parameters['output']}` TO TIMESTAMP AS OF '{before.timestamp}'")
     (told,) = ran(3).warnings
     assert "was restored to an earlier version by somebody else" in told
     assert f"--from checkpoint:{first}`, without --rewind-sinks" in told
     assert ids() == [1, 3]
+    # The next run says nothing: it looks only behind what the job wrote last.
     assert ran(4).warnings == ()
 
-    table.restoreToVersion(before.version)
-    assert len(ran(5).warnings) == 1
-    table.restoreToVersion(before.version)
-    damaged = tmp_path / "output" / "_delta_log" / f"{9:020d}.json"
+    by_hand.go_back(output, before.version)
+    (told,) = ran(5).warnings
+    assert ids() == [1, 5]
+    # As advised, in the way that stays.
+    by_insert, by_restore = re.findall(r"\(`((?:INSERT|RESTORE) [^)]*)`\)", told)
+    spark.sql(by_insert)
+    assert ids() == [1, 3, 4, 5]
+    spark.sql(by_restore)
+    assert ids() == [1]
+    damaged = output / "_delta_log" / f"{10:020d}.json"
     damaged.write_text('{"txn"')
     assert "as the job's log says (the table's cannot be read: " in go_back(first, apply=False)
     damaged.unlink()
-    # As advised.
+    # As advised, in the other way.
     assert go_back(first).startswith(
-        f"keeps its output up to slot {first}, to which somebody else restored the table (version 8 of it): what followed"
+        f"keeps its output up to slot {first}, to which somebody else restored the table (version 9 of it): what followed"
     )
     assert ran(6).warnings == ()
     assert ids() == [1, 2, 3, 4, 5, 6]
 
+    # Back to a savepoint: the job knows its slot by the note of the restore.
+    job = Job(root, "copied")
+    savepoint = job.savepoint(to=str(tmp_path / "savepoint"))
+    version = len(list((output / "_delta_log").glob("*.json"))) - 1
+    assert ran(7).warnings == ()
+    by_hand.go_back(output, version)
+    job.restore(savepoint.url, copied, parameters).apply()
+    assert ran(8).warnings == ()
+    assert ids() == [1, 2, 3, 4, 5, 6, 7, 8]
+
     # A version of before the job's checkpoints: rows can only be taken from the table's own history.
-    table.restoreToVersion(0)
-    (told,) = ran(7).warnings
-    assert "the job keeps no checkpoint of that version" in told
-    assert ids() == [7]
+    by_hand.go_back(output, 0)
+    (told,) = ran(9).warnings
+    assert "RESTORE TABLE" not in told
+    assert ids() == [9]
     advised = re.search(r"`(INSERT INTO .*)`\)", told)
     assert advised is not None
     spark.sql(advised[1])
-    assert ids() == [1, 2, 3, 4, 5, 6, 7]
-    assert ran(8).warnings == ()
-    assert ids() == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert ids() == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert ran(10).warnings == ()
+    assert ids() == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]

@@ -106,7 +106,7 @@ def test_a_run_that_waits_for_input_ends_as_fenced_when_another_takes_the_job_ov
         time.sleep(0.05)
     claim(
         job.store, job.layout, owner=Owner(run="newer"), ids=job.new_id, clock=job.clock,
-        carry_out=lambda record, last, still_owner: {},
+        carry_out=lambda record, still_owner: {},
     )  # fmt: skip
     thread.join(60)
     assert not thread.is_alive()

@@ -287,7 +287,7 @@ def test_a_timer_is_an_entry_in_its_queue_and_one_of_its_key() -> None:
 
 def test_timers_that_are_wrong_are_refused() -> None:
     table = timers_of("a", "b")
-    with pytest.raises(UsageError, match=r"timers: there is no timer 'c': there are 'a', 'b'"):
+    with refused(UsageError, "no timer 'c'", "'a', 'b'"):
         table.encode(timer_rows(["c"], ["x"], [NOON]))
     with refused(UsageError, "timers: at holds 1 nulls"):
         table.encode(timer_rows(["a"], ["x"], [None]))
@@ -299,7 +299,7 @@ def test_timers_that_are_wrong_are_refused() -> None:
     with pytest.raises(UsageError, match="in no timer's queue"):
         table.decode(keys[1:], values[1:])
     window = keys[0][:-1] + WINDOW
-    with pytest.raises(IncompatibleError, match="timers holds entries under namespaces, which its record"):
+    with refused(IncompatibleError, "timers", "entries under namespaces"):
         table.decode([window], [b""])
 
 
@@ -313,7 +313,7 @@ def test_a_state_named_as_the_table_of_timers_is_refused() -> None:
 def test_entries_that_are_not_this_states_are_refused() -> None:
     table = value_table()
     key = KeyCodec(["int"]).encode(5)
-    with pytest.raises(UsageError, match="state 'total' has id 7, but was given entries of another state"):
+    with refused(UsageError, "state 'total'", "id 7", "another state"):
         table.decode([encoding.prefix(1, 8) + key + b"\0"], [FLOATS.dumps(1.0)])
     with refused(IncompatibleError, "state 'total'", "holds entries under namespaces"):
         table.decode([encoding.prefix(1, 7) + key + WINDOW], [FLOATS.dumps(1.0)])
@@ -431,11 +431,9 @@ def test_a_schema_is_checked_without_rows() -> None:
     table = value_table(value="struct A{a:int}", ttl=5)
     table.check(table.schema)
     table.check(pa.schema([("user", pa.int32()), ("value", pa.struct([("a", pa.int8())]))]))
-    with pytest.raises(
-        UsageError, match=r"state 'total': the table has a column 'expires', which is none of key_group, user"
-    ):
+    with refused(UsageError, "state 'total'", "column 'expires'", "key_group, user"):
         table.check(pa.schema([("user", pa.int32()), ("value", pa.struct([])), ("expires", pa.int64())]))
-    with pytest.raises(UsageError, match=r"value\.a holds string where int64 belongs"):
+    with refused(UsageError, "value.a", "string", "int64"):
         table.check(pa.schema([("user", pa.int32()), ("value", pa.struct([("a", pa.string())]))]))
     with refused(UsageError, "no column 'value'"):
         table.check(pa.schema([("user", pa.int32())]))

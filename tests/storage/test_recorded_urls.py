@@ -15,6 +15,7 @@ from stateflow.errors import CorruptError, StateflowError, UnavailableError, Usa
 from stateflow.format.records import FileRef, decode, encode
 from stateflow.storage.objects import ObjectStore
 from stateflow.storage.roots import open_recorded, open_store
+from tests.refusals.refusal import refused
 
 S3 = {"region": "us-east-1", "skip_signature": "true"}
 NO_URLS = (
@@ -54,7 +55,7 @@ def test_a_token_is_not_sent_to_an_account_that_a_record_names(
     url: str, root: str, options: dict[str, str]
 ) -> None:
     secret = {"sas_key": "sv=1&sig=hush", **options}
-    with pytest.raises(CorruptError, match="it is in an account that is not that of the job's root") as error:
+    with refused(CorruptError, "an account", "not that of the job's root") as error:
         open_recorded(url, secret, root=root)
     assert "hush" not in str(error.value)
 
@@ -154,5 +155,5 @@ def test_an_interrupt_stays_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_bucket_that_makes_the_client_panic_is_no_root() -> None:
-    with pytest.raises(UsageError, match="no bucket, container or account has such a name"):
+    with refused(UsageError, "no bucket, container or account"):
         open_store("s3://a b/x", S3)

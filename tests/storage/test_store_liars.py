@@ -182,9 +182,7 @@ class TestTheProbe:
                 self.put(path, body)
 
         store = Overwriting("gateway")
-        with pytest.raises(
-            UsageError, match=r"memory://gateway cannot hold checkpoints: a second create .* succeeded"
-        ):
+        with refused(UsageError, "memory://gateway", "a second create"):
             probe(store, ids)
         assert store.snapshot() == {}
 
@@ -198,7 +196,7 @@ class TestTheProbe:
                 if taken:
                     raise ExistsError(path)
 
-        with pytest.raises(UsageError, match="reported a conflict and replaced the object"):
+        with refused(UsageError, "reported a conflict"):
             probe(Replacing(), ids)
 
     def test_a_store_that_looks_first_and_writes_after_is_refused(self, ids: Callable[[], str]) -> None:

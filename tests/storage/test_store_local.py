@@ -87,7 +87,7 @@ def test_a_source_that_goes_while_it_is_linked_is_named(
         real(source, target, **named)
 
     monkeypatch.setattr(os, "link", link_after_a_collection)
-    with pytest.raises(NotFoundError, match="job/shared/a was removed while it was stored"):
+    with refused(NotFoundError, "job/shared/a", "removed while it was stored"):
         store.copy("job/shared/a", "job/saved/b")
 
 
@@ -250,7 +250,7 @@ def test_of_many_processes_that_create_one_path_exactly_one_wins(tmp_path: Path)
         (errno.ENOSPC, UnavailableError, r"the disk that holds .*/job is full: free space"),
         (errno.EDQUOT, UnavailableError, r"is full"),
         (errno.EACCES, UnavailableError, r"job/job in file://.* is not permitted: grant access to .*/job"),
-        (errno.EROFS, UnavailableError, r"is not permitted"),
+        (errno.EROFS, UnavailableError, r"holds .*/job is read-only: mount it"),
         (errno.EIO, UnavailableError, r"Input/output error.*check the disk"),
     ],
 )

@@ -16,6 +16,7 @@ from stateflow.storage.local import LocalStore
 from stateflow.storage.memory import MemoryStore
 from stateflow.storage.objects import ObjectStore
 from stateflow.storage.roots import open_store
+from tests.refusals.refusal import refused
 
 S3 = {"region": "us-east-1"}
 
@@ -136,6 +137,12 @@ def test_what_is_kept_open_is_bounded_and_the_used_ones_stay(tmp_path: Path) -> 
         open_store(str(tmp_path / str(n)))
         assert open_store(str(tmp_path / "used")) is used
     assert open_store(str(tmp_path / "unused")) is not unused
+
+
+def test_nobody_but_a_test_has_a_root_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stateflow.storage.roots.FOR_TESTS", {})
+    with refused(UsageError, "'memory://orders' is not a root"):
+        open_store("memory://orders")
 
 
 def test_a_memory_root_is_the_same_for_the_whole_process() -> None:

@@ -17,10 +17,12 @@ from pyspark.sql import SparkSession
 import stateflow as sf
 from stateflow.errors import DisagreementError, IncompatibleError, NotFoundError
 from stateflow.jobs.job import Job
+from stateflow.restore.planned import RestorePlan
 from stateflow.spark.internals.delta_log import DeltaLog
 from stateflow.spark.sinks.delta_append import DeltaAppend
 from stateflow.spark.sinks.delta_table import conflicted
 from stateflow.spark.sources.delta_log import Ahead, Position, ahead, local_log
+from tests.refusals.refusal import refused
 from tests.spark.pipelines import Workbench
 from tests.unity.plugin import unity_catalog
 from tests.unity.server import TOKEN, UnityServer
@@ -163,11 +165,11 @@ def test_a_path_does_not_lead_to_such_a_table_and_a_look_without_spark_does_not_
         ({"source": str(folder), "copy": str(bench.folder / "out")}, "source 'orders'"),
         ({"source": str(bench.folder / "plain"), "copy": str(folder)}, ""),
     ):
-        with pytest.raises(
-            IncompatibleError, match=rf"{who}.*go through its catalog .*sf\.table\('catalog\.schema\.table'\)"
-        ) as refused:
+        with refused(
+            IncompatibleError, who, "go through its catalog", "sf.table('catalog.schema.table')"
+        ) as caught:
             bench.run(by_path, parameters)
-        assert "\n" not in str(refused.value)
+        assert "\n" not in str(caught.value)
     log = local_log(str(folder))
     assert log is not None
     assert log.commit(1) is None
@@ -186,9 +188,7 @@ def test_a_managed_table_that_was_made_anew_or_renamed_is_noticed(
     unity.catalog.rename("shop", "orders", "orders_2")
     insert_into = f"INSERT INTO {name}.shop.orders_2 VALUES (3, 30)"
     spark.sql(insert_into)
-    with pytest.raises(
-        NotFoundError, match=rf"no table {name}\.shop\.orders: did you mean {name}\.shop\.orders_2\?"
-    ):
+    with refused(NotFoundError, f"no table {name}.shop.orders:", f"did you mean {name}.shop.orders_2?"):
         bench.run(orders, {"catalog": name})
     assert bench.run(orders, {"catalog": name, "source": "orders_2"}).rows == 1
     spark.sql(f"DROP TABLE {name}.shop.copy")
@@ -204,9 +204,9 @@ def test_the_statement_that_a_refusal_advises_alters_the_table(
 ) -> None:
     name = unity.catalog.name
     spark.sql(f"CREATE TABLE {name}.shop.copy (id BIGINT) USING delta")
-    with pytest.raises(IncompatibleError, match="'amount' is not in the table") as refused:
+    with pytest.raises(IncompatibleError, match="'amount' is not in the table") as caught:
         bench.run(orders, {"catalog": name})
-    statement = re.findall(r"ALTER TABLE .*\)", str(refused.value))[0]
+    statement = re.findall(r"ALTER TABLE .*\)", str(caught.value))[0]
     assert f"`{name}`.`shop`.`copy`" in statement
     spark.sql(statement)
     bench.run(orders, {"catalog": name})
@@ -245,3 +245,36 @@ def test_external_tables_are_read_and_written_as_tables_of_a_path_are(
     spark.sql(f"INSERT INTO {name}.shop.orders_out VALUES (5, 50)")
     with pytest.raises(DisagreementError, match=r"has no slot of this job"):
         bench.run(orders, {**named, "copy": "copy_2"})
+
+
+@pytest.mark.parametrize("undone", ["rows", "a column"])
+def test_what_a_stranger_did_to_a_managed_table_stops_a_rewind_until_it_is_undone(
+    spark: SparkSession, bench: Workbench, unity: UnityServer, undone: str
+) -> None:
+    named, job = {"catalog": unity.catalog.name}, Job(str(bench.folder / "root"), "orders")
+    bench.run(orders, named, retained_checkpoints=20)
+    first, before = bench.records("orders")[-1].slot, both(spark, unity)
+    insert(spark, unity, "(3, 30)")
+    bench.run(orders, named, retained_checkpoints=20)
+    table = f"{unity.catalog.name}.shop.copy"
+    if undone == "rows":
+        spark.sql(f"INSERT INTO {table} VALUES (99, 99)")
+        unpublish(unity, "copy")
+    else:
+        spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
+
+    def plan() -> RestorePlan:
+        made = job.restore(
+            f"checkpoint:{first}", orders, options=bench.options(), rewind_sinks=True, parameters=named
+        )
+        [note] = {sink.note for sink in made.sinks}
+        assert note.endswith(", unless somebody else has written to it since, which only --yes finds out")
+        return made
+
+    with refused(DisagreementError, "not of this job", "RESTORE TABLE") as refusal:
+        plan().apply()
+    advised = re.search(r"`(RESTORE TABLE .*? AS OF \d+)`", str(refusal.value))
+    assert advised is not None
+    spark.sql(advised[1])
+    plan().apply()
+    assert both(spark, unity) == before

@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Mapping
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
@@ -78,7 +77,6 @@ class StateflowHook(BaseHook):
         return load(
             code=settings,
             env=env,
-            folder=Path.cwd(),
             origin_of_code=f"connection {self.stateflow_conn_id!r} or the task",
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -136,16 +136,10 @@ class DriverPod:
     """One launch of a driver: the submission, which is a process of this host, and the pod that it makes."""
 
     def __init__(
-        self,
-        pods: DriverPods,
-        launch: str,
-        above: int,
-        *,
-        submission: DriverProcess | None = None,
-        clock: Callable[[], float] = time.time,
+        self, pods: DriverPods, launch: str, above: int, *, submission: DriverProcess | None = None
     ) -> None:
         self.above, self.launch = above, launch
-        self._pods, self._submission, self._clock = pods, submission, clock
+        self._pods, self._submission = pods, submission
         self._pod: dict[str, Any] | None = None
         self._last: ProcessStatus | None = None
         self._handed_over = False
@@ -203,7 +197,7 @@ class DriverPod:
         return ProcessStatus(False, reason="its pod was deleted")
 
     def _age(self, pod: Mapping[str, Any]) -> float:
-        return self._clock() - datetime.fromisoformat(pod["metadata"]["creationTimestamp"]).timestamp()
+        return time.time() - datetime.fromisoformat(pod["metadata"]["creationTimestamp"]).timestamp()
 
     def output(self) -> list[str]:
         """Lines since the last call: of the submission, then of the pod."""
@@ -216,7 +210,7 @@ class DriverPod:
             return lines
 
     def _new_lines(self, pod: Mapping[str, Any]) -> Iterator[str]:
-        now, since = self._clock(), {}
+        now, since = time.time(), {}
         if self._read_at is not None:
             since = {"since_seconds": int(now - self._read_at) + 10}  # the clocks of two hosts differ
         for line in self._pods.log(pod, timestamps=True, **since):
@@ -241,7 +235,7 @@ class DriverPod:
         if self._submission is not None and found is None:
             self._submission.stop(0)
         elif found is not None and grace:
-            self._pods.end_after(found, grace, self._clock())
+            self._pods.end_after(found, grace, time.time())
         elif found is not None:
             self._pods.kill(found)
 
@@ -250,6 +244,6 @@ def secret_name(launch: str) -> str:
     return f"stateflow-{launch}"
 
 
-def new_launch(now: datetime | None = None) -> str:
+def new_launch() -> str:
     """Later launches sort behind earlier ones."""
-    return f"{(now or datetime.now(UTC)).strftime('%Y%m%d%H%M%S%f')}"
+    return datetime.now(UTC).strftime("%Y%m%d%H%M%S%f")

@@ -108,7 +108,7 @@ class _Thread(threading.Thread):
         if isinstance(spec, RunSpec):
             settings |= {"trigger": spec.trigger or None}
             settings |= {"parallelism": None if spec.parallelism is None else str(spec.parallelism)}
-        options = load(cli=settings, env={**os.environ, **spec.environment}, folder=Path.cwd())
+        options = load(cli=settings, env={**os.environ, **spec.environment})
         revision = spec.revision if isinstance(spec, RunSpec) else ""
         loaded = load_pipeline(
             spec.pipeline, Path.cwd(), revision, allow_non_restored_state=spec.allow_non_restored_state
@@ -132,7 +132,7 @@ class _Thread(threading.Thread):
         return run_loaded(
             loaded,
             job,
-            checked_parameters(loaded, job, spec.parameters),
+            checked_parameters(loaded.pipeline, job, spec.parameters),
             options=options,
             master=self._master,
             conf=self._conf,

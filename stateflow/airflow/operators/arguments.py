@@ -191,9 +191,9 @@ def flag(value: Any) -> bool:
         return value
     if not isinstance(value, str):
         raise TypeError("has to be True or False")
-    flags = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False, "": False}
+    flags = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
     if value.strip().lower() not in flags:
-        raise ValueError("has to be true or false")
+        raise ValueError("has to be true or false, also as a template renders it")
     return flags[value.strip().lower()]
 
 

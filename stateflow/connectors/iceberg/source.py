@@ -37,6 +37,8 @@ class IcebergRows(Source):
     rows: RowType | None = None
     """The columns that are read; None until a flow says them."""
 
+    offset_kind = "iceberg"
+
     @property
     def place(self) -> str:  # type: ignore[override]
         return self.table.place
@@ -55,7 +57,7 @@ class IcebergRows(Source):
             return {"table": uuid, "snapshot": ""}
         if start["table"] != uuid:
             raise DisagreementError(
-                f"{self} was dropped and made anew since it was read: give the source a new uid, which reads it from its beginning"
+                f"{self} was dropped and made anew since it was read: give the source a new uid, which reads it from its beginning, and the operators behind it, too"
             )
         current = table.current_snapshot()
         if current is None:
@@ -182,7 +184,7 @@ class IcebergRows(Source):
         read = f"up to snapshot {start['snapshot']}" if start["snapshot"] else "not yet"
         return DisagreementError(
             f"{self} was read {read}, and there is no way on from there: {reason}; give the source a new uid, which reads the table from its "
-            "beginning, or restore the job to a checkpoint from which there is a way"
+            "beginning, and the operators behind it, too, or restore the job to a checkpoint from which there is a way"
         )
 
 

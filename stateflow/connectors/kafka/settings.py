@@ -50,11 +50,11 @@ def java_settings(topic: KafkaTopic, environment: Mapping[str, str] = os.environ
     return found
 
 
-def registry_settings(topic: KafkaTopic, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+def registry_settings(topic: KafkaTopic) -> dict[str, str]:
     """Properties of the registry's client, by their names without `schema.registry.`."""
     return {
         name.removeprefix("schema.registry."): value
-        for name, value in connection_of(topic, environment).items()
+        for name, value in connection_of(topic).items()
         if name.startswith(_REGISTRY)
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, ClassVar
 
@@ -17,7 +18,6 @@ from stateflow.connectors import (
     SinkSlot,
     Staged,
     Stager,
-    UsageError,
     first_duplicate,
     trying_again,
 )
@@ -106,13 +106,9 @@ class KafkaAppend(Sink):
         return trying_again(asked)
 
     def _columns(self, schema: StructType) -> tuple[list[str], list[str]]:
-        what = str(self.target)
-        for column in self.upsert.order_by:
-            if column.lower() not in map(str.lower, schema.names):
-                raise UsageError(
-                    f"the upsert into {what} names {column!r}, which is not among the columns {schema.names}"
-                )
-        return messages.check(what, self.target, schema, self.upsert.keys, self.upsert.operation)
+        # A key that is not there is refused with the column that says what is deleted.
+        replace(self.upsert, keys=()).refuse_unknown(schema.names)
+        return messages.check(str(self.target), self.target, schema, self.upsert.keys, self.upsert.operation)
 
     def _encoder(
         self, schema: StructType, values: Sequence[str]

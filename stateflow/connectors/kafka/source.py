@@ -93,6 +93,7 @@ class KafkaMessages(RecentTexts):
     rows: RowType
 
     jars = "kafka"
+    offset_kind = "kafka"
 
     def columns(self, rows: RowType | None) -> RowType | None:
         return self.rows

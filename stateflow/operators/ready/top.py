@@ -50,9 +50,8 @@ class TopRows(ColumnarOperator):
         chosen = listed.chosen(self._by, self._last_by)
         ranked = listed.ranked(chosen, self._by)
         places = whole(before[PLACE]).to_numpy()
-        # Rows that are alike in `by` stay as they were put out, though a release may order their columns anew.
-        stands = not self._last_by and self._declared.states["rows"].ttl is None
-        old = places if stands else listed.ranked(np.arange(before.num_rows), self._by)
+        # A place is the rank that was put out. Where it is none, rows that are alike in `by` are of other kinds, which order them.
+        old = listed.ranked(np.arange(before.num_rows), self._by) if self._last_by else places
         self._keep(states["rows"], listed, chosen, ranked, places, keys)
         yield from self._latest.put(self._changes(listed, old, ranked, keys), rows)
 
@@ -65,6 +64,9 @@ class TopRows(ColumnarOperator):
         else:
             kept = np.flatnonzero(ranked >= 0)
             at = ranked[kept]
+            if len(beyond := listed.beyond(places, ranked)):
+                gone = pa.table({PLACE: places[beyond]})
+                state.delete(keys.take(pa.array(listed.ids[beyond])), by=gone)
         was = np.full(len(ranked), -1, dtype=np.int64)
         was[: len(places)] = places
         moved = was[kept] != at
@@ -81,7 +83,7 @@ class TopRows(ColumnarOperator):
             # What another row of its kind follows is replaced by it.
             gone = gone[~np.isin(listed.alike[gone], listed.alike[np.flatnonzero(ranked >= 0)])]
         else:
-            gone = gone[:0]  # the list never gets shorter, and each place has its next row
+            gone = listed.beyond(old, ranked)  # each place before has its next row
         rows = np.concatenate((gone, new))
         at = pa.array(rows)
         owners = keys.take(pa.array(listed.ids[rows]))
@@ -110,6 +112,8 @@ class _Listed:
         else:
             self.alike = np.arange(len(ids))
         """Rows of a number are alike in `per`."""
+        # What a release does not change comes first: no two rows of a list are alike in that.
+        self._content = dict.fromkeys((*map(stored_name, declared.per), *rows.column_names))
 
     def _code(self, name: str) -> Any:
         if name not in self._codes:
@@ -136,7 +140,7 @@ class _Listed:
         if len(tied):
             among = pa.array(ordered[tied])
             sign = -1 if last else 1
-            content = [ranks(whole(self.rows[name].take(among))) * sign for name in self.rows.column_names]
+            content = [ranks(whole(self.rows[name].take(among))) * sign for name in self._content]
             ordered[tied] = ordered[tied][np.lexsort((*reversed(content), np.cumsum(begins)[tied]))]
         return ordered
 
@@ -168,6 +172,12 @@ class _Listed:
         inside = place < self._n
         out[ordered[inside]] = place[inside]
         return out
+
+    def beyond(self, places: Any, ranked: Any) -> Any:
+        """The rows that were kept at places behind the end of today's list, which is shorter when rows have expired."""
+        ids = self.ids[: self._old]
+        lengths = np.bincount(self.ids[ranked >= 0], minlength=int(ids.max(initial=-1)) + 1)
+        return np.flatnonzero(places >= lengths[ids])
 
     def numbered(self, chosen: Any, places: Any) -> tuple[Any, Any]:
         """The rows, and for each the number of its kind; new kinds of a key are numbered on."""

@@ -11,7 +11,7 @@ from stateflow.names import with_options
 from stateflow.pipelines.inputs.connection import check_connection
 from stateflow.pipelines.inputs.input import Input
 from stateflow.pipelines.inputs.places import between, on_s3
-from stateflow.pipelines.inputs.reader_options import check_reader_options
+from stateflow.pipelines.inputs.reader_options import TO_UTF_8, check_reader_options
 from stateflow.pipelines.rows.former_names import as_of_today, columns_to_read, former_names
 from stateflow.pipelines.rows.misfits import Misfits, Reading
 from stateflow.pipelines.rows.row_type import RowType, quoted, row_type
@@ -56,6 +56,8 @@ class Files(Input):
     """What the source declares: the columns."""
     connection: str = ""
     """Of a sink: a file with the settings and credentials of the store, or `env:NAME` for a variable that holds them."""
+
+    offset_kind = "file"
 
     def declared(self, uid: str, rows: RowType | None) -> Files:
         """With the columns that the source declares."""
@@ -136,7 +138,13 @@ class Files(Input):
     def _reading(self) -> Reading:
         # Whoever names a locale has numbers as they are written there, which only Spark reads.
         texts = self.format in _TEXTS and not self._option("locale")
-        return Reading(texts, dates=texts and not self._option("dateFormat"))
+        said = self._option("encoding") or self._option("charset")
+        return Reading(
+            texts,
+            dates=texts and not self._option("dateFormat"),
+            utf8=self.format == "csv" and not said,
+            raw=self.format == "text",
+        )
 
     def _fitted(self, frame: DataFrame) -> DataFrame:
         """The rows, without values that Spark's reader would misread."""
@@ -147,6 +155,8 @@ class Files(Input):
         broken = self.column_of_broken_rows if self.format in _TEXTS else ""
         mode = given.get("mode", "PERMISSIVE" if self.format in _TEXTS else "FAILFAST").upper()
         misfits = Misfits(self._columns(self.rows), self._reading, mode, broken)
+        if self.format == "text":
+            misfits = replace(misfits, advice=f"; {TO_UTF_8}, or move it, and run again", apart="")
         if not misfits.condition:
             return frame
         if mode == "DROPMALFORMED" and not broken:

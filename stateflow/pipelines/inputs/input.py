@@ -39,6 +39,8 @@ class Input(Declarable):
     def streaming(self, spark: SparkSession) -> DataFrame:
         """Its rows as a stream."""
 
+    offset_kind = ""
+    """Of which kind the offsets of its stream are, as records have them; empty where only Spark knows, once it has opened it."""
     has_partitions = False
     """Whether it tells of each row which partition it is of."""
 

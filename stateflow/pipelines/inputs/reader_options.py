@@ -77,6 +77,9 @@ _AGE = re.compile(r"[0-9]+(us|ms|s|m|min|h|d)?", re.I)
 MODES = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
 """The modes that Spark knows. It takes any other word for PERMISSIVE, and says so only in its log."""
 
+TO_UTF_8 = "convert the file, such as with `iconv -f ISO-8859-1 -t UTF-8`"
+"""Spark's reader of text knows `encoding`, and uses it for the option `lineSep` alone."""
+
 _OF_THE_ROW_CLASS = frozenset(
     [
         "inferschema",
@@ -104,6 +107,10 @@ def check_reader_options(what: str, format: str, options: Mapping[str, str]) -> 
         if name.lower() not in known:
             raise UsageError(
                 f"{what}: Spark's reader of {format} has no option {name!r}{suggestion(name, READERS[format])}"
+            )
+        if format == "text" and name.lower() == "encoding" and value.lower() not in ("utf-8", "utf8"):
+            raise UsageError(
+                f"{what}: option {name!r} is {value!r}, and Spark takes every text file for UTF-8: {TO_UTF_8}, and leave the option out"
             )
         if problem := _misfit(name.lower(), value):
             raise UsageError(f"{what}: option {name!r} is {value!r}: {problem}")

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from stateflow.errors import DisagreementError, IncompatibleError, StateflowError, UsageError
 from stateflow.pipelines.inputs.input import Declarable, Input
@@ -34,6 +34,8 @@ class Source(Declarable):
 
     place: str = ""
     """Where it reads, as in `sqlite:/data/shop.db#orders`: no sink of the pipeline may write there. Empty where that cannot be told."""
+    offset_kind: ClassVar[str] = "package"
+    """Of which kind its positions are, as records have them. It is the library's alone to say another one."""
 
     @abstractmethod
     def position(self, start: Position | None) -> Position:
@@ -89,6 +91,10 @@ class DeclaredSource(Input):
     def place(self) -> str:
         return self.source.place
 
+    @property
+    def offset_kind(self) -> str:  # type: ignore[override]
+        return self.source.offset_kind
+
     def require(self) -> None:
         self.source.require()
 
@@ -102,7 +108,20 @@ class DeclaredSource(Input):
     def newest(self, start: Position) -> Position:
         """How far there are rows now."""
         with self._asked("position"):
-            return self._position(self.source.position(start), start, "position()")
+            try:
+                found = self.source.position(start)
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                if self._has_names(start):
+                    raise
+                raise IncompatibleError(
+                    f"source {self.uid!r}: {self.source} cannot go on at {_text(start)}, where the checkpoint says it stands: that is a position of "
+                    "another source, so give this one a new uid"
+                ) from error
+            return self._position(found, start, "position()")
+
+    def _has_names(self, start: Any) -> bool:
+        """Whether a position can be one of this source: no name of where it begins goes away."""
+        return isinstance(start, dict) and self.source.position(None).keys() <= start.keys()
 
     def end(self, start: Position, newest: Position) -> Position:
         """Where the batch ends that begins at `start`."""
@@ -206,7 +225,8 @@ class DeclaredSource(Input):
         if back := _went_back(start, found):
             raise DisagreementError(
                 f"source {self.uid!r}: {method} of {self.source} went back, {back}: the job has read up to {_text(start)}, and rows would come twice or be "
-                "lost; if its place was emptied or put back, restore the job to a checkpoint of that time or give the source a new uid"
+                "lost; if its place was emptied or put back, restore the job to a checkpoint of that time or give the source a new uid, and "
+                "the operators behind it, too"
             )
         return found
 

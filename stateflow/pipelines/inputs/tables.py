@@ -55,7 +55,7 @@ class DeltaTable(Input):
     managed: bool = False
     """True if its commits go through its catalog, as a run has learnt there."""
 
-    kind = "delta"
+    kind = offset_kind = "delta"
 
     def at(self, path: str, name: str = "", *, managed: bool = False) -> DeltaTable:
         """The same table at a place. `name`: its catalog's whole name for it, empty for a table that no catalog knows."""

@@ -127,10 +127,10 @@ def window_of(given: Any) -> Window:
     return given
 
 
-def late_when(step: str, given: Any) -> str:
+def late_when(given: Any) -> str:
     if given not in (LENIENT, STRICT):
         raise UsageError(
-            f"{step}: late is {given!r}: give it 'strict', for rows to be late as soon as one of their windows is closed, or leave it out"
+            f"window: late is {given!r}: give it 'strict', for rows to be late as soon as one of their windows is closed, or leave it out"
         )
     return str(given)
 

@@ -1,7 +1,7 @@
 """Finds values that Spark's readers of files would misread, by SQL that the read itself evaluates.
 
 Spark rounds digits that a decimal has no room for, and takes "1,5" for 15. It reads any number as seconds since 1970, so that
-milliseconds become the year 57971.
+milliseconds become the year 57971. Of bytes that are no UTF-8 it makes the same character, so that Müller and Möller are one key.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from stateflow.pipelines.rows.type_text import fields_of, inside_of, size_of
 _TIMES = ("timestamp", "timestamp_ltz", "timestamp_ntz")
 _DATE = r"^ *[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}([ T]00:00(:00([.]0+)?)?(Z|[+]00:00)?)? *$"
 """A day, or its midnight, as some programs write a day."""
+_REPLACED = "\ufffd"
+"""What Spark's reader of CSV puts in the place of bytes that are no UTF-8."""
 _IN_FILE = "concat('the file ', input_file_name(), ' has a row')"
 _OF_FILE = "; mend or move the file and run again, or "
-_ADVICE = (
+_APART = (
     "let such rows come in a column of their own with options={'columnNameOfCorruptRecord': 'broken'} "
     "(docs/sources.md, bad rows)"
 )
@@ -32,6 +34,10 @@ class Reading:
     """The files have texts, in which a decimal may stand in any form."""
     dates: bool = False
     """The texts have dates as Spark writes them, and Spark's reader would take a time for its day."""
+    utf8: bool = False
+    """The reader takes the files for UTF-8 because nobody has said what they are."""
+    raw: bool = False
+    """The reader leaves bytes as they are, which Python cannot read if they are no UTF-8."""
 
     def type(self, type: str) -> str:
         """The columns that the reader is asked for, with decimals as text."""
@@ -77,6 +83,10 @@ class Reading:
             return f"({sql} is not null and not ({_fits(sql, *size)}))"
         if self.type(type) != type:
             return f"({sql} is not null and (not rlike({sql}, '{_DATE}') or try_cast({sql} as date) is null))"
+        if self.utf8 and type == "string":
+            return f"contains({sql}, '{_REPLACED}')"
+        if self.raw and type == "string":
+            return f"not is_valid_utf8({sql})"
         if type in _TIMES or type == "date":
             least, most = (
                 ("date'0001-01-01'", "date'9999-12-31'") if type == "date" else _bounds_of_time(type)
@@ -106,6 +116,14 @@ class Reading:
         if self.type(type) != type:
             said = f" for {path!r}, a date, which is written like 2026-01-31, with no time of day behind it"
             return f"concat('the value ', left({sql}, 100), {text_in_sql(said)})"
+        if self.raw and type == "string":
+            return f"concat('its text ', left(make_valid_utf8({sql}), 100), ' is no UTF-8, for which Spark takes every text file')"
+        if type == "string":
+            said = (
+                f" for {path!r} has {_REPLACED}, which stands for bytes that are no UTF-8: say what the file is written in, such as "
+                "options={'encoding': 'ISO-8859-1'} or 'windows-1252' (if it is UTF-8 and has this character, 'UTF-8')"
+            )
+            return f"concat('the value ', left({sql}, 100), {text_in_sql(said)})"
         if type == "date":
             return f"concat({text_in_sql(f'{path!r} is a date in the year ')}, year({sql}), ', not one of 1 to 9999')"
         said = " seconds since 1970: Spark takes a number for seconds, so divide milliseconds by 1000)"
@@ -131,7 +149,9 @@ class Misfits:
     where: str = _IN_FILE
     """SQL for the subject of a sentence: where such a row is."""
     advice: str = _OF_FILE
-    """What else can be done about it."""
+    """What can be done about it."""
+    apart: str = _APART
+    """How such rows can be kept apart; empty where the reader cannot."""
 
     @property
     def condition(self) -> str:
@@ -147,7 +167,12 @@ class Misfits:
         ]
 
     def _wrong(self) -> dict[str, str]:
-        found = {name: self.reading.wrong(type, quoted(name)) for name, type in self.columns.items()}
+        # The text of a row that does not fit need not fit.
+        found = {
+            name: self.reading.wrong(type, quoted(name))
+            for name, type in self.columns.items()
+            if name != self.broken
+        }
         return {name: wrong for name, wrong in found.items() if wrong}
 
     def _checked(self, name: str, type: str, wrong: Mapping[str, str]) -> str:
@@ -165,7 +190,7 @@ class Misfits:
 
     def failure(self, reason: str) -> str:
         """SQL that fails the batch; `reason` is SQL for the misfit in words."""
-        advice = text_in_sql(self.advice + _ADVICE)
+        advice = text_in_sql(self.advice + self.apart)
         message = f"concat({self.where}, ' that does not fit the row class: ', {reason}, {advice})"
         error = f"to_json(named_struct('type', '{IncompatibleError.__name__}', 'message', {message}))"
         return f"raise_error(concat({text_in_sql(ERROR_MARK)}, {error}))"

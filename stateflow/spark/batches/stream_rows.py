@@ -130,7 +130,7 @@ class StreamRows:
         settings = self.attempt.settings
         slot, epoch = self.attempt.moment.slot, self.attempt.storage.epoch
         at = SinkSlot(settings.job_uuid, settings.job, node.uid, slot, epoch)
-        files = settings.stager.stage(frame, at)
+        files = settings.stager.write(frame, at).files
         return settings.stager.read(self.attempt.spark, files, frame.schema)
 
 

@@ -10,7 +10,6 @@ import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -212,14 +211,12 @@ class AbsentColumns:
 
     def _files(self, node: SourceNode, positions: Mapping[str, SourceState], location: Path) -> list[str]:
         """The URLs of the files of the batch."""
-        layout = self.inputs.layout
-        at = next(k for k, source in enumerate(layout) if source.uid == node.uid)
-        leaf = (0, *accumulate(source.leaves for source in layout))[at]
-        line = positions[node.uid].lines[0] if node.uid in positions else "-"
+        leaf = next(leaf for leaf in self.inputs.leaves if leaf.uid == node.uid)
+        line = leaf.line_in(positions)
         if not line.startswith("{"):
             return []
         offset = int(json.loads(line)["logOffset"])
-        return [file.path for file in files_between(log_folder(location, leaf), offset - 1, offset)]
+        return [file.path for file in files_between(log_folder(location, leaf.number), offset - 1, offset)]
 
 
 def columns_of(spark: SparkSession, files: Files, path: str) -> frozenset[str] | None:

@@ -23,7 +23,7 @@ from stateflow.spark.inputs.open_inputs import OpenInputs
 from stateflow.spark.internals.read_limits import ReadLimit, admitted, limit_next_batch
 from stateflow.spark.internals.scratch_folder import read_batch_offsets
 from stateflow.spark.sources.kafka import parse
-from stateflow.spark.sources.leaves import LeafDescription, leaves_of
+from stateflow.spark.sources.leaves import LeafDescription
 
 BATCH_SIZE = "batch_size"
 """Name of what a record notes of it."""
@@ -51,18 +51,17 @@ class Admission:
     def __post_init__(self) -> None:
         streams: list[tuple[str, Unit]] = []
         numbers: list[int | None] = []
-        for uid, own in leaves_of(self.inputs.layout, self.inputs.leaves).items() if self.target else ():
-            for leaf in own:
-                unit = _unit(leaf)
-                numbers.append(len(streams) if unit else None)
-                if unit:
-                    streams.append((uid, unit))
-                else:
-                    self.warn(
-                        f"unbounded: {uid}",
-                        f"target_batch_duration has no hold on source {uid!r}: it bounds Delta tables, files and Kafka topics; "
-                        f"a source of {leaf.format} keeps to its own options, such as per_batch",
-                    )
+        for leaf in self.inputs.leaves if self.target else ():
+            unit = _unit(leaf)
+            numbers.append(len(streams) if unit else None)
+            if unit:
+                streams.append((leaf.uid, unit))
+            else:
+                self.warn(
+                    f"unbounded: {leaf.uid}",
+                    f"target_batch_duration has no hold on source {leaf.uid!r}: it bounds Delta tables, files and Kafka topics; "
+                    f"a source of {leaf.format} keeps to its own options, such as per_batch",
+                )
         self.size = self._noted = first_size(streams, None)
         self._numbers = tuple(numbers)
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from stateflow.format.records import SourceState
-from stateflow.format.source_offsets import SourceLeaves
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.inputs.files import Files
 from stateflow.pipelines.inputs.tables import DeltaTable
@@ -36,7 +35,7 @@ def tell_of_outputs(
     sinks: Mapping[str, Sink],
     job: SinkSlot,
     last_commits: Mapping[str, int],
-    taken_back: Sequence[range],
+    taken_back: Callable[[], Sequence[range]],
     kept: Callable[[], Collection[int]],
     jobs: Callable[[], Mapping[str, str]],
     warn: Warn,
@@ -45,7 +44,7 @@ def tell_of_outputs(
     that it had written to.
 
     `sinks` are the open ones by uid, `job` is any slot of it, `last_commits` has the sinks that it has committed to, `taken_back`
-    the slots that it went back behind, `kept` gives its checkpoints, and `jobs` the names of all jobs of its root by their ids.
+    gives the slots that it went back behind, `kept` its checkpoints, and `jobs` the names of all jobs of its root by their ids.
     """
     for node in flow.sinks:
         begins = node.uid not in last_commits
@@ -90,29 +89,29 @@ def tell_of_outputs(
 
 def tell_of_files(
     spark: SparkSession,
-    flow: Flow,
-    layout: Sequence[SourceLeaves],
+    inputs: OpenInputs,
     recorded: Mapping[str, SourceState],
     location: Path,
     warn: Warn,
 ) -> None:
     """Reports files that were written again after the job had read them, and files in subfolders. `location` has the logs of
     the sources."""
-    nodes = {node.uid: node for node in flow.sources}
-    leaf = 0
-    for source in layout:
-        files, state = nodes[source.uid].factory, recorded.get(source.uid)
-        if isinstance(files, Files) and (name := subfolders.unread(files.path, files.options)):
-            warn(f"subfolders of {source.uid}", subfolders.sentence(source.uid, files.path, name))
-        if isinstance(files, Files) and state is not None:
-            read = newest_files(log_folder(location, leaf), state.lines[0], rewritten.MOST_COMPARED)
+    factories = {node.uid: node.factory for node in inputs.nodes}
+    for leaf in inputs.leaves:
+        uid, files = leaf.uid, factories[leaf.uid]
+        if not isinstance(files, Files):
+            continue
+        if name := subfolders.unread(files.path, files.options):
+            warn(f"subfolders of {uid}", subfolders.sentence(uid, files.path, name))
+        if uid in recorded:
+            log = log_folder(location, leaf.number)
+            read = newest_files(log, leaf.line_in(recorded), rewritten.MOST_COMPARED)
             there = rewritten.local_times(read)
             if there is None:
                 few = len(read) <= rewritten.MOST_LISTED
                 there = times_of_files(files.listed(spark)) if few else {}
             if names := rewritten.rewritten(read, there):
-                warn(f"files of {source.uid}", rewritten.sentence(source.uid, names))
-        leaf += source.leaves
+                warn(f"files of {uid}", rewritten.sentence(uid, names))
 
 
 def passed_sentences(
@@ -124,7 +123,7 @@ def passed_sentences(
     job: str,
 ) -> Iterator[tuple[str, str]]:
     """For tables that went back under a query whose options let Delta leave changes out: the matter, and a sentence about it."""
-    for uid, table, version in passed_restores(spark, inputs.layout, inputs.leaves, before, after, scratch):
+    for uid, table, version in passed_restores(spark, inputs.leaves, before, after, scratch):
         sentence = (
             f"source {uid!r}: version {version} took the Delta table {table} back (RESTORE) while this run read it, and an option "
             "of the source leaves removed rows out (skipChangeCommits, ignoreDeletes or ignoreChanges): what the run has read "

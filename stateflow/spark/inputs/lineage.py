@@ -21,11 +21,9 @@ from stateflow.pipelines.flow import Flow
 from stateflow.spark.inputs.open_inputs import OpenInputs
 from stateflow.spark.inputs.schemas import Outline
 from stateflow.spark.internals.delta_log import DeltaLog
-from stateflow.spark.sources.leaves import LeafDescription, leaves_of
+from stateflow.spark.sources.leaves import LeafDescription, by_source
 
 _log = logging.getLogger(__name__)
-_NOWHERE = ("", NOTHING)
-"""The lines of a stream that has not been read."""
 
 
 @contextmanager
@@ -84,11 +82,8 @@ def _inputs(
     inputs: OpenInputs, began: Mapping[str, tuple[str, ...]], now: Mapping[str, SourceState]
 ) -> tuple[Endpoint, ...]:
     endpoints = []
-    for uid, leaves in leaves_of(inputs.layout, inputs.leaves).items():
-        after = now[uid].lines if uid in now else ()
-        datasets: list[Dataset] = []
-        for number, leaf in enumerate(leaves):
-            datasets += read_datasets(leaf, after[number] if number < len(after) else "")
+    for uid, leaves in by_source(inputs.leaves).items():
+        datasets = (dataset for leaf in leaves for dataset in read_datasets(leaf, leaf.line_in(now)))
         endpoints.append(
             Endpoint(
                 uid=uid,
@@ -97,7 +92,7 @@ def _inputs(
                     (field.name, field.dataType.simpleString()) for field in inputs.frames[uid].schema
                 ),
                 before=began.get(uid, ()),
-                after=after,
+                after=now[uid].lines if uid in now else (),
             )
         )
     return tuple(endpoints)
@@ -107,7 +102,7 @@ def read_datasets(leaf: LeafDescription, line: str) -> list[Dataset]:
     """The tables, topics or folders behind one stream. `line`: where it is."""
     if leaf.kind == "kafka":
         # A pattern names no topic; the offsets name those that there were.
-        topics = list(decode(line, "kafka").get("topics", {})) if line not in _NOWHERE else []
+        topics = list(decode(line, "kafka").get("topics", {})) if line != NOTHING else []
         named = topics or [topic.strip() for topic in leaf.options.get("subscribe", "").split(",")]
         servers = leaf.options.get("kafka.bootstrap.servers", "")
         return [Dataset(kind="kafka", place=topic, servers=servers) for topic in sorted(named) if topic]
@@ -118,7 +113,7 @@ def read_datasets(leaf: LeafDescription, line: str) -> list[Dataset]:
 
 def _version(leaf: LeafDescription, line: str) -> int | None:
     """The newest version of a Delta table that was read, at least in part."""
-    offset = decode(line, "delta") if leaf.kind == "delta" and line not in _NOWHERE else {}
+    offset = decode(line, "delta") if leaf.kind == "delta" and line != NOTHING else {}
     if "version" not in offset:
         return None
     whole = offset["index"] < 0 and not offset["snapshot"]

@@ -15,9 +15,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from stateflow.errors import IncompatibleError, NotFoundError, StateflowError, UsageError
-from stateflow.format.source_offsets import SourceLeaves
+from stateflow.format.records import Record
+from stateflow.format.source_offsets import CONNECTED, SourceLeaves, check_same_source
 from stateflow.operators.lateness import is_late
-from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.graph import SinkNode, SourceNode, put_table
 from stateflow.pipelines.inputs.files import Files
 from stateflow.pipelines.inputs.input import PARTITION
@@ -32,7 +32,14 @@ from stateflow.spark.internals.sketches import can_measure_highest
 from stateflow.spark.shuffle.exchange import LATE
 from stateflow.spark.sources.catalog_tables import located
 from stateflow.spark.sources.kafka_topics import ids_of_topics
-from stateflow.spark.sources.leaves import LeafDescription, check_frame, leaves_of, topic_ids_of
+from stateflow.spark.sources.leaves import (
+    LeafDescription,
+    by_source,
+    check_frame,
+    shape_of,
+    topic_ids_of,
+    with_places,
+)
 
 _ABSENT = ("DELTA_SCHEMA_NOT_SET", "DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST", "PATH_NOT_FOUND")
 """Error conditions of Spark and Delta for a source that points to nothing."""
@@ -69,7 +76,7 @@ class OpenInputs:
     @cached_property
     def topic_ids(self) -> dict[str, dict[str, str]]:
         """By source, for its record, the ids of the topics of Kafka that it reads."""
-        return {uid: topic_ids_of(own) for uid, own in leaves_of(self.layout, self.leaves).items()}
+        return {uid: topic_ids_of(own) for uid, own in by_source(self.leaves).items()}
 
     @cached_property
     def since(self) -> dict[str, str]:
@@ -80,6 +87,12 @@ class OpenInputs:
     def cutting(self) -> frozenset[str]:
         """The connectors' sources that may end a batch where more follows."""
         return frozenset(node.uid for node in self.nodes if node.factory.cuts_batches)
+
+    def check(self, record: Record | None) -> None:
+        """Raises IncompatibleError for a source that cannot take up what a record says of it."""
+        for source in self.layout:
+            if record is not None and source.uid in record.sources:
+                check_same_source(source, record.sources[source.uid])
 
     def split(self, batch: DataFrame) -> SourceFrames:
         """The rows of each source in a batch."""
@@ -117,23 +130,25 @@ class OpenInputs:
         return SourceFrames(frames)
 
 
-def open_inputs(spark: SparkSession, flow: Flow, *, exactly_once: bool) -> OpenInputs:
+def open_inputs(spark: SparkSession, sources: Sequence[SourceNode], *, exactly_once: bool) -> OpenInputs:
     """Opens every source and checks its frame."""
     frames: dict[str, DataFrame] = {}
     layout: list[SourceLeaves] = []
     opened: list[LeafDescription] = []
-    for node in flow.sources:
+    for node in sources:
         frame, leaves = open_source(spark, node, exactly_once=exactly_once)
-        layout.append(SourceLeaves(node.uid, len(leaves), tuple(leaf.kind for leaf in leaves)))
+        layout.append(shape_of(node.uid, leaves))
         frames[node.uid] = frame
         opened += leaves
-    nodes = tuple(flow.sources)
+    nodes = tuple(sources)
     observed = tuple(map(ObservedSource.of, nodes))
     stream = _unioned([(each.node, each.of_frame(frames[each.node.uid])) for each in observed])
     frames |= {node.uid: frames[node.uid].drop(PARTITION) for node in nodes if node.per_partition}
     # The streams of the union are other objects, in the same order.
-    streams = zip(check_frame(stream, exactly_once), opened, strict=True)
-    leaves_read = tuple(replace(leaf, topic_ids=own.topic_ids, target=own.target) for leaf, own in streams)
+    streams = zip(with_places(layout, check_frame(stream, exactly_once)), opened, strict=True)
+    leaves_read = tuple(
+        replace(leaf, kind=own.kind, topic_ids=own.topic_ids, target=own.target) for leaf, own in streams
+    )
     return OpenInputs(nodes, frames, stream, tuple(layout), leaves_read, observed)
 
 
@@ -156,6 +171,8 @@ def open_source(
         raise type(error)(f"source {node.uid!r}: {error}") from error
     if isinstance(node.factory, DeltaTable):
         leaves = [replace(leaf, target=node.factory.named) for leaf in leaves]
+    if node.factory.offset_kind in CONNECTED:
+        leaves = [replace(leaf, kind=node.factory.offset_kind) for leaf in leaves]
     return frame, [
         replace(leaf, topic_ids=ids_of_topics(spark, node.uid, leaf)) if leaf.kind == "kafka" else leaf
         for leaf in leaves
@@ -221,7 +238,8 @@ def _require_feed(spark: SparkSession, uid: str, table: DeltaTable) -> None:
     if log.exists() and not log.begin().shape().is_on(CHANGE_FEED):
         raise UsageError(
             f"source {uid!r}: the {table} keeps no feed of its changes: let it do so from now on, ALTER TABLE {table.in_sql} SET "
-            f"TBLPROPERTIES ('{CHANGE_FEED}' = 'true'), and run again"
+            f"TBLPROPERTIES ('{CHANGE_FEED}' = 'true'), and run again; what changed before that statement is in no feed, and a job that has read "
+            "the table before, but not all of that, has to begin anew then (docs/recipes/changes.md)"
         )
 
 

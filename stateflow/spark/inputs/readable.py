@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from stateflow.errors import DisagreementError
 from stateflow.format.records import SourceState
-from stateflow.format.source_offsets import NOTHING, SourceLeaves, check_same_source
+from stateflow.format.source_offsets import NOTHING, check_same_source
 from stateflow.spark.inputs.open_inputs import OpenInputs
 from stateflow.spark.inputs.reread import SlotInput
 from stateflow.spark.internals.file_systems import missing, modified_at, path_of_url
@@ -20,7 +20,7 @@ from stateflow.spark.internals.sources import DeltaSource, MicroBatchStream, Pla
 from stateflow.spark.sources import kafka
 from stateflow.spark.sources.delta_offset import DeltaOffset
 from stateflow.spark.sources.file_log import Fetch, entries_of, restore_entries
-from stateflow.spark.sources.leaves import LeafDescription, leaves_of
+from stateflow.spark.sources.leaves import LeafDescription, by_source, shape_of
 from stateflow.spark.sources.positions import delta_source, open_stream
 
 Losses = Mapping[int, str]
@@ -36,13 +36,13 @@ def refuse_unreadable(
 ) -> None:
     """DisagreementError for batches, in the order of their slots, whose rows a source no longer has."""
     losses: dict[int, str] = {}
-    for uid, own in leaves_of(inputs.layout, inputs.leaves).items():
-        shape = SourceLeaves(uid, len(own), tuple(leaf.kind for leaf in own))
+    for uid, own in by_source(inputs.leaves).items():
+        shape = shape_of(uid, own)
         known = [batch for batch in batches if uid in batch.after]
         for batch in known:
             check_same_source(shape, batch.after[uid])
-        for number, leaf in enumerate(own):
-            for slot, why in _lost(spark, uid, number, leaf, known, scratch, fetch):
+        for leaf in own:
+            for slot, why in _lost(spark, leaf, known, scratch, fetch):
                 losses.setdefault(slot, f"source {uid!r} {why}")
     if losses:
         raise DisagreementError(lost_sentence(losses, [batch.slot for batch in batches]))
@@ -62,18 +62,12 @@ def lost_sentence(losses: Losses, slots: Sequence[int]) -> str:
 
 
 def _lost(
-    spark: SparkSession,
-    uid: str,
-    number: int,
-    leaf: LeafDescription,
-    batches: Sequence[SlotInput],
-    scratch: Path,
-    fetch: Fetch,
+    spark: SparkSession, leaf: LeafDescription, batches: Sequence[SlotInput], scratch: Path, fetch: Fetch
 ) -> Iterator[tuple[int, str]]:
     moved = [
         (batch, begin, end)
         for batch in batches
-        if (end := batch.after[uid].lines[number]) != (begin := _line(batch.before.get(uid), number))
+        if (end := leaf.line_in(batch.after)) != (begin := leaf.line_in(batch.before))
     ]
     if not moved:
         return
@@ -88,12 +82,8 @@ def _lost(
             yield from _lost_of_kafka(stream, moved)
     elif leaf.kind == "file":
         for batch, begin, end in moved:
-            if why := _lost_of_files(spark, batch.after[uid], number, begin, end, folder, fetch):
+            if why := _lost_of_files(spark, batch.after[leaf.uid], leaf.place, begin, end, folder, fetch):
                 yield batch.slot, why
-
-
-def _line(state: SourceState | None, number: int) -> str:
-    return state.lines[number] if state is not None and number < len(state.lines) else NOTHING
 
 
 def _lost_of_delta(spark: SparkSession, source: DeltaSource, begin: str, end: str) -> str:

@@ -10,11 +10,13 @@ from types import MappingProxyType
 from stateflow.errors import IncompatibleError, UsageError
 from stateflow.format.records import FileRef, SourceState
 from stateflow.format.source_offsets import (
+    CONNECTED,
     NOTHING,
     SourceLeaves,
     joined_lines,
     kind_of,
     kinds_of,
+    places_of,
     split_lines,
 )
 from stateflow.spark.internals.scratch_folder import (
@@ -46,6 +48,9 @@ def capture(
     and activity are taken over. `save(name, path)` stores one entry of a file source's log.
     """
     captured: dict[str, SourceState] = {}
+    connected = {
+        source.uid: source.kinds[0] for source in layout if source.kinds and source.kinds[0] in CONNECTED
+    }
     first_leaf = 0
     for uid, lines in split_lines(layout, read_batch_offsets(location, batch_id).lines).items():
         before = previous.get(uid, SourceState(lines=()))
@@ -58,7 +63,7 @@ def capture(
         captured[uid] = SourceState(
             lines=lines,
             files=tuple(files),
-            kind=kinds_of(lines),
+            kind=connected.get(uid) or kinds_of(lines),
             event_time=before.event_time,
             active=before.active,
             since=since.get(uid, ""),
@@ -76,7 +81,7 @@ def refuse_patterns(location: Path, batch_id: int, layout: Sequence[SourceLeaves
     inside the batch."""
     ends = read_batch_offsets(location, batch_id).lines
     begins = read_batch_offsets(location, batch_id - 1).lines if batch_id > 0 else (NOTHING,) * len(ends)
-    uids = [source.uid for source in layout for _ in range(source.leaves)]
+    uids = [uid for uid, _ in places_of(layout)]
     for leaf, (uid, begin, end) in enumerate(zip(uids, begins, ends, strict=True)):
         if kind_of(end) == "file" and (path := file_like_a_pattern(location, leaf, begin, end)):
             raise IncompatibleError(sentence(uid, path))
@@ -115,15 +120,10 @@ def seed_entries(
     location: Path, layout: Sequence[SourceLeaves], state: Mapping[str, SourceState], fetch: Fetch
 ) -> None:
     """Lays out the logs of the sources of files as they were at `state`, beside what is there."""
-    first_leaf = 0
-    for source in layout:
-        recorded = state.get(source.uid)
-        for leaf in range(source.leaves) if recorded is not None else ():
-            assert recorded is not None
-            if kind_of(recorded.lines[leaf]) == "file":
-                refs = entries_of(recorded, leaf)
-                restore_entries(log_folder(location, first_leaf + leaf), refs, fetch)
-        first_leaf += source.leaves
+    for number, (uid, place) in enumerate(places_of(layout)):
+        recorded = state.get(uid)
+        if recorded is not None and kind_of(recorded.lines[place]) == "file":
+            restore_entries(log_folder(location, number), entries_of(recorded, place), fetch)
 
 
 def unread(source: SourceLeaves) -> SourceState:

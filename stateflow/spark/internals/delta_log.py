@@ -42,8 +42,7 @@ class TableShape:
 
     def is_on(self, name: str) -> bool:
         """Whether a property of the table is true, in the case that Delta writes its name in and in any case of its value."""
-        # Delta refuses what is neither true nor false. Whoever asks here does not go on as if nothing had been said.
-        return self.configuration.get(name, "false").lower() != "false"
+        return property_is_on(self.configuration, name)
 
     @property
     def constraints(self) -> dict[str, str]:
@@ -87,6 +86,11 @@ class LoggedFile:
     @property
     def size(self) -> int:
         return int(self.add["size"])
+
+
+def property_is_on(configuration: Mapping[str, str], name: str) -> bool:
+    # Delta refuses what is neither true nor false. Whoever asks here does not go on as if nothing had been said.
+    return configuration.get(name, "false").lower() != "false"
 
 
 def logged_commit(version: int, lines: Iterable[str | bytes]) -> LoggedCommit:

@@ -49,7 +49,6 @@ def build_session(
     *,
     master: str | None = None,
     conf: Mapping[str, str] = {},
-    cache: Path | None = None,
     scratch: Path | None = None,
     bundles: Sequence[str] = (),
 ) -> SparkSession:
@@ -57,9 +56,8 @@ def build_session(
 
     `bundles` names the jars that the flow needs beside Delta's (`Graph.jars`).
 
-    `master` defaults to that of the Spark installation, else to all cores of this machine. `cache` holds jars and Java; it
-    defaults to the configuration's. Files that Spark leaves behind when it is killed go to a new folder in `scratch`, unless
-    the user has chosen a folder for them.
+    `master` defaults to that of the Spark installation, else to all cores of this machine. Files that Spark leaves
+    behind when it is killed go to a new folder in `scratch`, unless the user has chosen a folder for them.
     """
     _refuse_connect(conf)
     if lent.on_host():
@@ -68,7 +66,12 @@ def build_session(
         return _with_bundles(_adapted(SparkSession.builder.getOrCreate(), conf), bundles)
     if started_by_spark_submit():
         return _with_bundles(_submitted(app, conf), bundles)
-    return _started(app, master, conf, cache or cache_folder(), scratch, bundles)
+    return _started(app, master, conf, cache_folder(), scratch, bundles)
+
+
+def starts_anew() -> bool:
+    """Whether a session would be of a Spark that starts for it, with the jars that it is to have."""
+    return not (lent.on_host() or context_runs() or started_by_spark_submit())
 
 
 def _refuse_connect(conf: Mapping[str, str]) -> None:
@@ -197,10 +200,14 @@ def _submitted(app: str, conf: Mapping[str, str]) -> SparkSession:
     return session
 
 
+SPARKS_OWN = {"spark.locality.wait": "3000ms"}
+"""What holds in a session where nobody has set it, of the settings that every run asks for."""
+
+
 def _adapted(session: SparkSession, conf: Mapping[str, str]) -> SparkSession:
     for name, value in {**RUNTIME, **conf}.items():
         if session.conf.isModifiable(name) or name.startswith("spark.databricks."):
             session.conf.set(name, value)
-        elif session.conf.get(name, None) != value:
+        elif session.conf.get(name, SPARKS_OWN.get(name)) != value:
             _log.warning("%s=%s was not applied: the Spark session already runs", name, value)
     return session

@@ -1,11 +1,12 @@
 """Copying a Delta table as it was at a checkpoint of the job that writes it, for a fork of that job.
 
-One commit makes the whole copy and names its origin: a crash leaves no table or all of it, and the same again finds it. The
-files are written anew, so that VACUUM of the origin takes none of them.
+One commit makes the whole copy and names its origin and the fork: a crash leaves no table or all of it, and the same again finds it.
+The files are written anew, so that VACUUM of the origin takes none of them.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -50,25 +51,37 @@ def version_at(
     )
 
 
-def is_copied(commits: Sequence[LoggedCommit], copy: TableCopy) -> bool:
-    """Whether a table is this very copy; False when there is none, and UsageError for any other. Pure."""
+def made_for(job: str) -> str:
+    """Delta's name of a writer, for the fork with this UUID. No sink has it, so the fork's tables have no slot of it yet."""
+    return f"stateflow-copy/{job}"
+
+
+def is_copied(commits: Sequence[LoggedCommit], copy: TableCopy, job: str) -> bool:
+    """Whether a table is this very copy, made for the fork with this UUID; False when there is none, and UsageError for any other. Pure."""
     if not commits:
         return False
     *later, first = commits
     untouched = not any(commit.changes_data or commit.reshapes or commit.slots for commit in later)
     if first.version == 0 and first.copied_from == (copy.source, copy.version) and untouched:
-        return True
+        # Another fork's copy is no less equal, and both would write to it.
+        if made_for(job) in first.slots:
+            return True
+        whose = "of another job" if first.slots else "that does not say which job it was made for"
+        raise UsageError(
+            f"{copy.target} has a copy of version {copy.version} of {copy.source} {whose}: give the fork another output, such as "
+            "-p output=/another/path"
+        )
     raise UsageError(
         f"{copy.target} has a table that is not the copy of version {copy.version} of {copy.source}: give the fork another output, "
         "such as -p output=/another/path, or delete that table"
     )
 
 
-def copy_table(spark: SparkSession, copy: TableCopy) -> None:
-    """Makes the copy, unless it is there."""
+def copy_table(spark: SparkSession, copy: TableCopy, job: str) -> None:
+    """Makes the copy for the fork with this UUID, unless it is there."""
     check_log_store(spark, copy.target, "exactly_once")
     target = DeltaLog(spark, copy.target)
-    if target.exists() and is_copied(list(target.commits()), copy):
+    if target.exists() and is_copied(list(target.commits()), copy, job):
         return
     source = DeltaLog(spark, copy.source)
     if missing := source.missing(source.files_at(copy.version)):
@@ -79,4 +92,5 @@ def copy_table(spark: SparkSession, copy: TableCopy) -> None:
     frame = spark.read.format("delta").option("versionAsOf", copy.version).load(copy.source)
     txn = target.begin()
     txn.create_as(source.metadata_at(copy.version))
-    txn.commit_copy(txn.write(frame), copy.source, copy.version)
+    mark = json.dumps({"txn": {"appId": made_for(job), "version": 0, "lastUpdated": target.now()}})
+    txn.commit_copy([mark, *txn.write(frame)], copy.source, copy.version)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from stateflow.errors import DisagreementError, NotFoundError
@@ -26,19 +25,6 @@ from stateflow.spark.sources.delta_restores import Read, restore_at
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-@dataclass(frozen=True, slots=True)
-class Rewind:
-    """What a rewind would do to one table."""
-
-    target: str
-    slot: int | None
-    """The slot whose output is the last one kept; None keeps none of this job's."""
-    version: int
-    """The table's version that comes back."""
-    undone: int
-    """Commits of this job that go."""
 
 
 def find_rewind(
@@ -136,22 +122,23 @@ def _fits(now: _Shape, then: _Shape) -> bool:
     if not all((*now, *then)):
         return False
     had, has = then[1], now[1]
-    return all(now[0].get(part) == then[0].get(part) for part in _METADATA) and all(
+    return _what_files_have(now[0]) == _what_files_have(then[0]) and all(
         has.get(least, 0) >= had.get(least, 0) and set(had.get(listed) or ()) <= set(has.get(listed) or ())
         for least, listed in (("minReaderVersion", "readerFeatures"), ("minWriterVersion", "writerFeatures"))
     )
 
 
-_METADATA = ("id", "schemaString", "partitionColumns", "configuration")
+def _what_files_have(metadata: Mapping[str, Any]) -> list[Any]:
+    """What has to be as it was, for the files of then."""
+    configuration = (metadata.get("configuration") or {}).items()
+    kept = {name: value for name, value in configuration if name not in _STAYS}
+    return [*(metadata.get(part) for part in ("id", "schemaString", "partitionColumns")), kept]
 
 
-def plan_rewind(spark: SparkSession, prepared: Prepared, at: SinkSlot, last_slot: int | None) -> Rewind:
-    """What a rewind would do to the table of a sink. Raises if the table cannot go back."""
-    log = log_of(spark, prepared)
-    if not log.exists():
-        raise NotFoundError(f"{prepared.target} is not a Delta table (any more), so it cannot be taken back")
-    version, undone = find_rewind(log.read, log.version(), at.app_id, last_slot, prepared)
-    return Rewind(prepared.target, last_slot, version, undone)
+_STAYS = frozenset({
+    "delta.columnMapping.maxColumnId", "delta.rowTracking.materializedRowIdColumnName", "delta.rowTracking.materializedRowCommitVersionColumnName",
+})  # fmt: skip
+"""Names that only files to come are given by. No RESTORE takes them back."""
 
 
 class TableSink(Sink):
@@ -170,17 +157,17 @@ class TableSink(Sink):
     @classmethod
     def rewind(cls, spark: SparkSession, prepared: Prepared, at: SinkSlot, last_slot: int | None) -> Prepared:
         """The rewind as a record names it. A rewind that the table cannot do fails here, before the record is decided."""
-        planned = plan_rewind(spark, prepared, at, last_slot)
         log = log_of(spark, prepared)
+        if not log.exists():
+            raise NotFoundError(
+                f"{prepared.target} is not a Delta table (any more), so it cannot be taken back"
+            )
+        version, undone = find_rewind(log.read, log.version(), at.app_id, last_slot, prepared)
         txn = log.begin()
         at.refuse_disagreement(f"Delta table {prepared.target}", txn.slot_of(at.app_id))
-        if (
-            planned.version >= 0
-            and planned.undone
-            and (missing := log.missing(log.files_at(planned.version)))
-        ):
+        if version >= 0 and undone and (missing := log.missing(log.files_at(version))):
             raise DisagreementError(
-                f"Delta table {prepared.target} cannot be taken back to version {planned.version}: {len(missing)} of its files are "
+                f"Delta table {prepared.target} cannot be taken back to version {version}: {len(missing)} of its files are "
                 f"gone ({missing[0]}; was it vacuumed?); choose a later checkpoint, or restore without --rewind-sinks"
             )
         return Prepared(
@@ -190,7 +177,7 @@ class TableSink(Sink):
             payload={
                 "table": txn.shape().id,
                 "last_slot": last_slot,
-                "version": planned.version,
+                "version": version,
                 **called(prepared.name, prepared.is_managed),
             },
         )

@@ -15,6 +15,7 @@ from stateflow.pipelines.inputs.tables import DeltaTable, parts_of, path_in_sql,
 from stateflow.pipelines.rows.row_type import quoted
 from stateflow.spark.internals.delta_log import DeltaLog, TableShape, Transaction
 from stateflow.spark.internals.gateway import failure_classes
+from stateflow.spark.internals.words import CONFLICT, VIOLATION
 from stateflow.spark.sinks.base import CommitRequest, Committed, DeliveryMode
 from stateflow.spark.sinks.log_stores import check_log_store
 from stateflow.spark.sinks.slot import SinkSlot
@@ -159,7 +160,7 @@ def committed(request: CommitRequest, change: Change, since: str = "") -> Commit
         try:
             change(log, txn, shape, fence(log, at) if exactly_once else [])
         except Exception as error:
-            if any("InvariantViolation" in name for name in failure_classes(error)):
+            if any(map(VIOLATION.is_in, failure_classes(error))):
                 what = f"rows prepared for record {at.slot} break a constraint that {target} has got since"
                 raise stuck(request, what) from error
             if not conflicted(error) or not left:
@@ -188,8 +189,7 @@ def rows_of(add: Mapping[str, Any]) -> int:
 
 
 def conflicted(error: BaseException) -> bool:
-    names = failure_classes(error)
-    return any(("Concurrent" in name or "ChangedException" in name) and "delta" in name for name in names)
+    return any(CONFLICT.is_in(name) and "delta" in name for name in failure_classes(error))
 
 
 def stuck(request: CommitRequest, what: str) -> DisagreementError:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from stateflow.errors import IncompatibleError, UsageError
+from stateflow.errors import IncompatibleError
 from stateflow.format.records import Prepared
+from stateflow.internals import MissingNameError
 from stateflow.pipelines.changes import DELETE
 from stateflow.pipelines.inputs.tables import parts_of, sql_name
 from stateflow.pipelines.rows.row_type import quoted
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
     from stateflow.spark.sinks.staging import Staged, Stager
 
+_log = logging.getLogger(__name__)
 APPEND_ONLY = "delta.appendOnly"
 APP_ID = "spark.databricks.delta.write.txnAppId"
 VERSION = "spark.databricks.delta.write.txnVersion"
@@ -46,22 +49,12 @@ class DeltaUpsert(TableSink):
     declared = DELTA_UPSERT
 
     def open(self, spark: SparkSession, schema: StructType) -> None:
-        names = {field.name.lower() for field in schema.fields}
-        for what, columns in (("keys", self.upsert.keys), ("order_by", self.upsert.order_by)):
-            unknown = [column for column in columns if column.lower() not in names]
-            if unknown:
-                raise UsageError(
-                    f"{what} of the upsert into {self.target} names {unknown}, not among {schema.names}"
-                )
+        self.upsert.refuse_unknown(schema.names)
         self.upsert.deletion(schema)
         schema = self.upsert.columns(schema)
         self.target, shape = open_table(spark, self.target, schema, self.delivery, self.refuse_gone)
         self._check(shape, schema)
-        _violations(
-            spark.createDataFrame([], schema),
-            DeltaLog(spark, self.target.path, self.target.managed_as).begin().shape(),
-            str(self.target),
-        )
+        _violations(spark.createDataFrame([], schema), shape, str(self.target))
 
     def prepare(self, frame: DataFrame, at: SinkSlot, stager: Stager) -> Prepared:
         spark = frame.sparkSession
@@ -73,10 +66,10 @@ class DeltaUpsert(TableSink):
         frame, upsert = self.upsert.marked(frame)
         rows = cast_to(frame, shape)
         staged = stager.write(rows, at, bounds_of=upsert.keys)
-        if staged.files and self._may_break(staged, shape):
+        upsert.refuse(staged, rows, at, stager)
+        if staged.files and _may_break(staged, shape):
             # They would fail every commit once the record is decided.
             self._check_values(stager.read(spark, staged.files, rows.schema), shape, at, upsert.operation)
-        upsert.refuse(staged, rows, at, stager)
         return Prepared(
             kind=DELTA_UPSERT.name,
             target=self.target.path,
@@ -103,30 +96,17 @@ class DeltaUpsert(TableSink):
                 f"{self.target} only takes appends ({APPEND_ONLY}): use append, or unset it"
             )
 
-    def _may_break(self, staged: Staged, shape: TableShape) -> bool:
-        """True if somebody has to look at the rows. The tasks that staged them have counted the nulls, and mostly there are
-        none."""
-        needed = {key.lower() for key in self.upsert.keys}
-        needed |= {column.name.lower() for column in shape.schema.fields if not column.nullable}
-        return bool(shape.constraints) or any(
-            count and name.lower() in needed for name, count in staged.nulls.items()
-        )
-
     def _check_values(self, rows: DataFrame, shape: TableShape, at: SinkSlot, operation: str) -> None:
         from pyspark.sql import functions as F
 
-        absent = {
-            f"a null in the key column {key!r}": F.col(quoted(key)).isNull() for key in self.upsert.keys
-        }
         violations = _violations(rows, shape, str(self.target))
         if operation:
             # A row that goes breaks nothing.
             stays = F.col(quoted(operation)) != DELETE
             violations = {what: stays & condition for what, condition in violations.items()}
-        conditions = {**absent, **violations}
-        counts = [F.count_if(condition).alias(str(k)) for k, condition in enumerate(conditions.values())]
+        counts = [F.count_if(condition).alias(str(k)) for k, condition in enumerate(violations.values())]
         row = rows.agg(*counts).first()
-        for count, what in zip(row or (), conditions, strict=False):
+        for count, what in zip(row or (), violations, strict=False):
             if count:
                 raise IncompatibleError(
                     f"{count} of the rows of {at} have {what} and cannot be merged into {self.target}: "
@@ -152,7 +132,13 @@ def _upsert(
             request,
             f"{target} only takes appends now ({APPEND_ONLY}), and record {at.slot} has an upsert for it",
         )
-    if not _rewritten(request, txn, shape, marks):
+    try:
+        is_merged = _rewritten(request, txn, shape, marks)
+    except MissingNameError as error:
+        # The record is decided: an update of Delta must not keep its rows out for the sake of speed.
+        _log.warning("Delta merges the rows itself, which is slower: %s", error)
+        is_merged = False
+    if not is_merged:
         _merge(request)
 
 
@@ -228,6 +214,14 @@ def newest(rows: DataFrame, keys: Sequence[str], order_by: Sequence[str]) -> Dat
         "__rank", F.row_number().over(Window.partitionBy(*map(quoted, keys)).orderBy(*order))
     )
     return ranked.where("__rank = 1").drop("__rank")
+
+
+def _may_break(staged: Staged, shape: TableShape) -> bool:
+    """True if somebody has to look at the rows. The tasks that staged them have counted the nulls, and mostly there are none."""
+    needed = {column.name.lower() for column in shape.schema.fields if not column.nullable}
+    return bool(shape.constraints) or any(
+        count and name.lower() in needed for name, count in staged.nulls.items()
+    )
 
 
 def _violations(rows: DataFrame, shape: TableShape, target: str) -> dict[str, Column]:

@@ -36,6 +36,15 @@ def refuse_null_keys(staged: Staged, keys: Sequence[str], at: SinkSlot, target: 
             )
 
 
+def refuse_null_operations(staged: Staged, operation: str, at: SinkSlot, target: object) -> None:
+    """IncompatibleError for rows that a step of the user's has taken what they do from: they would be lost, and what they replace."""
+    if count := staged.nulls.get(operation):
+        raise IncompatibleError(
+            f"{count} of the rows of {at} have a null in the column {operation!r}, which says whether a row is written into {target} or deleted: no "
+            "row was written; let transform() keep the column as it is"
+        )
+
+
 def refuse_duplicates(
     spark: SparkSession,
     staged: Staged,

@@ -27,7 +27,6 @@ WIDER: dict[str, tuple[str, ...]] = {
 }
 """Casts that lose nothing."""
 REFUSED_FEATURES = {
-    "identityColumns": "identity columns (their numbers are assigned by the commit that wrote the rows)",
     "catalogOwned-preview": "commits that its catalog manages as a preview of Delta's had it",
 }
 
@@ -41,7 +40,7 @@ def check_fit(schema: StructType, table: TableShape, target: str, in_sql: str) -
                 "write to a table without one"
             )
     for feature in table.features:
-        if feature in REFUSED_FEATURES and feature != "identityColumns":
+        if feature in REFUSED_FEATURES:
             raise IncompatibleError(
                 f"{target} has {REFUSED_FEATURES[feature]}, which a sink cannot take part in: "
                 "write to a table without them"

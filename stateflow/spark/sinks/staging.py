@@ -149,10 +149,6 @@ class Stager:
             self._store = self.opener()
         return self._store
 
-    def stage(self, frame: DataFrame, at: SinkSlot) -> tuple[FileRef, ...]:
-        """The files of `write`."""
-        return self.write(frame, at).files
-
     def write(self, frame: DataFrame, at: SinkSlot, bounds_of: Sequence[str] = ()) -> Staged:
         """Writes the rows of `frame` to files, in one job whose result stage is the frame's last; `bounds_of` are names of columns."""
         if files_of(frame) == ():

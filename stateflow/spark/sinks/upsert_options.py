@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from stateflow.errors import UsageError
 from stateflow.pipelines.sink_kinds import names_of
-from stateflow.spark.sinks.duplicates import refuse_duplicates, refuse_null_keys
+from stateflow.spark.sinks.duplicates import refuse_duplicates, refuse_null_keys, refuse_null_operations
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -82,9 +82,11 @@ class UpsertOptions:
         return rows, replace(self, operation=operation)
 
     def refuse(self, staged: Staged, frame: DataFrame, at: SinkSlot, stager: Stager) -> None:
-        """Refuses staged rows without a key, and several of one key if no `order_by` picks one: IncompatibleError."""
+        """Refuses staged rows without a key or of which nobody knows whether they delete, and several of one key if no `order_by` picks one: IncompatibleError."""
         if not staged.files:
             return
         refuse_null_keys(staged, self.keys, at, self.target)
+        if self.operation:
+            refuse_null_operations(staged, self.operation, at, self.target)
         if self.keys and not self.order_by:
             refuse_duplicates(frame.sparkSession, staged, frame.schema, self.keys, stager, at, self.target)

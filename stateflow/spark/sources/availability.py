@@ -12,14 +12,14 @@ from pyspark.sql import SparkSession
 
 from stateflow.errors import DisagreementError
 from stateflow.format.records import SourceState
-from stateflow.format.source_offsets import NOTHING, SourceLeaves, check_same_source, kind_of
+from stateflow.format.source_offsets import NOTHING, check_same_source, kind_of
 from stateflow.spark.internals.file_systems import missing
 from stateflow.spark.internals.scratch_folder import files_between, log_folder
 from stateflow.spark.sources.delta import check_offset, pending_files
 from stateflow.spark.sources.delta_offset import DeltaOffset
 from stateflow.spark.sources.file_log import Fetch, entries_of, restore_entries
 from stateflow.spark.sources.kafka import check_kafka, check_same_topics
-from stateflow.spark.sources.leaves import LeafDescription, leaves_of
+from stateflow.spark.sources.leaves import LeafDescription, by_source, shape_of
 from stateflow.spark.sources.positions import delta_source, open_stream
 
 _CHECKED_FILES = 256
@@ -27,29 +27,25 @@ _CHECKED_FILES = 256
 
 
 def check_available(
-    spark: SparkSession,
-    layout: Sequence[SourceLeaves],
-    leaves: Sequence[LeafDescription],
-    state: Mapping[str, SourceState],
-    scratch: Path,
+    spark: SparkSession, leaves: Sequence[LeafDescription], state: Mapping[str, SourceState], scratch: Path
 ) -> None:
     """Raises DisagreementError for offsets that a source can no longer serve."""
-    for uid, own in leaves_of(layout, leaves).items():
+    for uid, own in by_source(leaves).items():
         recorded = state.get(uid)
         if recorded is None:
             continue
-        check_same_source(SourceLeaves(uid, len(own), tuple(leaf.kind for leaf in own)), recorded)
-        for number, (leaf, line) in enumerate(zip(own, recorded.lines, strict=True)):
+        check_same_source(shape_of(uid, own), recorded)
+        for leaf, line in zip(own, recorded.lines, strict=True):
+            folder = scratch / f"{uid}-{leaf.place}"
             if line == NOTHING:
                 continue
             if leaf.kind == "delta":
-                _check_delta(spark, leaf, scratch / f"{uid}-{number}", uid, line)
+                _check_delta(spark, leaf, folder, line)
             elif leaf.kind == "kafka" and leaf.reads_micro_batches and _must_not_lose(leaf):
-                with open_stream(spark, leaf, scratch / f"{uid}-{number}") as stream:
+                with open_stream(spark, leaf, folder) as stream:
                     check_kafka(stream, uid, line)
-                check_same_topics(
-                    uid, {t: recorded.topic_ids.get(f"{number}/{t}") for t in leaf.topic_ids}, leaf.topic_ids
-                )
+                known = {topic: recorded.topic_ids.get(f"{leaf.place}/{topic}") for topic in leaf.topic_ids}
+                check_same_topics(uid, known, leaf.topic_ids)
 
 
 def check_rewindable(
@@ -82,16 +78,16 @@ def check_rewindable(
                 )
 
 
-def _check_delta(spark: SparkSession, leaf: LeafDescription, folder: Path, uid: str, line: str) -> None:
+def _check_delta(spark: SparkSession, leaf: LeafDescription, folder: Path, line: str) -> None:
     offset = DeltaOffset.parse(line)
     with delta_source(spark, leaf, folder) as source:
-        check_offset(source, uid, offset)
+        check_offset(source, leaf.uid, offset)
         gone = missing(spark, pending_files(source, offset)[:_CHECKED_FILES])
     if gone:
         raise DisagreementError(
-            f"source {uid!r} has to go on at version {offset.version} of the Delta table {leaf.target}, but its file "
+            f"source {leaf.uid!r} has to go on at version {offset.version} of the Delta table {leaf.target}, but its file "
             f"{gone[0]} was vacuumed ({len(gone)} of the next files are gone): restore the table's files, or give the "
-            "source a new uid to read the table anew"
+            "source a new uid, and the operators behind it, too, to read the table anew"
         )
 
 

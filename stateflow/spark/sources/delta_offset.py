@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from stateflow.errors import IncompatibleError
+
 BEGINNING = -1
 
 
@@ -24,13 +26,18 @@ class DeltaOffset:
 
     @classmethod
     def parse(cls, line: str) -> DeltaOffset:
-        offset = json.loads(line)
-        return cls(
-            offset["reservoirId"],
-            int(offset["reservoirVersion"]),
-            int(offset["index"]),
-            bool(offset["isStartingVersion"]),
-        )
+        try:
+            offset = json.loads(line)
+            return cls(
+                offset["reservoirId"],
+                int(offset["reservoirVersion"]),
+                int(offset["index"]),
+                bool(offset["isStartingVersion"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise IncompatibleError(
+                f"{line!r} is no position in a Delta table: if another source had this uid, give the source of today a new one"
+            ) from error
 
     def line(self) -> str:
         return json.dumps(

@@ -9,7 +9,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from stateflow.format.records import Record, SourceState
-from stateflow.format.source_offsets import NOTHING, SourceLeaves
+from stateflow.format.source_offsets import NOTHING
 from stateflow.spark.internals.sources import DeltaSource
 from stateflow.spark.sources.delta import bound_version
 from stateflow.spark.sources.delta_log import local_log
@@ -22,7 +22,7 @@ from stateflow.spark.sources.delta_restores import (
     next_step,
     restores_in,
 )
-from stateflow.spark.sources.leaves import LeafDescription, leaves_of
+from stateflow.spark.sources.leaves import LeafDescription
 from stateflow.spark.sources.positions import Bound, bound_of, delta_source
 
 _LEAVE_OUT = {"skipchangecommits", "ignoredeletes", "ignorechanges"}
@@ -33,11 +33,7 @@ _LEAVE_OUT = {"skipchangecommits", "ignoredeletes", "ignorechanges"}
 class LeafDetour:
     """A stream that has to go around undone versions of its table, or that has read them already."""
 
-    number: int
-    """The stream's, in plan order."""
-    uid: str
-    leaf: int
-    """The stream's number within its source."""
+    leaf: LeafDescription
     table: str
     position: DeltaOffset
     restores: tuple[TableRestore, ...]
@@ -57,7 +53,6 @@ class LeafDetour:
 
 def detours(
     spark: SparkSession,
-    layout: Sequence[SourceLeaves],
     leaves: Sequence[LeafDescription],
     state: Mapping[str, SourceState],
     scratch: Path,
@@ -69,31 +64,24 @@ def detours(
     A change feed tells the reader itself of the rows that went. A source that this run does not read is left out.
     """
     found = []
-    number = -1
-    for uid, own in leaves_of(layout, leaves).items():
-        for leaf, description in enumerate(own):
-            number += 1
-            recorded = state.get(uid)
-            line = recorded.lines[leaf] if recorded is not None and leaf < len(recorded.lines) else NOTHING
-            bound = bound_of(uid, until)
-            if description.kind != "delta" or line == NOTHING or (until is not None and bound is None):
+    for leaf in leaves:
+        line, bound = leaf.line_in(state), bound_of(leaf.uid, until)
+        if leaf.kind != "delta" or line == NOTHING or (until is not None and bound is None):
+            continue
+        with delta_source(spark, leaf, scratch / f"{leaf.number}") as source:
+            position, last = DeltaOffset.parse(line), source.log.version()
+            if source.reads_changes() or position.table != source.table_id:
                 continue
-            with delta_source(spark, description, scratch / f"{number}") as source:
-                position, last = DeltaOffset.parse(line), source.log.version()
-                if source.reads_changes() or position.table != source.table_id:
-                    continue
-                restores = restores_in(_reader(source), position.version, last)
-                step = next_step(position, restores, unread=uid in unread)
-                if step is not None:
-                    most = bound_version(source, bound) if bound is not None else None
-                    table = source.log.path
-                    found.append(LeafDetour(number, uid, leaf, table, position, tuple(restores), step, most))
+            restores = restores_in(_reader(source), position.version, last)
+            step = next_step(position, restores, unread=leaf.uid in unread)
+            if step is not None:
+                most = bound_version(source, bound) if bound is not None else None
+                found.append(LeafDetour(leaf, source.log.path, position, tuple(restores), step, most))
     return found
 
 
 def passed_restores(
     spark: SparkSession,
-    layout: Sequence[SourceLeaves],
     leaves: Sequence[LeafDescription],
     before: Mapping[str, SourceState],
     after: Mapping[str, SourceState],
@@ -101,24 +89,18 @@ def passed_restores(
 ) -> list[tuple[str, str, int]]:
     """Source, table and version of each restore that a query has read across while Delta left the changes out."""
     found = []
-    number = -1
-    for uid, own in leaves_of(layout, leaves).items():
-        for leaf, description in enumerate(own):
-            number += 1
-            lines = [
-                state[uid].lines[leaf] if uid in state and leaf < len(state[uid].lines) else NOTHING
-                for state in (before, after)
-            ]
-            if description.kind != "delta" or not _LEAVE_OUT & description.options.keys() or NOTHING in lines:
+    for leaf in leaves:
+        lines = (leaf.line_in(before), leaf.line_in(after))
+        if leaf.kind != "delta" or not _LEAVE_OUT & leaf.options.keys() or NOTHING in lines:
+            continue
+        first, last = map(DeltaOffset.parse, lines)
+        if first.table != last.table or last.version <= first.version:
+            continue
+        with delta_source(spark, leaf, scratch / f"{leaf.number}") as source:
+            if source.reads_changes():
                 continue
-            first, last = map(DeltaOffset.parse, lines)
-            if first.table != last.table or last.version <= first.version:
-                continue
-            with delta_source(spark, description, scratch / f"{number}") as source:
-                if source.reads_changes():
-                    continue
-                restores = restores_in(_reader(source), first.version, last.version - 1)
-                found += [(uid, source.log.path, restore.version) for restore in restores]
+            restores = restores_in(_reader(source), first.version, last.version - 1)
+            found += [(leaf.uid, source.log.path, restore.version) for restore in restores]
     return found
 
 
@@ -131,10 +113,7 @@ def _reader(source: DeltaSource) -> Read:
 def latest_unaffected(checkpoints: Sequence[Record], detour: LeafDetour) -> int | None:
     """The newest checkpoint that has read nothing of the undone versions. The checkpoints come oldest first."""
     for record in reversed(checkpoints):
-        state = record.sources.get(detour.uid)
-        if state is None:
-            return record.slot
-        line = state.lines[detour.leaf] if detour.leaf < len(state.lines) else NOTHING
+        line = detour.leaf.line_in(record.sources)
         if line == NOTHING:
             return record.slot
         position = DeltaOffset.parse(line)

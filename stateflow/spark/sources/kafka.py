@@ -67,8 +67,8 @@ def check_kafka(stream: MicroBatchStream, uid: str, line: str) -> None:
     loss = missing_offsets(parse(line), earliest, latest)
     if loss:
         raise DisagreementError(
-            f"source {uid!r} {loss}; restore the job to a later checkpoint, give the source a new uid to read the topic "
-            "anew, or accept the loss with the source's option failOnDataLoss=false"
+            f"source {uid!r} {loss}; restore the job to a later checkpoint, give the source a new uid, and the operators "
+            "behind it, too, to read the topic anew, or accept the loss with the source's option failOnDataLoss=false"
         )
 
 
@@ -79,7 +79,7 @@ def check_same_topics(uid: str, recorded: Mapping[str, str | None], now: Mapping
         if recorded.get(topic) not in (None, id):
             raise DisagreementError(
                 f"source {uid!r} has read a topic {topic!r} that is gone: the one of this name was made anew (it has another id), and has other messages "
-                "at the same offsets; give the source a new uid to read it from its beginning, or, where it is a copy with the same offsets, run "
+                "at the same offsets; give the source a new uid, and the operators behind it, too, to read it from its beginning, or, where it is a copy with the same offsets, run "
                 "once with the source's option failOnDataLoss=false"
             )
 

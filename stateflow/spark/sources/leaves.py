@@ -6,12 +6,15 @@ A walk through the analysed plan from left to right finds the leaves in the orde
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from operator import attrgetter
 
 from pyspark.sql import DataFrame
 
 from stateflow.errors import UsageError
-from stateflow.format.source_offsets import SourceLeaves
+from stateflow.format.records import SourceState
+from stateflow.format.source_offsets import NOTHING, SourceLeaves, places_of
 from stateflow.spark.internals.plans import PlanNode, plan_of
 from stateflow.spark.internals.sources import StreamRelation, relation_of
 
@@ -44,7 +47,7 @@ class LeafDescription:
     """One stream that a frame reads."""
 
     kind: str
-    """`delta`, `file`, `kafka` or `other`"""
+    """`delta`, `file`, `kafka`, what a connector's source says, or `other`"""
     format: str
     """The name it was opened with: delta, parquet, kafka, rate-micro-batch, ..."""
     target: str
@@ -54,11 +57,24 @@ class LeafDescription:
     relation: StreamRelation = field(repr=False, compare=False)
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     """By name the ids of the topics of Kafka that it names, where brokers tell them."""
+    uid: str = ""
+    """The source's; `with_places` says this and the numbers."""
+    number: int = 0
+    """In plan order: of its line and of its folder."""
+    place: int = 0
+    """Its number within its source: of its line in a record."""
 
     @property
     def reads_micro_batches(self) -> bool:
         """Whether it is of the newer kind (data source V2), which can tell its initial offset."""
         return self.relation.reads_micro_batches
+
+    def line_in(self, state: Mapping[str, SourceState]) -> str:
+        """Its line in a record's sources; NOTHING if they have none of it."""
+        recorded = state.get(self.uid)
+        if recorded is None or self.place >= len(recorded.lines):
+            return NOTHING
+        return recorded.lines[self.place]
 
 
 def check_frame(df: DataFrame, exactly_once: bool = True) -> list[LeafDescription]:
@@ -90,25 +106,33 @@ def check_frame(df: DataFrame, exactly_once: bool = True) -> list[LeafDescriptio
     return leaves
 
 
-def leaves_of(
-    layout: Sequence[SourceLeaves], leaves: Sequence[LeafDescription]
-) -> dict[str, list[LeafDescription]]:
-    """The leaves of each source."""
-    expected = sum(source.leaves for source in layout)
-    if expected != len(leaves):
+def with_places(layout: Sequence[SourceLeaves], leaves: Sequence[LeafDescription]) -> list[LeafDescription]:
+    """The leaves of the unioned frame, each with its source and its numbers."""
+    places = places_of(layout)
+    if len(places) != len(leaves):
         raise UsageError(
-            f"the sources {[source.uid for source in layout]} have {expected} streams but the unioned frame "
+            f"the sources {[source.uid for source in layout]} have {len(places)} streams but the unioned frame "
             f"has {len(leaves)}: a source was opened twice or dropped"
         )
-    rest = iter(leaves)
-    return {source.uid: [next(rest) for _ in range(source.leaves)] for source in layout}
+    return [
+        replace(leaf, uid=uid, number=number, place=place)
+        for number, (leaf, (uid, place)) in enumerate(zip(leaves, places, strict=True))
+    ]
+
+
+def by_source(leaves: Sequence[LeafDescription]) -> dict[str, list[LeafDescription]]:
+    """The leaves of each source."""
+    return {uid: list(own) for uid, own in groupby(leaves, attrgetter("uid"))}
+
+
+def shape_of(uid: str, leaves: Sequence[LeafDescription]) -> SourceLeaves:
+    """What a record's lines of a source have to fit."""
+    return SourceLeaves(uid, len(leaves), tuple(leaf.kind for leaf in leaves))
 
 
 def topic_ids_of(leaves: Sequence[LeafDescription]) -> dict[str, str]:
     """Those of one source, as a record keeps them."""
-    return {
-        f"{number}/{topic}": id for number, leaf in enumerate(leaves) for topic, id in leaf.topic_ids.items()
-    }
+    return {f"{leaf.place}/{topic}": id for leaf in leaves for topic, id in leaf.topic_ids.items()}
 
 
 def _described(relation: StreamRelation) -> LeafDescription:

@@ -13,11 +13,10 @@ from pyspark.sql import SparkSession
 
 from stateflow.errors import IncompatibleError
 from stateflow.format.records import SourceState
-from stateflow.format.source_offsets import SourceLeaves
 from stateflow.pipelines.inputs.places import shown, spelled_below
 from stateflow.spark.internals.file_systems import times_of_files
 from stateflow.spark.internals.scratch_folder import ReadFile, log_folder, newest_files
-from stateflow.spark.sources.leaves import LeafDescription, leaves_of
+from stateflow.spark.sources.leaves import LeafDescription
 
 _ALL = 1 << 62
 _OF_LISTING = ("pathglobfilter", "recursivefilelookup")
@@ -26,26 +25,22 @@ _OF_LISTING = ("pathglobfilter", "recursivefilelookup")
 
 def tell_of_other_folders(
     spark: SparkSession,
-    layout: Sequence[SourceLeaves],
     leaves: Sequence[LeafDescription],
     recorded: Mapping[str, SourceState],
     location: Path,
 ) -> list[tuple[str, str]]:
     """The uid of each source that reads another folder on top of what it has read, and a sentence about it. `location` has the logs of
     the sources. IncompatibleError for one that would read files again."""
-    told, number = [], 0
-    for uid, own in leaves_of(layout, leaves).items():
-        state = recorded.get(uid)
-        for at, leaf in enumerate(own):
-            if leaf.kind == "file" and state is not None:
-                log = log_folder(location, number + at)
-                if sentence := _told(spark, uid, leaf, log, state.lines[at]):
-                    told.append((uid, sentence))
-        number += len(own)
+    told = []
+    for leaf in leaves:
+        if leaf.kind == "file":
+            log = log_folder(location, leaf.number)
+            if sentence := _told(spark, leaf, log, leaf.line_in(recorded)):
+                told.append((leaf.uid, sentence))
     return told
 
 
-def _told(spark: SparkSession, uid: str, leaf: LeafDescription, log: Path, line: str) -> str:
+def _told(spark: SparkSession, leaf: LeafDescription, log: Path, line: str) -> str:
     newest = newest_files(log, line, 1)
     if not newest or spelled_below(unquote(newest[-1].path), leaf.target):
         return ""
@@ -56,8 +51,8 @@ def _told(spark: SparkSession, uid: str, leaf: LeafDescription, log: Path, line:
     listing = {name: value for name, value in leaf.options.items() if name in _OF_LISTING}
     there = times_of_files(spark.read.format("text").options(**listing).load(leaf.target))
     if again := read_again(read, there):
-        raise IncompatibleError(refusal(uid, leaf.target, again))
-    return "" if any(file.path in there for file in read) else warning(uid, leaf.target, newest[-1])
+        raise IncompatibleError(refusal(leaf.uid, leaf.target, again))
+    return "" if any(file.path in there for file in read) else warning(leaf.uid, leaf.target, newest[-1])
 
 
 def read_again(read: Sequence[ReadFile], there: Mapping[str, int]) -> list[tuple[str, str]]:
@@ -75,7 +70,7 @@ def refusal(uid: str, target: str, again: Sequence[tuple[str, str]]) -> str:
     return (
         f"source {uid!r} reads {target} now, where {len(again)} {'file is one' if one else 'files are ones'} that the job has read under "
         f"{'another path' if one else 'other paths'}, such as {before} (now {now}): Spark would read {'it' if one else 'them'} again; give "
-        "the source the path that it had, or, to read all once more, a new uid"
+        "the source the path that it had, or, to read all once more, a new uid, and the operators behind it, too"
     )
 
 

@@ -6,7 +6,6 @@ crashed before its first batch would resolve `latest` again, and lose the rows i
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -19,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from stateflow.errors import UsageError
 from stateflow.format.records import SourceState
-from stateflow.format.source_offsets import NOTHING, SourceLeaves, joined_lines, kinds_of
+from stateflow.format.source_offsets import NOTHING, kinds_of
 from stateflow.spark.internals.read_limits import Limited, ReadLimit, unlimited
 from stateflow.spark.internals.scratch_folder import files_between, log_folder
 from stateflow.spark.internals.sources import DeltaSource, MicroBatchStream, PlanRefused
@@ -28,7 +27,7 @@ from stateflow.spark.sources.delta import end_offsets, start_offset
 from stateflow.spark.sources.delta_offset import DeltaOffset
 from stateflow.spark.sources.files import end_lines_until
 from stateflow.spark.sources.kafka import end_lines_of
-from stateflow.spark.sources.leaves import LeafDescription, leaves_of, topic_ids_of
+from stateflow.spark.sources.leaves import LeafDescription, by_source, topic_ids_of
 from stateflow.storage.file_urls import hadoop_path
 
 Opened = TypeVar("Opened", DeltaSource, MicroBatchStream)
@@ -38,7 +37,6 @@ Bound = int | datetime
 
 def resolve_initial(
     spark: SparkSession,
-    layout: Sequence[SourceLeaves],
     leaves: Sequence[LeafDescription],
     known: Mapping[str, SourceState],
     scratch: Path,
@@ -53,13 +51,11 @@ def resolve_initial(
     plans the first batch. `scratch` is a folder that may be deleted afterwards.
     """
     resolved: dict[str, SourceState] = {}
-    for uid, own in leaves_of(layout, leaves).items():
+    for uid, own in by_source(leaves).items():
         if uid in known:
             continue
-        found = [
-            _first_line(spark, leaf, scratch / f"{uid}-{number}", bound_of(uid, until))
-            for number, leaf in enumerate(own)
-        ]
+        bound = bound_of(uid, until)
+        found = [_first_line(spark, leaf, scratch / f"{uid}-{leaf.place}", bound) for leaf in own]
         lines = tuple(line for line in found if line is not None)
         if len(lines) < len(found):
             continue  # there is nothing to begin with before the bound
@@ -72,69 +68,54 @@ def resolve_initial(
 def bounded_batches(
     spark: SparkSession,
     location: Path,
-    layout: Sequence[SourceLeaves],
     leaves: Sequence[LeafDescription],
-    state: Mapping[str, SourceState],
+    lines: tuple[str, ...],
     until: Bound | Mapping[str, Bound],
     nearer: Mapping[int, int] | None = None,
     limits: Callable[[int], ReadLimit | None] = lambda number: None,
     holds: Callable[[int], bool] = lambda number: False,
     go_on: Callable[[], bool] = lambda: False,
 ) -> Iterator[tuple[str, ...]]:
-    """The offset lines, in plan order, of the end of each batch of a bounded run; none when everything is read. `nearer`: per
-    number of a stream a version of its Delta table that bounds it instead of `until`. `limits`: per number of a stream what the next batch may
-    take of it. `holds`: whether it takes nothing of it. `go_on`: where there is nothing else to read, lets some of those go on, and returns
-    whether there were any.
+    """The offset lines, in plan order, of the end of each batch of a bounded run that begins at `lines`; none when everything is read.
+    `nearer`: per number of a stream a version of its Delta table that bounds it instead of `until`. `limits`: per number of a stream what the
+    next batch may take of it. `holds`: whether it takes nothing of it. `go_on`: where there is nothing else to read, lets some of those go on,
+    and returns whether there were any.
 
     `location` is the seeded folder. For every tuple call `plan_batch`, start a query with trigger `once`, and wait for
     it. The file source writes its log for one batch at a time, so take the next tuple only when the batch has ended.
     """
-    current = list(joined_lines(layout, state))
+    current = list(lines)
     planners: dict[int, Iterator[str]] = {}
-    number = 0
-    for uid, own in leaves_of(layout, leaves).items():
-        for leaf in own:
-            bound = (nearer or {}).get(number, bound_of(uid, until))
-            if bound is not None:
-                planners[number] = end_lines(
-                    spark,
-                    leaf,
-                    bound,
-                    current[number],
-                    log_folder(location, number),
-                    partial(limits, number),
-                )
-            number += 1
+    for leaf, line in zip(leaves, lines, strict=True):
+        bound = (nearer or {}).get(leaf.number, bound_of(leaf.uid, until))
+        if bound is not None:
+            log, limit = log_folder(location, leaf.number), partial(limits, leaf.number)
+            planners[leaf.number] = end_lines(spark, leaf, bound, line, log, limit)
     while planners:
         free = [number for number in planners if not holds(number)]
         if not free and go_on():
             continue
         advanced = False
         for number in free or list(planners):
-            line = next(planners[number], None)
-            if line is None:
+            end = next(planners[number], None)
+            if end is None:
                 del planners[number]
             else:
-                current[number], advanced = line, True
+                current[number], advanced = end, True
         if advanced:
             yield tuple(current)
 
 
 def ends_at_newest(
-    spark: SparkSession,
-    location: Path,
-    layout: Sequence[SourceLeaves],
-    leaves: Sequence[LeafDescription],
-    until: Bound | Mapping[str, Bound],
+    spark: SparkSession, location: Path, leaves: Sequence[LeafDescription], until: Bound | Mapping[str, Bound]
 ) -> set[str]:
     """The sources whose bound is the newest version of their table, so that nothing waits behind it."""
-    found, numbers = set(), itertools.count()
-    for uid, own in leaves_of(layout, leaves).items():
+    found = set()
+    for uid, own in by_source(leaves).items():
         bound = bound_of(uid, until)
-        logs = [log_folder(location, number) for number in itertools.islice(numbers, len(own))]
         if isinstance(bound, int) and all(
-            leaf.kind == "delta" and _newest_version(spark, leaf, log) <= bound
-            for leaf, log in zip(own, logs, strict=True)
+            leaf.kind == "delta" and _newest_version(spark, leaf, log_folder(location, leaf.number)) <= bound
+            for leaf in own
         ):
             found.add(uid)
     return found
@@ -148,24 +129,17 @@ def _newest_version(spark: SparkSession, leaf: LeafDescription, folder: Path) ->
 def bound_lies_behind(
     spark: SparkSession,
     location: Path,
-    layout: Sequence[SourceLeaves],
     leaves: Sequence[LeafDescription],
-    state: Mapping[str, SourceState],
+    lines: tuple[str, ...],
     until: Bound | Mapping[str, Bound],
 ) -> bool:
-    """Whether a source has been read beyond its bound. Call it when a bounded run had no batch to plan."""
-    current = iter(enumerate(joined_lines(layout, state)))
-    for uid, own in leaves_of(layout, leaves).items():
-        for leaf in own:
-            number, line = next(current)
-            bound = bound_of(uid, until)
-            if (
-                bound is not None
-                and line != NOTHING
-                and _lies_behind(spark, leaf, bound, line, log_folder(location, number))
-            ):
-                return True
-    return False
+    """Whether a source, which is at its `lines`, has been read beyond its bound. Call it when a bounded run had no batch to plan."""
+    return any(
+        (bound := bound_of(leaf.uid, until)) is not None
+        and line != NOTHING
+        and _lies_behind(spark, leaf, bound, line, log_folder(location, leaf.number))
+        for leaf, line in zip(leaves, lines, strict=True)
+    )
 
 
 def _lies_behind(spark: SparkSession, leaf: LeafDescription, until: Bound, line: str, folder: Path) -> bool:
@@ -223,23 +197,21 @@ def end_lines(
 def limited_batch(
     spark: SparkSession,
     location: Path,
-    layout: Sequence[SourceLeaves],
     leaves: Sequence[LeafDescription],
-    state: Mapping[str, SourceState],
+    lines: tuple[str, ...],
     limits: Callable[[int], ReadLimit | None],
 ) -> tuple[str, ...] | None:
-    """The offset lines, in plan order, of the end of a run's first batch under `limits`; None if there is nothing to read.
+    """The offset lines, in plan order, of the end of a run's first batch under `limits`, which begins at `lines`; None if there is nothing
+    to read.
 
     A query plans its first batch as soon as it starts, under the limits of the sources' options alone. So this one is planned
     before: call `plan_batch`, and the query goes on from there.
     """
-    before = joined_lines(layout, state)
-    flat = [leaf for own in leaves_of(layout, leaves).values() for leaf in own]
     ends = tuple(
-        _limited_line(spark, leaf, before[number], log_folder(location, number), limits(number))
-        for number, leaf in enumerate(flat)
+        _limited_line(spark, leaf, line, log_folder(location, leaf.number), limits(leaf.number))
+        for leaf, line in zip(leaves, lines, strict=True)
     )
-    return ends if ends != before else None
+    return ends if ends != lines else None
 
 
 def _limited_line(

@@ -3,7 +3,7 @@ checkpoints are gone."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from stateflow.spark.internals.delta_log import logged_commit
@@ -27,30 +27,41 @@ class UndoneOutput:
 
 
 def undone_output(
-    read: Read, newest: int, app_id: str, most: int, taken_back: Sequence[range] = ()
+    read: Read,
+    newest: int,
+    app_id: str,
+    most: int,
+    taken_back: Callable[[], Sequence[range]] = tuple,
 ) -> UndoneOutput | None:
     """Whether a table lost commits of `app_id` since its last one; only the last `most` commits are looked at. Those of the slots
-    in `taken_back` are no loss: the job went back, too, and writes their rows again.
+    that `taken_back` tells are no loss: the job went back, too, and writes their rows again.
 
     It walks down from the newest version, and from a RESTORE on to the version that it brought back.
     """
     restored: int | None = None
-    standing, undone = newest, False
+    stands: int | None = None
+    standing, undone = newest, list[int]()
     for version in range(newest, max(-1, newest - most), -1):
         body = read(version)
         if body is None:
             break
         slot = logged_commit(version, body.splitlines()).slots.get(app_id) if b'"txn"' in body else None
         if version > standing:
-            undone = undone or (slot is not None and not any(slot in slots for slots in taken_back))
+            undone += [] if slot is None else [slot]
         elif slot is not None:
-            return UndoneOutput(restored, slot) if restored is not None and undone else None
+            stands = slot
+            break
         elif (restore := restore_at(read, version)) is not None:
             restored = version if restored is None else restored
             standing = -1 if restore.kept is None else restore.kept
         else:
             standing = version - 1
-    return UndoneOutput(restored, None) if restored is not None and undone else None
+    if restored is None or not undone:
+        return None
+    behind = taken_back()
+    if all(any(slot in slots for slots in behind) for slot in undone):
+        return None
+    return UndoneOutput(restored, stands)
 
 
 def sentence(
@@ -66,20 +77,28 @@ def sentence(
     """The run's warning of it, with the step that brings the rows again. `kept` are the job's checkpoints. `appends`: the sink
     only adds rows."""
     lost = "rows that this job had written to it are gone, and the job goes on behind them"
-    if output.slot not in kept and appends:
+    back = f"`stateflow restore {job} ... --from checkpoint:{output.slot}`, without --rewind-sinks"
+    elsewhere = "let a new job write them into another table"
+    if appends:
         # To restore the table to where it was would undo what the job writes from here on.
         at = f"SELECT * FROM {in_sql} VERSION AS OF"
         step = (
-            "the job keeps no checkpoint of that version: to have the rows again, add what the RESTORE took away (`INSERT INTO "
-            f"{in_sql} {at} {output.version - 1} EXCEPT ALL {at} {output.version}`)"
+            f"to have the rows again, add what the RESTORE took away (`INSERT INTO {in_sql} {at} {output.version - 1} EXCEPT ALL "
+            f"{at} {output.version}`)"
         )
-    elif output.slot not in kept:
-        step = "the job keeps no checkpoint of that version: to have the rows again, let a new job write them into another table"
-    else:
+        if output.slot in kept:
+            # The run that warns writes on. A job that only goes back delivers those rows twice.
+            step += (
+                f", or, while the job keeps checkpoint {output.slot}, let it write them anew: take away what followed "
+                f"(`RESTORE TABLE {in_sql} TO VERSION AS OF {output.version}`), and the job back, too ({back})"
+            )
+    elif output.slot in kept:
         step = (
-            f"the table is at checkpoint {output.slot}: to have the rows again, take the job back to it, too, with `stateflow "
-            f"restore {job} ... --from checkpoint:{output.slot}`, without --rewind-sinks"
+            f"the table is at checkpoint {output.slot}: to have the rows again, while the job keeps it, take the job back to it, too, with "
+            f"{back}; later, {elsewhere}"
         )
+    else:
+        step = f"the job keeps no checkpoint of that version: to have the rows again, {elsewhere}"
     return (
         f"{table} was restored to an earlier version by somebody else (version {output.version} of it), so {lost} (sink {sink!r}); "
         f"{step}"

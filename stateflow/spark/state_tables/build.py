@@ -8,7 +8,7 @@ from __future__ import annotations
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -88,13 +88,7 @@ class BuildRequest:
     """Defaults to the job of `like`, else to the pipeline's name."""
 
 
-def build_savepoint(
-    spark: SparkSession,
-    request: BuildRequest,
-    *,
-    ids: Callable[[], str] = lambda: uuid.uuid4().hex,
-    clock: Callable[[], int] = lambda: time.time_ns() // 1000,
-) -> Savepoint:
+def build_savepoint(spark: SparkSession, request: BuildRequest) -> Savepoint:
     """Encodes the tables, brings their rows together by key, and writes a savepoint into the folder `to`."""
     flow, options, like = request.pipeline.build(request.parameters), request.options, request.like
     nodes = {node.uid: node for node in flow.operators}
@@ -111,21 +105,21 @@ def build_savepoint(
     if root is not None:
         require_fit(store.url, root.url, job, lambda folder: is_job(root, folder))
     require_vacant(store)
-    probe_elsewhere(store, root.url if root is not None else "", ids)
+    probe_elsewhere(store, root.url if root is not None else "", _new_id)
     # In the savepoint's own folder: if this process is killed, a disposal finds the files there.
-    building = f"{SAVEPOINT_BUILT}{ids()}"
+    building = f"{SAVEPOINT_BUILT}{_new_id()}"
     storage = task_storage(options, request.to, building, 1, slot)
     with ExitStack() as stack:
         stack.callback(_remove_build, store, building)
         if like is not None:
-            stack.enter_context(like.pinned(request.owner, ids, clock, f"read to build {request.to}"))
+            stack.enter_context(like.pinned(request.owner, _new_id, _micros, f"read to build {request.to}"))
         operators = {
             uid: _operator(spark, nodes[uid], request, storage)
             for uid in nodes
             if uid in request.tables or (like is not None and uid in like.record.operators)
         }
         sources = _sources(spark, request, flow, store, building)
-        record = _record(request, operators, sources, slot, ids(), clock())
+        record = _record(request, operators, sources, slot, _new_id(), _micros())
         facts = SavepointFacts(
             name=Path(request.to.rstrip("/")).name,
             owner=request.owner,
@@ -136,12 +130,20 @@ def build_savepoint(
         if request.kind == "canonical":
             return create_canonical(
                 spark, facts, root_url=request.to, job=job, record=record, target_url=request.to,
-                storage_options=options.storage_options, options=options, ids=ids, clock=clock,
+                storage_options=options.storage_options, options=options, ids=_new_id, clock=_micros,
             )  # fmt: skip
         return create_native(
-            store, JobLayout(job), record, store, facts, ids=ids, clock=clock,
+            store, JobLayout(job), record, store, facts, ids=_new_id, clock=_micros,
             open_base=lambda base: open_recorded(base, options.storage_options, root=store.url), scratch=scratch_parent(options),
         )  # fmt: skip
+
+
+def _new_id() -> str:
+    return uuid.uuid4().hex
+
+
+def _micros() -> int:
+    return time.time_ns() // 1000
 
 
 def _check_offsets(spark: SparkSession, request: BuildRequest, flow: Flow) -> None:
@@ -299,9 +301,7 @@ def _record(
     like = request.like
     if like is None:
         draft = Draft("checkpoint", now=now, operators=dict(operators), sources=dict(sources))
-        return draft.record(
-            job=uuid.uuid4().hex, slot=slot, epoch=1, writer=writer, owner=request.owner, at=now
-        )
+        return draft.record(job=_new_id(), slot=slot, epoch=1, writer=writer, owner=request.owner, at=now)
 
     def elsewhere(ref: FileRef) -> FileRef:
         return ref if ref.base or not ref.path else msgspec.structs.replace(ref, base=like.origin.url)

@@ -14,6 +14,7 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StructTy
 from stateflow.errors import UsageError
 from stateflow.format.records import Owner
 from stateflow.spark.internals.file_systems import Folder
+from stateflow.spark.internals.words import THERE_ALREADY
 from stateflow.spark.state_tables.failures import failed
 from stateflow.spark.state_tables.frames import table_frame
 from stateflow.spark.state_tables.snapshots import TableSnapshot
@@ -60,7 +61,7 @@ def export_state(
             with _instants_as_microseconds(spark):
                 writer.format(format).options(**_OPTIONS[format]).save(path)
         except Exception as error:
-            if isinstance(error, AnalysisException) and "PATH_ALREADY_EXISTS" in str(error):
+            if isinstance(error, AnalysisException) and THERE_ALREADY.is_in(str(error)):
                 raise UsageError(
                     f"{path} exists already: choose another folder, or give --overwrite (overwrite=True)"
                 ) from None

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from stateflow.checkpoint.handle import JobHandle
 from stateflow.checkpoint.log import read_log
@@ -201,7 +200,7 @@ def configured(settings: Mapping[str, str]) -> Options:
     own: dict[str, str | None] = {name: settings.get(name) for name in _OPTIONS}
     if "root" in settings:
         own["checkpoint_dir"] = settings["root"]
-    options = load(cli=own, env=os.environ, folder=Path.cwd())
+    options = load(cli=own, env=os.environ)
     storage = {
         name.removeprefix(STORAGE): value for name, value in settings.items() if name.startswith(STORAGE)
     }

@@ -6,7 +6,6 @@ rows as user code asks for them, so that a key of any size fits.
 
 from __future__ import annotations
 
-import tempfile
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from itertools import pairwise
@@ -142,10 +141,6 @@ def _with_starts(batches: Iterator[Any], keys: KeyColumns) -> Generator[tuple[An
             yield batch, key_starts(keys.of(batch))
 
 
-def _temporary_folder() -> Path:
-    return Path(tempfile.mkdtemp(prefix="stateflow-"))
-
-
 class Blocks:
     """The blocks in order, with one block of look-ahead."""
 
@@ -153,8 +148,8 @@ class Blocks:
         self,
         batches: Iterator[Any],
         shape: Shape,
-        remember: int = 0,
-        scratch: Callable[[], Path] = _temporary_folder,
+        remember: int,
+        scratch: Callable[[], Path],
     ) -> None:
         self._batches = (
             SortedRows(shape.keys, scratch).of(_checked(batches, shape.keys))

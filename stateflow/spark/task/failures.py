@@ -10,6 +10,7 @@ import subprocess
 from stateflow import errors
 from stateflow.errors import ERROR_MARK, StateflowError, UserCodeError, frames_in, user_frames
 from stateflow.spark.internals.gateway import failure_text, lost_connection, process_of_jvm
+from stateflow.spark.internals.words import CHANGED, GONE, HALF_RECORD, MISFIT, OTHER_TYPE, UNREADABLE
 from stateflow.spark.session import lent
 
 _MARKED = re.compile(re.escape(ERROR_MARK) + r"(\{.*\})")
@@ -18,13 +19,17 @@ _DYING = 2.0
 """Seconds to wait, after a connection broke, for the process at its other end to end."""
 _FULL = "No space left on device"
 DISK_FULL = "a disk is full"
-_GONE = re.compile(r"\[FAILED_READ_FILE\.FILE_NOT_EXIST\].*? reading file (\S+?)\.(?=\s|$)")
-_MISFIT = "[MALFORMED_RECORD_IN_PARSING"
-_CHANGED = re.compile(r"\[?DELTA_SOURCE_(TABLE_IGNORE_CHANGES|IGNORE_DELETE)\]?")
+_GONE = re.compile(rf"\[{re.escape(GONE.texts[0])}\].*? reading file (\S+?)\.(?=\s|$)")
+_BROKEN_LINES = (
+    "if its records have line breaks in quotes, read them with options={'multiLine': 'true'}; else "
+)
+"""Comes before the column for rows that do not fit: of such a record one half may be there, and the other a row that fits."""
+_CHANGED = re.compile(rf"\[?({'|'.join(CHANGED.texts)})\]?")
 _TRACE = "Traceback (most recent call last):"
 _RAISED = re.compile(rf"{re.escape(_TRACE)}\n(?:[ \t].*\n)+(\S.*)")
 """A traceback of Python's, and what it ends in."""
-_UNREADABLE = re.compile(r"\[FAILED_READ_FILE[\w.]*\].*? reading file (\S+?)\.(?=\s|$)")
+_OTHER_TYPE = re.compile(rf"column: \[(.+?)\], {OTHER_TYPE.texts[0]}(\w+), {OTHER_TYPE.texts[1]}(\w+)")
+_UNREADABLE = re.compile(rf"\[{UNREADABLE.texts[0]}[\w.]*\].*? reading file (\S+?)\.(?=\s|$)")
 
 
 def task_error(error: StateflowError) -> RuntimeError:
@@ -65,10 +70,17 @@ def translated(error: BaseException) -> StateflowError:
     if changed := _CHANGED.search(text):
         return errors.IncompatibleError(_told_of_changes(changed, text))
     unreadable = _UNREADABLE.search(text)
-    if unreadable and _MISFIT in text:
+    if unreadable and MISFIT.is_in(text):
         return errors.IncompatibleError(
-            f"the file {unreadable[1]} has a row that does not fit the row class: {_misfit(text)}; mend or move the file and run again, "
+            f"the file {unreadable[1]} has a row that does not fit the row class: {_misfit(text)}; "
+            f"{_BROKEN_LINES if HALF_RECORD.is_in(text) else ''}mend or move the file and run again, "
             "or let such rows come in a column of their own with options={'columnNameOfCorruptRecord': 'broken'} (docs/sources.md, bad rows)"
+        )
+    if unreadable and (other := _OTHER_TYPE.search(text)):
+        column, physical, declared = other.groups()
+        return errors.IncompatibleError(
+            f"the file {unreadable[1]} has column {column!r} as {physical}, which is not read as {declared}, as the row class declares it: declare "
+            "it as the file has it, or have the file written with the declared type"
         )
     if unreadable:
         return StateflowError(
@@ -89,7 +101,8 @@ def _told_of_changes(changed: re.Match[str], text: str) -> str:
     return (
         f"the Delta table{where} that a source reads has rows replaced or deleted{f' in version {version[1]}' if version else ''}, as by an "
         "upsert of another job, and a stream of its rows cannot take that: read its changes, with sf.delta(path, changes=True) and "
-        "signed rows (docs/recipes/changes.md); Delta's option skipChangeCommits would leave the changes out"
+        "signed rows, under the same uid if the table kept a feed of them then, else as a new job (--job NAME) with outputs of its own "
+        "(docs/recipes/changes.md); Delta's option skipChangeCommits would leave the changes out"
     )
 
 

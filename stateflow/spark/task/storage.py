@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from stateflow.config.options import Options, cache_folder, scratch_parent
+from stateflow.config.options import Options, cache_of, scratch_parent
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import FileRef
 from stateflow.storage.cache import FileCache
@@ -70,7 +70,7 @@ class TaskStorage:
 
 def task_storage(options: Options, root: str, job: str, epoch: int, slot: int) -> TaskStorage:
     """The storage for the tasks of one slot of a job, from the options."""
-    cache = Path(options.cache_dir) if options.cache_dir else cache_folder()
+    cache = cache_of(options)
     folder = local_folder(root)
     return TaskStorage(
         root=root if folder is None else str(folder),

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import count, groupby
 from operator import itemgetter
 from typing import Any, Protocol
 
@@ -39,6 +39,8 @@ from stateflow.state.values.serializers import Serializer
 EXPIRY_TURNS = 8
 """A shard that gets no rows is opened with every eighth batch at most, to let expired entries go."""
 _GC_THRESHOLD = (200_000, 20, 100)
+_TASKS = count()
+_TASKS_THAT_IMPORT = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,10 +75,6 @@ class ShardEngine(Protocol):
 
     @property
     def changed(self) -> bool: ...
-
-    def expire(self, groups: range, known: Timers, entries: int, *, without_rows: bool) -> None: ...
-
-    def next_expiries(self) -> Timers: ...
 
 
 class RowSource(Protocol):
@@ -299,14 +297,14 @@ class Subtask:
         if engine.expiry.states:
             due = shard.next_event_expiry, shard.next_processing_expiry
             with watched.expiry() if watched is not None else nullcontext():
-                engine.expire(groups, due, shard.entries, without_rows=pieces is None)
+                engine.expiry.expire(groups, due, shard.entries, without_rows=pieces is None)
         yield from work.visit(groups)
         # 3. The operator takes the rows.
         for _, piece in pieces or ():
             yield from work.take(piece)
         # 4. Timers fire.
         yield from work.fire(groups)
-        expiries = engine.next_expiries()
+        expiries = engine.expiry.finish()
         # 5. Feeds are put out.
         if self._feeds is not None and watched is not None:
             self._feeds.put_out(watched, work.outputs.files)
@@ -339,11 +337,12 @@ def _is_due(first: Timers, moment: Moment) -> bool:
 
 
 def spare_the_collector() -> None:
-    """Makes Python's garbage collector run less often.
+    """Makes Python's garbage collector run less often, and look at less.
 
     By default it looks for cycles after every 700 new objects. With a million rows alive, that takes as long as the
-    rest of the task.
+    rest of the task. Behind each task Spark's worker looks at everything once more: what a worker has from its start, and the
+    modules that its first task imported, are left out.
     """
-    if gc.get_threshold() != _GC_THRESHOLD:
+    if next(_TASKS) < _TASKS_THAT_IMPORT:
         gc.freeze()
         gc.set_threshold(*_GC_THRESHOLD)

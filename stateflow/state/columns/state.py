@@ -21,7 +21,7 @@ from stateflow.state.columns.keys import EntryKeys, Key, SharedKeys, micros
 from stateflow.state.columns.order import inverse, taken
 from stateflow.state.expiry.index import Expiry
 from stateflow.state.values.arrow.column_values import ColumnBytes, EvolvedColumnBytes
-from stateflow.state.values.expiries import expires, has_expired, live, plain, plain_value, stamped
+from stateflow.state.values.expiries import has_expired, live, plain, plain_value, stamped
 
 BLOCK = 100_000
 """Entries in one table of due entries."""
@@ -59,6 +59,8 @@ class ColumnState:
         self.keys = 0
         self._last: tuple[list[Any], list[bytes], Any, bytes | None] | None = None
         self._expiry = expiry if expiry is not None and expiry.ttl is not None else None
+        self._had_ttl = expiry is not None and expiry.ttl is None
+        """Whether entries may have an expiry that counts no more."""
         self._found: tuple[list[bytes], Sequence[bytes | None]] | None = None
         """With a ttl: the last keys that were looked up, and what was stored."""
 
@@ -225,7 +227,7 @@ class ColumnState:
     def _look_up(self, full: list[bytes]) -> Sequence[bytes | None]:
         raws = self._opened.get_many(full)
         if self._expiry is None:
-            return raws
+            return plain(raws) if self._had_ttl else raws
         unexpired = live(raws, self._expiry.clock)[0]
         if self._expiry.on_read:
             renewed = self._renewed([(key, raw) for key, raw in zip(full, unexpired, strict=True) if raw])
@@ -241,9 +243,9 @@ class ColumnState:
 
     def _read(self, entries: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         """Entries without their expiries, which begin anew when reading renews them."""
-        if self._expiry is None:
+        if self._expiry is None and not self._had_ttl:
             return entries
-        if self._expiry.on_read:
+        if self._expiry is not None and self._expiry.on_read:
             self._renewed(entries)
         return [(key, plain_value(raw)) for key, raw in entries]
 
@@ -254,7 +256,7 @@ class ColumnState:
         stored = stamped([raw for _, raw in entries], expiry.at) if entries else []
         changed = [(key, new, raw) for (key, raw), new in zip(entries, stored, strict=True) if new != raw]
         if changed:
-            expiry.wrote(key for key, _, raw in changed if not expires(raw))
+            expiry.wrote(key for key, _, raw in changed if expiry.is_unnamed(raw))
             changes: list[tuple[bytes, bytes | None]] = [(key, new) for key, new, _ in changed]
             expiry.settle(self._opened, changes)
             self._opened.write(changes)
@@ -267,7 +269,7 @@ class ColumnState:
             self._opened.write(zip(full, raws, strict=True))
             return
         if found is not None and found[0] is full:
-            expiry.wrote(k for k, raw in zip(full, found[1], strict=True) if not expires(raw))
+            expiry.wrote(k for k, raw in zip(full, found[1], strict=True) if expiry.is_unnamed(raw))
         else:
             expiry.wrote_over(full)
         changes: list[tuple[bytes, bytes | None]] = list(zip(full, stamped(raws, expiry.at), strict=True))

@@ -1,7 +1,7 @@
 """Finds what expires in a batch, and keeps the index that finds it later; `format/expiry_blocks` documents the index's bytes.
 
 Every entry that has an expiry is named by at least one block, which comes due when the entry expires or before. A write
-that only moves an entry's expiry leaves the index alone: when the block comes due, the entry tells whether it was renewed,
+that only moves an entry's expiry on leaves the index alone: when the block comes due, the entry tells whether it was renewed,
 and is then named by a block of its new expiry. So an entry that is written with every batch costs the index one key per
 ttl, not one per batch.
 """
@@ -39,7 +39,6 @@ from stateflow.state.backends.base import Backend
 from stateflow.state.expiry.shares import Shares
 from stateflow.state.expiry.ttl import Renew, Time, Ttl
 from stateflow.state.values.expiries import by_expiry, expires, expiry_of, has_expired, stamped
-from stateflow.state.values.serializers import EXPIRES
 
 Change = tuple[bytes, bytes | None]
 Portion = tuple[Sequence[bytes], list[Change]]
@@ -107,8 +106,14 @@ class Expiry:
         """Whether expired entries leave the store, or are only hidden."""
         return self._index_id > 0
 
+    def is_unnamed(self, stored: bytes | None) -> bool:
+        """Whether no block comes due in time for an entry that is written now: it had no expiry, or has a sooner one than it had, by
+        a ttl that is shorter now."""
+        expiry = None if stored is None else expiry_of(stored)
+        return expiry is None or expiry > self.at
+
     def wrote(self, keys: Iterable[bytes]) -> None:
-        """Entries that are written with an expiry and had none."""
+        """Entries that are written with an expiry and were unnamed."""
         if self._index_id:
             self._fresh.extend(keys)
 
@@ -124,11 +129,7 @@ class Expiry:
             return
         self.wrote_over([key for key, raw in zip(keys, before, strict=True) if raw is unread])
         self.wrote(
-            [
-                key
-                for key, raw in zip(keys, before, strict=True)
-                if raw is None or (raw is not unread and raw[0] < EXPIRES)
-            ]
+            [key for key, raw in zip(keys, before, strict=True) if raw is not unread and self.is_unnamed(raw)]
         )
 
     def settle(self, backend: Backend, changes: list[Change]) -> None:
@@ -136,7 +137,7 @@ class Expiry:
         if self._unknown:
             keys, self._unknown = in_order(self._unknown), []
             raws = backend.get_many(keys)
-            self._fresh.extend(key for key, raw in zip(keys, raws, strict=True) if not expires(raw))
+            self._fresh.extend(key for key, raw in zip(keys, raws, strict=True) if self.is_unnamed(raw))
         if len(self._fresh) > GATHERED:
             changes.extend(self.blocks())
 

@@ -34,18 +34,20 @@ def stamped(raws: list[bytes], expiry: int) -> list[bytes]:
     return [heads[raw[0]] + raw[_END if raw[0] & EXPIRES else 1 :] for raw in raws]
 
 
-def live(raws: Sequence[bytes | None], clock: int | None) -> tuple[Sequence[bytes | None], bool]:
-    """Stored values, None for those that have expired at or before `clock`; and whether all are there and have an expiry."""
+def live(raws: Sequence[bytes | None], clock: int | None) -> tuple[Sequence[bytes | None], int | None]:
+    """Stored values, None for those that have expired at or before `clock`; and the latest expiry, if all are there and have one."""
     if raws and None not in raws:
         known: Any = raws
         first, last = min(known), max(known)
         if first[0] >= EXPIRES and _in_order(first, last) and not has_expired(first, clock):
-            return raws, True  # none has expired if the first has not
+            return raws, expiry_of(last)  # none has expired if the first has not
     # The values of one batch share an expiry, so there are few beginnings to look at.
     begins = set(map(_begin, filter(None, raws)))
     dead = {begin for begin in begins if has_expired(begin, clock)}
-    whole = None not in raws and all(map(expires, begins))
-    return [None if raw is None or raw[:_END] in dead else raw for raw in raws] if dead else raws, whole
+    latest = None
+    if begins and None not in raws and all(map(expires, begins)):
+        latest = max(expiry for begin in begins if (expiry := expiry_of(begin)) is not None)
+    return [None if raw is None or raw[:_END] in dead else raw for raw in raws] if dead else raws, latest
 
 
 def _in_order(first: bytes, last: bytes) -> bool:

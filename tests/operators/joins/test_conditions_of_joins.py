@@ -21,6 +21,7 @@ from stateflow.testing import ColumnarHarness
 from tests.operators.joins.driving import is_late, run
 from tests.operators.joins.test_window_join import GAP, by_sql, in_sessions, in_windows, out_of
 from tests.operators.ready.driving import SECOND, Driven
+from tests.refusals.refusal import refused
 
 INSTANT = pa.timestamp("us", "UTC")
 LEFT = pa.schema(
@@ -284,9 +285,9 @@ def of_release(rows: type, where: str, after: ColumnarHarness | None = None) -> 
 def test_a_condition_goes_on_under_the_new_name_of_a_column_and_no_other_one_does() -> None:
     before = of_release(Bid, "left_price > right_price")
     before.both([Bid(1, 5.0, NOON), Bid(2, 5.0, NOON)], [])
-    with pytest.raises(sf.IncompatibleError, match=r"its where was left_price > right_price and is .* < "):
+    with refused(sf.IncompatibleError, "was left_price > right_price", " < "):
         of_release(RenamedBid, "left_offered < right_price", before)
-    with pytest.raises(sf.IncompatibleError, match="its where was left_price > right_price and is none now"):
+    with refused(sf.IncompatibleError, "was left_price > right_price", "none now"):
         of_release(Bid, "", before)
     after = of_release(RenamedBid, "left_offered > right_price", before)
     limits = [Limit(1, 4.0, 1.0, NOON), Limit(2, 6.0, 2.0, NOON)]

@@ -15,6 +15,7 @@ from stateflow.pipelines.ready.joins import IntervalJoin, interval_join
 from stateflow.pipelines.ready.operators import KeyedRows
 from stateflow.pipelines.rows.row_type import row_type
 from tests.operators.ready.driving import END, SECOND, Driven
+from tests.refusals.refusal import refused
 
 INSTANT = pa.timestamp("us", "UTC")
 LEFT = pa.schema(
@@ -89,9 +90,7 @@ def joined(left: Any, right: Any) -> Shown:
 
 def test_an_error_of_the_function_names_the_join_and_the_key() -> None:
     driven = Driven(declared("inner", 0, 0, joined))
-    with pytest.raises(
-        UserCodeError, match=r"join 'paid' failed on key \('a', 1\): ValueError: no such page"
-    ):
+    with refused(UserCodeError, "join 'paid'", "('a', 1)", "ValueError: no such page"):
         driven.both(at(2), seen(2), None)
 
 

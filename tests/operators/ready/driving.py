@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark import cloudpickle
 
-from stateflow.compatibility.states import fixed_options, resolve_states
+from stateflow.compatibility.states import begin_to_sweep, fixed_options, resolve_states
 from stateflow.format.keygroups import key_group
 from stateflow.format.records import FileRef, Shard, StateSchema
 from stateflow.operators.arrow_types import arrow_schema_of
@@ -32,6 +32,7 @@ from tests.state.conftest import BACKENDS, Shelf
 GROUPS = 16
 END = 253_402_300_799_999_999
 SECOND = 1_000_000
+DUES = ("next_event_timer", "next_event_expiry", "next_processing_expiry")
 
 
 class Driven:
@@ -62,9 +63,12 @@ class Driven:
         """Of the batch before."""
         self._folder = tempfile.TemporaryDirectory(dir=IN_MEMORY)
         self._shelf = Shelf(Path(self._folder.name), backend, BACKENDS[backend]())
-        self._shards: list[tuple[range, Any, int | None]] = []
+        self._shards: list[tuple[range, Any, Shard]] = []
+        """Key groups, what is stored, and what a record says of the shard, apart from its files."""
         self.rescale(shards)
         self.slot = 0
+        self.now = 0
+        """The clock of the next batch."""
         self.output: list[list[dict[str, Any]]] = []
         """Per batch."""
         self.pieces: list[list[pa.Table]] = []
@@ -81,16 +85,22 @@ class Driven:
         driven = cls(node.columnar, shards, **how)
         driven._states, driven._next_id = resolve_states(node, None)
         driven._options = fixed_options(node)
+        driven._spec = driven._made()
         return driven
 
     def release(self, node: KeyedNode) -> None:
         """From now on with other code, whose state is compared with what there is."""
         files = (FileRef("any", 0, ""),) if self.entries() else ()
+        shards = [msgspec.structs.replace(shard, files=files) for _, _, shard in self._shards]
         before = operator_of(
-            [Shard(0, GROUPS - 1, "memory", files)], key=self.declared.key, groups=GROUPS, states=dict(self._states),
+            shards, key=self.declared.key, groups=GROUPS, states=dict(self._states),
             next_state_id=self._next_id, options=self._options,
         )  # fmt: skip
         self._states, self._next_id = resolve_states(node, before, self.slot + 1)
+        begun = [msgspec.structs.replace(shard, files=()) for [shard] in begin_to_sweep(before, self._states)]
+        self._shards = [
+            (mine, held, shard) for (mine, held, _), shard in zip(self._shards, begun, strict=True)
+        ]
         self._options = fixed_options(node)
         assert isinstance(node.columnar, ReadyOperator)
         self.declared = node.columnar
@@ -116,27 +126,39 @@ class Driven:
 
     def rescale(self, count: int) -> None:
         entries = [entry for _, backend, _ in self._shards for entry in backend.scan(b"", b"\xff" * 8)]
-        due = [at for _, _, at in self._shards if at is not None]
+        before = [shard for _, _, shard in self._shards]
+        due = {name: earliest([getattr(shard, name) for shard in before]) for name in DUES}
         for _, backend, _ in self._shards:
             backend.close()
         bounds = [GROUPS * i // count for i in range(count + 1)]
         self._shards = []
         for first, end in pairwise(bounds):
-            backend = self._shelf.open(self._shelf.empty(first, end - 1))
+            shard = self._shelf.empty(first, end - 1)
+            backend = self._shelf.open(shard)
             mine = [e for e in entries if first <= int.from_bytes(e[0][:2], "big") < end]
             backend.write(mine)
-            self._shards.append((range(first, end), backend, min(due, default=None) if mine else None))
+            shard = msgspec.structs.replace(shard, **due) if mine else shard
+            self._shards.append((range(first, end), backend, shard))
 
     def restart(self) -> None:
         """Closes all shards, and opens their files."""
+        self.open(self.seal())
+
+    def seal(self) -> list[tuple[Shard, Shard]]:
+        """Closes all shards: their files, and what a record says of each beside."""
+        return [
+            (self._shelf.seal(backend, mine.start, mine.stop - 1), shard)
+            for mine, backend, shard in self._shards
+        ]
+
+    def open(self, sealed: Sequence[tuple[Shard, Shard]]) -> None:
         self._shards = [
-            (mine, self._shelf.open(self._shelf.seal(backend, mine.start, mine.stop - 1)), due)
-            for mine, backend, due in self._shards
+            (range(shard.first, shard.last + 1), self._shelf.open(files), shard) for files, shard in sealed
         ]
 
     def moment(self, watermark: int | None) -> Moment:
         """Of the next batch."""
-        moment = Moment(self.slot, 0, self.slot, watermark, watermark_before=self._watermark)
+        moment = Moment(self.slot, self.now, self.slot, watermark, watermark_before=self._watermark)
         self.slot, self._watermark = self.slot + 1, watermark
         return moment
 
@@ -160,30 +182,43 @@ class Driven:
         if isinstance(declared, JoinOperator):
             keys = [declared.left.key, declared.right.key]
         groups = [_groups(table, key) for table, key in zip(inputs, keys, strict=False)]
-        for mine, backend, due in self._shards:
+        for mine, backend, shard in self._shards:
             here = [
                 table.filter(pa.array(np.isin(of, list(mine))))
                 for table, of in zip(inputs, groups, strict=True)
             ]
-            is_due = due is not None and watermark is not None and due <= watermark
-            if not any(table.num_rows for table in here) and not is_due:
-                after.append((mine, backend, due))
+            without_rows = not any(table.num_rows for table in here)
+            if without_rows and not self._is_due(shard, watermark):
+                after.append((mine, backend, shard))
                 continue
             operator = cloudpickle.loads(cloudpickle.dumps(self._spec.operator))
             engine = ColumnarEngine(replace(self._spec, operator=operator), moment, 0)
-            engine.attach(backend, mine, due, empty=False)
+            engine.attach(backend, mine, shard.next_event_timer, empty=False)
+            if engine.expiry.states:
+                expiries = shard.next_event_expiry, shard.next_processing_expiry
+                engine.expiry.expire(mine, expiries, shard.entries, without_rows=without_rows)
             for pieces in _cut(here, keys, tables):
                 self.pieces.append(pieces)
                 late = [pa.array([False] * piece.num_rows) for piece in pieces]
                 self._take(engine.process(pieces, late), produced)
             self._take(engine.fire(), produced)
             self.groups += engine.groups
-            after.append((mine, backend, engine.next_due()))
+            dues = engine.next_due(), *engine.expiry.finish()
+            after.append(
+                (mine, backend, msgspec.structs.replace(shard, **dict(zip(DUES, dues, strict=True))))
+            )
             for name, counter in engine.context.metrics.counters.items():
                 self.counters[name] = self.counters.get(name, 0) + counter.value
         self._shards = after
         self.output.append(produced)
         return produced
+
+    def _is_due(self, shard: Shard, watermark: int | None) -> bool:
+        event = [at for at in (shard.next_event_timer, shard.next_event_expiry) if at is not None]
+        processing = shard.next_processing_expiry
+        return (watermark is not None and any(at <= watermark for at in event)) or (
+            processing is not None and processing <= self.now
+        )
 
     def entries(self) -> int:
         return sum(len(list(backend.scan(b"", b"\xff" * 8))) for _, backend, _ in self._shards)
@@ -195,6 +230,10 @@ class Driven:
     def _take(self, pieces: Any, produced: list[dict[str, Any]]) -> None:
         for name, batch in pieces:
             (produced if name == MAIN else self.sides.setdefault(name, [])).extend(batch.to_pylist())
+
+
+def earliest(times: Sequence[int | None]) -> int | None:
+    return min((at for at in times if at is not None), default=None)
 
 
 def _groups(table: pa.Table, key: Sequence[str]) -> Any:

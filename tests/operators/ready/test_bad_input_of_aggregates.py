@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import stateflow as sf
-from stateflow.errors import StateflowError, UsageError
+from stateflow.errors import StateflowError, UsageError, UserCodeError
 from stateflow.pipelines.ready import windows
 from stateflow.pipelines.ready.aggregates import aggregate, count, count_distinct, mean, quantile, top_values
 from stateflow.pipelines.ready.aggregates import sum as summed
@@ -257,9 +257,7 @@ def test_a_sum_that_overflows_fails_or_is_a_letter(kind: str) -> None:
         driven.batch(None, END)
         return driven
 
-    with pytest.raises(
-        StateflowError, match=r"^operator 'op': 'total', the sum of 'n', is beyond 64 bits for user=[13]: "
-    ):
+    with refused(StateflowError, "operator 'op'", "'total'", "the sum of 'n'", "64 bits", "user="):
         over(Driven(made("fail")))
     driven = over(Driven(made("dead_letter")))
     letters = driven.sides["dead_letters"]
@@ -329,7 +327,7 @@ def test_an_accumulator_of_another_type_is_told_with_its_key() -> None:
     made = running_aggregate(
         KeyedRows("op", row_type(ROWS), ("user",), ()), "user long, own long", {"own": own}
     )
-    with pytest.raises(StateflowError, match=r"operator 'op': add\(\) of 'own' failed for user=1: .*'2'"):
+    with refused(UserCodeError, "operator 'op'", "add() of 'own'", "user=1", "'2'"):
         Driven(made).batch(table((1, 2, 0)), None)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stateflow.operators.ready.grouping.ordered_values import codes, in_order, ranks
+from stateflow.operators.ready.grouping.ordered_values import codes, in_order, largest, ranks, smallest
 
 NUMBERS = st.integers(-3, 3) | st.integers(-(1 << 63), (1 << 63) - 1) | st.sampled_from([-(1 << 40), 1 << 40])
 
@@ -47,3 +48,27 @@ def test_codes_tell_which_value_is_lower_as_ranks_do(column: Any) -> None:
         np.unique(codes(column), return_inverse=True)[1].tolist()
         == np.unique(ranks(column), return_inverse=True)[1].tolist()
     )
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("values", "least", "most"),
+    [
+        ([[1.5, -2.0], [NAN, 3.0, NAN], [NAN, NAN]], [-2.0, 3.0, NAN], [1.5, NAN, NAN]),
+        ([[math.inf, NAN], [-math.inf]], [math.inf, -math.inf], [NAN, -math.inf]),
+        ([[0.5] * 100 + [NAN]] * 3, [0.5] * 3, [NAN] * 3),
+    ],
+)
+@pytest.mark.filterwarnings("error")
+def test_nan_is_above_all_numbers_and_no_warning(
+    values: list[list[float]], least: list[float], most: list[float]
+) -> None:
+    numbers = np.array([value for group in values for value in group])
+    ids = np.repeat(np.arange(len(values)), [len(group) for group in values])
+    for found, wanted in (
+        (smallest(numbers, ids, len(values)), least),
+        (largest(numbers, ids, len(values)), most),
+    ):
+        np.testing.assert_array_equal(found, wanted)

@@ -21,6 +21,7 @@ from stateflow.state.columns.state import ColumnState
 from stateflow.state.expiry.index import expiry_of_schema
 from stateflow.state.tabular import StateTable
 from stateflow.state.values.plain import plain_reader
+from tests.refusals.refusal import refused
 
 SECOND = 10**6
 GROUPS = 8
@@ -46,15 +47,15 @@ class Columns:
         moments = (0, clock) if self.schema.ttl_time == "event" else (clock, None)
         expiry = expiry_of_schema(self.schema, *moments, self.slot)
         assert expiry is not None
-        self.expiry = OperatorExpiry([expiry])
-        self.expiry.expire(self.backend, range(GROUPS), self.known, 1000, self.slot)
+        self.expiry = OperatorExpiry([expiry], self.slot)
+        self.expiry.attach(self.backend)
+        self.expiry.expire(range(GROUPS), self.known, 1000)
         state = ColumnState([("user", "int")], self.schema, GROUPS, "operator 'x'", expiry)
         state.attach(self.backend, range(GROUPS))
         return state
 
     def done(self) -> None:
-        self.expiry.finish(self.backend)
-        self.known = self.expiry.next_due
+        self.known = self.expiry.finish()
 
     def entries(self) -> list[tuple[bytes, bytes]]:
         found = self.backend.scan(prefix(0, 0), prefix(GROUPS, 0))
@@ -126,6 +127,18 @@ def test_listing_the_entries_of_a_key_renews_them_and_writes_nothing_twice(tmp_p
 
 
 @pytest.mark.parametrize("kind", [int, str])
+def test_entries_stay_and_are_read_when_their_ttl_is_taken_away(tmp_path: Path, kind: Any) -> None:
+    columns, day = Columns(sf.columns({"n": kind}, by={"day": int}, ttl="10 s"), tmp_path), pa.array([0])
+    columns.at(0).put(keys(1), pa.table({"n": [kind(5)]}), by=day)
+    columns.done()
+    columns.schema = msgspec.structs.replace(columns.schema, ttl=None)
+    state = columns.at(60 * SECOND)
+    assert state.get(keys(1), by=day)["n"].to_pylist() == [kind(5)]
+    assert state.entries(keys(1)).to_pylist() == [{"user": 1, "day": 0, "n": kind(5)}]
+    assert state.has(keys(1), by=day).to_pylist() == [True]
+
+
+@pytest.mark.parametrize("kind", [int, str])
 def test_tables_and_queries_read_what_expires(tmp_path: Path, kind: Any) -> None:
     columns = Columns(sf.columns({"n": kind}, ttl="10 s"), tmp_path)
     columns.at(SECOND).put(keys(1, 2), pa.table({"n": [kind(5), kind(6)]}))
@@ -139,5 +152,5 @@ def test_tables_and_queries_read_what_expires(tmp_path: Path, kind: Any) -> None
 
 
 def test_what_a_ttl_cannot_mean_is_refused() -> None:
-    with pytest.raises(sf.UsageError, match=r"leave by their time: call delete_due\(\) in place of ttl="):
+    with refused(sf.UsageError, "delete_due()", "ttl="):
         sf.columns({"n": int}, timed=True, ttl="1 day").check("x")

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stateflow.errors import CorruptError, UsageError
+from stateflow.errors import CorruptError
 from stateflow.format import encoding
 from stateflow.format.scalars import KEY_TYPES
 from stateflow.state.keys.codec import KeyCodec
@@ -162,53 +162,6 @@ def test_columns_of_other_kinds_give_the_same_keys() -> None:
         [-5, 6],
     ):
         assert numbers.encode_many([column], groups, 3) == expected
-
-
-@pytest.mark.parametrize(
-    ("name", "column", "says"),
-    [
-        ("int", pa.array([1, None]), "1 nulls"),
-        ("str", pa.array(["a", None]), "1 nulls"),
-        ("int", pa.array([1.5, 2.0]), "read as int"),
-        ("str", pa.array([1, 2]), "read as str"),
-        ("datetime", pa.array([1, 2], pa.timestamp("us")), "no time zone"),
-    ],
-)
-def test_columns_that_cannot_be_keys_are_refused(name: str, column: pa.Array, says: str) -> None:
-    with pytest.raises(UsageError, match=says):
-        KeyCodec([name]).encode_many([column], np.array([1, 2]), 3)
-
-
-@pytest.mark.parametrize(
-    ("types", "key", "says"),
-    [
-        (["int"], None, "null"),
-        (["int"], True, "True"),
-        (["int"], 1.0, "float"),
-        (["int"], 2**63, "64 bits"),
-        (["str"], b"x", "bytes"),
-        (["str"], "\ud800", "surrogate"),
-        (["bytes"], "x", "str"),
-        (["bool"], 1, "int"),
-        (["date"], datetime(2020, 1, 1), "datetime"),
-        (["datetime"], datetime(2020, 1, 1), "no time zone"),
-        (["decimal"], Decimal("1e-19"), "decimal"),
-        (["decimal"], Decimal("1e20"), "decimal"),
-        (["decimal"], Decimal("NaN"), "decimal"),
-        (["int", "int"], 5, "tuple of 2"),
-        (["int", "int"], (1, True), "True"),
-        (["int", "int"], (1, 2, 3), "tuple of 2"),
-        (["int", "str"], (1, None), "null"),
-    ],
-)
-def test_wrong_keys_are_refused(types: list[str], key: Any, says: str) -> None:
-    with pytest.raises(UsageError, match=says):
-        KeyCodec(types).encode(key)
-
-
-def test_an_unknown_key_type_is_refused() -> None:
-    with refused(UsageError, "float cannot be a key type"):
-        KeyCodec(["int", "float"])
 
 
 def test_a_composite_key_comes_back_named() -> None:

@@ -477,7 +477,7 @@ def test_two_fields_cannot_go_on_from_one() -> None:
     amount = Annotated[int, sf.field(aliases=["amount"])]
     both = make_dataclass("Both", [("net", amount), ("gross", amount)])
     for reads in (row_type, lambda cls: schema_of(cls, aliases=True)):
-        with pytest.raises(sf.UsageError, match="fields net and gross of Both have the alias 'amount' both"):
+        with refused(sf.UsageError, "net and gross of Both", "the alias 'amount'"):
             reads(both)
 
 
@@ -502,9 +502,7 @@ def test_an_int_that_no_float_is_equal_to_is_refused_where_it_is_read(old: Any, 
     for number in INEXACT:
         raw = serializer_for(old).dumps(value(number))
         for read in (serializer.loads, stored_reader(state)):
-            with pytest.raises(
-                StateTypeError, match=rf"the stored int {number} has more digits than a float holds"
-            ):
+            with refused(StateTypeError, f"stored int {number} ", "more digits than a float holds"):
                 read(raw)
 
 
@@ -633,9 +631,7 @@ def test_a_function_that_fails_names_the_value() -> None:
         raise KeyError("cents")
 
     serializer, _ = moved(First, (Third, fails))
-    with pytest.raises(
-        UserCodeError, match=r"migrate function fails failed on the stored value \{'cents': 105\}: KeyError"
-    ):
+    with refused(UserCodeError, "function fails failed", "{'cents': 105}", "KeyError"):
         serializer.loads(serializer_for(First).dumps(First(105)))
 
 

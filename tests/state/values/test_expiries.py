@@ -21,19 +21,20 @@ def test_values_that_have_expired_are_told_apart_from_those_that_expire_later() 
 
 def test_values_that_live_are_told_from_those_that_do_not() -> None:
     both = stamped([b"\x01one", b"\x02one"], 5_000)
-    assert live(LATER, 4_999) == (LATER, True)
-    assert live(LATER, None) == (LATER, True)
-    assert live(LATER, 5_000) == ([None, None, None], True)
-    assert live(both, 5_000) == ([None, None], True)
-    assert live([DEAD[0], LATER[0], both[1]], 1_000) == ([None, LATER[0], both[1]], True)
-    assert live([LATER[0], both[1], DEAD[1]], 1_000) == ([LATER[0], both[1], None], True)
-    assert live([LATER[0], stamped([b"\x02two"], 1_000)[0]], 1_000) == ([LATER[0], None], True)
-    assert live([LATER[0], PLAIN[0]], 1_000) == ([LATER[0], PLAIN[0]], False)
-    assert live([LATER[0], None], 1_000) == ([LATER[0], None], False)
+    assert live(LATER, 4_999) == (LATER, 5_000)
+    assert live(LATER, None) == (LATER, 5_000)
+    assert live(LATER, 5_000) == ([None, None, None], 5_000)
+    assert live(both, 5_000) == ([None, None], 5_000)
+    assert live([DEAD[0], LATER[0], both[1]], 1_000) == ([None, LATER[0], both[1]], 5_000)
+    assert live([LATER[0], both[1], DEAD[1]], 1_000) == ([LATER[0], both[1], None], 5_000)
+    assert live([LATER[0], DEAD[1]], 999) == ([LATER[0], DEAD[1]], 5_000)
+    assert live([LATER[0], stamped([b"\x02two"], 1_000)[0]], 1_000) == ([LATER[0], None], 5_000)
+    assert live([LATER[0], PLAIN[0]], 1_000) == ([LATER[0], PLAIN[0]], None)
+    assert live([LATER[0], None], 1_000) == ([LATER[0], None], None)
     assert live([], 1_000)[0] == []
     before_1970 = stamped([b"\x01old"], -5_000)[0]
-    assert live([LATER[0], before_1970], 1_000) == ([LATER[0], None], True)
-    assert live([before_1970], -6_000) == ([before_1970], True)
+    assert live([LATER[0], before_1970], 1_000) == ([LATER[0], None], 5_000)
+    assert live([before_1970], -6_000) == ([before_1970], -5_000)
 
 
 @pytest.mark.parametrize(

@@ -46,11 +46,11 @@ def test_a_damaged_value_among_others_is_the_one_that_is_named() -> None:
     table = table_of(serializer.schema)
     good = serializer.dumps(Order(1, 2.0, NOON))
     keys = [prefix(1, 7) + KEY.encode(n) + EMPTY_NAMESPACE for n in (10, 11, 12)]
-    with pytest.raises(CorruptError, match=r"state 'total', key 11: a stored value is damaged"):
+    with refused(CorruptError, "state 'total', key 11", "is damaged"):
         table.decode(keys, [good, good[:-1], good])
     with refused(IncompatibleError, "key 12", "another way (code 11)"):
         table.decode(keys, [good, good, b"\x0b"])
-    with pytest.raises(IncompatibleError, match=r"key 11: .* does not fit the declared type struct Order"):
+    with refused(IncompatibleError, "key 11", "the declared type struct Order"):
         table.decode(keys, [good, serializer_for(int).dumps(1), good])
 
 
@@ -102,5 +102,5 @@ def test_times_that_python_has_not_are_refused() -> None:
 def test_bytes_in_the_column_stored_that_are_no_value_are_refused() -> None:
     table = table_of("struct Old{a:int}")
     batch = rows_of(table, [{"a": 1}]).append_column("stored", pa.array([b"\x81\x01"], pa.binary()))
-    with pytest.raises(UsageError, match="state 'total': stored holds bytes that are no value"):
+    with refused(UsageError, "state 'total'", "stored holds bytes"):
         table.encode(batch)

@@ -188,6 +188,9 @@ class Place:
 
 def _best(numbers: OrderedValues, ids: Any, groups: Groups, *, least: bool) -> Any:
     best = (smallest if least else largest)(numbers.numbers, ids, groups.size)
+    if best.dtype.kind == "f":
+        # -0.0 becomes 0.0: which of both came first depends on the cut into batches.
+        best = best + 0.0
     return _with_nulls(numbers, best, groups.counts(ids) == 0)
 
 

@@ -57,23 +57,30 @@ def _wide(kind: Any) -> Any:
 
 def smallest(numbers: Any, ids: Any, size: int) -> Any:
     """The smallest number of each group. The number of an empty group means nothing."""
-    if numbers.dtype == np.float64:
-        out = np.full(size, np.nan)
-        np.fmin.at(out, ids, numbers)
-    else:
+    if numbers.dtype != np.float64:
         out = np.full(size, np.iinfo(np.int64).max)
         np.minimum.at(out, ids, numbers)
+        return out
+    # numpy warns of a NaN that it compares.
+    known = ~np.isnan(numbers)
+    out = np.full(size, np.inf)
+    np.minimum.at(out, ids[known], numbers[known])
+    none = np.ones(size, dtype=bool)
+    none[ids[known]] = False
+    out[none] = np.nan
     return out
 
 
 def largest(numbers: Any, ids: Any, size: int) -> Any:
     """The largest number of each group; NaN is above all."""
-    if numbers.dtype == np.float64:
-        out = np.full(size, -np.inf)
-        np.maximum.at(out, ids, numbers)
-    else:
+    if numbers.dtype != np.float64:
         out = np.full(size, np.iinfo(np.int64).min)
         np.maximum.at(out, ids, numbers)
+        return out
+    unknown = np.isnan(numbers)
+    out = np.full(size, -np.inf)
+    np.maximum.at(out, ids[~unknown], numbers[~unknown])
+    out[ids[unknown]] = np.nan
     return out
 
 
