@@ -61,8 +61,11 @@ def _ask(node: SourceNode, state: SourceState, spark: Callable[[], Any]) -> None
     elif state.kind in _READ_BY_SPARK:
         from stateflow.spark.inputs.open_inputs import open_inputs  # loads Spark
         from stateflow.spark.sources.availability import check_available
+        from stateflow.spark.sources.detours import detours
 
-        session = spark()
+        session, known = spark(), {node.uid: state}
         inputs = open_inputs(session, [node], exactly_once=True)
         with tempfile.TemporaryDirectory(prefix="stateflow-") as scratch:
-            check_available(session, inputs.leaves, {node.uid: state}, Path(scratch))
+            # A run goes round what its table has undone, whose files may be gone.
+            if not detours(session, inputs.leaves, known, Path(scratch, "detours")):
+                check_available(session, inputs.leaves, known, Path(scratch))
