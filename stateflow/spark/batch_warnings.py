@@ -1,4 +1,5 @@
-"""What a user should hear of a batch: columns without values, hot keys, odd event times, rows that are late in part, undone versions."""
+"""What a user should hear of a batch: columns without values, hot keys, odd event times, a clock that went back, rows that are late in
+part, undone versions."""
 
 from __future__ import annotations
 
@@ -11,12 +12,16 @@ from pyspark.sql import SparkSession
 
 from stateflow.format.records import SourceState
 from stateflow.pipelines.partly_late_rows import partly_late_rows, partly_late_warning
+from stateflow.quantities import time_text
 from stateflow.spark.batches.batch import Batch
 from stateflow.spark.inputs.absent_columns import AbsentColumns
 from stateflow.spark.inputs.foreign_changes import passed_sentences
 from stateflow.spark.inputs.observations import Observation, early_times, times_to_come
 from stateflow.spark.inputs.open_inputs import OpenInputs
 from stateflow.spark.run_warnings import RunWarnings
+
+_CLOCKS_DIFFER = 600_000_000
+"""Hosts' clocks are apart by this much at most, in microseconds, without anybody's fault."""
 
 
 @dataclass
@@ -65,3 +70,16 @@ class BatchWarnings:
         for operator, rows in self._partly_late.items():
             self.warnings.add(f"partly late: {operator}", partly_late_warning(operator, rows))
         self._told = slot
+
+
+def clock_behind(now: int, before: int, job: str) -> str:
+    """A warning if the clock is far behind the newest batch's, which was ahead if this one is right; else empty. A batch's time never goes
+    back, so the job's clock would stand still without a word, for years where a host had begun with a wrong one."""
+    if before - now <= _CLOCKS_DIFFER:
+        return ""
+    return (
+        f"the clock says {time_text(now)}, and the newest batch was of {time_text(before)}: a batch's time never goes back, so until the "
+        "clock has come there no processing-time timer fires, no ttl of processing time ends, and no quiet source becomes idle; set the "
+        f"clock if it is wrong, and if the batch's was, take the job back to before it: `stateflow checkpoints {job}` lists the "
+        f"times, and `stateflow restore {job} FILE --from N` goes there"
+    )

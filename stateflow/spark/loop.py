@@ -24,7 +24,7 @@ from stateflow.errors import CorruptError, FencedError, IncompatibleError, State
 from stateflow.format.records import Prepared, Record, SourceState
 from stateflow.operators.context import Moment
 from stateflow.spark.batch_record import MadeBy, held_by, record_of, rows_of
-from stateflow.spark.batch_warnings import BatchWarnings
+from stateflow.spark.batch_warnings import BatchWarnings, clock_behind
 from stateflow.spark.batches.batch import Batch
 from stateflow.spark.batches.batch_attempt import BatchAttempt, BatchSettings
 from stateflow.spark.batches.routes import Routes, routes_of
@@ -117,6 +117,7 @@ class BatchLoop:
         if self.options.max_source_drift:
             for sentence in nothing_waits(flow):
                 self.warnings.add("max_source_drift", sentence)
+        self._now(writer.parent)  # it warns, also where no batch follows
 
     def on_batch(self, frame: DataFrame, batch_id: int) -> None:
         """For foreachBatch. It keeps an error in `failure`, because Spark passes on only the error's text."""
@@ -306,7 +307,7 @@ class BatchLoop:
         late = self.deliveries.late()
         moment = Moment(
             slot=slot,
-            now=max(self.clock(), parent.now if parent else 0),
+            now=self._now(parent),
             seed=random.SystemRandom().getrandbits(63),
             watermark=self.sources.watermark(self._planned),
             parameters=self.parameters,
@@ -328,6 +329,13 @@ class BatchLoop:
             again=self._failed_tries > 0,
         )
         return Batch(attempt, frames)
+
+    def _now(self, parent: Record | None) -> int:
+        """The time of the next batch, which never goes back."""
+        now, before = self.clock(), parent.now if parent else 0
+        if sentence := clock_behind(now, before, self.settings.job):
+            self.warnings.add("clock", sentence)
+        return max(now, before)
 
     def _continuing(self, prepared: Mapping[str, Prepared]) -> dict[str, Prepared]:
         """What was prepared while the record before was on its way, behind what that has committed."""

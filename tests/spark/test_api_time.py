@@ -120,6 +120,42 @@ def test_timers_watermarks_lateness_and_idle_sources(
     assert (bench.reports, bench.states("time")) == ([], before)
 
 
+def test_a_clock_that_is_behind_the_newest_batch_is_told_with_the_way_back(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, out = Clock(), sf.memory("behind")
+    monkeypatch.setattr(runner, "_micros", clock)
+
+    @sf.pipeline("behind")
+    def pipeline(flow: sf.Flow) -> None:
+        a = flow.source("a", bench.source("a", ORDER), Order)
+        a.key_by("user").process("expiry", Remembering, output="user long, found string, now long").collect(
+            "out", out
+        )
+
+    bench.rows("a", [order(1, 5)])
+    assert bench.run(pipeline).warnings == ()
+    right, month = bench.records("behind")[-1], 30 * 86_400_000_000
+    clock.now += month
+    bench.rows("a", [order(1, 5)])
+    assert bench.run(pipeline).warnings == ()
+    ahead = bench.records("behind")[-1]
+    clock.now -= month
+    warning = (
+        "the clock says 2027-01-15 08:00:00, and the newest batch was of 2027-02-14 08:00:00: a batch's time never goes back, so until the "
+        "clock has come there no processing-time timer fires, no ttl of processing time ends, and no quiet source becomes idle; set the "
+        "clock if it is wrong, and if the batch's was, take the job back to before it: `stateflow checkpoints behind` lists the "
+        "times, and `stateflow restore behind FILE --from N` goes there"
+    )
+    bench.rows("a", [order(1, 5)])
+    assert bench.run(pipeline).warnings == (warning,)
+    assert bench.records("behind")[-1].now == ahead.now
+    assert bench.run(pipeline).warnings == (warning,), "also without a batch"
+    bench.job("behind").restore(f"checkpoint:{right.slot}", pipeline, options=bench.options()).apply()
+    assert bench.run(pipeline).warnings == ()
+    assert right.now < bench.records("behind")[-1].now < ahead.now
+
+
 def test_a_run_that_finds_nothing_releases_what_a_quiet_source_has_held_back(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
