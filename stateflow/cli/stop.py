@@ -44,9 +44,10 @@ def stop(
     done = found.stop(wait=timeout if wait or savepoint else None, reason=note, drain=drain)
     body = {"job": job, "epoch": done.epoch, "outcome": done.outcome, "checkpoint": done.checkpoint}
     call.output.say(_OUTCOMES[done.outcome].format(job=job, epoch=done.epoch, checkpoint=done.checkpoint))
-    if drain and done.outcome in ("not running", "lost"):
+    # A run that ends for another reason, such as an earlier request, drains nothing.
+    if drain and (done.outcome == "lost" or (done.outcome != "requested" and not done.drained)):
         raise UsageError(
-            f"job {job!r} is not running, so nothing could drain it: run it once more with `stateflow run ... --final`"
+            f"job {job!r} is {done.outcome}, and nothing has drained it: run it once more with `stateflow run ... --final`"
         )
     if savepoint:
         found.settle()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from stateflow.checkpoint.control import stop_requested
@@ -45,6 +46,29 @@ def test_waiting_ends_when_the_run_has_ended(command: Command, root: Path) -> No
     said = command("stop", "orders", "--wait", "--checkpoint-dir", root, "-o", "json")
     run.join()
     assert said.json["outcome"] == "stopped"
+
+
+def test_a_drain_is_one_only_if_the_run_has_drained_and_none_is_missing_twice(
+    command: Command, root: Path
+) -> None:
+    drain = ("stop", "orders", "--drain", "--wait", "--checkpoint-dir", root)
+
+    def ending(job: MadeJob, last: Callable[[], object]) -> None:
+        while stop_requested(job.store, job.layout, job.writer.epoch) is None:
+            time.sleep(0.01)
+        last()
+        job.beat(2, ended=True)
+
+    job = made_job(root, ended=False)
+    run = threading.Thread(target=ending, args=(job, job.batch))
+    run.start()
+    said = command(*drain)
+    run.join()
+    assert said.code == 2
+    assert "job 'orders' is stopped, and nothing has drained it: run it once more with" in said.err
+    assert "job 'orders' is not running, and nothing has drained it" in command(*drain).err
+    job.decide(operators=job.head().operators, final=True)
+    assert command(*drain).code == 0
 
 
 def test_waiting_for_a_run_that_has_died_does_not_take_for_ever(
