@@ -11,6 +11,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -542,6 +544,25 @@ def test_a_column_of_parquet_of_another_type_is_named_with_both_types(
     rows.write.mode("append").parquet(str(tmp_path / "in"))
     with refused(IncompatibleError, ".parquet has column 'amount' as DOUBLE", "as bigint"):
         bench.run(pipeline)
+
+
+@dataclass
+class Hashed:
+    user: Annotated[Decimal, "decimal(20,0)"]
+    amount: int
+
+
+def test_a_column_of_parquet_of_unsigned_numbers_is_declared_as_the_error_says(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    bench = Workbench(spark, tmp_path)
+    pipeline = reading(bench, Order, "parquet")
+    columns = {"user": pa.array([1, 2**64 - 1], pa.uint64()), "amount": [5, 6]}
+    pq.write_table(pa.table(columns), tmp_path / "in" / "hashed.parquet")
+    with refused(IncompatibleError, "unsigned 64-bit numbers", "Annotated[Decimal, 'decimal(20,0)']"):
+        bench.run(pipeline)
+    bench.run(reading(bench, Hashed, "parquet"))
+    assert rows() == [(Decimal(1), 5), (Decimal(2**64 - 1), 6)]
 
 
 def test_rows_of_a_batch_that_is_tried_again_are_counted_once(

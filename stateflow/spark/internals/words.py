@@ -78,6 +78,12 @@ OTHER_TYPE = Words(
     "the run says that the file cannot be read",
     "tests/spark/test_misfits.py",
 )
+UNSIGNED = Words(
+    ("PlainValuesDictionary$PlainLongDictionary",),
+    "A Parquet file has a column of unsigned 64-bit numbers, which is read as signed ones: the error says how to declare it.",
+    "the run fails with Spark's own words",
+    "tests/spark/test_misfits.py",
+)
 CHANGED = Words(
     ("DELTA_SOURCE_TABLE_IGNORE_CHANGES", "DELTA_SOURCE_IGNORE_DELETE"),
     "Rows of a source were changed or deleted: the error says how to read on.",

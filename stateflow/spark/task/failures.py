@@ -10,7 +10,15 @@ import subprocess
 from stateflow import errors
 from stateflow.errors import ERROR_MARK, StateflowError, UserCodeError, frames_in, user_frames
 from stateflow.spark.internals.gateway import failure_text, lost_connection, process_of_jvm
-from stateflow.spark.internals.words import CHANGED, GONE, HALF_RECORD, MISFIT, OTHER_TYPE, UNREADABLE
+from stateflow.spark.internals.words import (
+    CHANGED,
+    GONE,
+    HALF_RECORD,
+    MISFIT,
+    OTHER_TYPE,
+    UNREADABLE,
+    UNSIGNED,
+)
 from stateflow.spark.session import lent
 
 _MARKED = re.compile(re.escape(ERROR_MARK) + r"(\{.*\})")
@@ -81,6 +89,11 @@ def translated(error: BaseException) -> StateflowError:
         return errors.IncompatibleError(
             f"the file {unreadable[1]} has column {column!r} as {physical}, which is not read as {declared}, as the row class declares it: declare "
             "it as the file has it, or have the file written with the declared type"
+        )
+    if UNSIGNED.is_in(text):
+        return errors.IncompatibleError(
+            "a Parquet file has a column of unsigned 64-bit numbers, which a field of int cannot take: declare the field as "
+            "Annotated[Decimal, 'decimal(20,0)'], or have the file written with signed numbers"
         )
     if unreadable:
         return StateflowError(
