@@ -160,7 +160,8 @@ def test_a_null_key_and_a_float_key_are_refused(bench: Workbench) -> None:
         bench.run(nulls, {"column": "small"})
     assert str(caught.value) == (
         "operator 'counted': 1 row has a null in key column 'small': leave such rows out before, with "
-        ".transform(lambda rows: rows.where('small is not null')), or give them a value"
+        ".transform(lambda rows: rows.where('small is not null')), or give them a value; if every row has one, it is called otherwise than "
+        "'small' in what is read"
     )
     assert sf.memory("nulls").rows == []
     assert all(not r.operators for r in bench.records("nulls"))
