@@ -304,18 +304,16 @@ def _sinks(
             cloned=node.sink_kind.cloned,
             before=_written_so_far(newest.get(node.uid), node),
         )
+        again = bool(other) and (since is None or commits[other] > since)
+        stays = f"stays{': what followed the snapshot will be delivered again' if again else ''}"
         if has is None and other:
-            again = since is None or commits[other] > since
-            what = ": what followed the snapshot will be delivered again" if again else ""
-            yield sink(
-                "starts", f"has what the job wrote there as sink {other}, which stays{what}", again=again
-            )
+            yield sink("starts", f"has what the job wrote there as sink {other}, which {stays}", again=again)
         elif has is None or log is None:
             yield sink("starts", node.sink_kind.starts)
         elif rewind and node.uid in newest and rewindable(newest[node.uid]):
             to = f"slot {had}" if had is not None else "before this job's first output"
-            stays = f"; what the job wrote there as sink {other} stays" if other else ""
-            yield sink("rewinds", f"back to {to}{stays}", back_to=had)
+            others = f" (what the job wrote there as sink {other} {stays})" if other else ""
+            yield sink("rewinds", f"back to {to}{others}", back_to=had, again=again)
         elif has == had or (still and has <= origin.record.slot):
             yield sink("keeps", "has nothing newer than the snapshot")
         elif fed_by(flow, node):

@@ -14,7 +14,7 @@ from stateflow.checkpoint.control import stop_requested
 from stateflow.checkpoint.processes import identity_of_this_process
 from stateflow.compatibility.flows import compare
 from stateflow.errors import IncompatibleError
-from stateflow.format.records import Owner
+from stateflow.format.records import Owner, Prepared
 from stateflow.pipelines.parameters import known_parameters, required_parameters
 from tests.jobs.builder import T0
 from tests.jobs.made import PARAMETERS, MadeJob, made_job, orders_pipeline
@@ -158,8 +158,12 @@ def test_what_becomes_of_a_sink_under_another_uid_is_told(tmp_path: Path) -> Non
         check = job.check(named(*uids), allow_non_restored_state=True)
         return [warning for warning in check.warnings if "begins in" in warning]
 
-    def plan(checkpoint: int, *uids: str) -> list[str]:
-        given = {"options": made.options(), "allow_non_restored_state": True}
+    def plan(checkpoint: int, *uids: str, rewind_sinks: bool = False) -> list[str]:
+        given: dict[str, Any] = {
+            "options": made.options(),
+            "allow_non_restored_state": True,
+            "rewind_sinks": rewind_sinks,
+        }
         return [sink.note for sink in job.restore(f"checkpoint:{checkpoint}", named(*uids), **given).sinks]
 
     starts = "has nothing of this job yet, and gets only rows that follow the snapshot"
@@ -174,6 +178,13 @@ def test_what_becomes_of_a_sink_under_another_uid_is_told(tmp_path: Path) -> Non
     stays = "has what the job wrote there as sink totals, which stays"
     assert plan(2, "sums", "more") == [f"{stays}: what followed the snapshot will be delivered again", starts]
     assert plan(made.writer.next_slot - 1, "sums") == [stays]
+
+    sums = Prepared(kind="delta_append", target="/data/totals", prev=None, rows=1)
+    made.decide(sources=made.head().sources, sinks={"sums": sums}, outcomes={"sums": "committed"})
+    [back] = plan(2, "sums", rewind_sinks=True)
+    assert back.startswith(
+        "back to before this job's first output (what the job wrote there as sink totals stays: what followed the snapshot will be delivered again), "
+    )
 
 
 @pytest.mark.parametrize(
