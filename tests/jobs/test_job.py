@@ -179,7 +179,9 @@ def test_what_becomes_of_a_sink_under_another_uid_is_told(tmp_path: Path) -> Non
     assert plan(2, "sums", "more") == [f"{stays}: what followed the snapshot will be delivered again", starts]
     assert plan(made.writer.next_slot - 1, "sums") == [stays]
 
-    sums = Prepared(kind="delta_append", target="/data/totals", prev=None, rows=1)
+    sums = Prepared(
+        kind="delta_append", target="/data/totals", prev=None, rows=1, payload={"exactly_once": True}
+    )
     made.decide(sources=made.head().sources, sinks={"sums": sums}, outcomes={"sums": "committed"})
     [back] = plan(2, "sums", rewind_sinks=True)
     assert back.startswith(
