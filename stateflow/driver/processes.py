@@ -127,7 +127,10 @@ class DriverFolder:
         folder for temporary files. The supervisor deletes that folder however the command ends.
         """
         self._sweep(time.time())
-        folder = self._folder / f"{time.time_ns():020d}"
+        before = [int(each.name) for each in self._folder.glob("*") if each.name.isdigit()]
+        # A clock that has gone back does not put this driver before an earlier one.
+        number = max(time.time_ns(), max(before, default=0) + 1)
+        folder = self._folder / f"{number:020d}"
         try:
             make_private(folder)
         except PermissionError:

@@ -166,6 +166,20 @@ def test_each_start_has_a_folder_of_its_own_and_only_its_owner_reads_it(
     until(lambda: first.look().exit_code is not None and second.look().exit_code is not None)
 
 
+def test_the_driver_that_was_started_last_is_the_newest_also_when_the_clock_went_back(
+    drivers: DriverFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.time_ns()
+    for hours in (0, -1, -1, -2):
+        monkeypatch.setattr(time, "time_ns", lambda hours=hours: now + hours * 3_600_000_000_000)
+        driver = drivers.start(python("pass"), {}, tmp_path)
+        ended = driver.folder / "exit"
+        found = drivers.newest()
+        assert found is not None
+        assert found.folder == driver.folder
+        until(ended.exists)
+
+
 def test_every_folder_above_a_driver_s_is_its_owner_s_alone_whatever_the_umask_says(tmp_path: Path) -> None:
     before = os.umask(0o002)
     try:
