@@ -18,9 +18,9 @@ import pytest
 from hypothesis import settings
 
 from stateflow import logs
-from stateflow.storage.memory import named_store
 from stateflow.storage.roots import FOR_TESTS
 from tests.hdfs_servers import HdfsServer, hdfs_server
+from tests.memory_store import named_store
 from tests.quick_java import QUICK_JAVA
 from tests.servers import ObjectServer, azure_server, gcs_server, s3_server
 

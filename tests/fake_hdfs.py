@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
-from stateflow.storage.memory import CrashError
 from stateflow.storage.webhdfs import HdfsAnswerError, UnheardError
+from tests.memory_store import CrashError
 
 _INODES = "/.reserved/.inodes/"
 

@@ -10,7 +10,7 @@ from stateflow.checkpoint.pins import list_pins
 from stateflow.checkpoint.writer import Writer
 from stateflow.errors import FencedError, StateflowError, UsageError
 from stateflow.format.records import Record
-from stateflow.storage.memory import CrashError, MemoryStore
+from tests.memory_store import CrashError, MemoryStore
 from tests.protocol.scenario import World, check, drain
 from tests.refusals.refusal import refused
 

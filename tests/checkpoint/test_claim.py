@@ -21,8 +21,8 @@ from stateflow.errors import (
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import Owner, Record
 from stateflow.storage.local import LocalStore
-from stateflow.storage.memory import Call, MemoryStore
 from stateflow.storage.store import Store
+from tests.memory_store import Call, MemoryStore
 from tests.protocol.scenario import World, drain
 from tests.refusals.refusal import refused
 

@@ -20,9 +20,9 @@ from stateflow.checkpoint.pins import list_pins
 from stateflow.checkpoint.retention import announced_by, roots
 from stateflow.errors import CorruptError, NotFoundError, UsageError
 from stateflow.format.records import Pin, encode
-from stateflow.storage.memory import Call, MemoryStore
 from stateflow.storage.store import Entry
 from tests.jobs.log import complete, file, log, pending, pin_of, record
+from tests.memory_store import Call, MemoryStore
 from tests.protocol.scenario import World, check, drain
 from tests.refusals.refusal import refused
 

@@ -20,7 +20,7 @@ from stateflow.checkpoint.control import (
 )
 from stateflow.errors import BusyError
 from stateflow.format.records import Owner
-from stateflow.storage.memory import MemoryStore
+from tests.memory_store import MemoryStore
 from tests.protocol.scenario import World
 
 

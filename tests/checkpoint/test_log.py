@@ -22,9 +22,9 @@ from stateflow.errors import CorruptError, NotFoundError
 from stateflow.format.layout import LAST_EPOCH, JobLayout
 from stateflow.format.records import JobIdentity, encode
 from stateflow.storage.local import LocalStore
-from stateflow.storage.memory import Call, MemoryStore
 from stateflow.storage.store import Entry, Store
 from tests.jobs.log import UUID, complete, log, outcome, pending, record
+from tests.memory_store import Call, MemoryStore
 from tests.protocol.scenario import World, drain
 from tests.refusals.refusal import refused
 

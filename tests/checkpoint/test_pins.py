@@ -8,7 +8,7 @@ import pytest
 from stateflow.checkpoint.pins import list_pins, pinned, release, tags
 from stateflow.errors import CorruptError, NotFoundError, UsageError
 from stateflow.format.records import DeadMark, encode
-from stateflow.storage.memory import Call, MemoryStore
+from tests.memory_store import Call, MemoryStore
 from tests.protocol.scenario import World, check, drain
 from tests.refusals.refusal import refused
 

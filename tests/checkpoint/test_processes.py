@@ -98,7 +98,7 @@ class Waiting:
 
 @pytest.fixture
 def world() -> World:
-    from stateflow.storage.memory import MemoryStore
+    from tests.memory_store import MemoryStore
 
     made = World(MemoryStore())
     made.claim("A")

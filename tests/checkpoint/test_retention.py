@@ -13,9 +13,9 @@ from stateflow.checkpoint.verification import verify
 from stateflow.config.retention_rule import NO_RULE, RetentionRule, retention_rule
 from stateflow.errors import CorruptError
 from stateflow.format.references import job_files
-from stateflow.storage.memory import Call, MemoryStore
 from stateflow.storage.store import Entry
 from tests.jobs.log import complete, log, pending, record
+from tests.memory_store import Call, MemoryStore
 from tests.protocol.scenario import World, check
 from tests.refusals.refusal import refused
 

@@ -9,8 +9,8 @@ import pytest
 from stateflow.checkpoint import scheduled
 from stateflow.checkpoint.control import RunOutcome
 from stateflow.format.layout import JobLayout
-from stateflow.storage.memory import MemoryStore
 from stateflow.storage.store import Store
+from tests.memory_store import MemoryStore
 
 LAYOUT = JobLayout("orders")
 

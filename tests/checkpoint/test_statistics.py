@@ -22,10 +22,10 @@ from stateflow.checkpoint.statistics import (
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import FileRef, Outcome, total_size
 from stateflow.storage.files import inline
-from stateflow.storage.memory import Call, CrashError, MemoryStore
 from tests.jobs.builder import JobBuilder
 from tests.jobs.log import SOMEBODY, file, record
 from tests.jobs.operators import one_shard
+from tests.memory_store import Call, CrashError, MemoryStore
 from tests.protocol.scenario import World, copy_sinks, drain
 from tests.protocol.turns import Choose, Played, Turns, some_schedules
 

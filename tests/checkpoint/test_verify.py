@@ -8,10 +8,10 @@ import pytest
 from stateflow.checkpoint.verification import Finding, verify
 from stateflow.errors import NotFoundError
 from stateflow.format.records import Pin, Record, SourceState, encode
-from stateflow.storage.memory import Call, MemoryStore
 from stateflow.storage.roots import open_recorded
 from stateflow.storage.store import Store
 from tests.jobs.log import record
+from tests.memory_store import Call, MemoryStore
 from tests.protocol.scenario import World, drain, state_files
 from tests.refusals.refusal import refused
 

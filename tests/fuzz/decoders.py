@@ -40,9 +40,9 @@ from stateflow.state.values.evolution.versions import stored_reader
 from stateflow.state.values.plain import jsonable, plain_reader
 from stateflow.state.values.schema import schema_of
 from stateflow.state.values.serializers import serializer_for
-from stateflow.storage.memory import MemoryStore
 from tests.fuzz.case import Case, applied
 from tests.fuzz.scene import base
+from tests.memory_store import MemoryStore
 
 BODIES: tuple[tuple[str, type[msgspec.Struct]], ...] = (
     ("root/orders/chk-00000010/_pending", Record),

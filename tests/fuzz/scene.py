@@ -21,7 +21,6 @@ from stateflow.config.options import Options
 from stateflow.format.records import Owner, Prepared, SourceState
 from stateflow.jobs.job import Job
 from stateflow.storage.local import LocalStore
-from stateflow.storage.memory import MemoryStore, _named, named_store
 from stateflow.storage.roots import FOR_TESTS
 from stateflow.storage.store import Store
 from tests.jobs.builder import T0, options_of
@@ -29,6 +28,7 @@ from tests.jobs.files import stored
 from tests.jobs.operators import operator_of
 from tests.jobs.queried import QueriedJob, entries_of
 from tests.jobs.state import shard_of
+from tests.memory_store import MemoryStore, _named, named_store
 
 PARAMETERS = {"input": "/data/orders", "output": "/data/totals"}
 OFFSET = '{"sourceVersion":1,"reservoirId":"r","reservoirVersion":%d,"index":-1,"isStartingVersion":false}'

@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any
 
 from stateflow.errors import StateflowError
-from stateflow.storage.memory import named_store
+from tests.memory_store import named_store
 
 SECONDS = 5
 """Of the processor's time, since a busy machine makes everything slow, and six times as many by the clock."""

@@ -16,10 +16,10 @@ from stateflow.errors import StateflowError, UnavailableError
 from stateflow.jobs.job import Job
 from stateflow.jobs.savepoints import dispose_unfinished, unfinished_savepoints
 from stateflow.savepoints.format import verify_savepoint
-from stateflow.storage.memory import Call, MemoryStore, named_store
 from stateflow.storage.roots import open_store
 from tests.jobs.builder import options_of
 from tests.jobs.made import PARAMETERS, MadeJob, made_job, orders_pipeline
+from tests.memory_store import Call, MemoryStore, named_store
 from tests.servers import ObjectServer
 
 ELSEWHERE = {**PARAMETERS, "output": "/data/copies"}

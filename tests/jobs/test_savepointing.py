@@ -18,10 +18,10 @@ from stateflow.jobs import savepoints as savepointing
 from stateflow.jobs.job import Job
 from stateflow.savepoints.dispose import dispose_savepoint
 from stateflow.savepoints.format import read_savepoint, read_savepoint_claim, verify_savepoint
-from stateflow.storage.memory import named_store
 from stateflow.storage.roots import open_store
 from tests.jobs.builder import options_of
 from tests.jobs.made import PARAMETERS, made_job, orders_pipeline
+from tests.memory_store import named_store
 from tests.refusals.refusal import refused
 
 OWNER = Owner(run="nightly savepoint")

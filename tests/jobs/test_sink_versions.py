@@ -20,9 +20,9 @@ from stateflow.spark.internals.delta_log import LoggedCommit
 from stateflow.spark.sinks.delta_versions import TableVersion, common_version, version_up_to
 from stateflow.spark.sinks.sink_versions import lacking
 from stateflow.spark.sources.delta_log import SourceLog, log_of
-from stateflow.storage.memory import MemoryStore
 from tests.cli.conftest import Command, command, root  # noqa: F401
 from tests.jobs.builder import JobBuilder
+from tests.memory_store import MemoryStore
 from tests.refusals.refusal import refused
 
 APP = "stateflow/uuid/out"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stateflow.storage import store as stores
-from stateflow.storage.memory import MemoryStore
+from tests.memory_store import MemoryStore
 from tests.protocol.scenario import World, drain
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from stateflow.storage.memory import Call, MemoryStore
+from tests.memory_store import Call, MemoryStore
 from tests.protocol.scenario import World
 
 

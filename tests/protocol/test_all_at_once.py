@@ -7,7 +7,7 @@ from collections import Counter
 from stateflow.checkpoint.pins import list_pins, release
 from stateflow.errors import BusyError, FencedError, NotFoundError, StateflowError, UsageError
 from stateflow.savepoints.format import read_savepoint, verify_savepoint
-from stateflow.storage.memory import CrashError, MemoryStore
+from tests.memory_store import CrashError, MemoryStore
 from tests.protocol.scenario import World, check, drain, offset_of, settle
 from tests.protocol.test_crash_edits import rewind, taught
 from tests.protocol.test_crash_savepoints import make

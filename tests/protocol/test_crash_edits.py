@@ -20,8 +20,8 @@ from stateflow.errors import FencedError, StateflowError, UsageError
 from stateflow.format.layout import LAST_EPOCH
 from stateflow.format.records import Prepared, Record
 from stateflow.format.references import references
-from stateflow.storage.memory import MemoryStore
 from tests.jobs.files import stored
+from tests.memory_store import MemoryStore
 from tests.protocol.scenario import World, check, drain, offset_of, settle
 from tests.protocol.test_crash_everywhere import FAULTS, Moment, left_to_next, lived, survive
 from tests.protocol.turns import Choose, Played, Turns, some_schedules

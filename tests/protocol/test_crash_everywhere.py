@@ -13,8 +13,8 @@ from collections.abc import Callable, Hashable
 import pytest
 
 from stateflow.errors import StateflowError, UnavailableError
-from stateflow.storage.memory import Call, CrashError, MemoryStore
 from stateflow.storage.store import ExistsError
+from tests.memory_store import Call, CrashError, MemoryStore
 from tests.protocol.scenario import STORY, Sink, World, abandoned_after, check, copy_sinks, settle
 
 Life = Callable[[World], None]

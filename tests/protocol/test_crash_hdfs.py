@@ -11,8 +11,8 @@ from collections.abc import Callable
 import pytest
 
 from stateflow.storage.hdfs import HdfsStore
-from stateflow.storage.memory import MemoryStore
 from tests.fake_hdfs import Accident, FakeHdfs
+from tests.memory_store import MemoryStore
 from tests.protocol.scenario import STORY, Sink, World, check, copy_sinks, tell
 from tests.protocol.test_crash_everywhere import CREATES_NOTHING, Life, conclude, survive
 

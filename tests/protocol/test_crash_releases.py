@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable
 
 import pytest
 
-from stateflow.storage.memory import MemoryStore
+from tests.memory_store import MemoryStore
 from tests.protocol.releases import ONCE, RELEASES, ReleasedWorld, releases_of, touched
 from tests.protocol.scenario import Sink, check, copy_sinks, drain, settle
 from tests.protocol.test_crash_everywhere import FAULTS, Faults, left_to_next, survive

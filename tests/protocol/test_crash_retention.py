@@ -15,7 +15,7 @@ from stateflow.checkpoint.verification import verify
 from stateflow.checkpoint.writer import Writer
 from stateflow.config.retention_rule import RetentionRule, retention_rule
 from stateflow.errors import FencedError, NotFoundError
-from stateflow.storage.memory import MemoryStore
+from tests.memory_store import MemoryStore
 from tests.protocol.scenario import Sink, World, check, copy_sinks, offset_of
 from tests.protocol.test_crash_everywhere import FAULTS, Faults, survive
 from tests.protocol.turns import Actor, Choose, Played, Turns, some_schedules

@@ -24,8 +24,8 @@ from stateflow.savepoints.format import (
 )
 from stateflow.savepoints.native import create_native
 from stateflow.savepoints.publish import SavepointFacts
-from stateflow.storage.memory import CrashError, MemoryStore, named_store
 from tests.in_memory import IN_MEMORY
+from tests.memory_store import CrashError, MemoryStore, named_store
 from tests.protocol.scenario import World, check, copy_sinks, drain, offset_of, settle, state_files
 from tests.protocol.test_crash_everywhere import FAULTS, Faults, left_to_next, survive
 from tests.refusals.refusal import refused

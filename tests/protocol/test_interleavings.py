@@ -11,7 +11,7 @@ from stateflow.checkpoint.verification import verify
 from stateflow.checkpoint.writer import Writer
 from stateflow.errors import FencedError, NotFoundError, StateflowError, UsageError
 from stateflow.format.records import Pin
-from stateflow.storage.memory import MemoryStore
+from tests.memory_store import MemoryStore
 from tests.protocol.scenario import World, check, drain, settle
 from tests.protocol.test_crash_everywhere import left_to_next
 from tests.protocol.turns import Actor, Choose, Played, Turns, every_schedule, some_schedules

@@ -18,8 +18,8 @@ from stateflow.savepoints.format import (
     read_savepoint_claim,
     verify_savepoint,
 )
-from stateflow.storage.memory import MemoryStore
 from tests.jobs.snapshots import checkpoint, clock, native
+from tests.memory_store import MemoryStore
 from tests.protocol.scenario import World
 from tests.protocol.turns import Choose, Played, Turns, every_schedule, some_schedules
 

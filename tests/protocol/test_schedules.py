@@ -12,9 +12,9 @@ from stateflow.errors import CorruptError, FencedError, StateflowError, UsageErr
 from stateflow.format.layout import JobLayout, origin_of, slot_of
 from stateflow.format.records import JobIdentity, Link, Owner, encode
 from stateflow.storage.local import LocalStore
-from stateflow.storage.memory import Call, CrashError, MemoryStore
 from stateflow.storage.store import Entry, ExistsError
 from tests.jobs.log import record
+from tests.memory_store import Call, CrashError, MemoryStore
 from tests.protocol.moments import at, run
 from tests.protocol.scenario import World, check, drain, offset_of, tell
 from tests.refusals.refusal import refused

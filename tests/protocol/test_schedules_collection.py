@@ -13,7 +13,7 @@ from stateflow.checkpoint.pins import list_pins
 from stateflow.checkpoint.writer import Writer
 from stateflow.errors import FencedError, NotFoundError
 from stateflow.format.records import Record
-from stateflow.storage.memory import Call, CrashError, MemoryStore
+from tests.memory_store import Call, CrashError, MemoryStore
 from tests.protocol.moments import at, run
 from tests.protocol.scenario import World, check, copy_sinks, drain, offset_of, settle, state_files
 from tests.protocol.turns import Turns

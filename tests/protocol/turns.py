@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from stateflow.storage.memory import Call, CrashError, MemoryStore
+from tests.memory_store import Call, CrashError, MemoryStore
 from tests.protocol.scenario import World
 
 Actor = Callable[[], object]

@@ -25,8 +25,8 @@ from stateflow.restore.digest import bound, differences, require_same
 from stateflow.restore.planned import RestorePlan
 from stateflow.restore.visible import code, prose, quoted, visible
 from stateflow.savepoints.format import read_savepoint
-from stateflow.storage.memory import named_store
 from tests.jobs.made import ORDERS, PARAMETERS, MadeJob, orders_pipeline
+from tests.memory_store import named_store
 from tests.refusals.refusal import refused
 from tests.restore.test_restoring import Scene, made_scene, when_it_claims
 

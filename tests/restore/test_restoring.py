@@ -26,8 +26,8 @@ from stateflow.restore.plan import Restored
 from stateflow.restore.planned import RestorePlan
 from stateflow.savepoints.format import read_savepoint, read_savepoint_claim
 from stateflow.storage.local import LocalStore
-from stateflow.storage.memory import Call, MemoryStore, named_store
 from tests.jobs.made import PARAMETERS, MadeJob, made_job, orders_pipeline
+from tests.memory_store import Call, MemoryStore, named_store
 from tests.refusals.refusal import refused
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from stateflow.storage.memory import MemoryStore
 from tests.jobs.snapshots import checkpoint, native
+from tests.memory_store import MemoryStore
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ from stateflow.errors import CorruptError, UsageError
 from stateflow.format.records import FileRef, Savepoint, StateSchema, TableFile, decode, encode
 from stateflow.savepoints.format import list_savepoints, read_savepoint, verify_savepoint
 from stateflow.storage.files import inline
-from stateflow.storage.memory import MemoryStore
 from stateflow.storage.store import checked_path
 from tests.jobs.files import objects
 from tests.jobs.snapshots import checkpoint, claim, dispose, native
+from tests.memory_store import MemoryStore
 from tests.refusals.refusal import refused
 
 LEADING_OUT = (

@@ -23,11 +23,11 @@ from stateflow.savepoints.format import (
 from stateflow.savepoints.native import distinct, grouped
 from stateflow.storage.cache import FileCache
 from stateflow.storage.local import LocalStore
-from stateflow.storage.memory import Call, MemoryStore
 from stateflow.storage.roots import open_store
 from stateflow.storage.store import ExistsError, Store
 from tests.jobs.files import objects, stored
 from tests.jobs.snapshots import SOMEBODY, checkpoint, clock, native, state
+from tests.memory_store import Call, MemoryStore
 from tests.refusals.refusal import refused
 from tests.servers import AZURE, ObjectServer
 from tests.storage.forging import twin

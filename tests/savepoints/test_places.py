@@ -10,10 +10,10 @@ from stateflow.errors import UsageError
 from stateflow.format.layout import JobLayout
 from stateflow.format.references import as_read, as_stored, path_inside, references
 from stateflow.savepoints.location import require_fit
-from stateflow.storage.memory import MemoryStore
 from tests.jobs.builder import JobBuilder
 from tests.jobs.files import stored
 from tests.jobs.snapshots import checkpoint
+from tests.memory_store import MemoryStore
 from tests.refusals.refusal import refused
 
 ROOT = "s3://bucket/team"

@@ -20,12 +20,12 @@ from stateflow.savepoints.format import (
     to_pin,
     verify_savepoint,
 )
-from stateflow.storage.memory import Call, MemoryStore
 from stateflow.storage.store import Store
 from tests.jobs.files import objects
 from tests.jobs.log import complete, log, pending, record
 from tests.jobs.log import file as named_file
 from tests.jobs.snapshots import JOB, OTHER, SOMEBODY, checkpoint, claim, dispose, native, outcome
+from tests.memory_store import Call, MemoryStore
 from tests.refusals.refusal import refused
 
 

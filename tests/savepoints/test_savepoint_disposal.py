@@ -33,10 +33,10 @@ from stateflow.savepoints.format import (
     verify_savepoint,
 )
 from stateflow.storage.local import LocalStore
-from stateflow.storage.memory import Call, MemoryStore, named_store
 from stateflow.storage.store import Store
 from tests.jobs.files import objects
 from tests.jobs.snapshots import JOB, OTHER, SOMEBODY, checkpoint, claim, clock, dispose, native, outcome
+from tests.memory_store import Call, MemoryStore, named_store
 from tests.protocol.scenario import World, drain
 from tests.refusals.refusal import refused
 

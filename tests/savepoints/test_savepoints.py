@@ -24,10 +24,10 @@ from stateflow.savepoints.format import (
     verify_savepoint,
 )
 from stateflow.storage.local import LocalStore
-from stateflow.storage.memory import Call, MemoryStore
 from stateflow.storage.store import Store
 from tests.jobs.files import objects, stored
 from tests.jobs.snapshots import JOB, SOMEBODY, checkpoint, claim, dispose, native
+from tests.memory_store import Call, MemoryStore
 from tests.protocol.scenario import World, drain
 from tests.refusals.refusal import refused
 from tests.servers import ObjectServer

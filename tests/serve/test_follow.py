@@ -13,8 +13,8 @@ from stateflow.checkpoint.processes import note_of_process
 from stateflow.errors import NotFoundError, UnavailableError
 from stateflow.format.records import Owner
 from stateflow.serve.follow import FollowedJob, FollowedJobs
-from stateflow.storage.memory import Call, MemoryStore
 from tests.jobs.queried import Counted, QueriedJob, entries_of, filled
+from tests.memory_store import Call, MemoryStore
 from tests.refusals.refusal import refused
 from tests.storage.scratch_folders import in_scratch
 

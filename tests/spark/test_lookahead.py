@@ -22,7 +22,7 @@ from stateflow.spark.sources.delta_log import (
     log_of,
 )
 from stateflow.storage.local import LocalStore
-from stateflow.storage.memory import MemoryStore
+from tests.memory_store import MemoryStore
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ROWS = {"add": {"path": "f", "dataChange": True}}

@@ -10,10 +10,10 @@ import pytest
 
 from stateflow.storage.hdfs import HdfsStore
 from stateflow.storage.local import LocalStore
-from stateflow.storage.memory import MemoryStore
 from stateflow.storage.roots import open_store
 from stateflow.storage.store import Store
 from tests.fake_hdfs import FakeHdfs
+from tests.memory_store import MemoryStore
 from tests.servers import AZURE, HDFS, ObjectServer
 
 KINDS = ("local", "memory", "s3", "gcs", "webhdfs", AZURE, HDFS)

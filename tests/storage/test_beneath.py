@@ -22,12 +22,12 @@ from stateflow.savepoints.format import claim_savepoint, unfinished_bytes, verif
 from stateflow.spark.task.storage import task_storage
 from stateflow.storage.beneath import link_regular
 from stateflow.storage.local import LocalStore
-from stateflow.storage.memory import MemoryStore
 from stateflow.storage.store import Entry, ExistsError
 from stateflow.storage.transfer import Transfer, transfer
 from tests.jobs.builder import options_of
 from tests.jobs.made import PARAMETERS, made_job, orders_pipeline
 from tests.jobs.snapshots import JOB, SOMEBODY, checkpoint, clock, native
+from tests.memory_store import MemoryStore
 from tests.protocol.scenario import World, drain
 from tests.refusals.refusal import refused
 

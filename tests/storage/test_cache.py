@@ -18,8 +18,8 @@ from stateflow.storage import cache as cache_module
 from stateflow.storage.cache import FileCache
 from stateflow.storage.files import checksum, inline, upload_file
 from stateflow.storage.local import LocalStore
-from stateflow.storage.memory import Call, MemoryStore
 from stateflow.storage.store import TEMP, Store
+from tests.memory_store import Call, MemoryStore
 from tests.refusals.refusal import refused
 
 BIG = 1 << 30

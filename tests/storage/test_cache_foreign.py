@@ -15,8 +15,8 @@ from stateflow.format.records import FileRef
 from stateflow.storage.cache import FileCache
 from stateflow.storage.files import inline, upload_file, verify
 from stateflow.storage.local import LocalStore
-from stateflow.storage.memory import MemoryStore
 from stateflow.storage.store import Store
+from tests.memory_store import MemoryStore
 from tests.refusals.refusal import refused
 from tests.storage.forging import twin
 

@@ -16,9 +16,9 @@ from stateflow.errors import CorruptError, NotFoundError
 from stateflow.format.references import references
 from stateflow.savepoints.format import resolved
 from stateflow.storage.files import checksum, inline, upload_file, verify
-from stateflow.storage.memory import MemoryStore
 from stateflow.storage.store import PIECE
 from tests.jobs.snapshots import checkpoint, ids, native, state
+from tests.memory_store import MemoryStore
 from tests.protocol.scenario import World
 from tests.refusals.refusal import refused
 from tests.storage.forging import twin

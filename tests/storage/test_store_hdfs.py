@@ -13,10 +13,10 @@ import pytest
 from stateflow.errors import NotFoundError, UnavailableError, UsageError
 from stateflow.format.records import Owner, encode, stated_size
 from stateflow.storage.hdfs import HdfsStore
-from stateflow.storage.memory import CrashError
 from stateflow.storage.store import ExistsError, create_once
 from stateflow.storage.webhdfs import HdfsAnswerError
 from tests.fake_hdfs import Accident, FakeHdfs
+from tests.memory_store import CrashError
 from tests.refusals.refusal import refused
 
 PATH = "job/epochs/00000007"

@@ -8,10 +8,10 @@ from threading import Event
 import pytest
 
 from stateflow.errors import UnavailableError, UsageError
-from stateflow.storage.memory import Call, CrashError, MemoryStore
 from stateflow.storage.objects import ObjectStore
 from stateflow.storage.probe import probe
 from stateflow.storage.store import ExistsError, create_once
+from tests.memory_store import Call, CrashError, MemoryStore
 from tests.refusals.refusal import refused
 from tests.servers import Answer, ObjectServer
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from stateflow.errors import StateflowError
-from stateflow.storage.memory import Call, CrashError, MemoryStore
 from stateflow.storage.store import Entry
+from tests.memory_store import Call, CrashError, MemoryStore
 
 
 def test_every_call_is_recorded_in_order_and_a_delete_of_many_is_many(tmp_path: Path) -> None:

@@ -20,10 +20,10 @@ import pytest
 from stateflow.airflow.connections.failures import may_pass
 from stateflow.errors import NotFoundError, StateflowError, UnavailableError, UsageError
 from stateflow.storage import objects, s3_parts
-from stateflow.storage.memory import MemoryStore
 from stateflow.storage.objects import ObjectStore, copier
 from stateflow.storage.roots import open_store
 from stateflow.storage.store import Store
+from tests.memory_store import MemoryStore
 from tests.refusals.refusal import refused
 from tests.servers import AZURE, NEEDS_AZURITE, ObjectServer
 from tests.slow_azure import slow_azure

@@ -17,8 +17,8 @@ import pytest
 
 from stateflow.errors import NotFoundError
 from stateflow.storage.local import LocalStore
-from stateflow.storage.memory import CrashError
 from stateflow.storage.store import ExistsError, create_once
+from tests.memory_store import CrashError
 from tests.storage.descriptors import whole_path
 
 STEPS = ("open", "fsync", "link", "unlink", "replace", "mkdir", "rmdir")

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from stateflow.errors import UsageError
 from stateflow.storage.file_urls import file_url
 from stateflow.storage.local import LocalStore
-from stateflow.storage.memory import MemoryStore
 from stateflow.storage.objects import ObjectStore
 from stateflow.storage.roots import open_store
+from tests.memory_store import MemoryStore
 from tests.refusals.refusal import refused
 
 S3 = {"region": "us-east-1"}

@@ -14,8 +14,8 @@ from stateflow.errors import FencedError, StateflowError
 from stateflow.savepoints.dispose import dispose_claimed, dispose_savepoint
 from stateflow.storage import beneath
 from stateflow.storage.local import LocalStore
-from stateflow.storage.memory import MemoryStore
 from tests.jobs.snapshots import JOB, SOMEBODY, checkpoint, claim, clock, native
+from tests.memory_store import MemoryStore
 from tests.protocol.scenario import World, drain, drop_tag, make_tag
 from tests.refusals.refusal import refused
 

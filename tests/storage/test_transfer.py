@@ -17,12 +17,12 @@ from stateflow.errors import CorruptError, NotFoundError, StateflowError, Unavai
 from stateflow.storage import transfer as module
 from stateflow.storage.hdfs import HdfsStore
 from stateflow.storage.local import LocalStore
-from stateflow.storage.memory import Call, MemoryStore
 from stateflow.storage.roots import open_store
 from stateflow.storage.store import Store
 from stateflow.storage.transfer import Transfer, at_once, read_through, transfer
 from tests.fake_hdfs import FakeHdfs
 from tests.jobs.files import body, objects, stored
+from tests.memory_store import Call, MemoryStore
 from tests.refusals.refusal import refused
 from tests.servers import AZURE, NEEDS_AZURITE, ObjectServer
 from tests.storage.forging import twin

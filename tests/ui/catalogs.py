@@ -9,12 +9,12 @@ from collections.abc import Iterator
 import pytest
 
 from stateflow.errors import StateflowError
-from stateflow.storage.memory import Call, MemoryStore, named_store
 from stateflow_ui.cached_value import CachedValue
 from stateflow_ui.catalog import Catalog, JobState, RootState
 from stateflow_ui.job_reader import JobFacts
 from stateflow_ui.root import Root
 from tests.jobs.records import Made, make_job
+from tests.memory_store import Call, MemoryStore, named_store
 
 NOW = 1_800_000_000_000_000
 MICROS = 1_000_000

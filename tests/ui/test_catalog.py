@@ -19,7 +19,6 @@ from stateflow.errors import NotFoundError, UnavailableError, UsageError
 from stateflow.format.layout import JobLayout
 from stateflow.observe.status import status_of
 from stateflow.observe.timelines import spans
-from stateflow.storage.memory import Call, MemoryStore, named_store
 from stateflow_ui import catalog as catalog_module
 from stateflow_ui import details
 from stateflow_ui.cached_value import CachedValue
@@ -28,6 +27,7 @@ from stateflow_ui.reader_threads import ReaderThreads
 from stateflow_ui.root import Root
 from stateflow_ui.stale_after import StaleAfter
 from tests.jobs.records import Made
+from tests.memory_store import Call, MemoryStore, named_store
 from tests.protocol.scenario import World
 from tests.refusals.refusal import refused
 from tests.ui.catalogs import (

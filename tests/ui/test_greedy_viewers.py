@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from stateflow.errors import BusyError, NotFoundError, StateflowError, UnavailableError
-from stateflow.storage.memory import MemoryStore
 from stateflow_ui.cached_value import CachedValue
 from stateflow_ui.reader_threads import ReaderThreads
 from tests.jobs.records import Made
+from tests.memory_store import MemoryStore
 from tests.ui.catalogs import Clock, Gate, catalog_of, fill, look, open_job, root_at, settle, store
 
 __all__ = ["store"]

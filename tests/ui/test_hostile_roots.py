@@ -18,13 +18,13 @@ from stateflow.format.layout import JobLayout
 from stateflow.format.records import Record, decode, encode
 from stateflow.observe.status import _last_checkpoint_at
 from stateflow.observe.timelines import spans
-from stateflow.storage.memory import MemoryStore
 from stateflow_ui import details, documents, metrics
 from stateflow_ui.catalog import Catalog
 from stateflow_ui.reading_store import ReadingStore
 from stateflow_ui.stale_after import StaleAfter
 from tests.jobs.operators import one_shard
 from tests.jobs.records import Made
+from tests.memory_store import MemoryStore
 from tests.refusals.refusal import refused
 from tests.ui.catalogs import NOW, Clock, catalog_of, fill, heads, look, open_job, root_at, store
 

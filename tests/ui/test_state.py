@@ -18,11 +18,11 @@ from stateflow.replay import reports
 from stateflow.replay.comparison import ReplayReport, SinkChanges
 from stateflow.replay.rows import RowChange
 from stateflow.state.values.serializers import serializer_for
-from stateflow.storage.memory import MemoryStore
 from stateflow_ui import reading_budget, state_reader
 from stateflow_ui.catalog import Catalog
 from tests.airflow.tasks import files_of
 from tests.jobs.builder import options_of
+from tests.memory_store import MemoryStore
 from tests.reading.grown import TOTAL, GrownJob, full
 from tests.ui.airflow_app import AirflowApp, airflow_app
 

@@ -1,4 +1,4 @@
-"""A store in memory that can fail like a real one: for tests, and for trying a crash at every call. No run opens one.
+"""A store in memory that can fail like a real one, so that a crash is tried at every call.
 
 `before(call)` and `after(call)` see every call and may raise. What they raise is what happens:
 
