@@ -13,6 +13,7 @@ names each such state that has elements, and the erasure empties those that the 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
@@ -154,7 +155,9 @@ def plan_erase(
         raise UsageError(
             f"{key!r} cannot be a key of any operator of job {job.name!r}: name one with --operator to see why"
         )
-    entries = _entries(job, head, keys, options)
+    # A record that a run has left is carried out first.
+    newest = next((record for record in reversed(log.pending) if record.carries_state), head)
+    entries = _entries(job, newest, keys, options, complete=newest is head)
     others = {
         uid: forms_of_key(state.key)
         for uid, state in sorted(head.operators.items())
@@ -162,7 +165,7 @@ def plan_erase(
     }
     if keys and not any(entries.values()) and not absent and not _unfinished(log, head):
         raise NotFoundError(
-            f"checkpoint {head.slot}, the newest of job {job.name!r}, has nothing under the key {key!r} (looked at: "
+            f"checkpoint {newest.slot}, the newest of job {job.name!r}, has nothing under the key {key!r} (looked at: "
             f"{', '.join(sorted(keys))}; not looked at: {', '.join(others) or 'none'}): write the key as the state has it, or go on with "
             "--absent (absent=True) if older checkpoints may have it; the erasure deletes them, with their tags"
         )
@@ -184,15 +187,22 @@ def plan_erase(
     )
 
 
-def _entries(job: Job, head: Record, keys: Mapping[str, object], options: Options) -> dict[str, int]:
-    """By operator: how many entries of its key the checkpoint has."""
+def _entries(
+    job: Job, record: Record, keys: Mapping[str, object], options: Options, *, complete: bool
+) -> dict[str, int]:
+    """By operator: how many entries of its key the record has."""
     if not keys:
         return {}
-    counts = {}
+    counts = dict.fromkeys(keys, 0)
     context = reader_context(options, job.root, job.clock)
-    with checkpoint_reader(context, job.name, str(head.slot), owner=job.owner(), ids=job.new_id) as reader:
-        for uid, key in keys.items():
-            keep, group = _Keep(head.operators[uid], key), group_of(head.operators[uid], key)
+    with (
+        checkpoint_reader(context, job.name, str(record.slot), owner=job.owner(), ids=job.new_id)
+        if complete
+        else closing(context.reader(record))
+    ) as reader:
+        for uid in keys.keys() & record.operators.keys():
+            operator, key = record.operators[uid], keys[uid]
+            keep, group = _Keep(operator, key), group_of(operator, key)
             for entry in reader.entries(uid, group, *group_range(group, group)):
                 keep(*entry)
             counts[uid] = keep.dropped

@@ -115,6 +115,16 @@ def test_a_key_that_only_older_checkpoints_have_goes_with_them(made: QueriedJob,
     assert [r.slot for r in job(tmp_path).log().chain if r.carries_state] == [done.checkpoint]
 
 
+def test_a_key_that_a_batch_brought_which_is_not_carried_out_yet_is_erased(tmp_path: Path) -> None:
+    made = QueriedJob(tmp_path / "root")
+    made.checkpoint(entries_of(filled(OTHER)))
+    made.checkpoint(entries_of(filled(KEY, OTHER)), complete=False)
+    with refused(NotFoundError, "checkpoint 3", "'987654'"):
+        plan_erase(job(tmp_path), "987654", options(tmp_path))
+    plan = plan_erase(job(tmp_path), str(KEY), options(tmp_path))
+    assert plan.entries == {"balance": plan.apply(ME).entries}
+
+
 def test_the_plan_counts_the_entries_that_go(made: QueriedJob, tmp_path: Path) -> None:
     plan = plan_erase(job(tmp_path), str(KEY), options(tmp_path))
     assert plan.entries == {"balance": plan.apply(ME).entries}
