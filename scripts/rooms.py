@@ -224,7 +224,7 @@ ROOMS: Mapping[str, Room] = {
     ),
     "spark": Room(
         "what runs on the driver: a run, its loop, a batch",
-        "checkpoint compatibility config format liveness operators pipelines savepoints spark/batches "
+        "checkpoint compatibility config format liveness operators pipelines quantities savepoints spark/batches "
         "spark/inputs spark/internals spark/session spark/shuffle spark/sinks spark/sources spark/task "
         "state/backends storage",
         "runner.py",
