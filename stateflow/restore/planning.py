@@ -417,38 +417,52 @@ def _warnings(request: RestoreRequest, log: Log | None) -> Iterator[str]:
 
 def _erased_since(origin: Origin, job: JobHandle, log: Log | None) -> Iterator[str]:
     """Notes erasures behind the snapshot, of this job and of the one in this root that made it. Their lines outlive their records."""
-    record, maker = origin.record, _maker(origin, job)
-    for handle, its_log in ((job, log), *([(maker, maker.log())] if maker is not None else [])):
-        if its_log is None or its_log.identity is None:
-            continue
-        own = its_log.identity.uuid == record.job
-        if handle is maker and not own:
-            continue  # another job of this name
-        # The slots of two jobs do not say which is older.
-        slots = [
-            line.id
-            for line in history(handle.store, handle.layout, log=its_log)
-            if line.kind == "erase"
-            and (line.id > record.slot if own else line.latest_ack_timestamp > record.at // 1000)
-        ]
-        if slots:
-            erasures = "the erasure of record" if len(slots) == 1 else "the erasures of records"
-            yield (
-                f"the snapshot is older than {erasures} {', '.join(map(str, slots))} of job {quoted(handle.name)}: a key that was erased "
-                "then comes back if the snapshot has it, and has to be erased again behind this restore"
-            )
+    if log is not None:
+        yield from _erasures(job, log, origin.record)
+    if (maker := _maker(origin, job)) is None:
+        return
+    try:
+        its_log = maker.log() if maker.exists else None
+        # Another job of this name has nothing to say.
+        if (
+            its_log is not None
+            and its_log.identity is not None
+            and its_log.identity.uuid == origin.record.job
+        ):
+            yield from _erasures(maker, its_log, origin.record)
+    except StateflowError as error:
+        # A damaged job is what its savepoints are for.
+        yield f"whether a key was erased behind the snapshot is not known: the log of job {quoted(maker.name)} cannot be read ({error})"
+
+
+def _erasures(job: JobHandle, log: Log, record: Record) -> Iterator[str]:
+    if log.identity is None:
+        return
+    # The slots of two jobs do not say which is older.
+    own = log.identity.uuid == record.job
+    slots = [
+        line.id
+        for line in history(job.store, job.layout, log=log)
+        if line.kind == "erase"
+        and (line.id > record.slot if own else line.latest_ack_timestamp > record.at // 1000)
+    ]
+    if slots:
+        erasures = "the erasure of record" if len(slots) == 1 else "the erasures of records"
+        yield (
+            f"the snapshot is older than {erasures} {', '.join(map(str, slots))} of job {quoted(job.name)}: a key that was erased "
+            "then comes back if the snapshot has it, and has to be erased again behind this restore"
+        )
 
 
 def _maker(origin: Origin, job: JobHandle) -> JobHandle | None:
-    """The job that the snapshot says made it, if that is another one, in this root."""
+    """The job that the snapshot says made it, if that is another one; it may be in this root."""
     if origin.job == job.name:
         return None
     try:
         layout = JobLayout(origin.job)
     except UsageError:
         return None  # somebody has written another name into the savepoint
-    maker = JobHandle(job.store, layout, clock=job.clock, ids=job.new_id)
-    return maker if maker.exists else None
+    return JobHandle(job.store, layout, clock=job.clock, ids=job.new_id)
 
 
 def _other_code(request: RestoreRequest) -> Iterator[str]:

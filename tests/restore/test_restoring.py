@@ -632,6 +632,14 @@ def test_a_new_job_is_told_of_the_erasures_of_the_job_whose_savepoint_it_takes(s
     assert _notes(scene.plan("latest", "fork", from_job="orders")) == []
 
 
+def test_a_savepoint_comes_back_as_a_new_job_though_its_own_job_is_damaged(scene: Scene) -> None:
+    url, _ = scene.savepoint()
+    scene.store.put("orders/job", b"damaged")
+    [note] = [each for each in scene.plan(url, "fork").warnings if "erased" in each]
+    assert note.startswith("whether a key was erased behind the snapshot is not known: the log of job orders")
+    assert scene.restore(url, "fork").checkpoint
+
+
 def test_a_snapshot_of_a_fork_is_compared_by_time(scene: Scene) -> None:
     scene.restore("latest", "fork", from_job="orders")
     older = scene.job("fork").savepoint(options=scene.options, to=f"{scene.root}-older").url
