@@ -136,8 +136,8 @@ def slot_at(time: Time, job: JobHandle, log: Log) -> int:
     """The checkpoint that was the newest then. NotFoundError names those around it if that one was collected."""
     from stateflow.checkpoint.statistics import history  # loads the log, as below
 
-    _refuse_future(time, job)
     kept = complete_records(log)
+    _refuse_future(time, job, kept[-1].at if kept else 0)
     held = max((record.slot for record in kept if record.at <= time.last), default=0)
     later = min((record.slot for record in kept if record.slot > held), default=0)
     present = {record.slot for record in log.chain if not log.slots[record.slot].marks}
@@ -159,13 +159,15 @@ def slot_at(time: Time, job: JobHandle, log: Log) -> int:
 
 def slot_by(time: Time, job: JobHandle, lines: Iterable[HistoryLine]) -> int:
     """The checkpoint that was the newest then, also a collected one; 0 for none."""
-    _refuse_future(time, job)
-    done = (line for line in lines if line.kind != "fence" and line.status != "IN_PROGRESS")
+    done = [line for line in lines if line.kind != "fence" and line.status != "IN_PROGRESS"]
+    newest = max(done, key=lambda line: line.id, default=None)
+    _refuse_future(time, job, newest.latest_ack_timestamp * 1000 if newest is not None else 0)
     return max((line.id for line in done if line.latest_ack_timestamp <= time.last // 1000), default=0)
 
 
-def _refuse_future(time: Time, job: JobHandle) -> None:
-    if time.micros > job.clock():
+def _refuse_future(time: Time, job: JobHandle, newest: int) -> None:
+    """`newest` is the time of the newest checkpoint: a run on a host whose clock is ahead of this one's may have taken it."""
+    if time.micros > max(job.clock(), newest):
         raise UsageError(f"{time} has not come yet: write latest for the newest checkpoint")
 
 

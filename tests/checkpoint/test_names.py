@@ -18,6 +18,7 @@ from stateflow.checkpoint.names import (
     slot_by,
     slot_of,
 )
+from stateflow.checkpoint.statistics import history
 from stateflow.errors import NotFoundError, StateflowError, UsageError
 from stateflow.jobs.job import Job
 from stateflow.jobs.past import kept_records
@@ -149,6 +150,22 @@ def test_a_time_is_the_checkpoint_that_was_the_newest_then(tmp_path: Path) -> No
         slot_then(made, records[0].at - 1)
     with refused(UsageError, "has not come yet: write latest"):
         slot_then(made, made.clock() + 3_600_000_000)
+
+
+def test_the_time_of_the_newest_checkpoint_has_come_on_a_host_whose_clock_is_behind(tmp_path: Path) -> None:
+    now = T0
+    made = JobBuilder(str(tmp_path), clock=lambda: now)
+    ahead = made.decide()
+    now -= 5_000_000
+    assert slot_then(made, ahead.at) == ahead.slot
+    job = JobHandle(made.store, made.layout, clock=made.clock)
+    assert slot_by(Time(ahead.at), job, history(made.store, made.layout, log=job.log())) == ahead.slot
+    with refused(UsageError, "has not come yet: write latest"):
+        slot_then(made, ahead.at + 1)
+    later = made.decide()
+    with refused(UsageError, "has not come yet"):  # and which of the two is meant is not known
+        slot_then(made, ahead.at)
+    assert slot_then(made, later.at) == later.slot
 
 
 @pytest.mark.parametrize("unit", ["2026-01-01T00:02", "2026-01-01 00:02:00", "2026-01-01T01:02:00+01:00"])
