@@ -11,6 +11,8 @@ import msgspec
 from stateflow.errors import UsageError
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+CLOCKS_DIFFER = 600_000_000
+"""Hosts' clocks are apart by this much at most, in microseconds, without anybody's fault."""
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _TIMESTAMP, _PACKED_SECONDS = 0xD7FF, 1 << 34
 _pack = Struct(">HQ").pack

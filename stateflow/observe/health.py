@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
 
+from stateflow.format.instants import CLOCKS_DIFFER
 from stateflow.quantities import age_text
 
 if TYPE_CHECKING:
@@ -36,16 +37,20 @@ class Health:
         return self.state in ("ok", "new")
 
 
-def fresh_at(status: JobStatus) -> int | None:
-    """When the newest checkpoint was taken, or when a run last found nothing to read, whichever is later."""
+def fresh_at(status: JobStatus, now: int) -> int | None:
+    """When the newest checkpoint was taken, or when a run last found nothing to read, whichever is later. A time that is far ahead
+    counts only where there is no other: the clock was wrong that gave it."""
     times = [at for at in (status.last_checkpoint_at, status.looked_at) if at is not None]
-    return max(times, default=None)
+    return max([at for at in times if at - now <= CLOCKS_DIFFER] or times, default=None)
 
 
 def age_of(status: JobStatus, now: int) -> int | None:
-    """Microseconds since the job was last fresh. It is never negative, even if the caller's clock runs behind."""
-    fresh = fresh_at(status)
-    return None if fresh is None else max(0, now - fresh)
+    """Microseconds since the job was last fresh. It is never negative, even if the caller's clock runs behind. Of a time that is far
+    ahead nobody knows how long ago it was: it is then as old as the two clocks are apart."""
+    fresh = fresh_at(status, now)
+    if fresh is None:
+        return None
+    return abs(now - fresh) if _is_ahead(status, now) else max(0, now - fresh)
 
 
 def health_of(status: JobStatus, now: int, stale_after: timedelta | None) -> Health:
@@ -53,7 +58,7 @@ def health_of(status: JobStatus, now: int, stale_after: timedelta | None) -> Hea
 
     The worst problem comes first: a lost run needs a new run, whatever else is true.
     """
-    fresh, age = fresh_at(status), age_of(status, now)
+    fresh, age = fresh_at(status, now), age_of(status, now)
     bound = None if stale_after is None else stale_after // timedelta(microseconds=1)
     old = bound is not None and (now - _began(status) if age is None else age) > bound
     state, reason = _state_and_reason(status, now, age, old)
@@ -82,9 +87,17 @@ def _state_and_reason(status: JobStatus, now: int, age: int | None, old: bool) -
     if age is None:
         since = "yet" if status.head is None else "since it was restored"
         return "new", f"has no checkpoint {since}{' and is running' if status.status == 'RUNNING' else ''}"
-    if status.looked_at is not None and status.looked_at == fresh_at(status):
-        return "ok", f"had nothing left to read {age_text(age)} ago"
-    return "ok", f"has a checkpoint of {age_text(age)} ago"
+    if status.looked_at is not None and status.looked_at == fresh_at(status, now):
+        return "ok", f"had nothing left to read {_since(status, now, age)}"
+    return "ok", f"has a checkpoint of {_since(status, now, age)}"
+
+
+def _is_ahead(status: JobStatus, now: int) -> bool:
+    return (fresh_at(status, now) or 0) - now > CLOCKS_DIFFER
+
+
+def _since(status: JobStatus, now: int, age: int) -> str:
+    return f"{age_text(age)} {'ahead of this clock' if _is_ahead(status, now) else 'ago'}"
 
 
 def _began(status: JobStatus) -> int:
@@ -95,7 +108,9 @@ def _staleness(status: JobStatus, now: int, age: int | None) -> str:
     if age is None:
         what = "made" if status.head is None else "restored"
         return f"has no checkpoint {age_text(now - _began(status))} after it was {what}"
-    if status.last_checkpoint_at == fresh_at(status):
+    if _is_ahead(status, now):
+        return f"cannot be told to be fresh: it last was so {_since(status, now, age)}, so that clock or this one is or was wrong"
+    if status.last_checkpoint_at == fresh_at(status, now):
         return f"is stale: its newest checkpoint is {age_text(age)} old"
     return f"is stale: it was last seen with nothing left to read {age_text(age)} ago"
 

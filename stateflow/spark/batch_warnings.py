@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from stateflow.format.instants import CLOCKS_DIFFER
 from stateflow.format.records import SourceState
 from stateflow.pipelines.partly_late_rows import partly_late_rows, partly_late_warning
 from stateflow.quantities import time_text
@@ -19,9 +20,6 @@ from stateflow.spark.inputs.foreign_changes import passed_sentences
 from stateflow.spark.inputs.observations import Observation, early_times, times_to_come
 from stateflow.spark.inputs.open_inputs import OpenInputs
 from stateflow.spark.run_warnings import RunWarnings
-
-_CLOCKS_DIFFER = 600_000_000
-"""Hosts' clocks are apart by this much at most, in microseconds, without anybody's fault."""
 
 
 @dataclass
@@ -75,7 +73,7 @@ class BatchWarnings:
 def clock_behind(now: int, before: int, job: str) -> str:
     """A warning if the clock is far behind the newest batch's, which was ahead if this one is right; else empty. A batch's time never goes
     back, so the job's clock would stand still without a word, for years where a host had begun with a wrong one."""
-    if before - now <= _CLOCKS_DIFFER:
+    if before - now <= CLOCKS_DIFFER:
         return ""
     return (
         f"the clock says {time_text(now)}, and the newest batch was of {time_text(before)}: a batch's time never goes back, so until the "

@@ -113,8 +113,12 @@ def judged(stale_after: timedelta | None = AN_HOUR, **changes: object) -> Health
         # Restored from a savepoint.
         ({"last_checkpoint_at": None}, "new"),
         ({"last_checkpoint_at": None, "head_at": NOW - 2 * HOUR}, "stale"),
-        # The clock of the run was ahead of ours.
+        # The clock of the run was ahead of ours: by little, and by so much that nobody knows how old the checkpoint is.
+        ({"last_checkpoint_at": NOW + HOUR // 6}, "ok"),
         ({"last_checkpoint_at": NOW + HOUR}, "ok"),
+        ({"last_checkpoint_at": NOW + 2 * HOUR}, "stale"),
+        ({"last_checkpoint_at": NOW + 2 * HOUR, "looked_at": NOW - 60_000_000}, "ok"),
+        ({"last_checkpoint_at": NOW + 2 * HOUR, "looked_at": NOW - 2 * HOUR}, "stale"),
     ],
 )
 def test_the_word(changes: dict[str, object], state: str) -> None:
@@ -130,7 +134,8 @@ def test_without_a_bound_nothing_is_stale() -> None:
 def test_age_counts_from_the_last_time_the_job_had_everything() -> None:
     health = judged(last_checkpoint_at=NOW - 9 * HOUR, looked_at=NOW - 60_000_000)
     assert (health.fresh_at, health.age) == (NOW - 60_000_000, 60_000_000)
-    assert judged(last_checkpoint_at=NOW + HOUR).age == 0
+    assert judged(last_checkpoint_at=NOW + HOUR // 6).age == 0
+    assert judged(last_checkpoint_at=NOW + 900 * HOUR).age == 900 * HOUR
     never = judged(head=None, head_at=None, last_checkpoint_at=None)
     assert (never.fresh_at, never.age) == (None, None)
 
@@ -159,6 +164,14 @@ def test_age_counts_from_the_last_time_the_job_had_everything() -> None:
         (
             {"last_checkpoint_at": NOW - 5 * HOUR},
             "job 'orders' is stale: its newest checkpoint is 5 hours old: start its next run, or see why the schedule does not",
+        ),
+        (
+            {"last_checkpoint_at": NOW + HOUR},
+            "job 'orders' has a checkpoint of 60 minutes ahead of this clock",
+        ),
+        (
+            {"last_checkpoint_at": NOW + 5 * HOUR},
+            "it last was so 5 hours ahead of this clock, so that clock or this one is or was wrong: start its next run",
         ),
         (
             {"last_checkpoint_at": NOW - 9 * HOUR, "looked_at": NOW - 5 * HOUR},

@@ -417,7 +417,7 @@ class StateflowRunOperator(ReportsLineage, DriverOperator):
         if mark.began_from is None:
             raise UsageError(
                 f"job {job.name!r} had no checkpoint when {mark.dag_run} began, so there is none to rewind to: use "
-                "on_rerun='go_on', or delete the job and its output"
+                "on_rerun='go_on', or begin anew as a job of another name with outputs of its own"
             )
         self.log.info(
             "%s is run again: job %s goes back to checkpoint %d", mark.dag_run, job.name, mark.began_from
