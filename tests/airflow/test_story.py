@@ -48,6 +48,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def today() -> date:
+    """The day on which the module began: its tests may run over midnight."""
+    return datetime.now(UTC).date()
+
+
+@pytest.fixture(scope="module")
 def database() -> Iterator[str]:
     """Postgres where it is installed, else what Airflow has by itself."""
     if not find():
@@ -58,7 +64,7 @@ def database() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def server(folder: Path, database: str) -> Iterator[AirflowServer]:
+def server(folder: Path, database: str, today: date) -> Iterator[AirflowServer]:
     nobody_there = connection(
         "s3://bucket/checkpoints",
         storage_options={
@@ -74,7 +80,7 @@ def server(folder: Path, database: str) -> Iterator[AirflowServer]:
         folder,
         settings={"four_eyes": True},
         connections={"unreachable": nobody_there},
-        environment={"AIRFLOW_VAR_LEDGER_TOKEN": SECRET},
+        environment={"AIRFLOW_VAR_LEDGER_TOKEN": SECRET, "STORY_DAY": str(today)},
         database=database,
     ) as running:
         running.client().await_dags(
@@ -208,10 +214,9 @@ def runs_of(client: AirflowClient, dag_id: str, kind: str, **which: str) -> list
 
 
 def test_a_backfill_gives_way_to_the_scheduled_run_and_says_that_its_day_was_read(
-    client: AirflowClient, folder: Path
+    client: AirflowClient, folder: Path, today: date
 ) -> None:
     stage = Stage(folder, "daily")
-    today = datetime.now(UTC).date()
     stage.orders.add(2, ROWS)
     for version, days in enumerate((4, 1)):  # at noon
         stage.age(version, datetime.combine(today - timedelta(days), time(12), UTC))
@@ -240,11 +245,10 @@ def test_a_backfill_gives_way_to_the_scheduled_run_and_says_that_its_day_was_rea
 
 
 def test_a_new_job_s_days_are_read_one_by_one_and_no_run_overtakes_another(
-    client: AirflowClient, folder: Path
+    client: AirflowClient, folder: Path, today: date
 ) -> None:
     """What a backfill of a new job loses to the DAG's first scheduled run, `catchup` and `depends_on_past` do in order."""
     stage = Stage(folder, "first_day")
-    today = datetime.now(UTC).date()
     stage.orders.add(3, ROWS)
     for version, days in enumerate((2, 1)):  # at noon; the third commit is today's
         stage.age(version, datetime.combine(today - timedelta(days), time(12), UTC))
