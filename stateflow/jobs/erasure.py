@@ -163,7 +163,7 @@ def plan_erase(
         for uid, state in sorted(head.operators.items())
         if state.key and uid not in keys
     }
-    if keys and not any(entries.values()) and not absent and not _unfinished(log, head):
+    if keys and not any(entries.values()) and not absent:
         raise NotFoundError(
             f"checkpoint {newest.slot}, the newest of job {job.name!r}, has nothing under the key {key!r} (looked at: "
             f"{', '.join(sorted(keys))}; not looked at: {', '.join(others) or 'none'}): write the key as the state has it, or go on with "
@@ -207,11 +207,6 @@ def _entries(
                 keep(*entry)
             counts[uid] = keep.dropped
     return counts
-
-
-def _unfinished(log: Log, head: Record) -> bool:
-    """Whether the newest record is an erasure that left older checkpoints, so that it has to be repeated: its key is gone from it."""
-    return head.kind == "erase" and any(r.carries_state and r.slot < head.slot for r in log.chain)
 
 
 def _condition(operator: OperatorState, key: object) -> str:
@@ -300,7 +295,9 @@ class _Erasure:
         """Runs before the claim. `_collect` finds readers that begin later."""
         for pin in _pins_in_use(list_pins(self.job.store, self.job.layout), self.owner.run):
             if pin.kind != "reader":
-                raise BusyError(f"nothing of job {self.job.name!r} is erased now: {self._reads(pin)}")
+                raise BusyError(
+                    f"nothing of job {self.job.name!r} is erased now: {self._reads(pin, 'erase the key')}"
+                )
 
     def _collect(self, slot: int, looks: int) -> CollectionReport:
         """Deletes everything older than the record in `slot`. It looks again and again: tags may appear at any time."""
@@ -319,19 +316,18 @@ class _Erasure:
             if not remaining:
                 return report
         state = f"record {slot} of job {job.name!r} has erased the key, but older ones still hold it"
+        again = "erase it again with --absent (absent=True)"
         if in_use:
-            raise BusyError(f"{state}: {self._reads(in_use[0])}")
+            raise BusyError(f"{state}: {self._reads(in_use[0], again)}")
         for url, why in report.undisposed.items():
-            raise StateflowError(
-                f"{state}, and the savepoint {url} cannot be deleted: {why}; then erase it again"
-            )
-        raise StateflowError(f"{state} ({', '.join(map(str, remaining))}): erase it again")
+            raise StateflowError(f"{state}, and the savepoint {url} cannot be deleted: {why}; then {again}")
+        raise StateflowError(f"{state} ({', '.join(map(str, remaining))}): {again}")
 
-    def _reads(self, pin: Pin) -> str:
+    def _reads(self, pin: Pin, then: str) -> str:
         owner, gc = pin.owner, f"`stateflow gc {self.job.name} --release {pin.id} --yes`"
         who = f"{owner.user or owner.run}{' on ' + owner.host if owner.host else ''}"
         return (
-            f"{pin.kind} by {who} reads checkpoint {pin.slot} ({pin.reason or 'no reason given'}): erase the key when that "
+            f"{pin.kind} by {who} reads checkpoint {pin.slot} ({pin.reason or 'no reason given'}): {then} when that "
             f"is over, or after {gc} if its process is gone for good"
         )
 

@@ -13,7 +13,7 @@ import pytest
 from stateflow.checkpoint.collection import CollectionReport
 from stateflow.checkpoint.pins import PinKind, list_pins, pin, release
 from stateflow.checkpoint.process import this_process
-from stateflow.errors import BusyError
+from stateflow.errors import BusyError, NotFoundError
 from stateflow.format.records import Owner, Pin
 from stateflow.jobs import erasure as erasing
 from stateflow.jobs.erasure import Erased, plan_erase
@@ -107,12 +107,17 @@ def test_a_reader_that_stays_is_named_and_keeps_what_it_reads(
 ) -> None:
     monkeypatch.setattr(erasing, "_pause", lambda: None)
     kept = pinned(tmp_path, "reader")
-    with refused(BusyError, "has erased the key", "older ones", "reader by ada"):
+    with refused(
+        BusyError, "has erased the key", "older ones", "reader by ada", "erase it again with --absent"
+    ):
         erase(tmp_path, 0.0)
     assert 3 in [record.slot for record in job(tmp_path).log().chain]
     assert [f.text for f in job(tmp_path).verify(deep=True)] == []
     release(made.store, made.layout, kept.id)
-    done = erase(tmp_path)
+    for key in (str(KEY), "987654"):  # nobody remembers which of them has been erased
+        with refused(NotFoundError, f"has nothing under the key '{key}'", "--absent"):
+            plan_erase(job(tmp_path), key, options(tmp_path))
+    done = plan_erase(job(tmp_path), str(KEY), options(tmp_path), absent=True).apply(ME)
     assert [r.slot for r in job(tmp_path).log().chain if r.carries_state] == [done.checkpoint]
     assert bearers(tmp_path / "root" / "orders") == []
 
