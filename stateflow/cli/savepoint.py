@@ -76,6 +76,7 @@ def create(
     """Makes a savepoint of a complete checkpoint. A running pipeline is not slowed, and need not run at all."""
     from stateflow.checkpoint.names import parse, slot_of
     from stateflow.format.layout import checked_name
+    from stateflow.jobs.savepoints import checked_lifetime
     from stateflow.quantities import duration
     from stateflow.quantities import size as bytes_of
 
@@ -84,7 +85,7 @@ def create(
     found = job_of(options, job)
     # Said at once, not by a detached process: an unknown job, a checkpoint that is not there, what cannot be read.
     slot_of(parse(checkpoint), found, found.log())
-    lasts = _parsed(duration, "--expires", expires) if expires else None
+    lasts = checked_lifetime(_parsed(duration, "--expires", expires) if expires else None)
     split_bytes, spark_conf = _parsed(bytes_of, "--split-size", split_size), pairs(conf, "--conf")
     if name:
         checked_name("savepoint", name)

@@ -75,11 +75,20 @@ class MadeSavepoint:
         return f"MadeSavepoint({self.url!r}: {savepoint.kind}, checkpoint {savepoint.record.slot} of job {savepoint.job!r})"
 
 
+def checked_lifetime(expires: timedelta | None) -> timedelta | None:
+    """The same time. UsageError unless it is one in which somebody can use a savepoint."""
+    if expires is not None and expires <= timedelta(0):
+        raise UsageError(
+            "a savepoint that expires at once is of no use: leave `expires` out for one that stays"
+        )
+    return expires
+
+
 def create_savepoint(
     request: SavepointRequest, progress: Progress = lambda what, done, total: None
 ) -> MadeSavepoint:
     """Makes a savepoint. It becomes visible when it is whole. A pin keeps the checkpoint from collection meanwhile."""
-    job = request.job
+    job, expires = request.job, checked_lifetime(request.expires)
     log = job.log()
     slot = slot_of(parse(request.checkpoint), job, log)
     record, outcome = log.record(slot), require_checkpoint(log, slot)
@@ -96,7 +105,7 @@ def create_savepoint(
         name=name,
         owner=request.owner,
         note=request.note,
-        expires=job.clock() + request.expires // timedelta(microseconds=1) if request.expires else None,
+        expires=None if expires is None else job.clock() + expires // timedelta(microseconds=1),
         offsets={uid: decoded_offsets(state) for uid, state in record.sources.items()},
         targets={uid: prepared.target for uid, prepared in log.newest_sinks.items()},
         last_commits=outcome.last_commits,

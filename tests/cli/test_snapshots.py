@@ -155,6 +155,16 @@ def test_a_savepoint_of_a_newer_format_says_what_to_upgrade(
     assert "newer stateflow" in said.err
 
 
+@pytest.mark.parametrize("detached", [(), ("--detach",)])
+def test_a_savepoint_that_expires_at_once_is_refused(
+    command: Command, root: Path, job: MadeJob, detached: tuple[str, ...]
+) -> None:
+    said = command("savepoint", "create", "orders", "--expires", "0", *detached, "--checkpoint-dir", root)
+    assert said.code == 2
+    assert "leave `expires` out" in said.err
+    assert not (root / "_savepoints").exists()
+
+
 def test_expired_savepoints_go_with_gc_and_others_stay(command: Command, root: Path, job: MadeJob) -> None:
     kept = created(command, root, "--expires", "1 week")["place"]
     over = created(command, root, "--expires", "1 ms")["place"]

@@ -120,7 +120,7 @@ class TestCleaningUp:
     def test_one_that_never_expires_is_made_where_an_expired_one_was(
         self, job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        over = timedelta(seconds=-1)
+        over = timedelta(microseconds=1)
         url, other = (save(job, tmp_path, name=name, expires=over).url for name in ("daily", "other"))
 
         def replaced(dispose: Callable[..., int], store: Any) -> None:
@@ -136,7 +136,7 @@ class TestCleaningUp:
     def test_one_that_is_claimed_meanwhile_stays_and_ends_nothing(
         self, job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        over = timedelta(seconds=-1)
+        over = timedelta(microseconds=1)
         url, other = (save(job, tmp_path, name=name, expires=over).url for name in ("daily", "other"))
         self.meanwhile(monkeypatch, lambda dispose, store: take_over(job, url, tmp_path))
         assert list(savepointing.dispose_expired(job)) == [other]

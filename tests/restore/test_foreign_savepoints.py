@@ -160,7 +160,7 @@ def test_a_claim_takes_the_savepoint_that_was_named_and_no_other(name: str, tmp_
 
 @pytest.mark.parametrize("name", ODD)
 def test_what_is_expired_in_one_root_is_not_disposed_of_in_another(name: str, tmp_path: Path) -> None:
-    over = datetime.timedelta(seconds=-1)
+    over = datetime.timedelta(microseconds=1)
     roots = {folder: made(tmp_path / folder / "chk") for folder in {plain(name), name}}
     for folder, job in roots.items():
         expires = over if folder == name else None

@@ -470,7 +470,7 @@ class TestSavepointsInTheRoot:
         self, at: str, root: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         job = Job(str(root), "orders")
-        over = datetime.timedelta(seconds=-1)
+        over = datetime.timedelta(microseconds=1)
         options = options_of(root)
         made = job.savepoint("native", options=options, name="expired", expires=over)
         listed = savepoints._expired(job)
@@ -483,7 +483,7 @@ class TestSavepointsInTheRoot:
         assert self.files(there) == before != {}
 
     def test_a_clean_up_goes_on_with_the_others_and_names_the_link(self, root: Path) -> None:
-        job, over = Job(str(root), "orders"), datetime.timedelta(seconds=-1)
+        job, over = Job(str(root), "orders"), datetime.timedelta(microseconds=1)
         options = options_of(root)
         made = [job.savepoint("native", options=options, name=name, expires=over) for name in ("a", "b", "c")]
         there = self.put_link(root, "_savepoints/orders/b/state")
