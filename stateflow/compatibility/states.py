@@ -23,7 +23,7 @@ from stateflow.format.state_names import found_names, names_in
 from stateflow.operators.binding import TIMER_IDS, schemas, type_of
 from stateflow.pipelines.graph import KeyedNode, origin
 from stateflow.pipelines.ready.fixed_options import duration
-from stateflow.pipelines.ready.operators import ReadyOperator
+from stateflow.pipelines.ready.operators import ReadyOperator, counted_distinct
 from stateflow.pipelines.rows.row_type import RowType
 from stateflow.state.declare import OperatorState as DeclaredOperatorState
 from stateflow.state.values.evolution.decision import RefusedError
@@ -224,6 +224,7 @@ def compared_states(
         elif name in given:
             schema = msgspec.structs.replace(schema, id=old.id)
         else:
+            _refuse_values_missed(node, name, old)
             _check_same(node, name, old, schema)
             _check_wider(node, name, old, schema)
             kept, change = _evolved(node, name, old, schema.value, slot)
@@ -235,10 +236,24 @@ def compared_states(
         resolved[name] = indexed = with_index(schema, old, next_id)
         next_id += indexed.expiry_index == next_id
     # States that the code no longer declares keep their entries: they come back with their declaration.
-    for name in forgets(node) & set(recorded):
+    for name in set(recorded) & (forgets(node) | _left_out(node, recorded)):
         recorded[name] = msgspec.structs.replace(recorded[name], forgotten=True)
     resolved.update(recorded)
     return resolved, next_id, changes
+
+
+def _left_out(node: KeyedNode, recorded: Collection[str]) -> set[str]:
+    """What a ready-made operator counts no more. Its count ends here, so the values that it knows are of no use later."""
+    return {name for name in recorded if isinstance(node.columnar, ReadyOperator) and counted_distinct(name)}
+
+
+def _refuse_values_missed(node: KeyedNode, name: str, old: StateSchema) -> None:
+    """An exact count that comes back would begin at nothing, and take values of before for known ones."""
+    if old.forgotten and isinstance(node.columnar, ReadyOperator) and (count := counted_distinct(name)):
+        raise IncompatibleError(
+            f"operator {node.uid!r} counts different values in {count!r} again, which an earlier release left out: the count is gone, and the "
+            "values that it knew would not count again; give it another name, under which it begins anew, or restore a checkpoint of before"
+        )
 
 
 def with_index(schema: StateSchema, old: StateSchema | None, next_id: int) -> StateSchema:

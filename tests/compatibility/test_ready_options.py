@@ -422,6 +422,48 @@ def test_a_ready_made_operator_does_not_take_the_state_of_code_of_ones_own() -> 
     assert own.startswith("operator 'op' was code of your own and is 'running aggregate' now")
 
 
+@dataclass
+class Skus:
+    user: int
+    n: int
+    skus: int
+
+
+@dataclass
+class OtherSkus:
+    user: int
+    n: int
+    others: int
+
+
+@dataclass
+class Count:
+    user: int
+    n: int
+
+
+def test_an_exact_count_that_an_earlier_release_left_out_does_not_come_back_with_values_that_it_knew() -> (
+    None
+):
+    counted = total(Skus, n=sf.count(), skus=sf.count_distinct("sku"))
+    without = node_of(total(Count, n=sf.count()))[0]
+    before = recorded(node_of(counted)[0]).operators["op"]
+    assert not [s for s in resolve_states(node_of(counted)[0], before)[0].values() if s.forgotten]
+    states, next_id = resolve_states(without, before)
+    assert [name for name, schema in states.items() if schema.forgotten] == ["distinct-skus"]
+
+    left = record(operators={"op": msgspec.structs.replace(before, states=states, next_state_id=next_id)})
+    [operator] = compare(allowing(node_of(counted)[1]), "options", left).operators
+    assert "'skus' again, which an earlier release left out" in operator.problem
+    assert "give it another name" in operator.problem
+    with refused(IncompatibleError, "'skus' again"):
+        check_flow(allowing(node_of(counted)[1]), left)
+    renamed = total(OtherSkus, n=sf.count(), others=sf.count_distinct("sku"))
+    [operator] = compare(allowing(node_of(renamed)[1]), "options", left).operators
+    assert operator.problem == ""
+    assert operator.states["distinct-others"] == "new"
+
+
 def test_columns_of_the_newest_rows_may_change_places_under_strict_too() -> None:
     def newest_of(*names: str) -> Declare:
         rows = make_dataclass("Rows", [("user", int), ("at", int), *((name, str) for name in names)])

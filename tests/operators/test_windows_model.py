@@ -377,7 +377,10 @@ class Windows:
         if window is not None and not isinstance(window, Counted):
             self._close(mark)
         self.number += 1
-        if mark == END and not self.held and not self.waiting:
+        releases = case.releases[: self.code + 1]
+        ended = {name for names in releases for name in names if name in DISTINCT} - set(releases[-1])
+        # The values that a count has known stay, where a release leaves it out while its windows are open.
+        if mark == END and not self.held and not self.waiting and not ended:
             self.said.kept = 0
         return self.said
 

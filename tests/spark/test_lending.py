@@ -46,7 +46,7 @@ def java(spark: SparkSession) -> Any:
 
 def cached(spark: SparkSession) -> int:
     base: Any = spark
-    return int(base._jsparkSession.sharedState().cacheManager().numCachedEntries())
+    return int(base.sparkContext._jsc.getPersistentRDDs().size())
 
 
 def busy(spark: SparkSession) -> list[int]:

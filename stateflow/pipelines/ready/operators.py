@@ -507,8 +507,16 @@ def _distinct_states(aggregates: tuple[Aggregated, ...], *, timed: bool) -> dict
     }
 
 
+_DISTINCT = "distinct-"
+
+
 def distinct_state(name: str) -> str:
-    return f"distinct-{name}"
+    return f"{_DISTINCT}{name}"
+
+
+def counted_distinct(state: str) -> str:
+    """The aggregate whose values the state knows; empty for a state of another kind."""
+    return state.removeprefix(_DISTINCT) if state.startswith(_DISTINCT) else ""
 
 
 def _aggregated(keyed: KeyedRows, aggregates: Mapping[str, Any]) -> tuple[Aggregated, ...]:

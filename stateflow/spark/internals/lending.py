@@ -123,6 +123,7 @@ class Lent:
 
 
 @internal(
+    "org.apache.spark.sql.execution.CacheManager.isEmpty()",
     "org.apache.spark.sql.execution.CacheManager.cachedData",
     "org.apache.spark.sql.execution.CachedData.cachedRepresentation()",
     "org.apache.spark.sql.execution.CacheManager.uncacheQuery(SparkSession, LogicalPlan, boolean)",
@@ -132,7 +133,7 @@ def _release_cached(spark: SparkSession, run: str) -> None:
     """Lets go of the frames that the sessions of a run have cached. All sessions of a JVM share that cache."""
     base: Any = spark
     manager = base._jsparkSession.sharedState().cacheManager()
-    if manager.numCachedEntries() == 0:
+    if manager.isEmpty():
         return
     cached = _private(manager, "cachedData").iterator()
     while cached.hasNext():
