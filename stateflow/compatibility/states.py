@@ -235,21 +235,21 @@ def compared_states(
                 changes[name] = change
         resolved[name] = indexed = with_index(schema, old, next_id)
         next_id += indexed.expiry_index == next_id
-    # States that the code no longer declares keep their entries: they come back with their declaration.
-    for name in set(recorded) & (forgets(node) | _left_out(node, recorded)):
+    # States that the code no longer declares keep their entries: they come back with their declaration, but for exact counts.
+    for name in [name for name in recorded if name in forgets(node) or _exact_count(node, name)]:
         recorded[name] = msgspec.structs.replace(recorded[name], forgotten=True)
     resolved.update(recorded)
     return resolved, next_id, changes
 
 
-def _left_out(node: KeyedNode, recorded: Collection[str]) -> set[str]:
-    """What a ready-made operator counts no more. Its count ends here, so the values that it knows are of no use later."""
-    return {name for name in recorded if isinstance(node.columnar, ReadyOperator) and counted_distinct(name)}
+def _exact_count(node: KeyedNode, state: str) -> str:
+    """The aggregate of a ready-made operator whose known values are in the state; empty for any other state."""
+    return counted_distinct(state) if isinstance(node.columnar, ReadyOperator) else ""
 
 
 def _refuse_values_missed(node: KeyedNode, name: str, old: StateSchema) -> None:
     """An exact count that comes back would begin at nothing, and take values of before for known ones."""
-    if old.forgotten and isinstance(node.columnar, ReadyOperator) and (count := counted_distinct(name)):
+    if old.forgotten and (count := _exact_count(node, name)):
         raise IncompatibleError(
             f"operator {node.uid!r} counts different values in {count!r} again, which an earlier release left out: the count is gone, and the "
             "values that it knew would not count again; give it another name, under which it begins anew, or restore a checkpoint of before"
