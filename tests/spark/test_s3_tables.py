@@ -22,7 +22,7 @@ from tests.spark.s3_drivers import Driver, drivers, settings
 
 pytestmark = pytest.mark.system
 
-APPENDS, UPSERTS, RECORDS = (100, 16, 15) if os.environ.get("STATEFLOW_LONG") else (12, 4, 3)
+APPENDS, UPSERTS, RECORDS = (100, 16, 15) if os.environ.get("STATEFLOW_LONG") else (6, 4, 3)
 """Of each driver."""
 _COMMIT = re.compile(r"/_delta_log/\d{20}\.json$")
 
