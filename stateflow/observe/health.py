@@ -44,13 +44,10 @@ def fresh_at(status: JobStatus, now: int) -> int | None:
     return max([at for at in times if at - now <= CLOCKS_DIFFER] or times, default=None)
 
 
-def age_of(status: JobStatus, now: int) -> int | None:
+def _age(fresh: int, now: int) -> int:
     """Microseconds since the job was last fresh. It is never negative, even if the caller's clock runs behind. Of a time that is far
     ahead nobody knows how long ago it was: it is then as old as the two clocks are apart."""
-    fresh = fresh_at(status, now)
-    if fresh is None:
-        return None
-    return abs(now - fresh) if _is_ahead(status, now) else max(0, now - fresh)
+    return abs(now - fresh) if _is_ahead(fresh, now) else max(0, now - fresh)
 
 
 def health_of(status: JobStatus, now: int, stale_after: timedelta | None) -> Health:
@@ -58,14 +55,15 @@ def health_of(status: JobStatus, now: int, stale_after: timedelta | None) -> Hea
 
     The worst problem comes first: a lost run needs a new run, whatever else is true.
     """
-    fresh, age = fresh_at(status, now), age_of(status, now)
+    fresh = fresh_at(status, now)
+    age = None if fresh is None else _age(fresh, now)
     bound = None if stale_after is None else stale_after // timedelta(microseconds=1)
     old = bound is not None and (now - _began(status) if age is None else age) > bound
-    state, reason = _state_and_reason(status, now, age, old)
+    state, reason = _state_and_reason(status, now, fresh, old)
     return Health(state, f"job {status.name!r} {reason}", fresh, age)
 
 
-def _state_and_reason(status: JobStatus, now: int, age: int | None, old: bool) -> tuple[HealthState, str]:
+def _state_and_reason(status: JobStatus, now: int, fresh: int | None, old: bool) -> tuple[HealthState, str]:
     if status.status == "LOST":
         silent = f" for {age_text(now - status.heartbeat_at)}" if status.heartbeat_at is not None else ""
         return "lost", (
@@ -81,38 +79,38 @@ def _state_and_reason(status: JobStatus, now: int, age: int | None, old: bool) -
     if status.over:
         return "ok", f"was drained at checkpoint {status.head} and is over"
     if old:
-        return "stale", f"{_staleness(status, now, age)}: {_advice(status)}"
+        return "stale", f"{_staleness(status, now, fresh)}: {_advice(status)}"
     if status.status != "RUNNING" and (failure := _failure(status)):
         return "failed", f"failed in its last run ({failure}): start it again when that is settled"
-    if age is None:
+    if fresh is None:
         since = "yet" if status.head is None else "since it was restored"
         return "new", f"has no checkpoint {since}{' and is running' if status.status == 'RUNNING' else ''}"
-    if status.looked_at is not None and status.looked_at == fresh_at(status, now):
-        return "ok", f"had nothing left to read {_since(status, now, age)}"
-    return "ok", f"has a checkpoint of {_since(status, now, age)}"
+    if status.looked_at == fresh:
+        return "ok", f"had nothing left to read {_since(fresh, now)}"
+    return "ok", f"has a checkpoint of {_since(fresh, now)}"
 
 
-def _is_ahead(status: JobStatus, now: int) -> bool:
-    return (fresh_at(status, now) or 0) - now > CLOCKS_DIFFER
+def _is_ahead(fresh: int, now: int) -> bool:
+    return fresh - now > CLOCKS_DIFFER
 
 
-def _since(status: JobStatus, now: int, age: int) -> str:
-    return f"{age_text(age)} {'ahead of this clock' if _is_ahead(status, now) else 'ago'}"
+def _since(fresh: int, now: int) -> str:
+    return f"{age_text(_age(fresh, now))} {'ahead of this clock' if _is_ahead(fresh, now) else 'ago'}"
 
 
 def _began(status: JobStatus) -> int:
     return status.created_at if status.head_at is None else status.head_at
 
 
-def _staleness(status: JobStatus, now: int, age: int | None) -> str:
-    if age is None:
+def _staleness(status: JobStatus, now: int, fresh: int | None) -> str:
+    if fresh is None:
         what = "made" if status.head is None else "restored"
         return f"has no checkpoint {age_text(now - _began(status))} after it was {what}"
-    if _is_ahead(status, now):
-        return f"cannot be told to be fresh: it last was so {_since(status, now, age)}, so that clock or this one is or was wrong"
-    if status.last_checkpoint_at == fresh_at(status, now):
-        return f"is stale: its newest checkpoint is {age_text(age)} old"
-    return f"is stale: it was last seen with nothing left to read {age_text(age)} ago"
+    if _is_ahead(fresh, now):
+        return f"cannot be told to be fresh: it last was so {_since(fresh, now)}, so that clock or this one is or was wrong"
+    if status.last_checkpoint_at == fresh:
+        return f"is stale: its newest checkpoint is {age_text(_age(fresh, now))} old"
+    return f"is stale: it was last seen with nothing left to read {_since(fresh, now)}"
 
 
 def _advice(status: JobStatus) -> str:
