@@ -61,6 +61,8 @@ class Queries:
         self.stop, self.clock = loop.stop, loop.clock
         self._unread: Collection[str] = ()
         """Sources whose beginning this run has recorded, and that it has not read yet."""
+        self.cut_off: Collection[str] = ()
+        """Sources that this run reads to a bound, if at all, with perhaps more behind it."""
         self._numbers = itertools.count()
 
     def run(self) -> str:
@@ -141,7 +143,9 @@ class Queries:
         began = self.clock()
         batch_id = self._seed()
         newest = ends_at_newest(self.spark, self.loop.location, self.inputs.leaves, until)
-        self.loop.sources.looking.begin(looked_into(self.loop.sources.looking.uids, began, until, newest))
+        uids = self.loop.sources.looking.uids
+        self.cut_off = [uid for uid in uids if until and uid not in newest]
+        self.loop.sources.looking.begin(looked_into(uids, began, until, newest))
         planned = False
         for lines in bounded_batches(
             self.spark,

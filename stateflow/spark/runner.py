@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -450,9 +450,12 @@ class _Run:
         return both
 
     def _batches(self, loop: BatchLoop, scratch: Path, idle: Callable[[], object]) -> str:
-        stopped = Queries(loop, scratch, self.request.until, idle).run()
+        queries = Queries(loop, scratch, self.request.until, idle)
+        stopped = queries.run()
         if self.stop.is_set():
             return INTERRUPTED
+        if self.request.drain and queries.cut_off:
+            self._warn_of_the_end(queries.cut_off, loop.writer.parent)
         for _ in range(MOST_INPUT_FREE):
             if not loop.sources.due():
                 break
@@ -460,6 +463,14 @@ class _Run:
                 return INTERRUPTED
             loop.input_free()
         return stopped
+
+    def _warn_of_the_end(self, cut_off: Collection[str], parent: Record | None) -> None:
+        way = "delete the job" if parent is None else f"restore checkpoint {parent.slot} with --rewind-sinks"
+        self.warnings.add(
+            "the end at a bound",
+            f"job {self.job!r} is over with this run, and its bound ends what is read of {', '.join(sorted(cut_off))}: no run will read "
+            f"the rows behind it; if there are some, {way} and run without --final",
+        )
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import stateflow as sf
-from stateflow.checkpoint.control import INTERRUPTED, JOB_DRAINED
+from stateflow.checkpoint.control import INPUT_DRAINED, INTERRUPTED, JOB_DRAINED
 from stateflow.checkpoint.writer import CommitPermit
 from stateflow.config.options import load
 from stateflow.errors import IncompatibleError, StateflowError
@@ -160,3 +161,46 @@ def test_a_drain_that_its_host_ends_before_its_timers_have_fired_is_no_good_end(
     # Nothing is left but to deliver, which comes before a batch could be stopped.
     assert bench.run(users, drain=True, stopped=True).stopped == JOB_DRAINED
     assert [row["text"] for row in told.rows] == ["rung 1", "rung 2", "rung 3"]
+
+
+def test_a_last_run_tells_of_a_bound_behind_which_nobody_reads_and_of_the_way_back(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = str(tmp_path / "orders")
+    for n in range(3):
+        spark.range(10 * n, 10 * n + 10).write.format("delta").mode("append").save(table)
+    bench, output = Workbench(spark, tmp_path), str(tmp_path / "copies")
+
+    @sf.pipeline("copies")
+    def copies(flow: sf.Flow) -> None:
+        flow.source("orders", sf.delta(table)).append("copies", sf.delta(output))
+
+    def numbers() -> set[int]:
+        return {row.id for row in spark.read.format("delta").load(output).collect()}
+
+    report = bench.run(copies, drain=True, until=1)
+    assert (report.stopped, numbers()) == (JOB_DRAINED, set(range(20)))
+    (told,) = report.warnings
+    assert "is over with this run, and its bound ends what is read of orders" in told
+    way = re.search(r"restore checkpoint (\d+) with --rewind-sinks and run without --final", told)
+    assert way is not None
+
+    bench.job("copies").restore(
+        f"checkpoint:{way[1]}", copies, options=bench.options(), rewind_sinks=True
+    ).apply()
+    assert bench.run(copies).stopped == INPUT_DRAINED
+    assert numbers() == set(range(30))
+
+
+def test_a_last_run_whose_bound_is_the_newest_version_tells_nothing(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = str(tmp_path / "orders")
+    spark.range(10).write.format("delta").save(table)
+    bench, told = Workbench(spark, tmp_path), sf.memory(tmp_path.name)
+
+    @sf.pipeline("copies")
+    def copies(flow: sf.Flow) -> None:
+        flow.source("orders", sf.delta(table)).collect("copies", told)
+
+    assert bench.run(copies, drain=True, until=0).warnings == ()
