@@ -24,6 +24,8 @@ from stateflow.storage.store import Entry, Store
 SEGMENT = 256
 CONTINUED_SLOT = "continued_slot"
 """Among the statistics of a restore from a savepoint of the job itself: the slot whose state that has."""
+CONTINUED_JOB = "continued_job"
+"""Among the statistics of a restore of a job that was deleted, under another name: its id."""
 LONGEST_UID = 255
 """Most characters of a source's uid that are taken from a batch's note; a run may have noted anything."""
 _LONGEST_PARTITION = 260

@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from stateflow.checkpoint.copying import copy_files
+from stateflow.checkpoint.deletion import is_deleted
 from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.edit import Edited, edit
 from stateflow.checkpoint.feeds import shown_by_copies, shown_by_rewound
@@ -27,10 +28,11 @@ from stateflow.checkpoint.log import Log, read_log
 from stateflow.checkpoint.pins import pinned
 from stateflow.checkpoint.rescale import rescaled_operators
 from stateflow.checkpoint.retention import Retention
-from stateflow.checkpoint.statistics import CONTINUED_SLOT
+from stateflow.checkpoint.statistics import CONTINUED_JOB, CONTINUED_SLOT
 from stateflow.checkpoint.writer import Writer
 from stateflow.config.options import cache_folder, scratch_parent
 from stateflow.errors import CorruptError, NotFoundError, UsageError
+from stateflow.format.layout import JobLayout
 from stateflow.format.records import FileRef, Pin, Prepared, Record
 from stateflow.format.references import bases
 from stateflow.liveness.heart import Heart
@@ -253,8 +255,16 @@ class RestoreRun:
                     if is_own_savepoint(origin, self.job, writer.log)
                     else {}
                 ),
+                **({CONTINUED_JOB: origin.record.job} if self._renames() else {}),
                 **note(request.together, digest(self.plan)),
             },
+        )
+
+    def _renames(self) -> bool:
+        """Whether the snapshot's job was deleted, and goes on under this one's name."""
+        origin = self.origin
+        return origin.job != self.job.name and is_deleted(
+            self.job.store, JobLayout(origin.job), origin.record.job
         )
 
     def _bring_in(self, record: Record, writer: Writer) -> Record:

@@ -30,7 +30,7 @@ from stateflow.checkpoint.log import names_by_id, read_epochs, read_identity, re
 from stateflow.checkpoint.process import this_process
 from stateflow.checkpoint.rescale import kept_key_groups, needs_rescale, rescaled_operators
 from stateflow.checkpoint.retention import Retention
-from stateflow.checkpoint.statistics import history, taken_back
+from stateflow.checkpoint.statistics import CONTINUED_JOB, history, taken_back
 from stateflow.checkpoint.writer import Writer
 from stateflow.compatibility.flows import check_flow, compare, renamed_targets
 from stateflow.config.options import Options, checkpoint_root, scratch_parent
@@ -312,6 +312,7 @@ class _Run:
                 lambda: taken_back(history(self.store, self.layout, log=writer.log)),
                 lambda: {checkpoint.slot for checkpoint in read_log(self.store, self.layout).checkpoints},
                 partial(names_by_id, self.store),
+                str(writer.parent.statistics.get(CONTINUED_JOB, "")) if writer.parent else "",
                 self.warnings.add,
             )
             loop = self._loop(spark, inputs, open_sinks, sinks, writer, scratch)

@@ -71,6 +71,7 @@ class Workbench:
         allow = options.pop("allow_non_restored_state", False)
         drain, stop_after = options.pop("drain", False), options.pop("stop_after", 0)
         takeover, until = options.pop("takeover", False), options.pop("until", None)
+        job = options.pop("job", "")
         stop = threading.Event()
         if options.pop("stopped", False):
             stop.set()
@@ -85,6 +86,7 @@ class Workbench:
             permitted(pipeline, allow),
             self.options(**options),
             parameters or {},
+            job=job,
             listener=listen,
             stop=stop,
             drain=drain,

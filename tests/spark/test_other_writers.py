@@ -15,6 +15,7 @@ from stateflow.spark.inputs.foreign_changes import other_writers
 from stateflow.spark.internals.delta_log import DeltaLog
 from stateflow.spark.runner import RunReport, RunRequest, run
 from tests.connectors.iceberg_catalog import NAME, sql_catalog
+from tests.spark.pipelines import Workbench
 
 
 @pytest.mark.parametrize(
@@ -31,6 +32,11 @@ from tests.connectors.iceberg_catalog import NAME, sql_catalog
 )
 def test_other_jobs_are_told_until_this_one_has_written(app_ids: list[str], others: list[str]) -> None:
     assert other_writers(dict.fromkeys(app_ids, ""), "me", dict) == others
+
+
+def test_the_deleted_job_that_this_one_carries_on_is_no_other_one() -> None:
+    writers = dict.fromkeys(["stateflow/a/rows", "stateflow/b/rows"], "")
+    assert other_writers(writers, "me", dict, "a") == ["sink 'rows' of the job with id b"]
 
 
 def test_a_job_is_told_by_its_name_where_the_target_or_the_root_keeps_it() -> None:
@@ -101,6 +107,36 @@ def test_a_second_job_on_one_target_is_told_once_and_not_when_the_table_is_empty
         return
     spark.sql(f"DELETE FROM delta.`{tmp_path / 'output'}`")
     assert ran("three").warnings == ()
+
+
+def test_a_job_that_is_renamed_as_the_page_says_goes_on_in_its_outputs_and_tells_of_nobody(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    bench, table, savepoint = (
+        Workbench(spark, tmp_path),
+        str(tmp_path / "output"),
+        str(tmp_path / "savepoint"),
+    )
+
+    def commit(text: str) -> None:
+        (tmp_path / "input").mkdir(exist_ok=True)
+        (tmp_path / "input" / f"{text}.json").write_text(f'{{"id": {text}}}\n', encoding="utf-8")
+
+    @sf.pipeline("before")
+    def flow(flow: sf.Flow) -> None:
+        flow.source("rows", sf.files(str(tmp_path / "input"), "json"), "id long").append(
+            "rows", sf.delta(table)
+        )
+
+    commit("1")
+    bench.run(flow)
+    bench.job("before").savepoint(to=savepoint)
+    bench.job("before").delete()
+    bench.job("after").restore(savepoint, flow, options=bench.options()).apply()
+    commit("2")
+    report = bench.run(flow, job="after")
+    assert (report.rows, report.warnings) == (1, ())
+    assert [row.id for row in spark.read.format("delta").load(table).orderBy("id").collect()] == [1, 2]
 
 
 def test_a_table_that_was_just_created_is_asked_without_a_job_of_spark(

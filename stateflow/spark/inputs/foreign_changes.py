@@ -38,17 +38,19 @@ def tell_of_outputs(
     taken_back: Callable[[], Sequence[range]],
     kept: Callable[[], Collection[int]],
     jobs: Callable[[], Mapping[str, str]],
+    continued: str,
     warn: Warn,
 ) -> None:
     """Reports properties that an output lacks, rows of other jobs in an output that this job begins, and a RESTORE of an output
     that it had written to.
 
     `sinks` are the open ones by uid, `job` is any slot of it, `last_commits` has the sinks that it has committed to, `taken_back`
-    gives the slots that it went back behind, `kept` its checkpoints, and `jobs` the names of all jobs of its root by their ids.
+    gives the slots that it went back behind, `kept` its checkpoints, `jobs` the names of all jobs of its root by their ids, and
+    `continued` the id of a deleted one that this job carries on.
     """
     for node in flow.sinks:
         begins = node.uid not in last_commits
-        if begins and (others := other_writers(sinks[node.uid].writers(spark), job.job, jobs)):
+        if begins and (others := other_writers(sinks[node.uid].writers(spark), job.job, jobs, continued)):
             warn(
                 f"other writers of {node.uid}",
                 f"{node.target} has rows of another job ({', '.join(others)}), and this job adds its own: if both read the same input, rows are there "
@@ -133,13 +135,18 @@ def passed_sentences(
         yield f"source {uid}: read across {version}", sentence
 
 
-def other_writers(writers: Mapping[str, str], job: str, jobs: Callable[[], Mapping[str, str]]) -> list[str]:
+def other_writers(
+    writers: Mapping[str, str], job: str, jobs: Callable[[], Mapping[str, str]], continued: str = ""
+) -> list[str]:
     """The sinks of other jobs among `Sink.writers`, in words; none once `job`, an id, has written there, too. What is no name of a
-    sink's is left out: a Delta table tells all applications that have written to it, and no job's name, which `jobs` may know."""
+    sink's is left out: a Delta table tells all applications that have written to it, and no job's name, which `jobs` may know. So
+    is the deleted job that this one carries on: its rows are this one's past."""
     written = {
         (parts[0], parts[1]): job_name
         for name, job_name in writers.items()
-        if len(parts := name.removeprefix(_PREFIX).split("/", 1)) == 2 and name.startswith(_PREFIX)
+        if len(parts := name.removeprefix(_PREFIX).split("/", 1)) == 2
+        and name.startswith(_PREFIX)
+        and parts[0] != continued
     }
     if any(other == job for other, _ in written):
         return []
