@@ -224,7 +224,8 @@ def compared_states(
         elif name in given:
             schema = msgspec.structs.replace(schema, id=old.id)
         else:
-            _refuse_values_missed(node, name, old)
+            if before is not None and not _is_empty(before):
+                _refuse_values_missed(node, name, old)
             _check_same(node, name, old, schema)
             _check_wider(node, name, old, schema)
             kept, change = _evolved(node, name, old, schema.value, slot)

@@ -458,6 +458,9 @@ def test_an_exact_count_that_an_earlier_release_left_out_does_not_come_back_with
     assert "give it another name" in operator.problem
     with refused(IncompatibleError, "'skus' again"):
         check_flow(allowing(node_of(counted)[1]), left)
+    emptied = recorded(node_of(counted)[0], files=False).operators["op"]
+    empty = record(operators={"op": msgspec.structs.replace(emptied, states=states, next_state_id=next_id)})
+    check_flow(allowing(node_of(counted)[1]), empty)
     renamed = total(OtherSkus, n=sf.count(), others=sf.count_distinct("sku"))
     [operator] = compare(allowing(node_of(renamed)[1]), "options", left).operators
     assert operator.problem == ""
