@@ -11,10 +11,12 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import typer.testing
 from hypothesis import settings
 
 from stateflow import logs
@@ -32,6 +34,9 @@ settings.register_profile("tests", deadline=None)
 settings.load_profile("tests")
 
 FOR_TESTS["memory"] = named_store
+
+# The same command is typed thousands of times, and building it out of its functions takes longer than most of what it does.
+typer.testing._get_command = cache(typer.testing._get_command)  # type: ignore[attr-defined]
 
 LONGEST = (
     "test_story.py",

@@ -6,8 +6,9 @@ import atexit
 import json
 import os
 import shutil
+import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,14 @@ def connect(monkeypatch: pytest.MonkeyPatch) -> Connect:
 def task_state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is left of another test's tasks."""
     monkeypatch.setenv(FOLDER, str(tmp_path_factory.mktemp("task-state")))
+
+
+@pytest.fixture(autouse=True)
+def few_secrets() -> Iterator[None]:
+    """Airflow makes one pattern of all secrets that a process has seen, and with each connection of a test compiles it again."""
+    yield
+    if (masker := sys.modules.get("airflow.sdk._shared.secrets_masker")) is not None:
+        masker.reset_secrets_masker()
 
 
 @pytest.fixture(autouse=True)
