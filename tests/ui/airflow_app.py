@@ -105,7 +105,7 @@ def airflow_app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AirflowApp
                     time.sleep(0.2)
 
         purge_cached_app()
-        app = create_app()
+        app = create_app("core")  # the routes of tasks, which no page asks, take as long as all others
         plugin = next(route.app for route in app.routes if getattr(route, "path", "") == "/stateflow")  # type: ignore[attr-defined]
         with TestClient(app, raise_server_exceptions=False) as anonymous:
             people = {name: Patient(app, headers=_token(anonymous, name)) for name in PASSWORDS}
