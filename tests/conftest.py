@@ -115,6 +115,12 @@ LONGEST = (
     "test_misfits.py",
     "test_store_power_cut.py",
     "test_internals.py",
+    "test_past.py",
+    "test_looks.py",
+    "test_chains.py",
+    "test_connected_source.py",
+    "test_one_moment.py",
+    "test_crash_savepoints.py",
 )
 """Files that took three quarters of a minute or more on a busy machine. They begin first, so that no worker is left alone with one of
 them at the end. Those of `make test-system`, which wait for servers and other processes, take turns with those of `make test`, which
