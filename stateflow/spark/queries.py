@@ -144,7 +144,7 @@ class Queries:
         batch_id = self._seed()
         newest = ends_at_newest(self.spark, self.loop.location, self.inputs.leaves, until)
         uids = self.loop.sources.looking.uids
-        self.cut_off = [uid for uid in uids if until and uid not in newest]
+        self.cut_off = [uid for uid in uids if until != {} and uid not in newest]
         self.loop.sources.looking.begin(looked_into(uids, began, until, newest))
         planned = False
         for lines in bounded_batches(
