@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Literal, ParamSpec, get_type_hints
 
 import typer
+from typer.core import TyperOption
 
 from stateflow.cli.output import CommandOutput, ConsoleOutput, JsonOutput
 from stateflow.errors import NotFoundError, UsageError
@@ -90,6 +91,10 @@ Yes = Annotated[bool, flag("--yes", help="Do it; without it the command only say
 Takeover = Annotated[bool, flag("--takeover", help="Fence a live run instead of refusing.")]
 Note = Annotated[str, flag("--note", help="Why: kept in the record.")]
 SavepointNote = Annotated[str, flag("--note", help="Why: kept with it.")]
+
+
+_MAY_BE_EMPTY = frozenset({"note", "revision", "dag_run", "task", "host", "map_key", "namespace"})
+"""Options of which an empty text says something: that there is nothing to note, no host, or a key that is empty."""
 
 
 class Arguments:
@@ -205,12 +210,17 @@ def _with_shared(function: Command[P], *names: str) -> Callable[..., None]:
     declared = [
         one for each in own for one in (_of_group(groups[each.name]) if each.name in groups else (each,))
     ]
+    context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
     parameters = [
-        each.replace(kind=each.KEYWORD_ONLY) for each in (*declared, *(shared[name] for name in names))
+        context,
+        *(each.replace(kind=each.KEYWORD_ONLY) for each in (*declared, *(shared[name] for name in names))),
     ]
 
     @wraps(function)
-    def called(output: CommandOutput, debug: bool, root: str | None = None, **given: Any) -> None:
+    def called(
+        context: typer.Context, output: CommandOutput, debug: bool, root: str | None = None, **given: Any
+    ) -> None:
+        _refuse_empty(context)
         for name, group in groups.items():
             given[name] = group(**{each.name: given.pop(each.name) for each in fields(group)})
         function(Invocation(output, root, debug), **given)  # type: ignore[call-arg]
@@ -219,6 +229,22 @@ def _with_shared(function: Command[P], *names: str) -> Callable[..., None]:
     called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     called.__annotations__ = {each.name: each.annotation for each in parameters}
     return called
+
+
+def _refuse_empty(context: typer.Context) -> None:
+    """UsageError for an option that is there and empty, as `--job "$JOB"` is where nobody has set JOB: the command would do to
+    another job, or to all operators, what was meant for one."""
+    for option in context.command.params:
+        name = option.name or ""
+        given = context.params.get(name)
+        if not isinstance(option, TyperOption) or name in _MAY_BE_EMPTY:
+            continue
+        if given == "" or (isinstance(given, list | tuple) and "" in given):
+            source = context.get_parameter_source(name)
+            if source is not None and source.name == "COMMANDLINE":
+                raise UsageError(
+                    f"{option.opts[0]} is empty, as a variable is that nobody has set: give it a value, or leave it out"
+                )
 
 
 def _is_group(annotation: Any) -> bool:
