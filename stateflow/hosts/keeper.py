@@ -39,6 +39,8 @@ from stateflow.hosts.settings import (
 )
 
 STOP, DRAIN = signal.SIGTERM, signal.SIGUSR1
+SIGNALS = 0
+"""Who has said what is a signal; applications have numbers from 1."""
 CLAIM = 0.5
 """Seconds to try to become the keeper: whoever asks whether there is one has the lock for a moment."""
 MOST_PAUSE = 60.0
@@ -89,7 +91,7 @@ class Keeper:
                 return 0
             if not self._ending and (why := self._is_left(lease)):
                 log(f"{why}: the host drains")
-                self._on_signal(DRAIN, None)
+                self._end_all(DRAIN)
             if self._has_never_worked and not self._applications:
                 return 1  # it has never worked: whoever starts it sees why
             if (
@@ -143,6 +145,9 @@ class Keeper:
         self._said.put((application.number, None))
 
     def _hear(self, number: int, message: dict[str, Any] | None) -> None:
+        if number == SIGNALS and message is not None:
+            self._end_all(message["signal"])
+            return
         application = self._applications[number]
         if message is None:
             self._ended(application)
@@ -234,6 +239,10 @@ class Keeper:
         log(f"{why}: {f'another one starts in {pause:.0f} s' if pause else 'another one starts'}")
 
     def _on_signal(self, number: int, frame: object) -> None:
+        """Only notes it: a signal may come while the keeper tells an application something, whose pipe takes one word at a time."""
+        self._said.put((SIGNALS, {"signal": number}))
+
+    def _end_all(self, number: int) -> None:
         stops, before = number != DRAIN, self._stopping
         self._ending, self._stopping = True, before or stops
         for each in list(self._applications.values()):

@@ -185,6 +185,29 @@ def test_while_the_name_of_a_host_cannot_be_written_the_application_that_has_it_
     assert "application 2 cannot take the name of the host" in said
 
 
+def test_a_signal_waits_until_an_application_has_been_told_what_it_is_being_told(folder: Path) -> None:
+    starting.prepare(folder, HostSettings())
+    # As a signal that comes amid a word: Python refuses another one on the same pipe then.
+    amid = """
+import os, signal, stateflow.hosts.keeper as keeper
+def tell(self, application, what, tell=keeper.Keeper._tell):
+    if self.telling:
+        raise RuntimeError("reentrant call")
+    self.telling = True
+    if what == "replaced":
+        os.kill(os.getpid(), signal.SIGTERM)
+        for _ in range(1000): pass
+    tell(self, application, what)
+    self.telling = False
+keeper.Keeper.telling, keeper.Keeper._tell = False, tell
+"""
+    application = USED_UP.replace("GO", str(folder))
+    words = [sys.executable, "-c", amid + KEEP, str(folder), application]
+    done = subprocess.run(words, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "application 2 takes runs" in done.stderr
+
+
 def test_a_host_whose_folder_was_removed_ends_and_leaves_alone_who_has_its_name(folder: Path) -> None:
     before = kept(folder, HostSettings())
     shutil.rmtree(folder)
