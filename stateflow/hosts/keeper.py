@@ -243,6 +243,7 @@ class Keeper:
         self._said.put((SIGNALS, {"signal": number}))
 
     def _end_all(self, number: int) -> None:
+        """What a signal of this number asks for."""
         stops, before = number != DRAIN, self._stopping
         self._ending, self._stopping = True, before or stops
         for each in list(self._applications.values()):

@@ -18,7 +18,6 @@ from typing import Any
 import msgspec
 
 from stateflow.checkpoint.copying import copy_files
-from stateflow.checkpoint.deletion import is_deleted
 from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.edit import Edited, edit
 from stateflow.checkpoint.feeds import shown_by_copies, shown_by_rewound
@@ -32,7 +31,6 @@ from stateflow.checkpoint.statistics import CONTINUED_JOB, CONTINUED_SLOT
 from stateflow.checkpoint.writer import Writer
 from stateflow.config.options import cache_folder, scratch_parent
 from stateflow.errors import CorruptError, NotFoundError, UsageError
-from stateflow.format.layout import JobLayout
 from stateflow.format.records import FileRef, Pin, Prepared, Record
 from stateflow.format.references import bases
 from stateflow.liveness.heart import Heart
@@ -43,7 +41,7 @@ from stateflow.restore.copies import copies_of
 from stateflow.restore.digest import digest, require_same
 from stateflow.restore.gone_back import note
 from stateflow.restore.plan import Plan, Progress, Restored, same_job
-from stateflow.restore.planning import is_own_savepoint, make_plan, taken_over
+from stateflow.restore.planning import is_own_savepoint, is_renamed, make_plan, taken_over
 from stateflow.savepoints.dispose import dispose_claimed
 from stateflow.savepoints.format import claim_savepoint, read_savepoint, to_pin
 from stateflow.savepoints.origin import find_origin, refuse_erased
@@ -255,16 +253,9 @@ class RestoreRun:
                     if is_own_savepoint(origin, self.job, writer.log)
                     else {}
                 ),
-                **({CONTINUED_JOB: origin.record.job} if self._renames() else {}),
+                **({CONTINUED_JOB: origin.record.job} if is_renamed(origin, self.job) else {}),
                 **note(request.together, digest(self.plan)),
             },
-        )
-
-    def _renames(self) -> bool:
-        """Whether the snapshot's job was deleted, and goes on under this one's name."""
-        origin = self.origin
-        return origin.job != self.job.name and is_deleted(
-            self.job.store, JobLayout(origin.job), origin.record.job
         )
 
     def _bring_in(self, record: Record, writer: Writer) -> Record:

@@ -229,6 +229,12 @@ def distinct(refs: Iterable[FileRef]) -> list[FileRef]:
     return list({(r.base, r.path, r.offset): r for r in refs if r.path}.values())
 
 
+def is_renamed(origin: Origin, job: JobHandle) -> bool:
+    """Whether the snapshot's job was deleted, and goes on under this one's name."""
+    maker = _maker(origin, job)
+    return maker is not None and is_deleted(job.store, maker.layout, origin.record.job)
+
+
 def _shared_outputs(flow: Flow, origin: Origin, own: Record | None, job: JobHandle) -> Iterator[str]:
     """UsageError for an output where another job writes; a warning where only its UUID says that it is another one.
 
@@ -244,7 +250,7 @@ def _shared_outputs(flow: Flow, origin: Origin, own: Record | None, job: JobHand
         ):
             continue
         path = _target(sink)
-        if origin.job != job.name and is_deleted(job.store, JobLayout(origin.job), origin.record.job):
+        if is_renamed(origin, job):
             yield (
                 f"sink {sink.uid} writes to {quoted(path)}, where job {quoted(origin.job)} wrote, which is deleted: rows that it wrote behind the "
                 "snapshot stand there, and the restored job adds its own"

@@ -466,7 +466,11 @@ class _Run:
         return stopped
 
     def _warn_of_the_end(self, cut_off: Collection[str], parent: Record | None) -> None:
-        way = "delete the job" if parent is None else f"restore checkpoint {parent.slot} with --rewind-sinks"
+        way = (
+            "begin another job (--job)"
+            if parent is None
+            else f"restore checkpoint {parent.slot} with --rewind-sinks"
+        )
         self.warnings.add(
             "the end at a bound",
             f"job {self.job!r} is over with this run, and its bound ends what is read of {', '.join(sorted(cut_off))}: no run will read "

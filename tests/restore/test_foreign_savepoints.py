@@ -260,6 +260,15 @@ def test_a_job_that_is_made_after_the_plan_does_not_get_the_savepoint_s_paramete
     assert head.parameters == PARAMETERS
 
 
+def test_a_savepoint_that_calls_its_job_what_no_job_can_be_called_is_restored(tmp_path: Path) -> None:
+    job = made(tmp_path / "root")
+    url = job.savepoint(options=options_of(tmp_path / "root"), to=str(tmp_path / "theirs")).url
+    forged(url, lambda s: msgspec.structs.replace(s, job="orders, of / before", targets={}))
+    restored = Job(str(tmp_path / "root"), "copy")
+    restored.restore(url, orders_pipeline(), PARAMETERS, options=options_of(tmp_path / "root")).apply()
+    assert restored.log().head is not None
+
+
 def test_the_key_of_a_restore_that_is_done_disposes_of_no_other_savepoint(tmp_path: Path) -> None:
     job = made(tmp_path / "root")
     task = Owner(run="the task")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -190,6 +190,22 @@ def test_a_last_run_tells_of_a_bound_behind_which_nobody_reads_and_of_the_way_ba
     ).apply()
     assert bench.run(copies).stopped == INPUT_DRAINED
     assert numbers() == set(range(30))
+
+
+def test_a_last_run_that_has_read_nothing_up_to_its_bound_leaves_another_job_as_the_way(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = str(tmp_path / "orders")
+    spark.range(10).write.format("delta").save(table)
+    bench, told = Workbench(spark, tmp_path), sf.memory(tmp_path.name)
+
+    @sf.pipeline("copies")
+    def copies(flow: sf.Flow) -> None:
+        flow.source("orders", sf.delta(table)).collect("copies", told)
+
+    (warning,) = bench.run(copies, drain=True, until=datetime(2001, 1, 1, tzinfo=UTC)).warnings
+    assert "if there are some, begin another job (--job) and run without --final" in warning
+    assert bench.run(copies, job="again").rows == 10
 
 
 def test_a_last_run_whose_bound_is_the_newest_version_tells_nothing(
